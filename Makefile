@@ -1,0 +1,77 @@
+# What can be done with this repository. `make` alone lists it.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# pip's -qq keeps its warnings back and lets errors through.
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
+# Sub-processes (nbdev, kernels, Jupyter) find the environment's commands first.
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart lab test test-slow browser export bench wheel clean
+
+help:            ## this list
+	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+quickstart: $(VENV)/.tutorial ## install what the tutorial needs and run it here, in the terminal
+	@$(BIN)/python scripts/run_notebook.py nbs/tutorials/quickstart.ipynb
+
+lab: $(VENV)/.tutorial ## open the tutorial in JupyterLab
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs/tutorials/quickstart.ipynb
+
+# Two workers on two cores: one thread each, or they wait for each other.
+test: export OMP_NUM_THREADS ?= 1
+test: $(VENV)/.dev browser ## everything that must hold before a change goes in
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations 10 $(TESTS)
+
+test-slow: export OMP_NUM_THREADS ?= 1
+test-slow: $(VENV)/.dev browser ## what `make test` leaves out: slow tests, and the slow cells of notebooks
+	@$(BIN)/nbdev_test --flags slow --n_workers 2 --do_print
+	@$(BIN)/python -m pytest -q -m slow $(TESTS) || [ $$? -eq 5 ] # 5: there are none
+
+browser:
+	@sh scripts/install_chromium.sh
+
+export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
+	@$(BIN)/nbdev_clean
+	@$(BIN)/nbdev_export
+	@$(BIN)/python scripts/make_readme.py
+
+bench: $(VENV)/.bench ## measure what a step costs, beside other libraries
+	@$(BIN)/python benchmarks/overhead.py
+
+wheel: $(VENV)/.dev ## build the wheel into dist/
+	@rm -rf build/lib build/bdist.* # setuptools would pack the modules that it finds there
+	@$(BIN)/python -m build --wheel --outdir dist . > /dev/null
+	@ls dist/*.whl
+
+clean:           ## remove what was built; the environment stays
+	@rm -rf build dist _docs _proc *.egg-info .pytest_cache .ruff_cache
+	@find nbs tests trainer_nb -name __pycache__ -prune -exec rm -rf {} +
+
+# ---- the environment: each stamp is made once, and again when what it was made from changes ----
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "trainer_nb needs Python 3.11 or newer and '$(PYTHON)' is not: name one that is, for example 'make $(MAKECMDGOALS) PYTHON=python3.12'." >&2; exit 1; }
+	@echo "Making the Python environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.torch: constraints.txt | $(BIN)/pip
+	@echo "Installing torch (once; it is large)"
+	@$(PIP) torch
+	@touch $@
+
+$(VENV)/.tutorial: pyproject.toml constraints.txt $(VENV)/.torch
+	@echo "Installing trainer_nb with what the tutorial needs (once)"
+	@$(PIP) -e '.[tutorial]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.torch
+	@echo "Installing trainer_nb with what building and testing need (once)"
+	@$(PIP) -e '.[dev]'
+	@touch $(VENV)/.tutorial $@
+
+$(VENV)/.bench: pyproject.toml constraints.txt $(VENV)/.torch
+	@echo "Installing trainer_nb with what the benchmarks need (once)"
+	@$(PIP) -e '.[bench]'
+	@touch $@

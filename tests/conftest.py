@@ -1,0 +1,64 @@
+"What the tests share: where the repository is, a copy of it to work on, and a browser."
+import os, shutil, subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def tracked(root=ROOT):
+    "The files that git tracks or would add, relative to `root`, in order."
+    out = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                         cwd=root, check=True, capture_output=True, text=True).stdout
+    names = [Path(o) for o in sorted(set(out.split("\0"))) if o]
+    return [o for o in names if (root/o).is_symlink() or (root/o).is_file()]   # not those deleted but not committed
+
+
+def copy_tree(to, root=ROOT):
+    "A copy of the repository's files in `to`, without what git ignores: no developer's tree is ever altered."
+    for name in tracked(root):
+        (to/name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root/name, to/name, follow_symlinks=False)
+    return to
+
+
+@pytest.fixture
+def tree(tmp_path):
+    "A copy of the repository, of this test's own."
+    return copy_tree(tmp_path/"trainer_nb")
+
+
+def find_chromium():
+    "The path of a Chromium, or None: the system's, or the one that `playwright install chromium` brings."
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name): return path
+    found = sorted(Path.home().glob(".cache/ms-playwright/chromium-*/*/chrome"))
+    return str(found[-1]) if found else None
+
+
+@pytest.fixture(scope="module")
+def browser():
+    "A headless Chromium, driven by playwright, that asks for nothing by itself. Tests that use it are marked `browser`."
+    from playwright.sync_api import sync_playwright
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync"]
+    with sync_playwright() as p:
+        chromium = p.chromium.launch(executable_path=find_chromium(), headless=True, args=quiet)
+        yield chromium
+        chromium.close()
+
+
+def pytest_runtest_setup(item):
+    "Without a browser, tests marked `browser` are skipped; in CI they fail, so that nobody takes silence for success."
+    if item.get_closest_marker("browser") is None or find_chromium(): return
+    why = "no Chromium here: apt-get install chromium, or playwright install chromium"
+    (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    "With several workers a file's tests stay together, except those marked as a group of their own."
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
