@@ -40,9 +40,9 @@ export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
 bench: $(VENV)/.bench ## measure what a step costs, beside other libraries
 	@$(BIN)/python benchmarks/overhead.py
 
-wheel: $(VENV)/.dev ## build the wheel into dist/
+wheel: $(BIN)/pip ## build the wheel into dist/
 	@rm -rf build/lib build/bdist.* # setuptools would pack the modules that it finds there
-	@$(BIN)/python -m build --wheel --outdir dist . > /dev/null
+	@$(BIN)/python -m pip wheel -qq --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
 clean:           ## remove what was built; the environment stays

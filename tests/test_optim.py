@@ -229,6 +229,7 @@ def test_a_second_schedule_starts_from_the_same_base():
             s, o, _ = made(10, o, lr_scheduler_type=second)
             fresh, o2, _ = made(10, lr_scheduler_type=second)
             assert base_rates(o) == base_rates(o2) == [1.0, 1.0]
+            assert ("max_lr" in o.param_groups[0]) == (second == "one_cycle")
             assert go(s, o, 10) == go(fresh, o2, 10), (first, second)
 
 def test_what_a_scheduler_does_to_the_optimizer():

@@ -1,1 +1,18 @@
+"""Train PyTorch models from a notebook, one step at a time, and keep hold of the run while it goes."""
+
 __version__ = "0.1.0"
+
+from .args import TrainingArguments
+from .batches import DataCollatorWithPadding, default_data_collator
+from .errors import Paused, Refused
+from .evaluate import EvalPrediction, PredictionOutput
+from .events import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
+from .history import History, Record, Records
+from .learner import Learner
+from .loop import TrainOutput
+from .seeding import set_seed
+from .snapshot import Snapshot, differences
+
+__all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
+           "Record", "Records", "Refused", "Snapshot", "TrainOutput", "TrainerCallback", "TrainerControl", "TrainerState",
+           "TrainingArguments", "default_data_collator", "differences", "set_seed"]

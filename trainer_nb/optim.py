@@ -8,20 +8,20 @@ __all__ = ['NO_DECAY', 'OPTIMIZERS', 'SCHEDULES', 'GROUP_RATES', 'SCHEDULER_RATE
            'constant', 'constant_with_warmup', 'polynomial', 'OneCycle', 'base_rates', 'create_scheduler',
            'scale_schedule', 'set_lr', 'set_base_lr', 'stretch_schedule', 'scheduler_state', 'load_scheduler_state']
 
-# %% ../nbs/11_optim.ipynb #37358f6f
+# %% ../nbs/11_optim.ipynb #82d08b1f
 import ast, copy, inspect, math, re
 from functools import partial
 
-# %% ../nbs/11_optim.ipynb #b8fc57f0
+# %% ../nbs/11_optim.ipynb #50e7ce5f
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
-# %% ../nbs/11_optim.ipynb #cea782fc
+# %% ../nbs/11_optim.ipynb #558b9f1a
 from .args import TrainingArguments, plain
 from .errors import nearest
 
-# %% ../nbs/11_optim.ipynb #5e0d8b7a
+# %% ../nbs/11_optim.ipynb #de6a6ab5
 NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(^|\.|_)norm(\.|$)")
 
 def decay_names(model: nn.Module   # names of tied parameters are given under each of their names
@@ -31,7 +31,7 @@ def decay_names(model: nn.Module   # names of tied parameters are given under ea
     names = (n for n, _ in model.named_parameters(remove_duplicate=False))
     return {n for n in names if not NO_DECAY.search(n.lower()) and not n.startswith(norms)}
 
-# %% ../nbs/11_optim.ipynb #8dc8932e
+# %% ../nbs/11_optim.ipynb #b7c8e6b2
 def _by_child(model) -> list:
     "Groups by the first part of the name."
     found = {}
@@ -40,7 +40,7 @@ def _by_child(model) -> list:
         found.setdefault(child, []).append((name, p))
     return list(found.items())
 
-# %% ../nbs/11_optim.ipynb #0afc5041
+# %% ../nbs/11_optim.ipynb #a9c19131
 def _by_prefix(model, groups) -> list:
     "Groups by the longest prefix that fits."
     groups = [[g] if isinstance(g, str) else list(g) for g in groups]
@@ -51,7 +51,7 @@ def _by_prefix(model, groups) -> list:
     _refuse_empty(model, groups, found)
     return [("rest", rest), *found] if rest else found
 
-# %% ../nbs/11_optim.ipynb #30c60a2b
+# %% ../nbs/11_optim.ipynb #5cb5e63a
 def _refuse_empty(model, groups, found):
     "Refuse a prefix that no parameter has, and a group that is left with none."
     known = set()
@@ -66,14 +66,14 @@ def _refuse_empty(model, groups, found):
             raise ValueError(f"The layer group {name!r} has no parameters of its own: they are tied to another group's, "
                              "or a longer prefix takes them; leave it out.")
 
-# %% ../nbs/11_optim.ipynb #157b7cbd
+# %% ../nbs/11_optim.ipynb #b15f22a8
 def layer_groups(model: nn.Module,
                  groups: list | None = None  # prefixes of parameter names, a string or a list of them per group
                 ) -> list[tuple[str, list[tuple[str, nn.Parameter]]]]:  # name of the group, and (name, parameter) in it
     "The model's parameters in named groups from input to output; frozen ones are among them."
     return _by_child(model) if groups is None else _by_prefix(model, groups)
 
-# %% ../nbs/11_optim.ipynb #5fa5b796
+# %% ../nbs/11_optim.ipynb #74d66f10
 def parameter_groups(model: nn.Module,
                      args: TrainingArguments  # weight_decay, learning_rate, layer_groups
                     ) -> list[dict]:          # 'params', 'weight_decay'; with a list of rates also 'lr' and the place
@@ -91,14 +91,14 @@ def parameter_groups(model: nn.Module,
     if not groups: raise ValueError("Every parameter is frozen, so there is nothing to train; call learn.unfreeze().")
     return groups
 
-# %% ../nbs/11_optim.ipynb #0dbb3cdb
+# %% ../nbs/11_optim.ipynb #fa5f2f9f
 def _check_rates(rates, names):
     "Refuse a list of rates that is not one per layer group."
     if len(rates) == len(names): return
     raise ValueError(f"learning_rate has {len(rates)} values, but there are {len(names)} layer groups: "
                      f"{', '.join(repr(o) for o in names)}; give one for each.")
 
-# %% ../nbs/11_optim.ipynb #77a00e04
+# %% ../nbs/11_optim.ipynb #8e276371
 def _rate(args) -> float:
     "The learning rate of an optimizer as a whole; groups with a rate of their own do not use it."
     return args.learning_rate[0] if isinstance(args.learning_rate, list) else args.learning_rate
@@ -120,10 +120,10 @@ def _adafactor(args):
     "Torch's Adafactor, with its defaults."
     return torch.optim.Adafactor, dict(lr=_rate(args))
 
-# %% ../nbs/11_optim.ipynb #73e8a9af
+# %% ../nbs/11_optim.ipynb #048cdec1
 OPTIMIZERS = {"adamw_torch": _adamw, "adamw_torch_fused": _adamw_fused, "sgd": _sgd, "adafactor": _adafactor}
 
-# %% ../nbs/11_optim.ipynb #4d11c403
+# %% ../nbs/11_optim.ipynb #b3d90d30
 def _literal(node):
     "The value of one keyword: a Python literal, true and false in any case, or a word."
     if not isinstance(node, ast.Name): return ast.literal_eval(node)
@@ -135,13 +135,15 @@ def parse_optim_args(text: str | dict | None  # "a=1,b=(0.9, 0.95)", or the dict
     if not text or isinstance(text, dict): return dict(text or {})
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or not all(k.arg for k in call.keywords): raise ValueError
-        return {k.arg: _literal(k.value) for k in call.keywords}
+        if not isinstance(call, ast.Call) or call.args: raise ValueError
+        read = {k.arg: _literal(k.value) for k in call.keywords}
+        if None in read or len(read) < len(call.keywords): raise ValueError   # **x, or a key twice
+        return read
     except (ValueError, SyntaxError):
         raise ValueError(f"optim_args={text!r} cannot be read; write it as 'momentum=0.9,nesterov=True', "
                          "or give a dictionary.") from None
 
-# %% ../nbs/11_optim.ipynb #484b9593
+# %% ../nbs/11_optim.ipynb #32084b25
 def optimizer_class(args: TrainingArguments  # optim, optim_args, and what the optimizer reads
                    ) -> tuple[type, dict]:   # the class, and its keywords
     "The optimizer that `args` names; ValueError for an unknown name, TypeError for an unknown option."
@@ -158,7 +160,7 @@ def optimizer_class(args: TrainingArguments  # optim, optim_args, and what the o
             raise TypeError(f"optim_args has {key!r}, which {cls.__name__} does not take.{nearest(key, known)}")
     return cls, {**kwargs, **extra}
 
-# %% ../nbs/11_optim.ipynb #b822c162
+# %% ../nbs/11_optim.ipynb #fd7ca940
 def create_optimizer(model: nn.Module,
                      args: TrainingArguments,
                      cls_and_kwargs: tuple | None = None  # an optimizer class and its keywords, instead of those by name
@@ -168,7 +170,7 @@ def create_optimizer(model: nn.Module,
     if "params" in kwargs: return cls(**kwargs)
     return cls(parameter_groups(model, args), **kwargs)
 
-# %% ../nbs/11_optim.ipynb #451b4e26
+# %% ../nbs/11_optim.ipynb #70cc3126
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
     "Up to 1 over the warm-up, then straight down to 0."
     if step < num_warmup_steps: return step / max(1, num_warmup_steps)
@@ -180,7 +182,7 @@ def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cyc
     progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
     return max(0.0, 0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)))
 
-# %% ../nbs/11_optim.ipynb #d9e50c59
+# %% ../nbs/11_optim.ipynb #1fc5b17a
 def constant(step: int) -> float:
     "Always 1; a warm-up is not looked at."
     return 1.0
@@ -197,10 +199,10 @@ def polynomial(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_
     remaining = 1 - (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
     return ((lr_init - lr_end) * remaining**power + lr_end) / lr_init
 
-# %% ../nbs/11_optim.ipynb #63de9181
+# %% ../nbs/11_optim.ipynb #4f322f33
 SCHEDULES = {f.__name__: f for f in (linear, cosine, constant, constant_with_warmup, polynomial)}
 
-# %% ../nbs/11_optim.ipynb #53e3ac57
+# %% ../nbs/11_optim.ipynb #2f3f5252
 def _check_kwargs(kwargs, known, name):
     "Refuse a keyword that the schedule `name` does not take."
     for key in kwargs:
@@ -209,7 +211,7 @@ def _check_kwargs(kwargs, known, name):
         raise TypeError(f"lr_scheduler_kwargs has {key!r}, which the schedule {name!r} does not take; "
                         f"{takes}.{nearest(key, known)}")
 
-# %% ../nbs/11_optim.ipynb #6239305f
+# %% ../nbs/11_optim.ipynb #cf89b54e
 class OneCycle(OneCycleLR):
     "Torch's own; the class says that it was made from the arguments, so that its length may be changed."
 
@@ -219,7 +221,7 @@ def _pct_start(args, n: int) -> float:
     pct = min(float(kwargs.get("pct_start", warmup / n if warmup else 0.3)), (n - 1) / n)
     return 0.0 if abs(pct * n - 1) < 1e-6 else pct
 
-# %% ../nbs/11_optim.ipynb #22879943
+# %% ../nbs/11_optim.ipynb #e2694dd6
 def _one_cycle(optimizer, args, n: int, rates: list) -> OneCycle:
     "The schedule `one_cycle` over `n` steps, with the highest rates `rates`."
     kwargs = dict(args.lr_scheduler_kwargs or {})
@@ -230,7 +232,7 @@ def _one_cycle(optimizer, args, n: int, rates: list) -> OneCycle:
     kwargs = {"cycle_momentum": has_momentum, **kwargs, "pct_start": _pct_start(args, n)}
     return OneCycle(optimizer, max_lr=rates, total_steps=n, **kwargs)
 
-# %% ../nbs/11_optim.ipynb #3ae93f64
+# %% ../nbs/11_optim.ipynb #337bcff8
 def base_rates(optimizer) -> list[float]:
     "The base rate of each group: what a schedule's factor 1 stands for."
     return [g.get("max_lr", g.get("initial_lr", g["lr"])) for g in optimizer.param_groups]
@@ -247,7 +249,7 @@ def _factor_functions(args, n: int, rates: list) -> list:
         _check_end(functions[-1])
     return functions
 
-# %% ../nbs/11_optim.ipynb #c6f3fb91
+# %% ../nbs/11_optim.ipynb #a35e8141
 def _check_end(function):
     "Refuse a polynomial that would go up."
     end = function.keywords.get("lr_end", polynomial.__kwdefaults__["lr_end"])
@@ -255,7 +257,7 @@ def _check_end(function):
         raise ValueError(f"The schedule 'polynomial' goes down to lr_end={end:g}, which is not below the learning rate "
                          f"{function.keywords['lr_init']:g}; give a smaller lr_end in lr_scheduler_kwargs.")
 
-# %% ../nbs/11_optim.ipynb #f4d35884
+# %% ../nbs/11_optim.ipynb #a77061fb
 def create_scheduler(optimizer: torch.optim.Optimizer,
                      args: TrainingArguments,  # lr_scheduler_type, lr_scheduler_kwargs, warmup_steps
                      num_training_steps: int   # optimizer steps in all
@@ -268,10 +270,10 @@ def create_scheduler(optimizer: torch.optim.Optimizer,
     functions = _factor_functions(args, n, rates)
     for group, rate in zip(optimizer.param_groups, rates):
         group["initial_lr"] = rate
-        group.pop("max_lr", None)
+        for key in ("max_lr", "min_lr"): group.pop(key, None)   # what one cycle left there
     return LambdaLR(optimizer, functions)
 
-# %% ../nbs/11_optim.ipynb #94070641
+# %% ../nbs/11_optim.ipynb #c256851d
 GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")
 SCHEDULER_RATES = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 
@@ -281,7 +283,7 @@ def _parts(scheduler):
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()): yield from _parts(part)
 
-# %% ../nbs/11_optim.ipynb #a7d66818
+# %% ../nbs/11_optim.ipynb #a0277dc7
 def scale_schedule(scheduler,                     # any of torch's, or None
                    optimizer: torch.optim.Optimizer,
                    factors: float | list[float]   # one for all groups of the optimizer, or one for each
@@ -297,7 +299,7 @@ def scale_schedule(scheduler,                     # any of torch's, or None
             if rates is not None: setattr(part, name, [r * f for r, f in zip(rates, factors, strict=True)])
         if getattr(part, "eta_min", 0) and len(set(factors)) == 1: part.eta_min *= factors[0]
 
-# %% ../nbs/11_optim.ipynb #3f811b0a
+# %% ../nbs/11_optim.ipynb #892033c7
 def _wanted(optimizer, lr, now: list, what: str) -> list:
     "The rate wanted for each group of the optimizer, from one number or a list; `now` are the rates to keep the ratio of."
     groups = optimizer.param_groups
@@ -312,7 +314,7 @@ def _wanted(optimizer, lr, now: list, what: str) -> list:
         raise ValueError(f"{what} has {len(lr)} values, but there are {n} {kind}; give one for each, or a single number.")
     return [lr[g["layer_group"] if layered else i] for i, g in enumerate(groups)]
 
-# %% ../nbs/11_optim.ipynb #464816db
+# %% ../nbs/11_optim.ipynb #a1f53522
 def _like(old, rate):
     "The rate as a number, or as a tensor where it was one (optimizers that were made with a tensor need it)."
     return torch.full_like(old, rate) if isinstance(old, torch.Tensor) else rate
@@ -332,7 +334,7 @@ def set_lr(scheduler,                 # any of torch's, or None
     for part in _parts(scheduler):
         if hasattr(part, "_last_lr"): part._last_lr = list(rates)
 
-# %% ../nbs/11_optim.ipynb #2c70b03f
+# %% ../nbs/11_optim.ipynb #f9363d3f
 def _refresh(scheduler):
     "Compute the rates of the present place anew; for schedules that compute them from the base."
     count = scheduler._step_count
@@ -350,7 +352,7 @@ def _changed(function, **numbers):
     "The same schedule function with other numbers, where it has them."
     return partial(function.func, **{**function.keywords, **{k: v for k, v in numbers.items() if k in function.keywords}})
 
-# %% ../nbs/11_optim.ipynb #02a37d2f
+# %% ../nbs/11_optim.ipynb #ac561c9d
 def set_base_lr(scheduler,               # any of torch's, or None
                 optimizer: torch.optim.Optimizer,
                 lr: float | list[float]  # the rate that factor 1 stands for; a list as in `set_lr`
@@ -370,7 +372,7 @@ def set_base_lr(scheduler,               # any of torch's, or None
     if functions: scheduler.lr_lambdas, scheduler.base_lrs = functions, list(rates)
     if functions or isinstance(scheduler, OneCycle): _refresh(scheduler)
 
-# %% ../nbs/11_optim.ipynb #c012bdaa
+# %% ../nbs/11_optim.ipynb #c6d4a845
 def stretch_schedule(scheduler,                # as `create_scheduler` made it; another one is left as it is
                      optimizer: torch.optim.Optimizer,
                      args: TrainingArguments,  # warmup_steps, and for one_cycle lr_scheduler_kwargs
@@ -388,7 +390,7 @@ def stretch_schedule(scheduler,                # as `create_scheduler` made it; 
     _refresh(scheduler)
     return scheduler
 
-# %% ../nbs/11_optim.ipynb #fc51465f
+# %% ../nbs/11_optim.ipynb #ae017257
 PLAIN = (bool, int, float, str, type(None))
 
 def _keep(value):
@@ -409,7 +411,7 @@ def scheduler_state(scheduler  # any of torch's
     if _ours(scheduler): state["lr_lambdas"] = [{"function": f.func.__name__, **f.keywords} for f in scheduler.lr_lambdas]
     return _keep(state)[0]
 
-# %% ../nbs/11_optim.ipynb #2e943ce4
+# %% ../nbs/11_optim.ipynb #594c6276
 def load_scheduler_state(scheduler,   # made in the same way as the one that the state is from
                          state: dict  # from `scheduler_state`; it is not changed
                         ):
