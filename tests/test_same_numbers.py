@@ -103,6 +103,12 @@ def gpt2():
         bos_token_id=0, eos_token_id=0))
 
 
+def llama():
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=16))
+
+
 def accuracy(pred):
     "Share of right classes, and how many were asked."
     predictions = pred.predictions if pred.predictions.ndim == 1 else pred.predictions.argmax(-1)
@@ -194,6 +200,10 @@ def same_logs(theirs, ours):
 
 PLAIN = dict(max_steps=STEPS, per_device_train_batch_size=8)
 
+# Without a data_seed the Trainer's order depends on torch's global seed at the moment when it begins to train. Where other
+# things happen between making it and that moment, tests give one.
+SEEDED = dict(data_seed=42)
+
 SETTINGS = {
     "sequential": dict(train_sampling_strategy="sequential"),
     "shuffled": {},
@@ -212,7 +222,6 @@ SETTINGS = {
     "sgd": dict(optim="sgd", learning_rate=0.1),
     "sgd_accumulation": dict(optim="sgd", learning_rate=0.1, gradient_accumulation_steps=4),
     "sgd_momentum": dict(optim="sgd", optim_args="momentum=0.9,nesterov=True", weight_decay=0.01),
-    "adafactor": dict(optim="adafactor", weight_decay=0.1),
     "log_first": dict(logging_first_step=True, logging_steps=33),
     "log_ratio": dict(logging_steps=0.1),
     "log_epoch": dict(logging_strategy="epoch"),
@@ -223,6 +232,14 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_setting(both, name):
     both(net(), points(106), **PLAIN | SETTINGS[name])
+
+
+def test_adafactor(make):
+    "Both with torch's Adafactor: the Trainer has one of its own under this name, with other update rules."
+    given = PLAIN | SEEDED | dict(weight_decay=0.1)
+    theirs = make.theirs(net(), points(106), optimizer_cls_and_kwargs=(torch.optim.Adafactor, {"lr": 1e-2}), **given)
+    ours = make.ours(net(), points(106), optim="adafactor", **given)
+    same_run(theirs, theirs.train(), ours, ours.train())
 
 
 SCHEDULES = {
@@ -266,6 +283,9 @@ def test_unused_columns(both):
 
 # --- what the loss is --------------------------------------------------------------------------------------------------
 
+# The bias of attention's keys has no effect on the loss: its gradient is rounding, and Adam makes steps of full length of it.
+# Where the two sum in another order, weights can only be compared with an optimizer that does not do that.
+ROUNDED = dict(optim="sgd", learning_rate=0.1)
 LANGUAGE = dict(data_collator=for_language, per_device_train_batch_size=4)
 CLASSES = dict(data_collator=for_classes, per_device_train_batch_size=8)
 
@@ -278,15 +298,19 @@ def test_bert(both, accumulate):
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_label_smoothing(both, accumulate):
     both(bert(), sentences(106), max_steps=60, label_smoothing_factor=0.2, gradient_accumulation_steps=accumulate,
-         eval_dataset=sentences(19, seed=1), eval_strategy="steps", eval_steps=25, **CLASSES)
+         eval_dataset=sentences(19, seed=1), eval_strategy="steps", eval_steps=25, **ROUNDED, **CLASSES)
 
 
 @pytest.mark.parametrize("smooth", [0.0, 0.1])
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_language_model(both, accumulate, smooth):
-    "The number of items in the batch: each token of a step counts the same, whichever micro-batch it is in."
-    both(gpt2(), sentences(54, low=3, high=12), max_steps=60, gradient_accumulation_steps=accumulate, label_smoothing_factor=smooth,
-         eval_dataset=sentences(11, low=3, high=12, seed=1), eval_strategy="steps", eval_steps=25, **LANGUAGE)
+@pytest.mark.parametrize("model", [gpt2, llama])
+def test_language_model(both, model, accumulate, smooth):
+    """The number of items in the batch: each token of a step counts the same, whichever micro-batch it is in.
+
+    The Trainer counts a row's first token for GPT-2 (whose class is not called ...ForCausalLM) and not for Llama.
+    """
+    both(model(), sentences(54, low=3, high=12), max_steps=60, gradient_accumulation_steps=accumulate, label_smoothing_factor=smooth,
+         eval_dataset=sentences(11, low=3, high=12, seed=1), eval_strategy="steps", eval_steps=25, **ROUNDED, **LANGUAGE)
 
 
 def sum_over_items(outputs, labels, num_items_in_batch=None):
@@ -313,7 +337,7 @@ class Weighted:
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_compute_loss_overridden(make, accumulate):
     "A subclass written for the Trainer."
-    given = PLAIN | dict(gradient_accumulation_steps=accumulate, eval_dataset=points(21, seed=1), eval_strategy="epoch")
+    given = PLAIN | SEEDED | dict(gradient_accumulation_steps=accumulate, eval_dataset=points(21, seed=1), eval_strategy="epoch")
     theirs = make.theirs(net(), points(106), base=type("Theirs", (Weighted, transformers.Trainer), {}), **given)
     ours = make.ours(net(), points(106), base=type("Ours", (Weighted, Learner), {}), **given)
     same_run(theirs, theirs.train(), ours, ours.train())
@@ -325,7 +349,7 @@ def test_optimizer_given(make):
         model = net()
         optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-3)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 30, 0.5)
-        one = maker(model, points(106), **PLAIN, optimizers=(optimizer, schedule))
+        one = maker(model, points(106), **PLAIN, **SEEDED, optimizers=(optimizer, schedule))
         return one, one.train()
     same_run(*given(in_place(make.theirs)), *given(in_place(make.ours)))
 
@@ -379,7 +403,7 @@ def test_evaluate(make, trained):
     "By hand, before and after training; on another set and under another name."
     results = []
     for maker in (make.theirs, make.ours):
-        one = maker(net(), points(106), **PLAIN, **EVALUATED)
+        one = maker(net(), points(106), **PLAIN, **SEEDED, **EVALUATED)
         if trained: one.train()
         results.append([timeless(one.evaluate()), timeless(one.evaluate(points(13, seed=2), metric_key_prefix="other"))])
     for want, got in zip(*results): assert got == pytest.approx(want, rel=1e-6)
@@ -396,7 +420,7 @@ def same_prediction(theirs, ours):
 
 
 def test_predict(make):
-    ones = [maker(net(), points(106), **PLAIN, **EVALUATED) for maker in (make.theirs, make.ours)]
+    ones = [maker(net(), points(106), **PLAIN, **SEEDED, **EVALUATED) for maker in (make.theirs, make.ours)]
     for one in ones: one.train()
     same_prediction(*(one.predict(points(29, seed=3)) for one in ones))
 
@@ -504,6 +528,22 @@ def test_control(make):
     assert differences(want, got) is None
 
 
+class AsksWhenTold(transformers.TrainerCallback):
+    "Asks for an evaluation when it sees a log, and for the end when it sees the second evaluation."
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "loss" in logs: control.should_evaluate = True
+    def on_evaluate(self, args, state, control, **kwargs):
+        if state.global_step >= 20: control.should_training_stop = True
+
+
+def test_control_from_other_events(make):
+    "Wishes from `on_log` and `on_evaluate` count for the same step."
+    settings = dict(max_steps=50, per_device_train_batch_size=8, logging_steps=10)
+    want, got = seen_by(make, place, more=[AsksWhenTold], **EVALUATED, **settings)
+    assert [step for name, step, _ in want if name == "on_evaluate"] == [10, 20]
+    assert differences(want, got) is None
+
+
 def test_control_and_numbers(both):
     "An epoch cut short: the next one begins with its own order."
     _, ours = both(net(), points(106), callbacks=[Asks()], **PLAIN, **EVALUATED)
@@ -549,7 +589,7 @@ def test_early_stopping(make):
 @pytest.mark.parametrize("order", ["theirs_first", "ours_first"])
 def test_made_together(make, order):
     "Both are made before either trains: Accelerate's state, which a process has once, serves both."
-    given = PLAIN | dict(gradient_accumulation_steps=4, **EVALUATED, eval_strategy="epoch")
+    given = PLAIN | SEEDED | dict(gradient_accumulation_steps=4, **EVALUATED, eval_strategy="epoch")
     makers = {"theirs": make.theirs, "ours": make.ours}
     if order == "ours_first": makers = dict(reversed(makers.items()))
     ones = {name: maker(net(), points(106), **given) for name, maker in makers.items()}
@@ -559,11 +599,11 @@ def test_made_together(make, order):
 
 def test_taking_turns(make):
     "The Learner takes steps between the Trainer's: neither notices the other."
-    ours = make.ours(net(), points(106), **PLAIN)
+    ours = make.ours(net(), points(106), **PLAIN, **SEEDED)
 
     class Between(transformers.TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs): ours.step()
 
-    theirs = make.theirs(net(), points(106), callbacks=[Between()], **PLAIN)
+    theirs = make.theirs(net(), points(106), callbacks=[Between()], **PLAIN, **SEEDED)
     theirs.train()
     assert relative(vector(ours.model), vector(theirs.model)) < 1e-6
