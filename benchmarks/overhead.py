@@ -353,16 +353,25 @@ def start_workers(names, opts, left_out):
 
 
 def measure_steps(names, opts, left_out):
-    "Per contender: seconds per step (wall and processor) of each round, and the loss of the compared epoch."
-    say(f"steps: {opts.rounds} rounds of {opts.steps} steps")
-    workers = start_workers(names, opts, left_out)
-    rows = {name: {"wall": [], "cpu": []} for name in workers}
-    for turn in range(opts.rounds):
-        for name in rotated(list(workers), turn):
-            row = workers[name].go()
-            for key in ("wall", "cpu"): rows[name][key].append(row[key])
-    for name, worker in workers.items(): rows[name]["loss"] = worker.finish()["loss"]
-    return rows
+    """Per contender: seconds per step (wall and processor) of each round, and the loss of the compared epoch.
+
+    The processes are started anew a few times: one process can be some percent faster than its twin, all its life.
+    """
+    rows = {name: {"wall": [], "cpu": [], "loss": None} for name in names}
+    for turn in range(opts.fresh):
+        say(f"steps: {opts.rounds} rounds of {opts.steps} steps, set of processes {turn + 1} of {opts.fresh}")
+        workers = start_workers([name for name in names if name not in left_out], opts, left_out)
+        for round_ in range(opts.rounds): one_round(workers, round_, rows, left_out)
+        for name, worker in workers.items(): rows[name]["loss"] = worker.finish()["loss"]
+    return {name: row for name, row in rows.items() if name not in left_out}
+
+
+def one_round(workers, turn, rows, left_out):
+    "One block of each contender; who fails is left out from then on."
+    for name in rotated(list(workers), turn):
+        try: row = workers[name].go()
+        except Missing as error: left_out[name] = str(error); workers.pop(name).close(); continue
+        for key in ("wall", "cpu"): rows[name][key].append(row[key])
 
 
 def measure_starts(kind, names, opts, times, left_out):
@@ -448,7 +457,8 @@ def notes(result):
     machine = f"{about.pop('processor')}, {about.pop('cores')} cores, {about.pop('threads')} thread(s) used"
     lines = [f"{machine}; " + ", ".join(f"{key} {value}" for key, value in about.items()) + ".",
              f"Medians with quartiles; ratios round by round with the smallest and largest; loss: mean of steps "
-             f"{COMPARED - STEPS_PER_EPOCH + 1:,} to {COMPARED:,}. {opts['rounds']} rounds of {opts['steps']} steps, "
+             f"{COMPARED - STEPS_PER_EPOCH + 1:,} to {COMPARED:,}. {opts['fresh']} sets of processes, "
+             f"{opts['rounds']} rounds of {opts['steps']} steps in each, "
              f"{opts['imports']} imports, {opts['starts']} starts each; the hand-written loop's import is `import torch`."]
     lines += [f"Left out: {CONTENDERS[name][0]}: {why}." for name, why in result["left_out"].items()]
     return "\n".join(lines + [f"NOT THE SAME WORK: {CONTENDERS[name][0]} has another loss than the hand-written loop."
@@ -482,7 +492,8 @@ def parse(argv):
     p.add_argument("--only", nargs="+", choices=CONTENDERS, help="just these (the hand-written loop is always measured)")
     p.add_argument("--parts", nargs="+", choices=["steps", "imports", "first"], default=["steps", "imports", "first"])
     p.add_argument("--json", metavar="FILE", help="also write every single measurement to this file")
-    p.add_argument("--rounds", type=int, default=30, help="timed blocks per contender")
+    p.add_argument("--fresh", type=int, default=4, help="how often the contenders' processes are started anew")
+    p.add_argument("--rounds", type=int, default=10, help="timed blocks per contender in each set of processes")
     p.add_argument("--steps", type=int, default=STEPS_PER_EPOCH, help="steps in a block")
     p.add_argument("--imports", type=int, default=9, help="fresh interpreters per import")
     p.add_argument("--starts", type=int, default=7, help="fresh processes per first step")
@@ -492,7 +503,7 @@ def parse(argv):
     p.add_argument("--top", type=int, default=40, help="lines of the profile")
     p.add_argument("--worker", nargs=2, metavar=("KIND", "NAME"), help=argparse.SUPPRESS)
     opts = p.parse_args(argv)
-    if opts.quick: opts.rounds, opts.imports, opts.starts = 6, 3, 2
+    if opts.quick: opts.fresh, opts.rounds, opts.imports, opts.starts = 1, 6, 3, 2
     return opts
 
 
@@ -502,7 +513,7 @@ def main(argv=None):
     if opts.worker: return work(*opts.worker, opts.threads, opts.steps, opts.rounds)
     if opts.profile: return profile(opts.profile, opts)
     names = [n for n in CONTENDERS if not opts.only or n in opts.only or n == "hand"]
-    left_out, result = {}, {"facts": facts(opts), "options": {k: getattr(opts, k) for k in ("rounds", "steps", "imports", "starts")}}
+    left_out, result = {}, {"facts": facts(opts), "options": {k: getattr(opts, k) for k in ("fresh", "rounds", "steps", "imports", "starts")}}
     result["left_out"] = left_out
     result["steps"] = measure_steps(names, opts, left_out) if "steps" in opts.parts else {}
     names = [n for n in names if n not in left_out]
