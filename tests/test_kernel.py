@@ -11,6 +11,7 @@ from jupyter_client import KernelManager
 
 pytestmark = pytest.mark.timeout(300)
 LIMIT = 60   # seconds that a cell may take
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 # --- a kernel, as a front end sees it -------------------------------------------------------------------------------------
@@ -26,7 +27,7 @@ class Cell:
     def evalue(self): return self.reply.get("evalue", "")
     def __repr__(self):
         told = "no reply" if self.reply is None else f"{self.reply['status']} {self.ename} {self.evalue}"
-        return f"Cell({told}; {self.text[-2000:]!r}; {' '.join(l for e in self.errors for l in e['traceback'])[-3000:]})"
+        return f"Cell({told}; {self.text[-2000:]!r}; {' '.join(l for e in self.errors for l in [ANSI.sub('', t) for t in e['traceback']])[-3000:]})"
 
 
 class Kernel:
@@ -154,12 +155,12 @@ for event in ("on_epoch_begin", "on_epoch_end", "on_step_end", "on_log", "on_eva
     def hear(self, args, state, control, event=event, **kwargs): self.heard.append((event, state.global_step))
     setattr(Hears, event, hear)
 
-def make(workers=0, folder=None, epochs=6, **settings):
+def make(workers=0, folder=None, epochs=6, delay=0.0, **settings):
     torch.manual_seed(0)
     how = dict(num_train_epochs=epochs, per_device_train_batch_size=4, gradient_accumulation_steps=3, learning_rate=0.01,
                logging_steps=5, eval_strategy="steps", eval_steps=7, dataloader_num_workers=workers, use_cpu=True, seed=3) | settings
     if workers: how.setdefault("dataloader_persistent_workers", True)
-    learn = Learner(Net(settings.pop("delay", 0.0)), train_dataset=Rows(46), eval_dataset=Rows(10, 1), callbacks=[Hears()],
+    learn = Learner(Net(delay), train_dataset=Rows(46), eval_dataset=Rows(10, 1), callbacks=[Hears()],
                     compute_metrics=lambda p: {"right": float((p.predictions.argmax(-1) == p.label_ids).mean())}, **how)
     if folder is not None and learn.history.path is None: learn.history.open_log(folder)
     return learn

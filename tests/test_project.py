@@ -187,9 +187,10 @@ def test_notebook_reads_as_a_book(path):
     for cell in code:
         flags = re.findall(r"^#\s*\|\s*(\w+)", cell["source"], re.M)
         lines = [o for o in cell["source"].splitlines() if not re.match(r"#\s*\|", o)]
-        if "export" in flags: assert len(lines) <= 40, f"an exported cell of {len(lines)} lines: {lines[0]}"
-        if "hide" in flags: continue
         body = ast.parse("\n".join("" if re.match(r"\s*[%!]", o) else o for o in lines)).body
+        one_class = len(body) == 1 and isinstance(body[0], ast.ClassDef)   # a class is written whole if it fits a screen
+        if "export" in flags: assert len(lines) <= (60 if one_class else 40), f"an exported cell of {len(lines)} lines: {lines[0]}"
+        if "hide" in flags or path.name == "index.ipynb": continue          # the README's example is one piece
         imports = sum(isinstance(o, (ast.Import, ast.ImportFrom)) for o in body)
         assert imports in (0, len(body)), f"imports stand together with something else:\n{cell['source'][:300]}"
 
