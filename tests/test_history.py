@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-import trainer_nb.history as H
-from trainer_nb.history import COLUMNS, History, Record, Records, plain, read, strict, unstrict
+from trainer_nb.history import RESERVED, History, Record, Records, read
+from trainer_nb.rows import COLUMNS, Pending
+from trainer_nb.runlog import WRITER, LogFile, strict
 
 
 class Transfers(TorchFunctionMode):
@@ -115,7 +116,7 @@ def test_kinds_of_tensors():
 
 
 def test_several_devices_have_a_transfer_each():
-    p = H.Pending()
+    p = Pending()
     p.add(0, torch.tensor(1.0)); p.add(1, torch.tensor(2.0, device="meta")); p.add(3, torch.tensor(3.0))
     p.pack()
     assert sorted((o[1].device.type, o[0].tolist()) for o in p.packed) == [("cpu", [0, 3]), ("meta", [1])]
@@ -251,21 +252,8 @@ def test_events_hold_no_tensors():
     h, big = History(), torch.ones(3)
     h.note("log", 0, a=big, b={"c": [torch.tensor(1.0), np.arange(2)]}, kind="x", self=1)
     assert h.events[0]["data"] == {"a": [1.0, 1.0, 1.0], "b": {"c": [1.0, [0, 1]]}, "kind": "x", "self": 1}
-    for kind in H.RESERVED:
+    for kind in RESERVED:
         with pytest.raises(ValueError, match="another word"): h.note(kind, 0)
-
-
-def test_plain():
-    loop = []; loop.append(loop)
-    class Rude(dict):
-        def items(self): raise SystemError("no")
-    class Word(str):
-        def __str__(self): raise RuntimeError("no")
-    odd = [loop, Rude(a=1), Word("w"), 10**9999, 1j, np.longdouble(1), np.complex64(1), np.datetime64("2020-01-01"), torch.ones(1, device="meta"), b"x",
-           {1: 2, None: {3}}, range(3), Path("a/b"), torch.float16, object, math.nan, np.bool_(True), torch.ones(2000), torch.tensor(True)]
-    found = plain(odd)
-    assert unstrict(json.loads(json.dumps(strict(found), allow_nan=False)))[:15] == found[:15]
-    assert found[2] == "w" and found[10] == {"1": 2, "None": [3]} and found[12] == os.path.join("a", "b") and found[16] is True and "2000" in found[17]
 
 
 # ---- the file
@@ -291,10 +279,10 @@ def test_round_trip(tmp_path):
 def test_rows_reach_the_file_without_a_fetch_when_they_are_floats(tmp_path):
     h = History(); h.open_log(tmp_path)
     fill(h, 64)
-    H.WRITER.wait(10)
+    WRITER.wait(10)
     assert len(read(tmp_path)) == 64
     fill(h, 640, start=65, loss=lambda i: torch.tensor(1.0))
-    H.WRITER.wait(10)
+    WRITER.wait(10)
     assert len(read(tmp_path)) == 64 and h.pending    # logging asks the device for nothing
     h.close_log()
     same(h, read(tmp_path))
@@ -410,7 +398,7 @@ def test_disk_errors_warn_once_and_training_goes_on(tmp_path):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_full_disk(tmp_path):
     h = History(); h.open_log(tmp_path)
-    h._log.path = "/dev/full"
+    h.log.path = "/dev/full"
     fill(h, 10)
     with pytest.warns(UserWarning, match="/dev/full.*No space"): h.flush()
     fill(h, 10, start=11)
@@ -421,7 +409,7 @@ def test_full_disk(tmp_path):
 def test_a_slow_disk_does_not_hold_up_the_loop(tmp_path, monkeypatch):
     go = threading.Event()
     h = History(); h.open_log(tmp_path)
-    monkeypatch.setattr(H.LogFile, "write", lambda self, items, write=H.LogFile.write: (go.wait(30), write(self, items)))
+    monkeypatch.setattr(LogFile, "write", lambda self, items, write=LogFile.write: (go.wait(30), write(self, items)))
     start = time.perf_counter()
     fill(h, 1000); h.note("log", 1)
     assert not h.flush(timeout=0.1) and time.perf_counter() - start < 10
@@ -457,7 +445,7 @@ def test_a_line_written_twice_counts_once(tmp_path):
 def test_a_forked_child_neither_writes_nor_hangs(tmp_path):
     h = fill(History(), 100); h.open_log(tmp_path); h.flush()
     size = h.path.stat().st_size
-    with h._lock, h._fetching:                         # as if another thread held them
+    with h.rows.lock, h.rows.fetching:                         # as if another thread held them
         done = []
         held = threading.Thread(target=lambda: done.append(os.fork()) or (done[0] == 0 and child(h, tmp_path)))
         held.start(); held.join()

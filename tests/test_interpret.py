@@ -139,6 +139,13 @@ def test_the_batch_is_the_one_that_the_model_is_fed_first(workers):
         assert all(torch.equal(batch[k], v) for k, v in learn.first_inputs.items()) and batch.keys() == learn.first_inputs.keys()
 
 
+def test_no_workers_are_started_for_one_batch(monkeypatch):
+    def refuse(*args, **kwargs): raise AssertionError("workers were started")
+    monkeypatch.setattr("trainer_nb.data.workers_for", refuse)
+    learn = make(dataloader_num_workers=2)
+    assert len(show_batch(learn).batch["x"]) == len(show_batch(learn, dataset=learn.eval_dataset).batch["x"]) == 8
+
+
 def test_workers_of_the_run_stay():
     learn = make(dataloader_num_workers=2, dataloader_persistent_workers=True)
     learn.step(1)

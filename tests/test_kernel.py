@@ -1,40 +1,39 @@
 """The interrupt button, memory and threads, in a real kernel driven the way Jupyter drives one.
 
-Nothing is stood in for: the kernel is ipykernel's, the presses are SIGINTs, sent at random moments or when the kernel
-says that it has come to a certain point. What must hold is exact: after any presses the run ends in the same bytes.
+Nothing is stood in for: the kernel is ipykernel's, a press is a SIGINT, sent at a random moment or when the kernel says
+that it has come to a certain point. What must hold is exact: after any presses the run ends in the same bytes.
 """
-import os, random, re, signal, subprocess, sys, textwrap, time
-from pathlib import Path
+import asyncio, collections, os, random, re, signal, subprocess, sys, textwrap, threading, time
 
 import pytest
 from jupyter_client import KernelManager
 
-pytestmark = pytest.mark.timeout(300)
 LIMIT = 60   # seconds that a cell may take
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
+ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+ENV = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "IPYTHONDIR": os.devnull + "-ipython"}
 
 
 # --- a kernel, as a front end sees it -------------------------------------------------------------------------------------
 
 class Cell:
-    "A cell that was sent: what came back so far."
-    def __init__(self, number): self.number, self.reply, self.text, self.errors, self.idle = number, None, "", [], False
+    "A cell that was sent, and what has come back so far."
+    def __init__(self): self.reply, self.text, self.error, self.idle = None, "", [], False
     @property
     def status(self): return self.reply["status"]
     @property
     def ename(self): return self.reply.get("ename", "")
     @property
     def evalue(self): return self.reply.get("evalue", "")
-    def __repr__(self):
-        told = "no reply" if self.reply is None else f"{self.reply['status']} {self.ename} {self.evalue}"
-        return f"Cell({told}; {self.text[-2000:]!r}; {' '.join(l for e in self.errors for l in [ANSI.sub('', t) for t in e['traceback']])[-3000:]})"
+    @property
+    def shown(self): return ANSI.sub("", "\n".join(self.error))
+    def __repr__(self): return f"Cell({self.reply and {k: self.reply.get(k) for k in ('status', 'ename', 'evalue')} }, {self.text[-1500:]!r})\n{self.shown[-3000:]}"
 
 
 class Kernel:
-    "A kernel and the cells sent to it."
+    "A kernel, and the cells sent to it."
     def __init__(self, folder):
         self.manager, self.cells = KernelManager(kernel_name="python3"), {}
-        self.manager.start_kernel(cwd=str(folder), env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+        self.manager.start_kernel(cwd=str(folder), env=ENV)
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
@@ -42,54 +41,65 @@ class Kernel:
 
     def send(self, code) -> Cell:
         "Send a cell, and do not wait."
-        number = self.client.execute(textwrap.dedent(code))
-        self.cells[number] = cell = Cell(number)
+        cell = self.cells[self.client.execute(textwrap.dedent(code))] = Cell()
         return cell
 
-    def _read(self, until, limit=LIMIT):
-        "Take messages in until something holds."
-        end = time.monotonic() + limit
-        while not until():
-            if time.monotonic() > end: raise TimeoutError(f"{limit} s have passed: {list(self.cells.values())[-3:]}")
-            if self.client.shell_channel.msg_ready():
-                message = self.client.get_shell_msg(timeout=1)
-                cell = self.cells.get(message["parent_header"].get("msg_id"))
-                if cell is not None and message["msg_type"] == "execute_reply": cell.reply = message["content"]
-                continue
-            if not self.client.iopub_channel.socket.poll(5): continue
-            message = self.client.get_iopub_msg(timeout=1)
-            cell, kind, content = self.cells.get(message["parent_header"].get("msg_id")), message["msg_type"], message["content"]
-            if cell is None: continue
-            if kind == "stream": cell.text += content["text"]
-            elif kind in ("execute_result", "display_data"): cell.text += content["data"].get("text/plain", "")
-            elif kind == "error": cell.errors.append(content)
-            elif kind == "status" and content["execution_state"] == "idle": cell.idle = True
+    def _take_in(self):
+        "Take in one message, if there is one."
+        channel = next((o for o in (self.client.shell_channel, self.client.iopub_channel) if o.socket.poll(2)), None)
+        if channel is None: return
+        message = channel.get_msg(timeout=1)
+        cell, kind, content = self.cells.get(message["parent_header"].get("msg_id")), message["msg_type"], message["content"]
+        if cell is None: return
+        if kind == "execute_reply": cell.reply = content
+        elif kind == "stream": cell.text += content["text"]
+        elif kind == "execute_result": cell.text += content["data"]["text/plain"]
+        elif kind == "error": cell.error = content["traceback"]
+        elif kind == "status": cell.idle = content["execution_state"] == "idle"
 
-    def wait(self, *cells):
+    def until(self, holds):
+        "Take messages in until something holds."
+        end = time.monotonic() + LIMIT
+        while not holds():
+            assert time.monotonic() < end, f"{LIMIT} s have passed: {list(self.cells.values())[-3:]}"
+            self._take_in()
+
+    def wait(self, *cells) -> Cell:
         "Wait until these cells are over."
-        self._read(lambda: all(c.reply is not None and c.idle for c in cells))
+        self.until(lambda: all(c.reply is not None and c.idle for c in cells))
         return cells[-1]
 
     def wait_for(self, cell, text):
-        "Wait until a cell prints something (or ends)."
-        self._read(lambda: text in cell.text or cell.reply is not None)
+        "Wait until a cell prints something."
+        self.until(lambda: text in cell.text or cell.reply is not None)
         assert text in cell.text, cell
 
     def run(self, code) -> str:
         "Run a cell that must succeed; what it printed and showed."
         cell = self.wait(self.send(code))
         assert cell.status == "ok", cell
-        return cell.text
+        return cell.text.strip()
 
-    def fails(self, code) -> Cell:
-        "Run a cell that must fail."
+    def fails(self, code, ename) -> Cell:
+        "Run a cell that must fail in this way."
         cell = self.wait(self.send(code))
-        assert cell.status == "error", cell
+        assert cell.status == "error" and cell.ename == ename, cell
         return cell
 
     def press(self, group=True):
         "The interrupt button: SIGINT to the kernel's process group, or to the kernel alone."
         self.manager.interrupt_kernel() if group else os.kill(self.pid, signal.SIGINT)
+
+    def pressed(self, code, at="here", times=1, gap=0.02) -> Cell:
+        "Run a cell and press the button when it has printed `at`; a cell queued behind it must not run."
+        cell, queued = self.send(code), self.send("raise SystemError('this cell should not have run')")
+        self.wait_for(cell, at)
+        for i in range(times): time.sleep(gap * bool(i)); self.press()
+        began = time.monotonic()
+        self.wait(cell, queued)
+        cell.seconds = time.monotonic() - began
+        assert cell.status == "error" and queued.status == "aborted", (cell, queued)
+        return cell
 
     def close(self):
         self.client.stop_channels()
@@ -98,7 +108,7 @@ class Kernel:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    "One kernel for the tests that leave nothing behind."
+    "One kernel for all tests: starting one takes as long as most of them."
     kernel = Kernel(tmp_path_factory.mktemp("kernel"))
     yield kernel
     kernel.close()
@@ -110,80 +120,542 @@ def kernel(shared):
     shared.cells.clear()
     shared.run("%reset -f")
     shared.run(SETUP)
+    shared.run("hooks = {k: list(v) for k, v in get_ipython().events.callbacks.items()}; children = set(multiprocessing.active_children())")
     yield shared
+    found = shared.run("""
+        del learn; gc.collect()
+        print({k: list(v) for k, v in get_ipython().events.callbacks.items()} == hooks, signal.getsignal(signal.SIGINT).__name__)""")
+    assert found == "True default_int_handler"   # no hook is left, and the button is the kernel's
+
+
+def paused(cell, what="Paused after step"):
+    "Is a cell shown as paused, in one line that says where the run stands and how it goes on?"
+    assert cell.ename == "Paused" and len(cell.error) == 1 and cell.error[0] == cell.evalue, cell
+    assert cell.evalue.startswith(what) and re.search(r"(step \d+ of \d+ \(epoch \d+\.\d\d\)|before the first step)\.", cell.evalue), cell
+    assert cell.evalue.endswith("learn.train(), learn.run(...) or learn.step() goes on."), cell
+    return True
 
 
 # --- what is trained ------------------------------------------------------------------------------------------------------
 
 SETUP = """
-import contextlib, gc, logging, os, signal, sys, threading, time, warnings, weakref
+import contextvars, gc, multiprocessing, os, signal, sys, threading, time, warnings, weakref
 import torch
 from torch import nn
 torch.set_num_threads(1)
 from trainer_nb import Learner, Paused, Refused, TrainerCallback, differences
-from trainer_nb.events import EVENTS
 from trainer_nb.history import read
 
 class Rows(torch.utils.data.Dataset):
-    "Rows with random augmentation."
+    "Rows with random augmentation, slow from a certain fetch on."
     def __init__(self, n, seed=0):
         make = torch.Generator().manual_seed(seed)
         self.x, self.y, self.delay = torch.randn(n, 6, generator=make), torch.randint(3, (n,), generator=make), 0.0
     def __len__(self): return len(self.x)
     def __getitem__(self, i):
-        if self.delay: time.sleep(self.delay)
+        if self.delay: here(); time.sleep(self.delay)
         return {"x": self.x[i] + 0.1 * torch.randn(6), "labels": self.y[i]}
 
 class Net(nn.Module):
-    "BatchNorm, dropout, and a buffer that each forward pass replaces."
+    "BatchNorm, dropout, and a buffer that each forward pass replaces. `wait` is asked what to do in each."
     def __init__(self, delay=0.0):
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
         self.register_buffer("mean", torch.zeros(6), persistent=False)
-        self.delay = delay
+        self.delay, self.wait = delay, None
     def forward(self, x, labels=None):
         if self.training: self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
         if self.delay: time.sleep(self.delay)
-        logits = self.body(x - self.mean)
+        act = self.body[:4](x - self.mean)
+        acts.append(weakref.ref(act)), batches.append(weakref.ref(x))
+        if self.wait is not None: self.wait(self)
+        logits = self.body[4](act)
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+acts, batches = [], []
 
 class Hears(TrainerCallback):
     "Writes down what is told after the commit: each must be heard once."
     quick = True
     def __init__(self): self.heard = []
-for event in ("on_epoch_begin", "on_epoch_end", "on_step_end", "on_log", "on_evaluate", "on_train_begin", "on_train_end"):
+for event in ("on_train_begin", "on_epoch_begin", "on_optimizer_step", "on_step_end", "on_log", "on_evaluate", "on_epoch_end", "on_train_end"):
     def hear(self, args, state, control, event=event, **kwargs): self.heard.append((event, state.global_step))
     setattr(Hears, event, hear)
 
-def make(workers=0, folder=None, epochs=6, delay=0.0, **settings):
+def right(p): return {"right": float((p.predictions.argmax(-1) == p.label_ids).mean())}
+def here(): print("here", flush=True)
+def over(): print("over", flush=True); time.sleep(0.5)   # a press that comes late is caught here
+
+def make(workers=0, epochs=3, delay=0.0, kind=Learner, model=None, callbacks=(), **settings):
+    "13 micro-batches an epoch, the last one of 2 samples, in windows of 3: 5 steps, the last one of 1 micro-batch."
     torch.manual_seed(0)
-    how = dict(num_train_epochs=epochs, per_device_train_batch_size=4, gradient_accumulation_steps=3, learning_rate=0.01,
-               logging_steps=5, eval_strategy="steps", eval_steps=7, dataloader_num_workers=workers, use_cpu=True, seed=3) | settings
-    if workers: how.setdefault("dataloader_persistent_workers", True)
-    learn = Learner(Net(delay), train_dataset=Rows(46), eval_dataset=Rows(10, 1), callbacks=[Hears()],
-                    compute_metrics=lambda p: {"right": float((p.predictions.argmax(-1) == p.label_ids).mean())}, **how)
-    if folder is not None and learn.history.path is None: learn.history.open_log(folder)
-    return learn
+    settings = dict(num_train_epochs=epochs, per_device_train_batch_size=4, gradient_accumulation_steps=3, learning_rate=0.01, seed=3,
+                    logging_steps=5, eval_strategy="steps", eval_steps=7, dataloader_num_workers=workers, use_cpu=True) | settings
+    return kind(model or (Net(delay) if "model_init" not in settings else None), train_dataset=Rows(50), eval_dataset=Rows(10, 1),
+                callbacks=[Hears(), *callbacks], compute_metrics=right, **settings)
 
 def account(learn):
     "What a run came to: weights, rows, evaluations, what was heard."
-    history = learn.history
-    weights = {n: t.detach().numpy().tobytes() for n, t in [*learn.model.named_parameters(), *learn.model.named_buffers()]}
-    plain = [{k: v for k, v in e.items() if not k.endswith(("_runtime", "_per_second"))} for e in history.evaluations()]
-    heard = next(c.heard for c in learn.callback_handler.callbacks if isinstance(c, Hears))
-    return {"weights": weights, "step": list(history.column("step")), "loss": list(history.column("loss")), "norm": list(history.column("grad_norm")),
-            "rate": list(history.column("learning_rate")), "evaluations": plain, "heard": heard, "abandoned": list(history.column("abandoned"))}
+    history, timings = learn.history, ("_runtime", "_per_second")
+    return {"weights": {n: t.detach().numpy().tobytes() for n, t in [*learn.model.named_parameters(), *learn.model.named_buffers()]},
+            **{k: history.column(k).tolist() for k in ("step", "epoch", "loss", "grad_norm", "learning_rate", "samples", "abandoned")},
+            "evaluations": [{k: v for k, v in e.items() if not k.endswith(timings)} for e in history.evaluations()],
+            "modes": [m.training for m in learn.model.modules()], "heard": next(c.heard for c in learn.callback_handler.callbacks if isinstance(c, Hears))}
 
 def check(learn, like):
     "Nothing may differ from an undisturbed run."
-    found = differences(learn.snapshot(), like.snapshot())
     mine, right = account(learn), account(like)
-    found += [k for k in right if mine[k] != right[k]]
+    found = differences(learn.snapshot(), like.snapshot()) + [k for k in right if mine[k] != right[k]]
     if learn.history.path is not None:
         learn.history.flush()
         log = read(learn.history.path)
-        found += [f"log: {k}" for k in ("step", "loss") if list(log.column(k)) != right[k]]
-    if getattr(signal.getsignal(signal.SIGINT), "__name__", "") != "default_int_handler": found.append(f"the button: {signal.getsignal(signal.SIGINT)}")
-    if learn.run_state.phase != "idle" or learn.run_state.window: found.append("phase")
-    print("the same" if not found else f"DIFFERENT: {found}")
+        found += [f"log: {k}" for k in ("step", "loss", "grad_norm") if log.column(k).tolist() != right[k]]
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler: found.append("the button")
+    if learn.run_state.phase != "idle" or learn.run_state.due or learn.run_state.window: found.append("the agenda")
+    print("the same" if not found else f"different: {found}")
+
+def alive(refs): return sum(r() is not None for r in refs)
+def parts(learn):
+    "Weak references to what a learner holds."
+    tensors = [t for s in learn.optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
+    return [weakref.ref(o) for o in (learn, learn.run_state, learn.model, learn.optimizer, learn.lr_scheduler, *learn.model.parameters(), *tensors)]
 """
+
+
+# --- presses at random ----------------------------------------------------------------------------------------------------
+
+VERBS = ("learn.train()", "learn.step(100)", "learn.run(epochs=30)", "learn.run(until=lambda rec: rec.step % 60 == 0)", "for rec in learn.steps(): pass")
+
+
+def harass(kernel, seed, presses, workers=0, **settings):
+    "Train again and again, pressing at random; every run must end as the undisturbed one. Counts what the cells were shown as."
+    rng, shown, given = random.Random(seed), collections.Counter(), 0
+    settings = ", ".join(f"{k}={v!r}" for k, v in ({"workers": workers} | settings).items())
+    kernel.run(f"like = make({settings}); like.train(); ran = 0; None")
+    while given < presses:
+        kernel.run(f"learn = make({settings})")
+        while kernel.run("learn.run_state.finished") == "False":
+            verb, double = rng.choice(VERBS), rng.random() < 0.5
+            cell, queued = kernel.send(f"here()\n{verb}\nover()"), kernel.send("ran += 1")
+            kernel.wait_for(cell, "here")
+            time.sleep(rng.uniform(0, 0.12))
+            kernel.press(rng.random() < 0.5)
+            if double: time.sleep(rng.uniform(0, 0.03)); kernel.press(rng.random() < 0.5)
+            given += 1 + double
+            kernel.wait(cell, queued)
+            about = f"seed {seed}, press {given}, {verb}, {'twice' if double else 'once'}: {cell} {queued}"
+            assert cell.status == "error" and queued.status == "aborted", about
+            late = "over" in cell.text or (verb == VERBS[-1] and "for rec" in cell.shown)   # in the cell's own code
+            assert cell.ename == "Paused" or (cell.ename == "KeyboardInterrupt" and late), about
+            if not double and not late: assert len(cell.error) == 1 and cell.error[0] == cell.evalue, about
+            assert "exited unexpectedly" not in cell.text + cell.shown, about
+            shown["late" if late else "given up" if "given up" in cell.evalue else "not done" if "What was due" in cell.evalue else "paused"] += 1
+        assert kernel.run("check(learn, like); ran").splitlines() == ["the same", "0"], f"seed {seed}, after press {given}"
+    return shown
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_presses_and_the_same_bytes(kernel, tmp_path, seed):
+    shown = harass(kernel, seed, 45, epochs=40, delay=0.002, output_dir=str(tmp_path))
+    assert shown["paused"] > 10 and shown["given up"] > 1, shown
+
+
+def test_any_presses_with_data_workers(kernel, tmp_path):
+    shown = harass(kernel, 3, 40, workers=2, epochs=16, delay=0.003, eval_steps=20, dataloader_persistent_workers=True, output_dir=str(tmp_path))
+    assert shown["paused"] > 8, shown
+
+
+def test_any_presses_with_workers_that_start_anew(kernel):
+    harass(kernel, 4, 20, workers=2, epochs=10, delay=0.002, eval_steps=20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_five_hundred_presses(kernel, tmp_path, workers):
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}:", harass(kernel, seed, 250, workers=workers, epochs=40, delay=0.002, eval_steps=20, output_dir=str(tmp_path)))
+
+
+# --- presses at chosen points ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_survive_a_press(kernel, workers):
+    "The first press lets the step finish although its data is slow; the workers are the same ones afterwards."
+    kernel.run(f"like = make({workers}, dataloader_persistent_workers={workers > 0}); like.train(); learn = make({workers}, dataloader_persistent_workers={workers > 0})")
+    kernel.run("learn.step(); learn.train_dataset.delay = 0.02; None")
+    if workers: kernel.run("""
+        feed = learn.run_state.feed   # the workers have their own copy of the data: let them start anew, slow
+        feed.close(); learn.step(); pids = [w.pid for w in multiprocessing.active_children()]; pids""")
+    paused(kernel.pressed("here(); learn.train()"))
+    if workers: assert kernel.run("[w.pid for w in multiprocessing.active_children()] == pids and len(pids) >= 2") == "True"
+    assert kernel.run("learn.train_dataset.delay = 0; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
+
+
+def test_a_second_press_breaks_into_slow_data(kernel):
+    kernel.run("like = make(); like.train(); learn = make(); learn.step(2); learn.train_dataset.delay = 5; None")
+    cell = kernel.pressed("learn.train()", times=2)
+    assert paused(cell, "The step under way was given up; paused after step 2 of 15") and cell.seconds < 3
+    assert kernel.run("learn.train_dataset.delay = 0; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
+
+
+def test_pressed_during_an_evaluation(kernel):
+    "Once: the evaluation is finished first. Twice: it is given up, and done when the run goes on."
+    kernel.run("""
+        like = make(); like.train(); learn = make(); learn.step(6)
+        def wait(model):
+            if not model.training: here(); time.sleep(0.3)
+        learn.model.wait = wait""")
+    paused(kernel.pressed("learn.train()"), "Paused after step 7 of 15")
+    assert kernel.run("len(learn.history.evaluations())") == "1"
+    kernel.run("""
+        learn.step(6)
+        def wait(model):
+            if not model.training: here(); time.sleep(5)
+        learn.model.wait = wait""")
+    cell = kernel.pressed("learn.train()", times=2)
+    assert paused(cell, "What was due after the step is not all done, and comes first when the run goes on; paused after step 14 of 15") and cell.seconds < 3
+    assert kernel.run("len(learn.history.evaluations()), [m.training for m in learn.model.modules()].count(False)") == "(1, 0)"
+    assert kernel.run("learn.model.wait = None; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
+
+
+def test_pressed_during_an_evaluation_of_several_sets(kernel):
+    "What the first set has brought is not told twice."
+    kernel.run("""
+        sets = {"a": Rows(10, 1), "b": Rows(10, 2)}
+        def several(): learn = make(); learn.eval_dataset = sets; return learn
+        like = several(); like.train(); learn = several(); learn.step(6)
+        def wait(model, seen=[]):
+            if not model.training:
+                seen.append(1)
+                if len(seen) == 3: here(); time.sleep(5)   # 2 batches are one set
+        learn.model.wait = wait""")
+    paused(kernel.pressed("learn.train()", times=2), "What was due after the step")
+    assert kernel.run("learn.model.wait = None; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
+
+
+@pytest.mark.parametrize("verb", ["learn.evaluate()", "learn.predict(learn.eval_dataset)", "learn.top_losses(2)", "learn.confusion()", "learn.summary()"])
+def test_one_press_stops_what_only_looks(kernel, verb):
+    kernel.run("""
+        like = make(); like.train(); learn = make(); learn.step(4); learn.model.body[1].eval(); modes = [m.training for m in learn.model.modules()]
+        def wait(model): here(); time.sleep(5)
+        learn.model.wait = wait; before = learn.snapshot()""")
+    cell = kernel.pressed(verb)
+    assert cell.ename == "KeyboardInterrupt" and cell.seconds < 3, cell
+    assert kernel.run("learn.model.wait = None; [m.training for m in learn.model.modules()] == modes, differences(before, learn.snapshot())") == "(True, [])"
+    assert kernel.run("learn.model.body[1].train(); learn.train(); check(learn, like)").splitlines()[-1] == "the same"
+
+
+@pytest.mark.parametrize("times, what", [(1, "Paused before the first step"), (2, "The preparation was given up; paused before the first step")])
+@pytest.mark.parametrize("slow", ["model_init", "get_train_dataloader", "create_optimizer"])
+def test_pressed_during_the_first_preparation(kernel, slow, times, what):
+    kernel.run(f"""
+        nap = 0
+        def rest(): here(); time.sleep(nap)
+        class Slow(Learner):
+            def get_train_dataloader(self):
+                if {slow!r} == "get_train_dataloader": rest()
+                return super().get_train_dataloader()
+            def create_optimizer(self, model=None):
+                if {slow!r} == "create_optimizer": rest()
+                return super().create_optimizer(model)
+        def model_init():
+            if {slow!r} == "model_init": rest()
+            return Net()
+        like = make(kind=Slow, model_init=model_init); like.train(); learn = make(kind=Slow, model_init=model_init); nap = {0.3 if times == 1 else 5}; None""")
+    cell = kernel.pressed("learn.train()", times=times)
+    assert cell.ename == "Paused" and re.match(what, cell.evalue) and len(cell.error) == 1 and cell.seconds < 4, cell
+    assert kernel.run("learn.state.global_step") == "0"
+    assert kernel.run("nap = 0; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
+
+
+def test_pressed_between_two_steps(kernel):
+    "There the run is the user's, and so is the button."
+    kernel.run("like = make(); like.train(); learn = make(); records = []")
+    cell = kernel.pressed("""
+        for rec in learn.steps():
+            records.append(rec)
+            if rec.step == 4: here(); time.sleep(5)""")
+    assert cell.ename == "KeyboardInterrupt" and cell.seconds < 3, cell
+    assert kernel.run("records += learn.steps(); [rec.step for rec in records] == [*range(1, 16)]; check(learn, like)").splitlines()[-1] == "the same"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_pressed_at_the_end_of_training(kernel, times):
+    kernel.run(f"""
+        class Waits(TrainerCallback):
+            order, nap = 5, 0
+            def on_train_end(self, args, state, control, **kwargs): here(); time.sleep(self.nap)
+        like = make(callbacks=[Waits()]); like.train(); waits = Waits(); learn = make(callbacks=[waits]); waits.nap = {0.3 if times == 1 else 5}; None""")
+    cell = kernel.pressed("learn.train()", times=times)
+    assert cell.ename == "Paused" and "after step 15 of 15" in cell.evalue and cell.evalue.endswith("the run was just finished.") and cell.seconds < 3, cell
+    kernel.run("waits.nap = 0")
+    assert kernel.run("check(learn, like)") == "the same"   # the callback itself was cut short, and is not called again
+
+
+@pytest.mark.parametrize("event", ["on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end", "on_log"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_pressed_in_a_callback(kernel, event, times):
+    "Before the commit the step is given up; after it, it is done. The button does not tear the update."
+    kernel.run(f"""
+        class Waits(TrainerCallback):
+            order, nap = 5, 0
+            def {event}(self, args, state, control, **kwargs):
+                if state.global_step >= 4 and self.nap: here(); time.sleep(self.nap)
+        like = make(callbacks=[Waits()]); like.train(); waits = Waits(); learn = make(callbacks=[waits]); waits.nap = {0.2 if times == 1 else 5}; None""")
+    cell = kernel.pressed("learn.train()", times=times)
+    paused(cell, "Paused" if times == 1 else ("The step under way" if event in ("on_step_begin", "on_substep_end", "on_pre_optimizer_step") else "What was due"))
+    assert cell.seconds < 3
+    assert kernel.run("waits.nap = 0; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
+
+
+def test_the_button_twice_within_the_update(kernel):
+    kernel.run("""
+        like = make(); like.train(); learn = make(); learn.step(3); step = learn.optimizer.step
+        def slow(*args): here(); time.sleep(0.3); return step(*args)
+        learn.optimizer.step = slow""")
+    paused(kernel.pressed("learn.train()", times=2), "What was due after the step is not all done, and comes first when the run goes on; paused after step 4 of 15")
+    assert kernel.run("del learn.optimizer.step; learn.optimizer.step = step; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
+
+
+def test_verbs_that_change_a_run_are_not_torn(kernel):
+    kernel.run("""
+        like = make(); like.step(3); like.train(); learn = make(); learn.step(3); snap = learn.snapshot("three"); learn.step(5)
+        class Slow(dict):
+            def items(self): here(); time.sleep(0.3); return super().items()
+        object.__setattr__(snap, "tensors", Slow(snap.tensors))""")
+    cell = kernel.pressed("learn.restore('three')")
+    assert cell.ename == "KeyboardInterrupt" and cell.seconds < 3, cell
+    assert kernel.run("object.__setattr__(snap, 'tensors', dict(snap.tensors)); differences(snap, learn.snapshot())") == "[]"
+
+
+def test_in_a_cell_that_awaits(kernel):
+    kernel.run("import asyncio; like = make(); like.train(); learn = make(delay=0.02)")
+    paused(kernel.pressed("await asyncio.sleep(0); here(); learn.train()"))
+    kernel.run("learn.model.delay = 0; await asyncio.sleep(0); learn.train()")
+    assert kernel.run("check(learn, like)") == "the same"
+
+
+# --- the button and threads -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("verb", ["step()", "step(3)", "run(epochs=1)", "train()", "evaluate()", "predict(learn.eval_dataset)", "snapshot('a')", "restore('zero')",
+                                  "set(lr=0.1)", "freeze()", "summary()", "show_batch()", "reset()", "free()", "top_losses()", "debug_step().abort()"])
+def test_the_button_is_what_it_was(kernel, verb):
+    "After a verb that went well, one that failed, and one within a handler of the user's."
+    kernel.run("learn = make(); learn.snapshot('zero'); before = signal.getsignal(signal.SIGINT)")
+    assert kernel.run(f"learn.{verb}; signal.getsignal(signal.SIGINT) is before").endswith("True")
+    kernel.run("def wait(model): raise ValueError('no')\nlearn.model.wait = wait")
+    assert kernel.run(f"try: learn.{verb}\nexcept (ValueError, Refused): pass\nsignal.getsignal(signal.SIGINT) is before").endswith("True")
+    assert kernel.run(f"""
+        def mine(*args): pass
+        signal.signal(signal.SIGINT, mine); learn.model.wait = None
+        try: learn.{verb}
+        except Refused: pass
+        print(signal.getsignal(signal.SIGINT) is mine); signal.signal(signal.SIGINT, before); None""").endswith("True")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_in_a_thread_leaves_the_button_alone(kernel, workers):
+    "The cell that waits is interrupted; the run and its workers are not."
+    kernel.run(f"""
+        like = make({workers}, epochs=8, delay=0.01, eval_steps=20); like.train(); learn = make({workers}, epochs=8, delay=0.01, eval_steps=20)
+        done, came = threading.Event(), []
+        def work():
+            try: came.append(learn.train())
+            except BaseException as error: came.append(error)
+            finally: done.set()
+        threading.Thread(target=contextvars.copy_context().run, args=(work,)).start()""")
+    cell = kernel.pressed("here(); done.wait()")
+    assert cell.ename == "KeyboardInterrupt" and cell.seconds < 2, cell
+    assert kernel.run("done.is_set()") == "False"
+    assert kernel.run("done.wait(); print(type(came[0]).__name__, came[0].global_step)") == "TrainOutput 40"
+    assert kernel.run("check(learn, like)") == "the same"
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------------
+
+SEVERAL = ["", "dataloader_num_workers=2, dataloader_persistent_workers=True", "bf16=True", "output_dir='out'", "transaction='copy'"]
+
+
+@pytest.mark.parametrize("settings", SEVERAL)
+def test_a_cell_run_again_frees_what_it_made(kernel, settings):
+    cell = f"learn = make({settings})\nlearn.step()"
+    kernel.run(cell)
+    kernel.run("refs = parts(learn); len(refs)")
+    kernel.run(cell)
+    assert kernel.run("gc.collect(); print(alive(refs), alive(batches[:3]), alive(acts))") == "0 0 0"
+
+
+@pytest.mark.parametrize("show", ["learn.step(5)", "learn.run(epochs=1)", "learn.train()", "learn.evaluate()", "learn.predict(learn.eval_dataset)", "learn.set(lr=0.1)", "learn.set()",
+                                  "learn.summary()", "learn.freeze()", "learn.unfreeze()", "learn.show_batch()", "learn.top_losses(2)", "learn.confusion()", "learn.snapshot('a')",
+                                  "learn.restore('zero')", "learn.reset()", "learn.history", "learn.history[-1]", "learn.history.evaluations()", "[*learn.steps()]", "learn.state", "learn.args"])
+def test_what_a_verb_shows_does_not_keep_the_learner(kernel, show):
+    "IPython keeps what the last expression of each cell gave, for ever."
+    kernel.run("learn = make(); learn.snapshot('zero'); learn.step(); refs = parts(learn)")
+    kernel.run(show)
+    assert kernel.run("del learn; gc.collect(); print(alive(refs))") == "0"
+    kernel.run("learn = None")
+
+
+FAILURES = {   # what is to fail, the verb, and what the error is
+    "forward": ("def wait(model): inner = acts[-1](); raise ValueError('bad')\nlearn.model.wait = wait", "learn.step()", "ValueError"),
+    "train": ("def wait(model): inner = acts[-1](); raise ValueError('bad')\nlearn.model.wait = wait", "learn.train()", "ValueError"),
+    "steps": ("def wait(model): inner = acts[-1](); raise ValueError('bad')\nlearn.model.wait = wait", "for rec in learn.steps(): pass", "ValueError"),
+    "evaluate": ("def wait(model): inner = acts[-1](); raise ValueError('bad')\nlearn.model.wait = wait", "learn.evaluate()", "ValueError"),
+    "debug step": ("def wait(model): inner = acts[-1](); raise ValueError('bad')\nlearn.model.wait = wait", "debug = learn.debug_step(); debug.forward()", "ValueError"),
+    "attribute": ("def wait(model): inner = acts[-1](); model.layr\nlearn.model.wait = wait", "learn.step()", "AttributeError"),
+    "loss": ("def loss(out, labels, num_items_in_batch=None): inner = acts[-1](); raise ValueError('bad')\nlearn.compute_loss_func = loss", "learn.step()", "ValueError"),
+    "callback": ("def on_pre_optimizer_step(*args, **kwargs): inner = [a() for a in acts]; raise ValueError('bad')\nlearn.callback_handler.callbacks[1].on_pre_optimizer_step = on_pre_optimizer_step\nlearn.callback_handler._listening.clear()", "learn.step()", "ValueError"),
+    "collator": ("def collate(rows): inner = torch.zeros(6); acts.append(weakref.ref(inner)); raise ValueError('bad')\nlearn.data_collator = collate; learn.free()", "learn.step()", "ValueError"),
+}
+
+
+@pytest.mark.parametrize("then", ["learn.free()", "learn.set()", "learn.snapshot()", "learn = make()"])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_an_error_holds_memory_until_the_next_verb(kernel, failure, then):
+    "Until then %debug finds all variables; from then on nothing of the failed step is held, and nothing of a learner that is gone."
+    prepare, verb, ename = FAILURES[failure]
+    kernel.run("learn = make(); learn.step(); del acts[:], batches[:]")
+    kernel.run(prepare)
+    kernel.fails(verb, ename)
+    held = kernel.run("""
+        tb = (getattr(sys, "last_exc", None) or sys.last_value).__traceback__
+        while tb.tb_next is not None: tb = tb.tb_next
+        while "inner" not in tb.tb_frame.f_locals and tb.tb_frame.f_back: tb = tb.tb_frame.f_back
+        names = []; tb = sys.last_traceback
+        while tb is not None: names += [n for n in ("inner", "moves", "model") if n in tb.tb_frame.f_locals]; tb = tb.tb_next
+        del tb; print("inner" in names, "moves" in names or "model" in names)""")
+    assert held == "True True"
+    kernel.run("learn.model.wait = None; learn.data_collator = None if learn.data_collator is None else learn.data_collator; refs = parts(learn) if learn.optimizer else [weakref.ref(learn.model)]")
+    try: kernel.run(then + "; None")
+    except AssertionError as error: assert failure == "collator" and "bad" in str(error)   # its feed cannot be made
+    assert kernel.run("debug = None; gc.collect(); print(alive(acts))") == "0"
+    if then == "learn = make()": assert kernel.run("print(alive(refs), alive(batches))") == "0 0"
+
+
+@pytest.mark.parametrize("verb", ["learn.step()", "learn.train()", "for rec in learn.steps(): pass", "learn.evaluate()", "learn.predict(learn.eval_dataset)", "debug = learn.debug_step(); debug.forward()"])
+@pytest.mark.parametrize("error", ["torch.OutOfMemoryError('CUDA out of memory.')", "MemoryError()", "torch.empty(1 << 60)"])
+def test_out_of_memory_frees_at_once(kernel, verb, error):
+    kernel.run(f"""
+        learn = make(); learn.step(); del acts[:], batches[:]
+        def wait(model): inner = acts[-1](); raise {error}
+        learn.model.wait = wait""")
+    kernel.fails(verb, {"t": "OutOfMemoryError", "M": "MemoryError"}[error[0]] if "empty" not in error else "RuntimeError")
+    assert kernel.run("print(alive(acts))") == "0"
+    kernel.run("learn.model.wait = None; learn.free() if 'debug' in globals() else learn.step(); None")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("verb", ["learn.step()", "learn.train()", "for rec in learn.steps(): pass", "learn.evaluate()", "debug = learn.debug_step(); debug.forward()"])
+def test_an_interrupt_frees_at_once(kernel, verb, times):
+    kernel.run(f"""
+        learn = make(); learn.step(); del acts[:], batches[:]
+        def wait(model):
+            inner = acts[-1]()
+            if model.nap: here(); time.sleep(model.nap)
+        learn.model.nap, learn.model.wait = {0.1 if times == 1 else 3}, wait""")
+    kernel.pressed(verb, times=times)
+    assert kernel.run("print(alive(acts))") == "0" or (times, verb[:5]) == (1, "debug")   # there the debug step is still open
+    kernel.run("refs = parts(learn); debug = None; learn = make()")
+    assert kernel.run("gc.collect(); print(alive(refs), alive(batches), alive(acts))") == "0 0 0"
+
+
+def test_the_history_holds_no_graph(kernel):
+    kernel.run("learn = make(max_grad_norm=0); records = learn.step(3)")
+    assert kernel.run("print(alive(acts), sum(t.requires_grad for _, t in learn.history.pending.fresh))") == "0 0"
+
+
+# --- elsewhere than in Jupyter --------------------------------------------------------------------------------------------
+
+def test_nbclient_shows_one_line(tmp_path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    cells = [SETUP, "learn = make(delay=0.02, epochs=30); here(); learn.train()", "print('this cell should not have run')"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(o) for o in cells])
+    client = nbclient.NotebookClient(notebook, kernel_name="python3", timeout=60, resources={"metadata": {"path": str(tmp_path)}})
+
+    def press():
+        end = time.monotonic() + 60
+        while not any("here" in o.get("text", "") for o in notebook.cells[1].outputs) and time.monotonic() < end: time.sleep(0.02)
+        asyncio.run(client.km.interrupt_kernel())
+    threading.Thread(target=press).start()
+    with pytest.raises(nbclient.exceptions.CellExecutionError) as error: client.execute()
+    assert error.value.ename == "Paused"
+    last = notebook.cells[1].outputs[-1]
+    assert last["output_type"] == "error" and last["traceback"] == [last["evalue"]] and last["evalue"].startswith("Paused after step")
+    assert not notebook.cells[2].outputs
+
+
+def test_in_a_terminal_with_ipython(tmp_path):
+    "Ctrl-C in IPython: one line, and the next command goes on."
+    pexpect = pytest.importorskip("pexpect")
+    (tmp_path / "setup.py").write_text(SETUP)
+    terminal = pexpect.spawn(sys.executable, ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "-i", "setup.py"],
+                             cwd=tmp_path, env=ENV | {"TERM": "dumb", "IPYTHONDIR": str(tmp_path / "ipython")}, encoding="utf-8", timeout=60, dimensions=(50, 200))
+
+    def say(line, answer):
+        terminal.sendline(line)
+        terminal.expect(answer)
+    try:
+        terminal.expect(r"In \[\d+\]:")
+        say("like = make(); out = like.train(); learn = make(delay=0.05)", r"In \[\d+\]:")
+        say("here(); learn.train()", r"here\r\n")
+        terminal.sendintr()
+        terminal.expect(r"In \[\d+\]:")
+        shown = [o for o in ANSI.sub("", terminal.before).replace("\r", "\n").splitlines() if o.strip()]
+        assert re.match(r"Paused after step \d+ of 15 .*goes on\.$", shown[-1]) and not any("Traceback" in o for o in shown), shown
+        say("learn.model.delay = 0; out = learn.train(); check(learn, like)", "the same")
+    finally: terminal.close(force=True)
+
+
+SCRIPT = SETUP.replace("acts, batches = [], []", "class Nothing(list):\n    def append(self, o): pass\nacts, batches = Nothing(), Nothing()")
+
+
+def script(tmp_path, body, **how):
+    "Start a script and wait until it prints `here`."
+    (tmp_path / "script.py").write_text(SCRIPT + "\nif __name__ == '__main__':\n" + textwrap.indent(textwrap.dedent(body), "    "))
+    process = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
+    while (line := process.stdout.readline()) and "here" not in line: pass
+    assert line, process.communicate()[1]
+    return process
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_script_ends_as_an_interrupted_one(tmp_path, times):
+    process = script(tmp_path, """
+        import atexit; atexit.register(print, 'at exit')
+        def wait(model): here(); time.sleep(0.1 if %d == 1 else 5)
+        learn = make(epochs=30, output_dir='out', disable_tqdm=True); learn.model.wait = wait
+        learn.train(); print('this line should not be reached')""" % times)
+    for i in range(times): time.sleep(0.05 * i); process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and "should not" not in out and "at exit" in out, (process.returncode, out, err)
+    assert re.fullmatch(("Paused" if times == 1 else "The step under way was given up; paused") + r" after step \d of 150 .*goes on\.\n", err), err
+
+
+def test_a_script_may_catch_the_pause(tmp_path):
+    process = script(tmp_path, """
+        learn = make(delay=0.02, epochs=2, disable_tqdm=True); here()
+        try: learn.train()
+        except KeyboardInterrupt as error: print(type(error).__name__, learn.state.global_step < 10)
+        learn.train(); print(learn.state.global_step)""")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out.split(), err) == (0, ["Paused", "True", "10"], "")
+
+
+def test_a_script_that_ignores_interrupts_goes_on(tmp_path):
+    process = script(tmp_path, "learn = make(delay=0.02, epochs=2, disable_tqdm=True); here(); learn.train(); print(learn.state.global_step)",
+                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out.split(), err) == (0, ["10"], "")
+
+
+def test_other_errors_of_a_script_are_shown_as_ever(tmp_path):
+    process = script(tmp_path, """
+        learn = make(delay=0.02, epochs=2, disable_tqdm=True); here()
+        try: learn.train()
+        except KeyboardInterrupt: pass
+        raise ValueError('something else')""")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 1 and err.startswith("Traceback") and err.endswith("ValueError: something else\n")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer_nb.pictures import Picture, escaped, grid, heat_table, picture, png, table, to_image
+from trainer_nb.pictures import Picture, grid, heat_table, picture, png, to_image
+from trainer_nb.tables import escaped, html_table
 
 NASTY = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a\x00b\x1b[31mc\u202e", "'&quot;<b>", "x" * 10_000, "</td></table>"]
 VOID = {"img", "br"}
@@ -139,17 +140,9 @@ def test_grid():
     with pytest.raises(ValueError, match="2 images and 1 captions"): grid(np.zeros((2, 4, 4)), ["a"])
 
 
-def test_table():
-    page = checked(table([{"a": 1 / 3, "b": "x"}, {"a": 1234567, "c": np.float32(2 / 3)}]))
-    assert page.text == "abc0.3333x—1234567—0.6667"
-    assert checked(table([{"a": 1, "b": 2}], columns=["b"])).text == "b2"
-    assert checked(table([])).text == ""
-    assert len(checked(table([{"p": Picture(picture(np.zeros((4, 4))), "")}])).images) == 1
-
-
-def test_numbers():
-    shown = [escaped(o) for o in (1 / 3, np.float64(1 / 3), np.float32(1 / 3), torch.tensor(1 / 3), 12, np.int64(12), None, True, float("nan"), 1e-9)]
-    assert shown == ["0.3333"] * 4 + ["12", "12", "—", "True", "nan", "1e-09"]
+def test_a_picture_is_a_cell_of_a_table():
+    page = checked(html_table([{"a": 1 / 3, "p": Picture(picture(np.zeros((4, 4))), "")}, {"a": 1234567}]))
+    assert page.text == "ap0.33331234567—" and len(page.images) == 1
 
 
 def test_heat_table():
@@ -178,7 +171,7 @@ def test_numbers_can_be_read_on_every_shade():
 
 @pytest.mark.parametrize("nasty", NASTY, ids=lambda o: o[:10])
 def test_nothing_from_outside_is_markup(nasty):
-    pages = [grid(np.zeros((1, 4, 4)), [nasty]), table([{nasty: nasty, "n": 1}], None), heat_table([[1]], [nasty], [nasty], nasty, nasty), escaped(nasty)]
+    pages = [grid(np.zeros((1, 4, 4)), [nasty]), html_table([{nasty: nasty, "n": 1}]), heat_table([[1]], [nasty], [nasty], nasty, nasty), escaped(nasty)]
     for page in map(checked, pages):
         assert "\x00" not in page.text and "\x1b" not in page.text and "\u202e" not in page.text
         assert len(page.text) < 2000 and not page.images[1:]
@@ -189,7 +182,7 @@ def test_a_browser_shows_them_without_asking_anybody(browser, tmp_path):
     from trainer_nb.progress import View, page as progress
     rng = np.random.default_rng(0)
     html = grid(rng.random((6, 3, 8, 8)), [f"no. {i}" for i in range(6)]) + heat_table(rng.integers(0, 9, (4, 4)), "abcd", "abcd") \
-        + table([{"loss": 0.1}]) + progress(View(step=30, total=40, evaluations=[{"step": 10, "eval_loss": 1.0}]))
+        + html_table([{"loss": 0.1}]) + progress(View(step=30, total=40, evaluations=[{"step": 10, "eval_loss": 1.0}]))
     (tmp_path/"page.html").write_text(f"<!doctype html><meta charset=utf-8>{html}")
     tab, asked = browser.new_page(), []
     tab.on("request", lambda r: asked.append(r.url))

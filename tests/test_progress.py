@@ -138,7 +138,7 @@ def test_the_rate_is_that_of_the_last_seconds(clock, screen):
         assert screen.views[-1].left == pytest.approx((100_000 - 2010) / 100, rel=0.02)
 
 
-@pytest.mark.parametrize("first, total, max_steps, share, shown", [(0, None, 500, 0.2, 500), (0, 200, 500, 0.5, 200), (300, 400, 500, 1.0, 400), (200, 500, 500, 0.6, 500),
+@pytest.mark.parametrize("first, total, max_steps, share, shown", [(0, None, 500, 0.2, 500), (0, 200, 500, 0.5, 200), (300, 600, 900, 1 / 3, 600), (200, 500, 500, 0.6, 500),
                                                                   (0, 900, 500, 0.2, 500), (0, None, 0, 0.0, None), (0, None, sys.maxsize, 0.0, None), (0, 200, 0, 0.5, 200)])
 def test_where_the_bar_begins_and_ends(clock, screen, first, total, max_steps, share, shown):
     run = a_run(max_steps)
@@ -292,7 +292,7 @@ def test_a_device_is_never_asked():
 def test_a_loss_on_the_cpu_is_known_at_once_and_nothing_is_fetched(n):
     h = History()
     for i in range(1, n + 1): h.append(i, 0.1, torch.tensor(0.5), 32, 0.0, torch.tensor(1.0 / i), torch.tensor(9.0))
-    assert Glimpse().look(h) == pytest.approx(1 / n) and h._fetched == 0
+    assert Glimpse().look(h) == pytest.approx(1 / n) and h.rows.fetched == 0
     h.fetch()
     assert Glimpse().look(h) == pytest.approx(1 / n)
     h.append(n + 1, 0.1, 0.5, 32, 0.0, 0.25)

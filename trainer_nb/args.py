@@ -7,17 +7,18 @@ __all__ = ['OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'CHOICES', 'NOT_YET', 'RENAMED',
            'check_types', 'check_values', 'check_steps', 'check_together', 'check_not_yet', 'TrainingArguments',
            'Settings', 'resolve']
 
-# %% ../nbs/01_args.ipynb #f1319002
-import copy, functools, html, json, math, os
+# %% ../nbs/01_args.ipynb #58511909
+import copy, functools, json, math, os
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from types import UnionType
 from typing import TypedDict, get_args, get_origin
 
-# %% ../nbs/01_args.ipynb #6cd2cd07
+# %% ../nbs/01_args.ipynb #de9b8d23
 from .errors import nearest
+from .tables import html_table
 
-# %% ../nbs/01_args.ipynb #4fbb3a59
+# %% ../nbs/01_args.ipynb #8a18ee1d
 OPTIMIZER_NAMES = ("adamw_torch", "adamw_torch_fused", "sgd", "adafactor")
 SCHEDULE_NAMES = ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "one_cycle")
 CHOICES = {
@@ -27,7 +28,7 @@ CHOICES = {
     "train_sampling_strategy": ("random", "sequential"),
 }
 
-# %% ../nbs/01_args.ipynb #08754a52
+# %% ../nbs/01_args.ipynb #09a32d9c
 NOT_YET = frozenset("""
 accelerator_config activation_checkpointing activation_checkpointing_kwargs auto_find_batch_size batch_eval_metrics
 bf16_full_eval dataloader_in_order dataloader_multiprocessing_context ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb
@@ -41,12 +42,12 @@ save_only_model save_total_limit skip_memory_metrics tf32 torch_compile torch_co
 torch_empty_cache_steps trackio_bucket_id trackio_space_id trackio_static_space_id use_cache use_liger_kernel
 """.split())
 
-# %% ../nbs/01_args.ipynb #e03e074e
+# %% ../nbs/01_args.ipynb #608d3823
 RENAMED = {"evaluation_strategy": "eval_strategy", "no_cuda": "use_cpu", "use_mps_device": "use_cpu",
            "per_gpu_train_batch_size": "per_device_train_batch_size",
            "per_gpu_eval_batch_size": "per_device_eval_batch_size", "group_by_length": "train_sampling_strategy"}
 
-# %% ../nbs/01_args.ipynb #580886a4
+# %% ../nbs/01_args.ipynb #07850a3c
 def check_names(names,  # the argument names that were given
                 known   # the names that there are
                ):
@@ -59,7 +60,7 @@ def check_names(names,  # the argument names that were given
             raise TypeError(f"`{name}` is the older name of `{RENAMED[name]}`; use that one.")
         raise TypeError(f"There is no argument `{name}`.{nearest(name, known)}")
 
-# %% ../nbs/01_args.ipynb #a94bfd20
+# %% ../nbs/01_args.ipynb #8481a128
 @dataclass
 class _Length:
     output_dir: str | None = None         # folder for what the run writes; None: nothing is written
@@ -70,7 +71,7 @@ class _Length:
     gradient_accumulation_steps: int = 1  # micro-batches in one optimizer step
     average_tokens_across_devices: bool = True  # count the target tokens of all devices when a loss is averaged over them
 
-# %% ../nbs/01_args.ipynb #009d66ed
+# %% ../nbs/01_args.ipynb #ee8b199c
 @dataclass
 class _Update:
     learning_rate: float | list[float] = 5e-5       # highest learning rate of the schedule; a list: one per layer group
@@ -88,7 +89,7 @@ class _Update:
     max_grad_norm: float = 1.0                      # gradients are clipped to this norm; 0: not clipped
     label_smoothing_factor: float = 0.0             # share of the target spread over all classes, in [0, 1)
 
-# %% ../nbs/01_args.ipynb #5bd47907
+# %% ../nbs/01_args.ipynb #3cbfde39
 @dataclass
 class _Machine:
     bf16: bool = False              # mixed precision with bfloat16
@@ -99,7 +100,7 @@ class _Machine:
     use_cpu: bool = False           # stay on the CPU even if there is an accelerator
     transaction: str = "light"      # "light": a failed step puts back buffers; "copy": weights and optimizer state too
 
-# %% ../nbs/01_args.ipynb #aea62954
+# %% ../nbs/01_args.ipynb #75bccd41
 @dataclass
 class _Watch:
     logging_strategy: str = "steps"   # when to log: "no", "steps", "epoch"
@@ -120,7 +121,7 @@ class _Watch:
     greater_is_better: bool | None = None        # None: True unless that name ends in "loss"
     load_best_model_at_end: bool = False         # only False for now
 
-# %% ../nbs/01_args.ipynb #35a37f4d
+# %% ../nbs/01_args.ipynb #dfec8c1a
 @dataclass
 class _Data:
     dataloader_drop_last: bool = False           # leave out the last batch if it is not full
@@ -132,7 +133,7 @@ class _Data:
     label_names: list[str] | None = None         # names of the labels among the inputs; None: found by their usual names
     train_sampling_strategy: str = "random"      # order of the training data: "random", "sequential"
 
-# %% ../nbs/01_args.ipynb #93fa0a8d
+# %% ../nbs/01_args.ipynb #ea636000
 def plain(value):
     "The plain Python value that `value` stands for: enums, paths, tuples, numpy scalars; others as they are."
     if isinstance(value, Enum): return plain(value.value)
@@ -142,7 +143,7 @@ def plain(value):
     if getattr(value, "shape", None) == () and hasattr(value, "item"): return value.item()
     return value
 
-# %% ../nbs/01_args.ipynb #28e48f43
+# %% ../nbs/01_args.ipynb #cb6e5ee5
 def fits(value, kind) -> bool:
     "Whether `value` is of the annotated `kind`."
     if isinstance(kind, UnionType): return any(fits(value, k) for k in get_args(kind))
@@ -150,7 +151,7 @@ def fits(value, kind) -> bool:
     if kind in (int, float): return isinstance(value, (int, kind)) and not isinstance(value, bool)
     return isinstance(value, kind)
 
-# %% ../nbs/01_args.ipynb #26315f3a
+# %% ../nbs/01_args.ipynb #2eb30e97
 def _is_number(text: str) -> bool:
     "Whether a number was meant by `text`."
     try: float(text)
@@ -170,7 +171,7 @@ def check_types(args):  # a dataclass instance whose annotations are types
         wanted = kind.__name__ if isinstance(kind, type) else str(kind)
         raise ValueError(f"{f.name}={value!r} is of type {type(value).__name__}; it should be {wanted}.{hint}")
 
-# %% ../nbs/01_args.ipynb #a5cb9c34
+# %% ../nbs/01_args.ipynb #45b0c6e3
 BOUNDS = {  # what must hold: (test, in words, the fields)
     "at least 1": (lambda x: x >= 1, "per_device_train_batch_size per_device_eval_batch_size "
                    "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor"),
@@ -179,7 +180,7 @@ BOUNDS = {  # what must hold: (test, in words, the fields)
     "from 0 to below 1": (lambda x: 0 <= x < 1, "label_smoothing_factor adam_beta1 adam_beta2 warmup_ratio"),
 }
 
-# %% ../nbs/01_args.ipynb #9d7b363f
+# %% ../nbs/01_args.ipynb #fdfbfad1
 def check_values(args):
     "Refuse the first value that is out of its bounds or not among its choices."
     for words, (holds, names) in BOUNDS.items():
@@ -193,7 +194,7 @@ def check_values(args):
             listed = ", ".join(repr(o) for o in names)
             raise ValueError(f"{name}={value!r} is not one of {listed}.{nearest(value, names)}")
 
-# %% ../nbs/01_args.ipynb #7afc2ae4
+# %% ../nbs/01_args.ipynb #05bbce4f
 def check_steps(args):
     "Refuse step intervals that are no interval; whole ones become integers."
     for what in ("logging", "eval", "save"):
@@ -204,11 +205,12 @@ def check_steps(args):
         if value >= 1 and value != int(value):
             raise ValueError(f"{name}={value!r} should be a whole number, or a ratio of all steps below 1.")
         if value >= 1: setattr(args, name, int(value))
+    if args.max_steps < -1: raise ValueError(f"max_steps={args.max_steps!r} is no number of steps; give one above 0, or leave it out and give num_train_epochs.")
     if args.num_train_epochs <= 0 and args.max_steps <= 0:
         raise ValueError(f"num_train_epochs={args.num_train_epochs!r} and max_steps={args.max_steps!r}: "
                          "nothing would be trained; give one of them above 0.")
 
-# %% ../nbs/01_args.ipynb #5818e26a
+# %% ../nbs/01_args.ipynb #647339be
 def check_together(args):
     "Refuse settings that contradict each other."
     if args.fp16 and args.bf16: raise ValueError("fp16 and bf16 exclude each other; give one of them.")
@@ -223,7 +225,7 @@ def check_together(args):
         if args.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers is for data workers; give dataloader_num_workers as well.")
 
-# %% ../nbs/01_args.ipynb #90fcc723
+# %% ../nbs/01_args.ipynb #8fd434b2
 def check_not_yet(args):
     "Refuse values that name something that cannot be done yet."
     if args.save_strategy != "no":
@@ -236,7 +238,7 @@ def check_not_yet(args):
         raise ValueError(f"report_to={args.report_to!r}: trackers are not connected yet; "
                          "leave report_to at 'none' and report from a callback's on_log.")
 
-# %% ../nbs/01_args.ipynb #507992c1
+# %% ../nbs/01_args.ipynb #275fa512
 def _checks_names(cls):
     "Class decorator: unknown keywords are refused by `check_names`."
     init = cls.__init__
@@ -247,7 +249,7 @@ def _checks_names(cls):
     cls.__init__ = __init__
     return cls
 
-# %% ../nbs/01_args.ipynb #db6fe2db
+# %% ../nbs/01_args.ipynb #c10d4bc4
 class _Reading:
     "What can be read off the arguments."
     def to_dict(self) -> dict:
@@ -272,7 +274,7 @@ class _Reading:
         if self.warmup_steps >= 1: return int(self.warmup_steps)
         return math.ceil(num_training_steps * self.warmup_steps)
 
-# %% ../nbs/01_args.ipynb #c5ad8312
+# %% ../nbs/01_args.ipynb #20e424dd
 class _Showing:
     "How the arguments show themselves."
     def __repr__(self) -> str:
@@ -280,12 +282,10 @@ class _Showing:
 
     def _repr_html_(self) -> str:
         default = {f.name: f.default for f in fields(self)}
-        cells = [(k, repr(v), repr(default[k])) for k, v in self.changed().items()]
-        if not cells: return "<p>All training arguments are at their defaults.</p>"
-        rows = "".join("<tr>" + "".join(f"<td>{html.escape(o)}</td>" for o in row) + "</tr>" for row in cells)
-        return f"<table><thead><tr><th>argument</th><th>value</th><th>default</th></tr></thead><tbody>{rows}</tbody></table>"
+        rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in self.changed().items()]
+        return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
 
-# %% ../nbs/01_args.ipynb #144e46cd
+# %% ../nbs/01_args.ipynb #59da4604
 @_checks_names
 @dataclass(repr=False)
 class TrainingArguments(_Reading, _Showing, _Data, _Watch, _Machine, _Update, _Length):
@@ -309,7 +309,7 @@ class TrainingArguments(_Reading, _Showing, _Data, _Watch, _Machine, _Update, _L
         _move_ratio(self)
         _fill(self)
 
-# %% ../nbs/01_args.ipynb #70a33ff5
+# %% ../nbs/01_args.ipynb #0524ac69
 def _move_ratio(args):
     "What was given by the older name `warmup_ratio` becomes `warmup_steps`."
     if args.warmup_ratio is None: return
@@ -329,7 +329,7 @@ def _fill(args):
         raise ValueError("eval_strategy='steps' needs eval_steps (or logging_steps) above 0.")
     args._filled = filled
 
-# %% ../nbs/01_args.ipynb #4d8cc7dd
+# %% ../nbs/01_args.ipynb #30813f36
 class Settings(TypedDict, total=False):
     "The fields of `TrainingArguments` as keywords."
     output_dir: str | None; per_device_train_batch_size: int; per_device_eval_batch_size: int; num_train_epochs: float
@@ -349,7 +349,7 @@ class Settings(TypedDict, total=False):
     dataloader_persistent_workers: bool; dataloader_prefetch_factor: int | None
     remove_unused_columns: bool; label_names: list[str] | None; train_sampling_strategy: str
 
-# %% ../nbs/01_args.ipynb #27257b11
+# %% ../nbs/01_args.ipynb #2bd920b0
 def resolve(args: TrainingArguments | dict | None,  # what was given as args; a dict is taken as keywords
             settings: Settings | None = None        # the keywords that go over them
            ) -> TrainingArguments:                  # always a new one; TypeError for another type or an unknown name
@@ -365,7 +365,7 @@ def resolve(args: TrainingArguments | dict | None,  # what was given as args; a 
     new.check()
     return new
 
-# %% ../nbs/01_args.ipynb #74a4d462
+# %% ../nbs/01_args.ipynb #23b18925
 def _wrong_type(args) -> str:
     "The sentence for arguments of a type that is not ours."
     theirs = any(c.__name__ == "TrainingArguments" and c.__module__.startswith("transformers") for c in type(args).__mro__)

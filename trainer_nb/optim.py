@@ -9,20 +9,20 @@ __all__ = ['NO_DECAY', 'OPTIMIZERS', 'SCHEDULES', 'GROUP_RATES', 'SCHEDULER_RATE
            'scale_schedule', 'set_lr', 'set_base_lr', 'add_group', 'stretch_schedule', 'scheduler_state',
            'load_scheduler_state']
 
-# %% ../nbs/11_optim.ipynb #2225df80
+# %% ../nbs/11_optim.ipynb #c728052b
 import ast, copy, inspect, math, re
 from functools import partial
 
-# %% ../nbs/11_optim.ipynb #8c54228d
+# %% ../nbs/11_optim.ipynb #88e2fa76
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
-# %% ../nbs/11_optim.ipynb #9a888a27
+# %% ../nbs/11_optim.ipynb #b68999df
 from .args import TrainingArguments, plain
 from .errors import nearest
 
-# %% ../nbs/11_optim.ipynb #c336ba1e
+# %% ../nbs/11_optim.ipynb #fa21adc2
 NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(^|\.|_)norm(\.|$)")
 
 def decay_names(model: nn.Module   # names of tied parameters are given under each of their names
@@ -32,7 +32,7 @@ def decay_names(model: nn.Module   # names of tied parameters are given under ea
     names = (n for n, _ in model.named_parameters(remove_duplicate=False))
     return {n for n in names if not NO_DECAY.search(n.lower()) and not n.startswith(norms)}
 
-# %% ../nbs/11_optim.ipynb #8be754c8
+# %% ../nbs/11_optim.ipynb #b2816e0f
 def _by_child(model) -> list:
     "Groups by the first part of the name."
     found = {}
@@ -41,7 +41,7 @@ def _by_child(model) -> list:
         found.setdefault(child, []).append((name, p))
     return list(found.items())
 
-# %% ../nbs/11_optim.ipynb #a6bf10b4
+# %% ../nbs/11_optim.ipynb #f88c036d
 def _by_prefix(model, groups) -> list:
     "Groups by the longest prefix that fits."
     groups = [[g] if isinstance(g, str) else list(g) for g in groups]
@@ -52,7 +52,7 @@ def _by_prefix(model, groups) -> list:
     _refuse_empty(model, groups, found)
     return [("rest", rest), *found] if rest else found
 
-# %% ../nbs/11_optim.ipynb #cd6ea04f
+# %% ../nbs/11_optim.ipynb #e79dfa47
 def _refuse_empty(model, groups, found):
     "Refuse a prefix that no parameter has, and a group that is left with none."
     known = set()
@@ -67,14 +67,14 @@ def _refuse_empty(model, groups, found):
             raise ValueError(f"The layer group {name!r} has no parameters of its own: they are tied to another group's, "
                              "or a longer prefix takes them; leave it out.")
 
-# %% ../nbs/11_optim.ipynb #f9395843
+# %% ../nbs/11_optim.ipynb #f3da8dae
 def layer_groups(model: nn.Module,
                  groups: list | None = None  # prefixes of parameter names, a string or a list of them per group
                 ) -> list[tuple[str, list[tuple[str, nn.Parameter]]]]:  # name of the group, and (name, parameter) in it
     "The model's parameters in named groups from input to output; frozen ones are among them."
     return _by_child(model) if groups is None else _by_prefix(model, groups)
 
-# %% ../nbs/11_optim.ipynb #a095fb7d
+# %% ../nbs/11_optim.ipynb #5e54f67f
 def parameter_groups(model: nn.Module,
                      args: TrainingArguments  # weight_decay, learning_rate, layer_groups
                     ) -> list[dict]:          # 'params', 'weight_decay'; with a list of rates also 'lr' and the place
@@ -92,14 +92,14 @@ def parameter_groups(model: nn.Module,
     if not groups: raise ValueError("Every parameter is frozen, so there is nothing to train; call learn.unfreeze().")
     return groups
 
-# %% ../nbs/11_optim.ipynb #b18eea9f
+# %% ../nbs/11_optim.ipynb #5e6b20a5
 def _check_rates(rates, names):
     "Refuse a list of rates that is not one per layer group."
     if len(rates) == len(names): return
     raise ValueError(f"learning_rate has {len(rates)} values, but there are {len(names)} layer groups: "
                      f"{', '.join(repr(o) for o in names)}; give one for each.")
 
-# %% ../nbs/11_optim.ipynb #6fdfd4b3
+# %% ../nbs/11_optim.ipynb #4dd0ebfe
 def _rate(args) -> float:
     "The learning rate of an optimizer as a whole; groups with a rate of their own do not use it."
     return args.learning_rate[0] if isinstance(args.learning_rate, list) else args.learning_rate
@@ -121,10 +121,10 @@ def _adafactor(args):
     "Torch's Adafactor, with its defaults."
     return torch.optim.Adafactor, dict(lr=_rate(args))
 
-# %% ../nbs/11_optim.ipynb #700226e4
+# %% ../nbs/11_optim.ipynb #2ba61f62
 OPTIMIZERS = {"adamw_torch": _adamw, "adamw_torch_fused": _adamw_fused, "sgd": _sgd, "adafactor": _adafactor}
 
-# %% ../nbs/11_optim.ipynb #a4a4cd89
+# %% ../nbs/11_optim.ipynb #992bcbb4
 def _literal(node):
     "The value of one keyword: a Python literal, true and false in any case, or a word."
     if not isinstance(node, ast.Name): return ast.literal_eval(node)
@@ -144,7 +144,7 @@ def parse_optim_args(text: str | dict | None  # "a=1,b=(0.9, 0.95)", or the dict
         raise ValueError(f"optim_args={text!r} cannot be read; write it as 'momentum=0.9,nesterov=True', "
                          "or give a dictionary.") from None
 
-# %% ../nbs/11_optim.ipynb #63bb57c0
+# %% ../nbs/11_optim.ipynb #78457ea0
 def optimizer_class(args: TrainingArguments  # optim, optim_args, and what the optimizer reads
                    ) -> tuple[type, dict]:   # the class, and its keywords
     "The optimizer that `args` names; ValueError for an unknown name, TypeError for an unknown option."
@@ -161,7 +161,7 @@ def optimizer_class(args: TrainingArguments  # optim, optim_args, and what the o
             raise TypeError(f"optim_args has {key!r}, which {cls.__name__} does not take.{nearest(key, known)}")
     return cls, {**kwargs, **extra}
 
-# %% ../nbs/11_optim.ipynb #c3679911
+# %% ../nbs/11_optim.ipynb #7b2398b5
 def create_optimizer(model: nn.Module,
                      args: TrainingArguments,
                      cls_and_kwargs: tuple | None = None  # an optimizer class and its keywords, instead of those by name
@@ -171,7 +171,7 @@ def create_optimizer(model: nn.Module,
     if "params" in kwargs: return cls(**kwargs)
     return cls(parameter_groups(model, args), **kwargs)
 
-# %% ../nbs/11_optim.ipynb #a19186f4
+# %% ../nbs/11_optim.ipynb #9b732e79
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
     "Up to 1 over the warm-up, then straight down to 0."
     if step < num_warmup_steps: return step / max(1, num_warmup_steps)
@@ -183,7 +183,7 @@ def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cyc
     progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
     return max(0.0, 0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)))
 
-# %% ../nbs/11_optim.ipynb #d5cdd549
+# %% ../nbs/11_optim.ipynb #fa720538
 def constant(step: int) -> float:
     "Always 1; a warm-up is not looked at."
     return 1.0
@@ -200,10 +200,10 @@ def polynomial(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_
     remaining = 1 - (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
     return ((lr_init - lr_end) * remaining**power + lr_end) / lr_init
 
-# %% ../nbs/11_optim.ipynb #d015da6a
+# %% ../nbs/11_optim.ipynb #308e5006
 SCHEDULES = {f.__name__: f for f in (linear, cosine, constant, constant_with_warmup, polynomial)}
 
-# %% ../nbs/11_optim.ipynb #e35819de
+# %% ../nbs/11_optim.ipynb #cd829a44
 def _check_kwargs(kwargs, known, name):
     "Refuse a keyword that the schedule `name` does not take."
     for key in kwargs:
@@ -212,7 +212,7 @@ def _check_kwargs(kwargs, known, name):
         raise TypeError(f"lr_scheduler_kwargs has {key!r}, which the schedule {name!r} does not take; "
                         f"{takes}.{nearest(key, known)}")
 
-# %% ../nbs/11_optim.ipynb #d6646bdd
+# %% ../nbs/11_optim.ipynb #645fe0d3
 class OneCycle(OneCycleLR):
     "Torch's own; the class says that it was made from the arguments, so that its length may be changed."
 
@@ -222,7 +222,7 @@ def _pct_start(args, n: int) -> float:
     pct = min(float(kwargs.get("pct_start", warmup / n if warmup else 0.3)), (n - 1) / n)
     return 0.0 if abs(pct * n - 1) < 1e-6 else pct
 
-# %% ../nbs/11_optim.ipynb #e1f39f38
+# %% ../nbs/11_optim.ipynb #68ad61c1
 def _one_cycle(optimizer, args, n: int, rates: list) -> OneCycle:
     "The schedule `one_cycle` over `n` steps, with the highest rates `rates`."
     kwargs = dict(args.lr_scheduler_kwargs or {})
@@ -233,7 +233,7 @@ def _one_cycle(optimizer, args, n: int, rates: list) -> OneCycle:
     kwargs = {"cycle_momentum": has_momentum, **kwargs, "pct_start": _pct_start(args, n)}
     return OneCycle(optimizer, max_lr=rates, total_steps=n, **kwargs)
 
-# %% ../nbs/11_optim.ipynb #917a8b9d
+# %% ../nbs/11_optim.ipynb #03f129ff
 def base_rates(optimizer) -> list[float]:
     "The base rate of each group: what a schedule's factor 1 stands for."
     return [g.get("max_lr", g.get("initial_lr", g["lr"])) for g in optimizer.param_groups]
@@ -250,7 +250,7 @@ def _factor_functions(args, n: int, rates: list) -> list:
         _check_end(functions[-1])
     return functions
 
-# %% ../nbs/11_optim.ipynb #41bca180
+# %% ../nbs/11_optim.ipynb #6b4a0779
 def _check_end(function):
     "Refuse a polynomial that would go up."
     end = function.keywords.get("lr_end", polynomial.__kwdefaults__["lr_end"])
@@ -258,7 +258,7 @@ def _check_end(function):
         raise ValueError(f"The schedule 'polynomial' goes down to lr_end={end:g}, which is not below the learning rate "
                          f"{function.keywords['lr_init']:g}; give a smaller lr_end in lr_scheduler_kwargs.")
 
-# %% ../nbs/11_optim.ipynb #a26b1118
+# %% ../nbs/11_optim.ipynb #f4ad19aa
 def create_scheduler(optimizer: torch.optim.Optimizer,
                      args: TrainingArguments,  # lr_scheduler_type, lr_scheduler_kwargs, warmup_steps
                      num_training_steps: int   # optimizer steps in all
@@ -274,7 +274,7 @@ def create_scheduler(optimizer: torch.optim.Optimizer,
         for key in ("max_lr", "min_lr"): group.pop(key, None)   # what one cycle left there
     return LambdaLR(optimizer, functions)
 
-# %% ../nbs/11_optim.ipynb #57440370
+# %% ../nbs/11_optim.ipynb #3fe0e998
 GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")
 SCHEDULER_RATES = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 
@@ -284,7 +284,7 @@ def _parts(scheduler):
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()): yield from _parts(part)
 
-# %% ../nbs/11_optim.ipynb #48def9fa
+# %% ../nbs/11_optim.ipynb #61cd9794
 def scale_schedule(scheduler,                     # any of torch's, or None
                    optimizer: torch.optim.Optimizer,
                    factors: float | list[float]   # one for all groups of the optimizer, or one for each
@@ -300,7 +300,7 @@ def scale_schedule(scheduler,                     # any of torch's, or None
             if rates is not None: setattr(part, name, [r * f for r, f in zip(rates, factors, strict=True)])
         if getattr(part, "eta_min", 0) and len(set(factors)) == 1: part.eta_min *= factors[0]
 
-# %% ../nbs/11_optim.ipynb #5659c4a2
+# %% ../nbs/11_optim.ipynb #688599e4
 def _wanted(optimizer, lr, now: list, what: str) -> list:
     "The rate wanted for each group of the optimizer, from one number or a list; `now` are the rates to keep the ratio of."
     groups = optimizer.param_groups
@@ -315,7 +315,7 @@ def _wanted(optimizer, lr, now: list, what: str) -> list:
         raise ValueError(f"{what} has {len(lr)} values, but there are {n} {kind}; give one for each, or a single number.")
     return [lr[g["layer_group"] if layered else i] for i, g in enumerate(groups)]
 
-# %% ../nbs/11_optim.ipynb #276890c9
+# %% ../nbs/11_optim.ipynb #ccfdcdba
 def _like(old, rate):
     "The rate as a number, or as a tensor where it was one (optimizers that were made with a tensor need it)."
     return torch.full_like(old, rate) if isinstance(old, torch.Tensor) else rate
@@ -335,7 +335,7 @@ def set_lr(scheduler,                 # any of torch's, or None
     for part in _parts(scheduler):
         if hasattr(part, "_last_lr"): part._last_lr = list(rates)
 
-# %% ../nbs/11_optim.ipynb #5c60bbf4
+# %% ../nbs/11_optim.ipynb #51467e48
 def _refresh(scheduler):
     "Compute the rates of the present place anew; for schedules that compute them from the base."
     count = scheduler._step_count
@@ -353,7 +353,7 @@ def _changed(function, **numbers):
     "The same schedule function with other numbers, where it has them."
     return partial(function.func, **{**function.keywords, **{k: v for k, v in numbers.items() if k in function.keywords}})
 
-# %% ../nbs/11_optim.ipynb #c40380b6
+# %% ../nbs/11_optim.ipynb #ac2f8bbe
 def set_base_lr(scheduler,               # any of torch's, or None
                 optimizer: torch.optim.Optimizer,
                 lr: float | list[float]  # the rate that factor 1 stands for; a list as in `set_lr`
@@ -373,7 +373,7 @@ def set_base_lr(scheduler,               # any of torch's, or None
     if functions: scheduler.lr_lambdas, scheduler.base_lrs = functions, list(rates)
     if functions or isinstance(scheduler, OneCycle): _refresh(scheduler)
 
-# %% ../nbs/11_optim.ipynb #7a467364
+# %% ../nbs/11_optim.ipynb #f9606dfe
 _RATE_KEYS = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")
 
 def add_group(optimizer, scheduler,  # any of torch's; the scheduler may be None
@@ -391,7 +391,7 @@ def add_group(optimizer, scheduler,  # any of torch's; the scheduler may be None
         if rates: setattr(scheduler, name, [*rates, rates[like] * ratio])
     if hasattr(scheduler, "lr_lambdas"): scheduler.lr_lambdas.append(scheduler.lr_lambdas[like])
 
-# %% ../nbs/11_optim.ipynb #c57a6be2
+# %% ../nbs/11_optim.ipynb #807e470d
 def stretch_schedule(scheduler,                # as `create_scheduler` made it; another one is left as it is
                      optimizer: torch.optim.Optimizer,
                      args: TrainingArguments,  # warmup_steps, and for one_cycle lr_scheduler_kwargs
@@ -409,7 +409,7 @@ def stretch_schedule(scheduler,                # as `create_scheduler` made it; 
     _refresh(scheduler)
     return scheduler
 
-# %% ../nbs/11_optim.ipynb #4fcec13f
+# %% ../nbs/11_optim.ipynb #69c8fe76
 PLAIN = (bool, int, float, str, type(None))
 
 def _keep(value):
@@ -430,7 +430,7 @@ def scheduler_state(scheduler  # any of torch's
     if _ours(scheduler): state["lr_lambdas"] = [{"function": f.func.__name__, **f.keywords} for f in scheduler.lr_lambdas]
     return _keep(state)[0]
 
-# %% ../nbs/11_optim.ipynb #dbbacca7
+# %% ../nbs/11_optim.ipynb #a6578c89
 def load_scheduler_state(scheduler,   # made in the same way as the one that the state is from
                          state: dict  # from `scheduler_state`; it is not changed
                         ):
@@ -441,4 +441,6 @@ def load_scheduler_state(scheduler,   # made in the same way as the one that the
         scheduler.lr_lambdas = [partial(SCHEDULES[f.pop("function")], **f) for f in functions]
         state["lr_lambdas"] = [None] * len(functions)
     elif isinstance(scheduler, LambdaLR): state.setdefault("lr_lambdas", [None] * len(scheduler.lr_lambdas))
+    for name in SCHEDULER_RATES:
+        if state.get(name): state[name] = [_like(old, r) for old, r in zip(getattr(scheduler, name), state[name])]
     scheduler.load_state_dict(state)
