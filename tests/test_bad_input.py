@@ -331,6 +331,22 @@ def test_training_within_looking(event):
         assert unequal(outcome(learn)[:2] + ([],), finish(hard_learner())[:2] + ([],)) == []
 
 
+def test_asked_while_looking():
+    "What a callback asks for, or logs, within an evaluation by hand: it waits for the end of it, no longer."
+    rates = []
+    def ask(learn):
+        learn.log({"asked": 1.0})
+        learn.set(weight_decay=0.5)
+        rates.append(learn.args.weight_decay)
+        with pytest.raises(Refused): learn.step()
+    learn = hard_learner()
+    learn.step()
+    learn.add_callback(Tries("on_prediction_step", ask))
+    learn.evaluate(Augmented(10))
+    assert rates == [0.0] and learn.args.weight_decay == 0.5 and learn.state.log_history[0]["asked"] == 1.0
+    learn.train()
+
+
 def test_training_within_moves():
     "And from a model's forward, a loss function, a data set, an open debug step."
     learn = hard_learner()
@@ -404,3 +420,41 @@ def test_on_init_end():
     learn = hard_learner(callbacks=[tries])
     assert isinstance(tries.answers[1], Refused)
     learn.train()
+
+
+# --- what is data, but no data set; what is meant by another name ---------------------------------------------------------
+
+@pytest.mark.parametrize("data, match", [
+    ((torch.zeros(5, 4), torch.zeros(5)), "TensorDataset"), ({"x": [1, 2]}, "from_dict"), ("imdb", "no data set"), (5, "no data set"),
+])
+def test_no_data_sets(data, match):
+    learn = Learner(torch.nn.Linear(4, 3), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=2)
+    with pytest.raises(TypeError, match=match): learn.step()
+
+
+@pytest.mark.parametrize("given, name", [("lr", "learning_rate"), ("epochs", "num_train_epochs"), ("batch_size", "per_device_train_batch_size"),
+                                         ("loss_fn", "loss_func"), ("tokenizer", "processing_class"), ("optimizer", "optimizers")])
+def test_other_names(given, name):
+    with pytest.raises(TypeError, match=f"it is called `{name}`"): Learner(torch.nn.Linear(1, 1), **{given: 1})
+
+
+def test_more_mistakes():
+    linear, pairs = torch.nn.Linear(4, 3), [(torch.zeros(4), 0)] * 8
+    with pytest.raises(TypeError, match=r"class CrossEntropyLoss.*CrossEntropyLoss\(\)"): Learner(linear, train_dataset=pairs, loss_func=torch.nn.CrossEntropyLoss)
+    with pytest.raises(ValueError, match="num_train_epochs=inf"): Learner(linear, num_train_epochs=float("inf"))
+    learn = Learner(linear, train_dataset=pairs, eval_dataset={"a": pairs}, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=9)
+    with pytest.raises(ValueError, match="there are: 'a'"): learn.evaluate("b")
+    with torch.no_grad():
+        with pytest.raises(ValueError, match="Gradients are switched off"): learn.step()
+    lazy = Learner(torch.nn.LazyLinear(3), train_dataset=pairs, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=2)
+    with pytest.raises(ValueError, match="run one batch through the model"): lazy.step()
+    assert len(learn.step(__import__("numpy").int64(2))) == 2
+
+
+def test_a_callback_that_returns_something_else():
+    class Says(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs): return True
+    learn = Learner(torch.nn.Linear(4, 3), train_dataset=[(torch.zeros(4), 0)] * 8, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=3, callbacks=[Says])
+    with pytest.raises(TypeError, match="returned True; it may return the control"): learn.step()
+    learn.remove_callback(Says)
+    assert learn.train().global_step == 3

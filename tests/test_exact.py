@@ -148,6 +148,22 @@ def test_two_runs_differ():
         assert "weights/inner.weight" in unequal(finish(hard_learner(**other)), base), other
 
 
+def test_draws_differ():
+    "Reproducible is not the same as equal: no two micro-batches draw the same dropout, no two fetches the same noise."
+    masks, noise = [], []
+    class Draws(Hard):
+        def forward(self, x, labels=None):
+            masks.append(tuple(torch.rand(8).tolist()))
+            return super().forward(x, labels)
+    class Fetches(Augmented):
+        def __getitem__(self, i):
+            row = super().__getitem__(i)
+            noise.append(tuple((row["x"] - self.x[i]).tolist()))
+            return row
+    hard_learner(model=Draws(), train_dataset=Fetches()).train()
+    assert len(set(masks)) == len(masks) == 16 and len(set(noise)) == len(noise) == 60
+
+
 def test_events_of_any_split():
     "The callbacks hear the same events at the same steps."
     def heard(split):
@@ -244,6 +260,9 @@ def how(learn): return dict(batch_size=learn.args.train_batch_size, collate_fn=c
 def weighted(learn): return DataLoader(learn.train_dataset, sampler=WeightedRandomSampler([1.0] * 29 + [9.0], 30), **how(learn))
 
 
+def with_generator(learn): return DataLoader(learn.train_dataset, sampler=RandomSampler(learn.train_dataset, generator=torch.Generator()), **how(learn))
+
+
 def batch_sampled(learn):
     parts = how(learn)
     return DataLoader(learn.train_dataset, batch_sampler=BatchSampler(RandomSampler(learn.train_dataset), parts.pop("batch_size"), False), **parts)
@@ -308,6 +327,7 @@ DATA = {
     "ready loader": lambda: dict(train_dataset=DataLoader(Augmented(), batch_size=4, shuffle=True, collate_fn=collate)),
     "ready loader over a stream": lambda: dict(train_dataset=DataLoader(Stream(), batch_size=4, collate_fn=collate), max_steps=9),
     "weighted": lambda: dict(cls=loading(weighted)),
+    "sampler with a generator": lambda: dict(cls=loading(with_generator)),
     "batch sampler": lambda: dict(cls=loading(batch_sampled)),
     "unbatched": lambda: dict(cls=loading(unbatched)),
     "any iterable": lambda: dict(cls=loading(lambda learn: Batches())),
@@ -377,8 +397,7 @@ def epochs_of(learn):
     return [sorted(flat[i:i + 37]) for i in range(0, len(flat), 37)]
 
 
-@pytest.mark.parametrize("data, given", [(NUMBERS, {}), (NUMBERS, {"dataloader_num_workers": 2}), (SizedNumbers(), {}), (Numbers(), {"max_steps": 12}),
-                                         (DataLoader(NUMBERS, batch_size=4, shuffle=True), {})], ids=["list", "workers", "sized stream", "stream", "loader"])
+@pytest.mark.parametrize("data, given", [(NUMBERS, {}), (NUMBERS, {"dataloader_num_workers": 2}), (SizedNumbers(), {}), (Numbers(), {"max_steps": 12})], ids=["list", "workers", "sized stream", "stream"])
 def test_batch_size_in_mid_epoch(data, given):
     "Every sample of the epoch is seen exactly once, whatever the batches; going back in time and a failed step change nothing of that."
     learn = remembering(data, **given)
@@ -394,7 +413,16 @@ def test_batch_size_in_mid_epoch(data, given):
     learn.train()
     assert all(epoch == [float(i) for i in range(37)] for epoch in epochs_of(learn)[:2])
     if not given.get("max_steps"): assert len(epochs_of(learn)) == 2 and learn.state.epoch == 2
-    if not isinstance(data, DataLoader): assert {7, 4} <= {len(b) for b in learn.model.batches}
+    assert {7, 4} <= {len(b) for b in learn.model.batches}
+
+
+def test_a_ready_loader_keeps_its_batch_size():
+    "A setting that it leaves without effect is said to have none, and cannot be set."
+    learn = remembering(DataLoader(NUMBERS, batch_size=4, shuffle=True), per_device_train_batch_size=16)
+    with pytest.warns(UserWarning, match="no effect"): learn.step(3)
+    with pytest.raises(ValueError, match="DataLoader, which has its own"): learn.set(per_device_train_batch_size=7)
+    learn.train()
+    assert all(epoch == [float(i) for i in range(37)] for epoch in epochs_of(learn))
 
 
 def test_steps_are_counted_anew():

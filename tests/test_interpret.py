@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-import trainer_nb.interpret as I
 from trainer_nb import Learner
+from trainer_nb.confusion import Confusion, confusion
 from trainer_nb.history import Records
-from trainer_nb.interpret import Confusion, confusion, show_batch, top_losses
+from trainer_nb.losses import top_losses, worst
+from trainer_nb.samples import ShownBatch, show_batch, untouched
 from trainer_nb.snapshot import capture, differences
 
 
@@ -54,7 +55,7 @@ def generators(): return torch.get_rng_state().tolist(), np.random.get_state()[1
 
 def alone(learn):
     "The slow way, with every example by itself."
-    with I.untouched(learn): I.worst(learn, learn.get_eval_dataloader(), 4, by_formula=False)
+    with untouched(learn): worst(learn, learn.get_eval_dataloader(), 4, by_formula=False)
 
 
 LOOKS = {"show_batch": lambda m: show_batch(m), "show_batch of a set": lambda m: show_batch(m, 3, m.eval_dataset), "top_losses": lambda m: top_losses(m, 4),
@@ -141,7 +142,7 @@ def test_the_batch_is_the_one_that_the_model_is_fed_first(workers):
 
 def test_no_workers_are_started_for_one_batch(monkeypatch):
     def refuse(*args, **kwargs): raise AssertionError("workers were started")
-    monkeypatch.setattr("trainer_nb.data.workers_for", refuse)
+    monkeypatch.setattr("trainer_nb.data.Workers", refuse)
     learn = make(dataloader_num_workers=2)
     assert len(show_batch(learn).batch["x"]) == len(show_batch(learn, dataset=learn.eval_dataset).batch["x"]) == 8
 
@@ -149,9 +150,9 @@ def test_no_workers_are_started_for_one_batch(monkeypatch):
 def test_workers_of_the_run_stay():
     learn = make(dataloader_num_workers=2, dataloader_persistent_workers=True)
     learn.step(1)
-    workers = learn.run_state.feed.source._workers._iterator._workers
+    workers = learn.run_state.feed.source._workers.running._workers
     show_batch(learn)
-    assert learn.run_state.feed.source._workers._iterator._workers is workers and all(w.is_alive() for w in workers)
+    assert learn.run_state.feed.source._workers.running._workers is workers and all(w.is_alive() for w in workers)
     assert learn.get_train_dataloader().num_workers == 2
 
 
@@ -191,15 +192,15 @@ def test_tokens_are_shown_as_text():
     data = [{"input_ids": [i % 9, 1, 2], "label": i % 2} for i in range(12)]
     learn = make(train=data, evaluation=data, model=Reads(), processing_class=Tokenizer())
     assert "&lt;1&gt; &lt;2&gt;" in show_batch(learn, 2)._repr_html_()
-    worst = top_losses(learn, 2)
-    assert worst[0].text.endswith("<1> <2>") and "text" in worst.frame() and "&lt;1&gt;" in worst._repr_html_()
+    found = top_losses(learn, 2)
+    assert found[0].text.endswith("<1> <2>") and "text" in found.frame() and "&lt;1&gt;" in found._repr_html_()
 
 
 @pytest.mark.parametrize("batch", [torch.zeros(4, 3), (torch.zeros(4, 3), torch.zeros(4)), {"a": torch.zeros(4), "b": {"c": torch.zeros(4, 2)}, "d": ["x"]}, [torch.zeros(4, 3, 5, 5), torch.zeros(4, 1)],
                                    {"labels": torch.zeros(4, 5, 5)}, torch.tensor(1.0), {}])
 def test_any_batch_shows_itself(batch):
     labels = batch["labels"] if isinstance(batch, dict) and "labels" in batch else None
-    shown = I.ShownBatch(batch, labels)
+    shown = ShownBatch(batch, labels)
     assert isinstance(repr(shown), str) and isinstance(shown._repr_html_(), str)
 
 

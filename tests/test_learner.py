@@ -336,3 +336,116 @@ def test_eval_prediction_unpacks():
 def test_importing_is_quick_and_light():
     script = "import sys, trainer_nb; print([m for m in ('accelerate', 'datasets', 'pandas', 'plotly', 'ipywidgets', 'IPython', 'transformers', 'torch._dynamo', 'nbdev', 'fastcore') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+# --- parts that are replaced, or are not what they should be --------------------------------------------------------------
+
+def test_another_model_before_the_first_step_is_the_one_that_trains():
+    learn, other = make(), Net()
+    learn.evaluate()
+    learn.model = other
+    before = other.head.weight.clone()
+    assert learn.step().grad_norm[0] > 0 and not torch.equal(before, other.head.weight) and learn.model is other
+    for name, thing in (("model", Net()), ("optimizer", torch.optim.SGD(other.parameters(), lr=1.0)), ("lr_scheduler", None)):
+        with pytest.raises(Refused, match=f"{name} of a run that is under way"): setattr(learn, name, thing)
+
+
+def test_another_data_set_counts_from_the_next_step():
+    learn = make(num_train_epochs=1)
+    learn.step()
+    learn.train_dataset = rows(200, 5)
+    assert learn.train().global_step == 25
+
+
+def test_an_optimizer_for_another_model_is_refused():
+    learn = make(optimizers=(torch.optim.SGD(Net().parameters(), lr=0.1), None))
+    with pytest.raises(ValueError, match="none of this model's parameters"): learn.step()
+    lbfgs = make(Net())
+    lbfgs.optimizers = (torch.optim.LBFGS(lbfgs.model.parameters()), None)
+    with pytest.raises(ValueError, match="LBFGS"): lbfgs.step()
+    model = Net()
+    with pytest.warns(UserWarning, match="learning_rate has no effect"): make(model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None)).step()
+
+
+def test_a_snapshot_of_an_earlier_run_has_its_own_history():
+    learn = make()
+    learn.step(3)
+    a, first = learn.snapshot(), learn.history.run_id
+    learn.train(), learn.train()
+    learn.restore(a)
+    assert len(learn.history) == 0 and learn.history.parent == first and learn.step()[0].step == 4
+
+
+def test_reset_after_two_runs_and_after_free():
+    learn = make()
+    first = [p.clone() for p in learn.model.parameters()]
+    learn.train(), learn.train()
+    old = learn.history
+    learn.reset()
+    assert all(torch.equal(p, q) for p, q in zip(first, learn.model.parameters()))
+    assert len(old.frame()) == 14 and learn.history.events[0]["kind"] == "reset"
+    learn.set(max_grad_norm=0.5)
+    learn.reset()
+    assert learn.args.max_grad_norm == 0.5
+    learn.train()
+    learn.free()
+    with pytest.raises(Refused, match=r"free\(\) has let go of the first weights"): learn.reset()
+
+
+def test_embeddings_that_renormalise_are_put_back():
+    class Words(nn.Module):
+        def __init__(self): super().__init__(); self.emb, self.fail = nn.Embedding(10, 4, max_norm=0.5), False
+        def forward(self, ids, labels=None):
+            out = self.emb(ids)
+            if self.fail: raise RuntimeError("late")
+            return {"loss": out.pow(2).mean(), "logits": out}
+    data = [{"ids": torch.tensor([i % 10]), "labels": 0} for i in range(20)]
+    learn = make(Words(), train_dataset=data, eval_dataset=data, compute_metrics=None)
+    before, learn.model.fail = learn.model.emb.weight.clone(), True
+    with pytest.raises(RuntimeError, match="late"): learn.step()
+    learn.model.fail = False
+    learn.evaluate()
+    assert torch.equal(before, learn.model.emb.weight)
+
+
+def test_what_cells_draw_is_theirs():
+    import random
+    def draw(): return torch.rand(2).tolist(), np.random.rand(), random.random()
+    learn = make()
+    set_seed(5)
+    alone = draw()
+    steps = learn.steps()
+    for verb in (learn.step, lambda: next(steps), learn.evaluate, learn.summary, lambda: learn.predict(rows(5)), learn.confusion, learn.top_losses, learn.show_batch, learn.train):
+        set_seed(5)
+        verb()
+        assert draw() == alone
+
+
+def test_wrapped_models_say_what_they_take():
+    compiled = make(torch.compile(Net(), backend="eager"))
+    assert compiled.label_names == ["labels"] and not compiled.model_accepts_loss_kwargs and compiled.step()[0].step == 1
+
+
+def test_logged_tensors_hold_no_graph():
+    class Logs(Learner):
+        def compute_loss(self, model, inputs, **kwargs):
+            loss = super().compute_loss(model, inputs, **kwargs)
+            self.log({"mine": loss})
+            return loss
+    learn = Logs(Net(), train_dataset=rows(), use_cpu=True, disable_tqdm=True)
+    learn.step()
+    assert isinstance(learn.state.log_history[0]["mine"], float)
+
+
+def test_an_unwritable_folder_is_said_once(tmp_path, recwarn):
+    (tmp_path / "file").write_text("")
+    learn = make(output_dir=str(tmp_path / "file"))
+    learn.step(), learn.step()
+    assert sum("file" in str(w.message) for w in recwarn) == 1
+
+
+def test_full_determinism_asks_torch_for_it():
+    script = ("import torch; from trainer_nb import Learner; "
+              "learn = Learner(torch.nn.Linear(2, 1), train_dataset=[(torch.zeros(2), torch.zeros(1))], loss_func=torch.nn.functional.mse_loss, full_determinism=True, use_cpu=True); "
+              "assert not torch.are_deterministic_algorithms_enabled(); learn.step(); assert torch.are_deterministic_algorithms_enabled()")
+    subprocess.run([sys.executable, "-c", script], check=True)

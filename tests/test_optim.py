@@ -4,9 +4,10 @@ import pytest, torch
 from torch import nn
 from torch.optim import lr_scheduler as S
 from trainer_nb.args import OPTIMIZER_NAMES, SCHEDULE_NAMES, TrainingArguments, resolve
-from trainer_nb.optim import (OPTIMIZERS, SCHEDULES, OneCycle, base_rates, create_optimizer, create_scheduler, decay_names,
-    layer_groups, load_scheduler_state, optimizer_class, parameter_groups, parse_optim_args, scale_schedule,
-    scheduler_state, set_base_lr, set_lr, stretch_schedule)
+from trainer_nb.groups import decay_names, layer_groups, parameter_groups
+from trainer_nb.optim import OPTIMIZERS, create_optimizer, optimizer_class, parse_optim_args
+from trainer_nb.rates import scale_schedule, set_base_lr, set_lr, stretch_schedule
+from trainer_nb.schedules import SCHEDULES, base_rates, create_scheduler, load_scheduler_state, scheduler_state
 
 LAMBDAS = tuple(n for n in SCHEDULE_NAMES if n != "one_cycle")
 
@@ -449,7 +450,8 @@ def test_plateaus_state():
     load_scheduler_state(t, state)
     assert t.num_bad_epochs == 1 and t.best == 1.0
 
-def test_it_is_light():
-    code = ("import sys, torch; before = set(sys.modules); import trainer_nb.optim; new = set(sys.modules) - before;"
+@pytest.mark.parametrize("module", ["groups", "optim", "schedules", "rates"])
+def test_it_is_light(module):
+    code = (f"import sys, torch; before = set(sys.modules); import trainer_nb.{module}; new = set(sys.modules) - before;"
             "print(sorted(m for m in new if m.startswith(('torch', 'transformers', 'accelerate', 'fastcore', 'pandas'))), 'torch._dynamo' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[] False"

@@ -233,14 +233,14 @@ def test_a_verb_in_a_verb_gives_the_display_back(clock, screen):
 
 # ---- when there is to be none
 
-@pytest.mark.parametrize("why", ["setting", "argument", "callback", "process", "stderr"])
+@pytest.mark.parametrize("why", ["setting", "callback", "process", "stderr"])
 def test_nothing_is_shown(clock, monkeypatch, why):
     run = a_run(disable_tqdm=why == "setting")
     if why == "callback": run.callbacks.pop_callback(ProgressCallback)
     if why == "process": run.state.is_local_process_zero = False
     if why == "stderr": monkeypatch.setattr(sys, "stderr", None)
     monkeypatch.setattr(P, "in_kernel", lambda: False)
-    with make_progress(run, disable=True if why == "argument" else None) as bar:
+    with make_progress(run) as bar:
         advance(run); clock.now += 100; bar.tick()
         if why != "callback": evaluate(run, clock)
         assert bar.screen is None and bar._next == math.inf

@@ -84,11 +84,13 @@ def test_raise_once(calm, place):
     "Wherever it raises, train() goes on, and ends byte for byte as if it had not; each callback is told once."
     want, heard, counts = calm
     for time in some(counts[place]):
-        learn, first, last = bombed(Bomb(place, time))
+        bomb = Bomb(place, time)
+        learn, first, last = bombed(bomb)
         with pytest.raises(Boom): learn.train()
         assert free_of_gradients(learn), time
         assert unequal(finish(learn), want) == [], time
         assert once(first) == once(last) == heard, time
+        assert all(bomb.counts[event] == counts[event] for event in ONCE), time   # the one that raised has heard it, too
 
 
 def test_the_places_are_passed(calm):
@@ -214,6 +216,34 @@ def test_worker(how, persistent):
         assert unequal(finish(learn), want, ignore=["args"]) == [], place
 
 
+def test_no_worker_is_left():
+    "After an error in one, and at the end of the run, the workers are gone, whatever holds the error."
+    learn = hard_learner(train_dataset=Fused(Fuse(order(0)[13], "raises")), dataloader_num_workers=2)
+    with pytest.raises(Boom) as raised: learn.train()
+    assert multiprocessing.active_children() == [] and raised.value is not None
+    learn.step()
+    assert len(multiprocessing.active_children()) == 2
+    learn.set(max_steps=3)
+    learn.train()
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("event", ["on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end"])
+def test_death_is_told_when_a_batch_is_waited_for(event):
+    "A worker that dies while the weights are updated does not tear the run: torch would raise at once, wherever the main process is."
+    killed = []
+    def kill(self, name, state):
+        if name != event or killed or state.global_step > 1: return
+        killed.extend(multiprocessing.active_children())
+        for process in killed: os.kill(process.pid, signal.SIGKILL)
+        for process in killed: process.join(5)
+        for _ in range(1000): pass   # here the interpreter would handle the signal
+    learn = hard_learner(callbacks=[every_event(kill)()], dataloader_num_workers=2)
+    with pytest.raises(RuntimeError, match="worker"): learn.train()
+    assert killed and learn.state.global_step == 1 and not learn.run_state.torn
+    assert unequal(finish(learn), finish(hard_learner()), ignore=["args"]) == []
+
+
 def test_worker_and_more():
     "With workers the rest of the matrix holds too."
     for place, time in (("forward", 4), ("backward", 8), ("on_pre_optimizer_step", 3), ("on_step_end", 3), ("on_epoch_end", 1)):
@@ -261,6 +291,7 @@ def test_unfrozen_is_no_late_buffer():
         warnings.simplefilter("error")
         learn.step(2)
     learn = hard_learner()
+    learn.step()
     learn.freeze("inner")
     learn.step()
     before = learn.snapshot()
@@ -547,4 +578,8 @@ def test_debug_step_asks_later():
     step.update()
     assert learn.args.weight_decay == 0.25
     learn.remove_callback(sets)
+    step = learn.debug_step()
+    learn.log({"looked": 1.0})
+    with pytest.raises(Refused, match="debug step is open"): learn.step()
+    step.abort()
     assert len(learn.step(2)) == 2   # the pause was of the debug step
