@@ -110,6 +110,7 @@ class Kernel:
 def shared(tmp_path_factory):
     "One kernel for all tests: starting one takes as long as most of them."
     kernel = Kernel(tmp_path_factory.mktemp("kernel"))
+    kernel.run(SETUP + "\nmake().train(); gc.collect(); gc.freeze()")   # later collections pass the libraries over: a tenth of the time
     yield kernel
     kernel.close()
 
@@ -240,12 +241,12 @@ VERBS = ("learn.train()", "learn.step(100)", "learn.run(epochs=30)", "learn.run(
 
 def harass(kernel, seed, presses, workers=0, **settings):
     "Train again and again, pressing at random; every run must end as the undisturbed one. Counts what the cells were shown as."
-    rng, shown, given = random.Random(seed), collections.Counter(), 0
+    rng, shown, given, ran = random.Random(seed), collections.Counter(), 0, 0
     settings = ", ".join(f"{k}={v!r}" for k, v in ({"workers": workers} | settings).items())
     kernel.run(f"like = make({settings}); like.train(); ran = 0; None")
     while given < presses:
         kernel.run(f"learn = make({settings})")
-        while kernel.run("learn.run_state.finished") == "False":
+        while kernel.run("learn.run_state.finished and not learn.run_state.due") == "False":
             verb, double = rng.choice(VERBS), rng.random() < 0.5
             cell, queued = kernel.send(f"here()\n{verb}\nover()"), kernel.send("ran += 1")
             kernel.wait_for(cell, "here")
@@ -253,31 +254,35 @@ def harass(kernel, seed, presses, workers=0, **settings):
             kernel.press(rng.random() < 0.5)
             if double: time.sleep(rng.choice([0.005, 0.03]) * rng.random()); kernel.press(rng.random() < 0.5)
             given += 1 + double
-            kernel.wait(cell, queued)
+            kernel.until(lambda: queued.reply is not None and queued.idle and cell.idle)
+            if cell.reply is None or (double and queued.status == "ok"):   # the second press has struck the kernel itself, when the cell was over
+                assert double and kernel.run("ran") == str(ran + 1), f"seed {seed}, press {given}, {verb}: {cell} {queued}"
+                shown["struck the kernel"], ran = shown["struck the kernel"] + 1, ran + 1
+                continue
             about = f"seed {seed}, press {given}, {verb}, {'twice' if double else 'once'}: {cell} {queued}"
             assert cell.status == "error" and queued.status == "aborted", about
-            late = "over" in cell.text or (verb == VERBS[-1] and "for rec" in cell.shown)   # in the cell's own code
-            assert cell.ename == "Paused" or (cell.ename == "KeyboardInterrupt" and late), about
+            late = cell.ename == "KeyboardInterrupt" and ("over" in cell.text or verb == VERBS[-1]   # it has struck the cell's own code,
+                   or (double and ("trainer_nb" not in cell.shown or "Paused: Paused" in cell.shown)))   # or, after a pause, IPython's
+            assert cell.ename == "Paused" or late, about
             if not double and not late: assert len(cell.error) == 1 and cell.error[0] == cell.evalue, about
             assert "exited unexpectedly" not in cell.text + cell.shown, about
             shown["late" if late else "given up" if "given up" in cell.evalue else "not done" if "What was due" in cell.evalue else "paused"] += 1
-        assert kernel.run("check(learn, like); ran").splitlines() == ["the same", "0"], f"seed {seed}, after press {given}"
+        assert kernel.run("check(learn, like); ran").splitlines() == ["the same", str(ran)], f"seed {seed}, after press {given}"
     return shown
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_any_presses_and_the_same_bytes(kernel, tmp_path, seed):
-    shown = harass(kernel, seed, 45, epochs=25, delay=0.004, output_dir=str(tmp_path))
+def test_any_presses_and_the_same_bytes(kernel, tmp_path):
+    shown = harass(kernel, 1, 60, epochs=25, delay=0.004, output_dir=str(tmp_path))
     assert shown["paused"] > 10 and shown["given up"] > 1, shown
 
 
 def test_any_presses_with_data_workers(kernel, tmp_path):
-    shown = harass(kernel, 3, 40, workers=2, epochs=16, delay=0.003, eval_steps=20, dataloader_persistent_workers=True, output_dir=str(tmp_path))
+    shown = harass(kernel, 2, 30, workers=2, epochs=16, delay=0.003, eval_steps=20, dataloader_persistent_workers=True, output_dir=str(tmp_path))
     assert shown["paused"] > 8, shown
 
 
 def test_any_presses_with_workers_that_start_anew(kernel):
-    harass(kernel, 4, 20, workers=2, epochs=10, delay=0.002, eval_steps=20)
+    harass(kernel, 3, 20, workers=2, epochs=10, delay=0.002, eval_steps=20)
 
 
 @pytest.mark.slow
