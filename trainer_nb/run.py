@@ -86,6 +86,7 @@ class Run:
     later: list = passing(list)                              # what callbacks asked for, to be done at the boundary
     brought: int = passing(0)                                # how much it has brought about, at the head of the agenda
     said: list = passing(list)                               # what was logged from within the step under way
+    taken_back: bool = passing(False)                        # the last step was
     open_step: Any = passing(None)                           # the debug step that is open
     torn: str = passing("")                                  # why the weights cannot be trusted
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 import copy
 import torch
 from .args import resolve
-from .errors import nearest
+from .errors import let_go_last, nearest
 from .data import Streamed
-from .moves import LOADERS
+from .moves import LOADERS, drop_feed
 from .prepare import measure, prepare
 from .groups import decay_names
 from .rates import add_group, set_base_lr, set_lr, stretch_schedule
@@ -31,11 +31,11 @@ def _decay(moves, value):
         group["params"], group["weight_decay"] = mine, value
         if rest: add_group(moves.optimizer, moves.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
 
-def _lengthen(moves, value, reload=False):
+def _lengthen(moves, value):
     "Another length of the run: count its steps again, and stretch the schedule to them."
     run = moves.run_state
     before = run.state.max_steps
-    prepare(moves) if reload else measure(run)   # a new feed is measured
+    prepare(moves) if run.feed is None else measure(run)   # a new feed is measured
     if run.state.max_steps < run.state.global_step: raise ValueError(f"The run would be over after {run.state.max_steps} steps, but it has done {run.state.global_step}. learn.restore(...) goes back.")
     if run.state.max_steps == run.state.global_step and not run.finished and not run.due: run.due.append(Due("close" if run.epoch_open else "finish"))
     if run.own_scheduler and run.state.max_steps != before:
@@ -45,9 +45,8 @@ def _lengthen(moves, value, reload=False):
 def _reload(moves, value):
     "Another way to cut or load the data: a new feed, at the same sample."
     run = moves.run_state
-    run.feed.close()
-    run.feed = run.window = None   # a step that failed is cut anew, too
-    _lengthen(moves, value, reload=True)
+    if run.feed is not None: drop_feed(run)   # and a step that failed, which is cut anew
+    _lengthen(moves, value)
 
 def _intervals(moves, value):
     "Steps between two logs or evaluations."
@@ -88,6 +87,7 @@ def present(moves, name):
 
 def settable(moves) -> SettableTable:
     "The table of what can be set."
+    let_go_last()
     return SettableTable({"name": n, "before": None, "after": present(moves, n), "effect": effect} for n, (effect, _) in SETTABLE.items())
 
 def check_stream(moves, changes):

@@ -153,7 +153,7 @@ def rollback(step):
     if any(t._version != version for t, version in step.seen): run.window = None   # changed in place: it is fetched again
     for p in run.params: p.grad = None
     run.device.renew_scaler()
-    run.phase = "idle"
+    run.phase, run.taken_back = "idle", True
 
 def tear(step, error):
     "The optimizer failed half-way: put everything back if it was copied, else say that the weights are not to be trusted."

@@ -35,6 +35,7 @@ def at_work(moves, verb):  # verb: its name, for messages
     run = moves.run_state
     with run.interrupts:
         let_go_last()
+        run.taken_back = False
         generators = generator_states()   # what cells draw is theirs, before and after
         try:
             prepare(moves)
@@ -84,8 +85,9 @@ def failed(moves, error):
 
 def given_up(run) -> str:
     "What an interrupt broke off, in words."
-    if run.optimizer is None: return "The preparation was given up"
-    if not run.due: return "The step under way was given up"
+    if run.optimizer is None or run.feed is None: return "The preparation was given up"
+    if run.taken_back: return "The step under way was given up"
+    if not run.due: return "What was due after the step was cut short"
     return "What was due after the step is not all done, and comes first when the run goes on"
 
 # %% ../nbs/28_work.ipynb #63f91414
