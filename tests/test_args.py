@@ -1,5 +1,5 @@
 """What the arguments accept and refuse, and that their names and defaults are the Trainer's."""
-import copy, dataclasses, inspect, json, math, os, subprocess, sys
+import copy, dataclasses, inspect, json, math, os
 from typing import get_type_hints
 import numpy as np
 import pytest

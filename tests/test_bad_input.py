@@ -8,7 +8,7 @@ from torch.utils.data import IterableDataset
 
 from trainer_nb import Learner, Refused, TrainerCallback, TrainingArguments, differences
 from trainer_nb.events import EVENTS
-from toys import Augmented, Bomb, Boom, every_event, finish, hard_learner, outcome, told, unequal
+from toys import Augmented, Bomb, Boom, finish, hard_learner, outcome, told, unequal
 
 
 @pytest.fixture(autouse=True, scope="module")

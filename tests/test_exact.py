@@ -9,7 +9,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 import trainer_nb.run, trainer_nb.snapshot
 from trainer_nb import Learner, Refused, TrainerCallback, differences
-from trainer_nb.batches import map_tensors
 from toys import SETTINGS, Augmented, Hard, accuracy, collate, finish, hard_learner, hard_model, outcome, told, unequal
 
 

@@ -1,6 +1,5 @@
 "The learner's verbs, as a user meets them."
-import inspect, json, os, subprocess, sys
-from typing import get_type_hints
+import inspect, os, subprocess, sys
 import numpy as np
 import pytest
 import torch

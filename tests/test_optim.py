@@ -1,5 +1,5 @@
 """Optimizers, schedules and parameter groups are the Trainer's; changes under way do what they say."""
-import copy, gc, inspect, json, pickle, subprocess, sys, warnings, weakref
+import copy, gc, json, pickle, subprocess, sys, warnings, weakref
 import pytest, torch
 from torch import nn
 from torch.optim import lr_scheduler as S

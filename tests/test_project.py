@@ -1,5 +1,5 @@
 "What holds for the project as a whole: the modules are what the notebooks give, in layers, light, and fit to be read."
-import ast, json, os, re, subprocess, sys
+import ast, json, os, re, subprocess, sys, tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -124,6 +124,13 @@ def imported(module):
             if package == "trainer_nb": yield rest if rest.split(".")[0] in MODULES else ""
 
 
+def outside(module):
+    "What a module imports from elsewhere, anywhere in it."
+    for node in ast.walk(ast.parse((PACKAGE/f"{module}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import): yield from (o.name for o in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level: yield node.module
+
+
 @each_module
 def test_imports_go_down(module):
     "A module imports from lower numbers only, inside functions too, and never from the package, which knows them all."
@@ -132,8 +139,20 @@ def test_imports_go_down(module):
 
 
 def test_ruff():
-    "An import that was not exported passes in the notebook and fails in the module: F821 finds it. No star imports."
-    run(sys.executable, "-m", "ruff", "check", "--no-cache", "--select", "F821,F403,F405", "trainer_nb")
+    "An import that was not exported passes in the notebook and fails in the module: F821 finds it. No star imports, nothing unused."
+    run(sys.executable, "-m", "ruff", "check", "--no-cache", "--select", "F821,F403,F405,F401,F841", "trainer_nb", "tests", "scripts", "benchmarks")
+
+
+def test_dependencies_are_declared():
+    "Whatever a module imports, inside functions too, is Python's, declared in pyproject.toml, or named here with the reason."
+    project = tomllib.loads((ROOT/"pyproject.toml").read_text())["project"]
+    declared = {re.match(r"[\w-]+", o)[0] for o in project["dependencies"]}
+    known = declared | set(sys.stdlib_module_names) | {"trainer_nb", "__future__",
+        "IPython",        # only where a notebook has it
+        "pandas"}         # comes with datasets
+    found = {(m, o.split(".")[0]) for m in MODULES for o in outside(m)}
+    assert {(m, o) for m, o in found if o not in known} == set()
+    assert declared >= {"torch", "accelerate", "datasets"}, "the check looked at nothing"
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +232,15 @@ def test_readme_code_runs(tmp_path):
     assert blocks, "README.md shows no Python"
     (tmp_path/"readme.py").write_text("\n".join(blocks), encoding="utf-8")
     run(sys.executable, "readme.py", cwd=tmp_path)
+
+
+def test_links_lead_somewhere():
+    "Relative links in the README and in notebooks, and nothing left to be filled in."
+    for path in [ROOT/"README.md", *NOTEBOOKS]:
+        text = path.read_text(encoding="utf-8") if path.suffix == ".md" else "\n".join(c["source"] for c in cells(path, "markdown"))
+        assert not re.search(r"\b(BENCH|TODO|FIXME|XXX|TBD)\b", text), f"something is left to be filled in in {path.name}"
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if not re.match(r"\w+:|#", target): assert (path.parent/target.split("#")[0]).exists(), f"{path.name} links to {target}"
 
 
 TRAIN = '''

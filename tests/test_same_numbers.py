@@ -258,7 +258,7 @@ def test_schedule(both, name, warmup):
 
 @pytest.mark.parametrize("settings", [
     dict(num_train_epochs=3), dict(num_train_epochs=2.5), dict(num_train_epochs=2.5, gradient_accumulation_steps=4),
-    dict(num_train_epochs=0.3), dict(num_train_epochs=1.01, gradient_accumulation_steps=4, dataloader_drop_last=True),
+    dict(num_train_epochs=14.3), dict(num_train_epochs=0.3), dict(num_train_epochs=1.01, gradient_accumulation_steps=4, dataloader_drop_last=True),
     dict(max_steps=3, num_train_epochs=5), dict(max_steps=14), dict(max_steps=15), dict(max_steps=40, num_train_epochs=1),
     dict(num_train_epochs=3, gradient_accumulation_steps=100),
 ], ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()))
@@ -297,7 +297,7 @@ def test_bert(both, accumulate):
 
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_label_smoothing(both, accumulate):
-    both(bert(), sentences(106), max_steps=60, label_smoothing_factor=0.2, gradient_accumulation_steps=accumulate,
+    both(bert(), sentences(106), max_steps=STEPS, label_smoothing_factor=0.2, gradient_accumulation_steps=accumulate,
          eval_dataset=sentences(19, seed=1), eval_strategy="steps", eval_steps=25, **ROUNDED, **CLASSES)
 
 

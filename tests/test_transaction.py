@@ -1,12 +1,12 @@
 "A step happens wholly or not at all: raise anywhere, and the run goes on as if nothing had been."
-import functools, multiprocessing, os, signal, warnings
+import multiprocessing, os, signal, warnings
 
 import pytest
 import torch
 from torch import nn
 
 from trainer_nb import Learner, Paused, Refused, TrainerCallback, differences
-from toys import (SETTINGS, Augmented, Bomb, Boom, Hard, accuracy, collate, every_event, finish, hard_learner, hard_model, outcome, silent, told,
+from toys import (Augmented, Bomb, Boom, Hard, accuracy, every_event, finish, hard_learner, hard_model, outcome, silent, told,
                   unequal)
 
 
