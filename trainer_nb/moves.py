@@ -22,9 +22,10 @@ from .run import Run
 from .seeding import MODEL, mix, seed_all
 
 # %% auto #0
-__all__ = ['LOADERS', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'DataMoves', 'OptimMoves',
-           'call_model', 'split_labels', 'LossMoves', 'StepMoves', 'PredictionMoves', 'check_parts', 'check_kinds',
-           'Moves', 'refuse_to_replace', 'replace_model', 'drop_feed', 'explain_call', 'make_model']
+__all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'DataMoves',
+           'OptimMoves', 'call_model', 'split_labels', 'LossMoves', 'StepMoves', 'PredictionMoves', 'check_parts',
+           'check_kinds', 'RunParts', 'Moves', 'refuse_to_replace', 'replace_model', 'drop_feed', 'explain_call',
+           'make_model']
 
 # %% ../nbs/24_moves.ipynb #40e62b11
 def is_stream(dataset) -> bool:
@@ -42,18 +43,14 @@ class Iterated(IterableDataset):
 
 def as_stream(dataset): return dataset if isinstance(dataset, IterableDataset) else Iterated(dataset)
 
-def _size(dataset) -> int | None:
-    "The length of a data set, None if it has none."
-    try: return len(dataset)
-    except (TypeError, NotImplementedError): return None
-
 # %% ../nbs/24_moves.ipynb #c62bb5f9
 def check_dataset(dataset, name):
     "Refuse what is data, but no data set."
     if isinstance(dataset, tuple) and dataset and all(hasattr(part, "shape") for part in dataset):
         raise TypeError(f"{name} is a tuple of {len(dataset)} tensors or arrays; make a data set of it: torch.utils.data.TensorDataset(X, Y).")
     if hasattr(dataset, "iloc"): raise TypeError(f"{name} is a table of pandas; make a data set of it: datasets.Dataset.from_pandas(table).")
-    if isinstance(dataset, dict): raise TypeError(f"{name} is a dict; if these are columns, make a data set of them: datasets.Dataset.from_dict(columns).")
+    if isinstance(dataset, dict):
+        raise TypeError(f"{name} is a dict; if these are columns, make a data set of them: datasets.Dataset.from_dict(columns).")
     if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise TypeError(f"{name} is {dataset!r}, which is no data set; load it first, for example with datasets.load_dataset(...).")
 
@@ -88,7 +85,8 @@ class DataMoves:
         "The data to evaluate on."
         if isinstance(eval_dataset, str):
             sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
-            if eval_dataset not in sets: raise ValueError(f"There is no evaluation set {eval_dataset!r}; there are: {', '.join(map(repr, sets)) or 'none with a name'}.")
+            if eval_dataset not in sets:
+                raise ValueError(f"There is no evaluation set {eval_dataset!r}; there are: {', '.join(map(repr, sets)) or 'none with a name'}.")
             eval_dataset = sets[eval_dataset]
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None: raise ValueError("There is nothing to evaluate on; give the Learner an eval_dataset=, or call evaluate(dataset).")
@@ -171,10 +169,13 @@ class LossMoves:
         given, labels = self._arguments(inputs, num_items_in_batch)
         try: outputs = call_model(model, given)
         except TypeError as error: raise explain_call(self, error, inputs)
-        except IndexError as error: raise explain_labels(error, inputs.get("labels") if isinstance(inputs, Mapping) else None, known_classes(self.model)) or error
+        except IndexError as error:
+            given_labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
+            raise explain_labels(error, given_labels, known_classes(self.model)) or error
         if self.compute_loss_func is not None: loss = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
         elif self.loss_func is not None: loss = self._loss_of_function(outputs, labels)
-        elif labels is not None: loss = smoothed_loss(outputs, labels, self.args.label_smoothing_factor, self.model_facts.is_causal, num_items_in_batch)
+        elif labels is not None:
+            loss = smoothed_loss(outputs, labels, self.args.label_smoothing_factor, self.model_facts.is_causal, num_items_in_batch)
         else: loss = loss_in(outputs, inputs if isinstance(inputs, Mapping) else ())
         return (loss, outputs) if return_outputs else loss
 
@@ -268,43 +269,34 @@ class PredictionMoves:
         return inputs[-1] if isinstance(inputs, (tuple, list)) and len(inputs) > 1 else None
 
 # %% ../nbs/24_moves.ipynb #8f9afcdc
+NO_MODEL = "There is no model; give the Learner a model, or model_init=, a function that makes one."
+
 def check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers):
     "Refuse constructor arguments that contradict each other."
-    if model is None and model_init is None: raise ValueError("There is no model; give the Learner a model, or model_init=, a function that makes one.")
+    if model is None and model_init is None: raise ValueError(NO_MODEL)
     if model is not None and model_init is not None: raise ValueError("Both model and model_init were given; give the one or the other.")
-    if model is not None and not isinstance(model, torch.nn.Module): raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into model_init=.")
+    if model is not None and not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into model_init=.")
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
         if isinstance(f, type): raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
-    if loss_func is not None and compute_loss_func is not None: raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other.")
+    if loss_func is not None and compute_loss_func is not None:
+        raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other.")
     if args.label_smoothing_factor and (loss_func is not None or compute_loss_func is not None):
-        raise ValueError("label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, for example CrossEntropyLoss(label_smoothing=0.1).")
-    if not (isinstance(optimizers, tuple) and len(optimizers) == 2): raise TypeError("optimizers is a pair (optimizer, lr_scheduler); None stands for one that is to be made.")
+        raise ValueError("label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, "
+                         "for example CrossEntropyLoss(label_smoothing=0.1).")
+    if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
+        raise TypeError("optimizers is a pair (optimizer, lr_scheduler); None stands for one that is to be made.")
 
 def check_kinds(callbacks, **functions):
     "Refuse constructor arguments that are not of the kind that is meant."
-    if callbacks is not None and not isinstance(callbacks, (list, tuple)): raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
+    if callbacks is not None and not isinstance(callbacks, (list, tuple)):
+        raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
     for name, f in functions.items():
         if f is not None and not callable(f): raise TypeError(f"{name} is a function, not {f!r}.")
 
-# %% ../nbs/24_moves.ipynb #e57182c2
-class Moves(DataMoves, OptimMoves, StepMoves, PredictionMoves):
-    "What a learner is made of: the parts that a user brings, and the moves on them."
-    def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
-                 model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
-                 optimizer_cls_and_kwargs=None, preprocess_logits_for_metrics=None, *, loss_func=None, **settings):
-        args = resolve(args, settings)
-        check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers)
-        check_kinds(callbacks, data_collator=data_collator, model_init=model_init, loss_func=loss_func, compute_loss_func=compute_loss_func,
-                    compute_metrics=compute_metrics, preprocess_logits_for_metrics=preprocess_logits_for_metrics)
-        self._train_dataset, self.eval_dataset, self.processing_class = train_dataset, eval_dataset, processing_class
-        self.data_collator = data_collator or (DataCollatorWithPadding(processing_class) if hasattr(processing_class, "pad") else default_data_collator)
-        self.model_init, self.compute_loss_func, self.loss_func = model_init, compute_loss_func, loss_func
-        self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
-        self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
-        self.current_gradient_accumulation_steps, self._facts, self._loss_takes_items = args.gradient_accumulation_steps, None, None
-        self.run_state = Run(args=args, model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
-
-    # -- the run's parts, under the Trainer's names
+# %% ../nbs/24_moves.ipynb #dbe82528
+class RunParts:
+    "The parts of the run, under the Trainer's names."
     @property
     def args(self): return self.run_state.args
     @property
@@ -353,11 +345,31 @@ class Moves(DataMoves, OptimMoves, StepMoves, PredictionMoves):
     @property
     def model_accepts_loss_kwargs(self): return self.model_facts.accepts_loss_kwargs
 
+# %% ../nbs/24_moves.ipynb #e57182c2
+class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
+    "What a learner is made of: the parts that a user brings, and the moves on them."
+    def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
+                 model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
+                 optimizer_cls_and_kwargs=None, preprocess_logits_for_metrics=None, *, loss_func=None, **settings):
+        args = resolve(args, settings)
+        check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers)
+        check_kinds(callbacks, data_collator=data_collator, model_init=model_init, loss_func=loss_func, compute_loss_func=compute_loss_func,
+                    compute_metrics=compute_metrics, preprocess_logits_for_metrics=preprocess_logits_for_metrics)
+        self._train_dataset, self.eval_dataset, self.processing_class = train_dataset, eval_dataset, processing_class
+        collator = DataCollatorWithPadding(processing_class) if hasattr(processing_class, "pad") else default_data_collator
+        self.data_collator = data_collator or collator
+        self.model_init, self.compute_loss_func, self.loss_func = model_init, compute_loss_func, loss_func
+        self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
+        self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
+        self.current_gradient_accumulation_steps, self._facts, self._loss_takes_items = args.gradient_accumulation_steps, None, None
+        self.run_state = Run(args=args, model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
+
 # %% ../nbs/24_moves.ipynb #3ddf9ad9
 def refuse_to_replace(run, name, present):
     "Refuse to replace a part of a run that is under way."
     if present is None or not run.state.global_step: return
-    raise Refused(f"The {name} of a run that is under way cannot be replaced (it has done {run.state.global_step} steps); make a new Learner with it.")
+    raise Refused(f"The {name} of a run that is under way cannot be replaced (it has done {run.state.global_step} steps); "
+                  "make a new Learner with it.")
 
 def replace_model(moves, model):
     "Another model, before the first step."
@@ -376,8 +388,10 @@ def drop_feed(run):
 def explain_call(moves, error, inputs):
     "A model that was called with the wrong arguments: say which it was given."
     if "forward()" not in str(error): return error
-    given = f"the columns {', '.join(map(repr, inputs))}" if isinstance(inputs, Mapping) else f"{len(inputs)} things" if isinstance(inputs, (tuple, list)) else "one tensor"
-    error.add_note(f"(The model was given {given} of a batch; columns that are no argument of its forward ({', '.join(sorted(moves.model_facts.arguments))}) are "
+    if isinstance(inputs, Mapping): given = f"the columns {', '.join(map(repr, inputs))}"
+    else: given = f"{len(inputs)} things" if isinstance(inputs, (tuple, list)) else "one tensor"
+    taken = ", ".join(sorted(moves.model_facts.arguments))
+    error.add_note(f"(The model was given {given} of a batch; columns that are no argument of its forward ({taken}) are "
                    "left out beforehand, so a misspelt one is missing. A model that takes no labels needs loss_func=.)")
     return error
 
@@ -385,7 +399,7 @@ def explain_call(moves, error, inputs):
 def make_model(moves):
     "Call model_init. ValueError without one, TypeError if it returns no module."
     run = moves.run_state
-    if moves.model_init is None: raise ValueError("There is no model; give the Learner a model, or model_init=, a function that makes one.")
+    if moves.model_init is None: raise ValueError(NO_MODEL)
     seed_all(mix(run.args.seed, MODEL))
     with run.interrupts.opened(): model = moves.model_init()
     if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
