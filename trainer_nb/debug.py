@@ -15,7 +15,7 @@ from .step import Step
 from .work import refuse_inside
 
 # %% auto #0
-__all__ = ['in_one_piece', 'next_move', 'DebugStep', 'check', 'make_move', 'begin', 'go_back_through', 'close']
+__all__ = ['in_one_piece', 'next_move', 'OpenStep', 'DebugStep', 'check', 'make_move', 'begin', 'go_back_through', 'close']
 
 # %% ../nbs/45_debug.ipynb #9fba6c8e
 def in_one_piece(moves) -> bool:
@@ -27,49 +27,12 @@ def next_move(step, loss) -> str:  # loss: what forward gave and backward has no
     if not step.more(): return "update"
     return "backward" if loss is not None or in_one_piece(step.moves) else "forward"
 
-# %% ../nbs/45_debug.ipynb #f0c2e999
-class DebugStep:
-    "One optimizer step under the user's hand: forward, backward, grads, update or abort."
-    def __init__(self, moves):
-        if moves.run_state.open_step is not None: moves.run_state.open_step.abort()
-        refuse_inside(moves, "debug_step()")
-        if moves.run_state.finished: raise Refused(f"debug_step() has nothing to do: the run is finished after step {moves.state.global_step}. learn.set(max_steps=...) prolongs it.")
-        prepare(moves)
-        self._moves, self._step, self._loss, self.loss = moves, Step(moves, committed), None, None
-        self.outcome, self._generators = "", None   # what the generators would draw next, had nobody drawn between two moves
-        self._made(lambda: begin(self))
-
-    def forward(self):
-        "The loss of the next micro-batch, as the step will count it; a tensor without its graph."
-        moves = self._check("forward")
-        self._loss = self._made(lambda: moves.forward_move(moves.run_state.wrapped, self._step.batch(), self._step.items))
-        return self._loss.detach()
-
-    def backward(self):
-        "Backward of the micro-batch; after the last one the gradients are complete and clipped."
-        self._check("backward")
-        self._made(lambda: go_back_through(self))
-        self.loss = self._step.loss
-        return self
-
+# %% ../nbs/45_debug.ipynb #85b200c3
+class OpenStep:
+    "What can be seen of a step while it is taken by hand."
     def grads(self) -> Gradients:
         "The gradients as they are now, as a table of numbers."
         return Gradients.of(self._check().model)
-
-    def update(self):
-        "Update the weights, do what the step makes due, and return its record."
-        moves = self._check("update")
-        self._made(self._step.commit, last=True)
-        with moves.run_state.interrupts, moves.run_state.device.in_force():
-            try: catch_up(moves)
-            finally: moves.run_state.pausing = False
-        return moves.run_state.history[-1]
-
-    def abort(self):
-        "Give the step up: the run is as before it."
-        if self._moves is None: return
-        self._step.rollback()
-        self._close("given up")
 
     @property
     def substeps(self) -> int:
@@ -81,8 +44,6 @@ class DebugStep:
         "The micro-batch that the next forward will see."
         return self._check().run_state.window[self._number - 1].batch
 
-    def __enter__(self): return self
-    def __exit__(self, *error): self.abort()
     def __repr__(self):
         if self._moves is None: return f"DebugStep({self.outcome})"
         return f"DebugStep(step {self._moves.state.global_step + 1}, micro-batch {self._number} of {self.substeps})"
@@ -90,20 +51,67 @@ class DebugStep:
     @property
     def _number(self): return min(self._step.done + 1, self.substeps)
     def _check(self, move=None): return check(self, move)
-    def _made(self, move, last=False): return make_move(self, move, last)
-    def _close(self, outcome): close(self, outcome)
+
+# %% ../nbs/45_debug.ipynb #f0c2e999
+class DebugStep(OpenStep):
+    "One optimizer step under the user's hand: forward, backward, grads, update or abort."
+    def __init__(self, moves):
+        run = moves.run_state
+        if run.open_step is not None: run.open_step.abort()
+        refuse_inside(moves, "debug_step()")
+        if run.finished:
+            raise Refused(f"debug_step() has nothing to do: the run is finished after step {moves.state.global_step}. "
+                          "learn.set(max_steps=...) prolongs it.")
+        prepare(moves)
+        self._moves, self._step, self._loss, self.loss = moves, Step(moves, committed), None, None
+        self.outcome, self._generators = "", None   # what the generators would draw next, had nobody drawn between two moves
+        make_move(self, lambda: begin(self))
+
+    def forward(self):
+        "The loss of the next micro-batch, as the step will count it; a tensor without its graph."
+        moves = self._check("forward")
+        self._loss = make_move(self, lambda: moves.forward_move(moves.run_state.wrapped, self._step.batch(), self._step.items))
+        return self._loss.detach()
+
+    def backward(self):
+        "Backward of the micro-batch; after the last one the gradients are complete and clipped."
+        self._check("backward")
+        make_move(self, lambda: go_back_through(self))
+        self.loss = self._step.loss
+        return self
+
+    def update(self):
+        "Update the weights, do what the step makes due, and return its record."
+        moves = self._check("update")
+        make_move(self, self._step.commit, last=True)
+        with moves.run_state.interrupts, moves.run_state.device.in_force():
+            try: catch_up(moves)
+            finally: moves.run_state.pausing = False
+        return moves.run_state.history[-1]
+
+    def abort(self):
+        "Give the step up: the run is as before it."
+        if self._moves is None: return
+        self._step.rollback()
+        close(self, "given up")
+
+    def __enter__(self): return self
+    def __exit__(self, *error): self.abort()
 
 # %% ../nbs/45_debug.ipynb #beb15f05
 def check(debug, move):  # None: no move, only a look
     "The learner of a step that is still open. Refused if it is over, or if another move is next."
-    if debug._moves is None: raise Refused(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. learn.debug_step() begins the next one.")
+    if debug._moves is None:
+        raise Refused(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. learn.debug_step() begins the next one.")
     wanted = next_move(debug._step, debug._loss)
-    if move == "forward" and in_one_piece(debug._moves): raise Refused("training_step is overridden, so forward and backward are one move here; call backward().")
+    if move == "forward" and in_one_piece(debug._moves):
+        raise Refused("training_step is overridden, so forward and backward are one move here; call backward().")
     if move not in (None, wanted):
         raise Refused(f"{move}() is not the next move of this step; {wanted}() is (micro-batch {debug._number} of {debug.substeps}).")
     return debug._moves
 
-def make_move(debug, move, last):  # a function; last: the step is over after it, however it ends
+# %% ../nbs/45_debug.ipynb #e4ea3ad1
+def make_move(debug, move, last=False):  # a function; last: the step is over after it, however it ends
     "Make a move; if it raises, the step is given up."
     run, before = debug._moves.run_state, debug._moves.state.global_step
     with run.interrupts, run.device.in_force():

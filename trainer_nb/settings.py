@@ -36,8 +36,10 @@ def _lengthen(moves, value):
     run = moves.run_state
     before = run.state.max_steps
     prepare(moves) if run.feed is None else measure(run)   # a new feed is measured
-    if run.state.max_steps < run.state.global_step: raise ValueError(f"The run would be over after {run.state.max_steps} steps, but it has done {run.state.global_step}. learn.restore(...) goes back.")
-    if run.state.max_steps == run.state.global_step and not run.finished and not run.due: run.due.append(Due("close" if run.epoch_open else "finish"))
+    if run.state.max_steps < run.state.global_step:
+        raise ValueError(f"The run would be over after {run.state.max_steps} steps, but it has done {run.state.global_step}. learn.restore(...) goes back.")
+    if run.state.max_steps == run.state.global_step and not run.finished and not run.due:
+        run.due.append(Due("close" if run.epoch_open else "finish"))
     if run.own_scheduler and run.state.max_steps != before:
         run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, run.state.max_steps)
     if run.finished and run.state.max_steps > run.state.global_step: run.finished, run.control.should_training_stop = False, False
@@ -53,7 +55,8 @@ def _intervals(moves, value):
     moves.state.compute_steps(moves.args, moves.state.max_steps)
 
 # %% ../nbs/33_settings.ipynb #38d3d434
-_AT_ONCE, _NEXT, _STEPS, _LENGTH, _DATA = "from the next step on", "the next time it is due", "steps are counted anew from here", "the run's length; the schedule is stretched to it", "from the next sample on; the run's steps are counted anew"
+_AT_ONCE, _NEXT, _STEPS = "from the next step on", "the next time it is due", "steps are counted anew from here"
+_LENGTH, _DATA = "the run's length; the schedule is stretched to it", "from the next sample on; the run's steps are counted anew"
 
 SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "lr": ("the next step uses it, and the rest of the schedule is scaled to go on from there", lambda m, v: set_lr(m.lr_scheduler, m.optimizer, v)),
@@ -63,7 +66,8 @@ SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "dataloader_num_workers": (_DATA, _reload), "dataloader_prefetch_factor": (_DATA, _reload), "dataloader_persistent_workers": (_DATA, _reload),
     "weight_decay": (_AT_ONCE, _decay), "max_grad_norm": (_AT_ONCE, None), "label_smoothing_factor": (_AT_ONCE, None),
     "logging_steps": (_STEPS, _intervals), "eval_steps": (_STEPS, _intervals),
-    "logging_strategy": (_NEXT, None), "logging_first_step": (_NEXT, None), "eval_strategy": (_NEXT, _intervals), "eval_delay": (_NEXT, None),
+    "logging_strategy": (_NEXT, None), "logging_first_step": (_NEXT, None),
+    "eval_strategy": (_NEXT, _intervals), "eval_delay": (_NEXT, None),
     "eval_accumulation_steps": (_NEXT, None), "prediction_loss_only": (_NEXT, None), "per_device_eval_batch_size": (_NEXT, None),
     "metric_for_best_model": (_NEXT, None), "greater_is_better": (_NEXT, None), "disable_tqdm": (_NEXT, None),
 }
@@ -79,7 +83,7 @@ class SettableTable(Changes):
     "Everything that can be set, with its present value."
     def _cells(self, c): return {k: v for k, v in super()._cells(c).items() if k != "before"}
 
-# %% ../nbs/33_settings.ipynb #f226b06a
+# %% ../nbs/33_settings.ipynb #ae717080
 def present(moves, name):
     "The present value of a setting."
     if name != "lr": return getattr(moves.args, name)
@@ -90,13 +94,15 @@ def settable(moves) -> SettableTable:
     let_go_last()
     return SettableTable({"name": n, "before": None, "after": present(moves, n), "effect": effect} for n, (effect, _) in SETTABLE.items())
 
+# %% ../nbs/33_settings.ipynb #f226b06a
 def check_stream(moves, changes):
     "Refuse to change, in the middle of an epoch, which worker has read what of a stream."
     run, workers = moves.run_state, moves.args.dataloader_num_workers
     if run.feed is None or not run.cursor.position or not isinstance(run.feed.source, Streamed): return
     for name in ("dataloader_num_workers", *(["per_device_train_batch_size"] if workers else [])):
         if changes.get(name, getattr(moves.args, name)) != getattr(moves.args, name):
-            raise ValueError(f"{name} cannot be changed in the middle of an epoch of a stream that workers read: nobody would know which samples are left. learn.run(epochs=1) goes to the epoch's end.")
+            raise ValueError(f"{name} cannot be changed in the middle of an epoch of a stream that workers read: nobody would know which "
+                             "samples are left. learn.run(epochs=1) goes to the epoch's end.")
 
 def check_settable(moves, changes):
     "Refuse what cannot be set, or not to this value now."
@@ -104,12 +110,15 @@ def check_settable(moves, changes):
         if name in LOADERS and isinstance(moves.train_dataset, torch.utils.data.DataLoader):
             raise ValueError(f"{name} cannot be set: train_dataset is a DataLoader, which has its own batch size and workers.")
         if name in SETTABLE: continue
-        if hasattr(moves.args, name): raise ValueError(f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows what can.")
+        if hasattr(moves.args, name):
+            raise ValueError(f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows what can.")
         raise TypeError(f"There is no setting {name!r}.{nearest(name, SETTABLE)}")
     check_stream(moves, changes)
     steps, step = changes.get("max_steps"), moves.state.global_step
-    if isinstance(steps, int) and 0 < steps < step: raise ValueError(f"max_steps={steps} lies behind: the run has done {step} steps. learn.restore(...) goes back.")
+    if isinstance(steps, int) and 0 < steps < step:
+        raise ValueError(f"max_steps={steps} lies behind: the run has done {step} steps. learn.restore(...) goes back.")
 
+# %% ../nbs/33_settings.ipynb #ec05a2d9
 def _held(moves):
     "A function that puts back what changing settings touches."
     run = moves.run_state
@@ -128,7 +137,8 @@ def _held(moves):
 def change(moves, changes: dict) -> Changes:
     "Change settings from here on."
     check_settable(moves, changes)
-    if "lr" in changes and "learning_rate" in changes: raise ValueError("lr and learning_rate say different things; set the one (the next step's rate) or the other (the schedule's base).")
+    if "lr" in changes and "learning_rate" in changes:
+        raise ValueError("lr and learning_rate say different things; set the one (the next step's rate) or the other (the schedule's base).")
     new = resolve(moves.args, {k: v for k, v in changes.items() if k != "lr"})
     if "lr" in changes: prepare(moves)
     made = Changes({"name": n, "before": present(moves, n), "after": None, "effect": SETTABLE[n][0]} for n in changes)
