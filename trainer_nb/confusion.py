@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 # %% ../nbs/37_confusion.ipynb #7b1e0d7e
+from .evaluate import looking
 from .pictures import heat_table
-from .samples import class_names, eval_loader, is_classified, name_of, predicted_batches, untouched
+from .samples import class_names, eval_loader, is_classified, name_of, predicted_batches
 from .tables import escaped, html_table, text
 
 # %% ../nbs/37_confusion.ipynb #cf885917
@@ -92,6 +93,6 @@ def confusion(moves,
              ) -> Confusion:
     "Count which class was taken for which; labels of -100 are left out."
     loader, dataset = eval_loader(moves, dataset, "confusion()")
-    with untouched(moves): counts = _count(moves, loader)
+    with looking(moves): counts = _count(moves, loader)
     if counts is None: raise ValueError("There is nothing to count: the data set is empty.")
     return Confusion(counts, class_names(moves, dataset))

@@ -14,8 +14,9 @@ from .interrupts import Interrupts
 from .seeding import FETCH, ORDER, mix, seed_all
 
 # %% auto #0
-__all__ = ['WATCH', 'Cursor', 'Fetched', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'WorkerInit', 'Indexed', 'requests',
-           'ChildWatch', 'told', 'Workers', 'SeededStream', 'Counted', 'Streamed', 'skip', 'Other', 'source_of', 'Feed']
+__all__ = ['WATCH', 'Cursor', 'Fetched', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'WorkerInit', 'ChildWatch', 'told',
+           'Workers', 'requests', 'Indexed', 'SeededStream', 'Counted', 'Streamed', 'skip', 'Other', 'source_of',
+           'Feed']
 
 # %% ../nbs/11_data.ipynb #5e2c9571
 class Cursor(NamedTuple):
@@ -73,10 +74,90 @@ class WorkerInit:
         if threading.current_thread() is threading.main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)
         if self.then is not None: self.then(worker_id)
 
+# %% ../nbs/11_data.ipynb #4959fa78
+class ChildWatch:
+    "Tells of a data worker's death when a batch is waited for. Torch would raise it anywhere, in the middle of an update too."
+    def __init__(self): self.torch, self.waiting, self.death, self.holders = None, None, "", weakref.WeakSet()
+
+    def over(self, holder):  # has `running`, an iterator with workers, or None
+        "Watch over somebody's workers, which have just begun."
+        self.holders.add(holder)
+        self.death = ""
+        if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread(): return
+        found = signal.getsignal(signal.SIGCHLD)
+        if getattr(found, "__module__", "").startswith("torch.utils.data"):
+            self.torch = found
+            signal.signal(signal.SIGCHLD, self)
+
+    def __call__(self, signum, frame):
+        try: self.torch(signum, frame)
+        except RuntimeError as error:
+            if self.waiting == threading.get_ident() or not any(h.running is not None for h in self.holders): raise
+            self.death = str(error)
+
+    @contextmanager
+    def telling(self):
+        "Inside, a death is raised, also one that came before."
+        self.waiting = threading.get_ident()
+        try:
+            if self.death: raise RuntimeError(self.death)
+            yield
+        except (ConnectionError, EOFError) as error:
+            if "in DataLoader worker" in str(error): raise   # the data set's own
+            raise RuntimeError(self.death or "A data worker ended while it was handing over a batch; it may have been killed because "
+                                             "memory ran out.") from error
+        finally: self.waiting, self.death = None, ""
+
+WATCH = ChildWatch()
+
+# %% ../nbs/11_data.ipynb #a9d920a7
+class _Once:
+    "A batch sampler that gives what it was last told to."
+    requests = ()
+    def __iter__(self): return iter(self.requests)
+
+def told(batches):  # an iterator of a DataLoader
+    "The same batches; deaths are told."
+    while True:
+        with WATCH.telling(): batch = next(batches, _Once)
+        if batch is _Once: return
+        yield batch
+
+# %% ../nbs/11_data.ipynb #1977be23
+def _tell_to_end(event, queues):
+    "Garbage in a cycle dies in any order: were the queues closed first, each worker would be waited for, five seconds long."
+    event.set()
+    for q in queues: q.put(None)
+
+class Workers:
+    "Data workers like those of a loader, over another data set."
+    def __init__(self, loader, dataset, collate, **how):  # how: batch_sampler=, or batch_size=None
+        self.running = self._farewell = None
+        self.loader = DataLoader(dataset, collate_fn=collate, num_workers=loader.num_workers, pin_memory=loader.pin_memory,
+                                 timeout=loader.timeout, worker_init_fn=WorkerInit(loader.worker_init_fn), prefetch_factor=loader.prefetch_factor,
+                                 multiprocessing_context=loader.multiprocessing_context, persistent_workers=loader.persistent_workers, **how)
+
+    def begin(self):
+        "An iterator of batches."
+        if not self.loader.persistent_workers: self.close()
+        with deaf(), WATCH.telling(): self.running = iter(self.loader)
+        WATCH.over(self)
+        if self._farewell is None:
+            self._farewell = weakref.finalize(self, _tell_to_end, self.running._workers_done_event, self.running._index_queues)
+            self._farewell.atexit = False
+        return told(self.running)
+
+    def close(self):
+        "End the processes now. They would outlive an error, whose traceback holds the iterator, and be copied into the next ones."
+        if self._farewell is not None: self._farewell.detach()
+        if self.running is not None: self.running._shutdown_workers()
+        self.running, self._farewell, WATCH.death = None, None, ""
+
 # %% ../nbs/11_data.ipynb #876ff313
 class _Slices:
     "An order (a tensor or a range) cut into batches."
-    def __init__(self, order, size, drop_last): self.order, self.size, self.samples = order, size, len(order) - (len(order) % size if drop_last else 0)
+    def __init__(self, order, size, drop_last):
+        self.order, self.size, self.samples = order, size, len(order) - (len(order) % size if drop_last else 0)
     def from_(self, position):
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
@@ -110,6 +191,14 @@ def _order(sampler, epoch):
     order = sampler.order(epoch)
     return order.tolist() if len(order) <= 1 << 20 else order
 
+# %% ../nbs/11_data.ipynb #195abad8
+def requests(plan, cursor, seed, rank):
+    "What is to be fetched from a cursor on. No method of the source: the workers, which it holds, hold this generator."
+    position = cursor.position
+    for indices in plan.from_(position):
+        yield Request(mix(seed, FETCH, cursor.epoch, position, rank), indices)
+        position += len(indices)
+
 # %% ../nbs/11_data.ipynb #eb3ad7ad
 class Indexed:
     "A loader over a map-style data set, opened at any position without reading."
@@ -125,8 +214,9 @@ class Indexed:
     def _make_plan(self, epoch):
         batches, sampler = self.loader.batch_sampler, self.loader.sampler
         _set_epoch(epoch, sampler, batches)
-        if type(batches) is BatchSampler and type(sampler) is EpochOrder: return _Slices(_order(sampler, epoch), batches.batch_size, batches.drop_last)
-        if type(batches) is BatchSampler and type(sampler) is SequentialSampler: return _Slices(range(len(sampler)), batches.batch_size, batches.drop_last)
+        plain = type(batches) is BatchSampler
+        if plain and type(sampler) is EpochOrder: return _Slices(_order(sampler, epoch), batches.batch_size, batches.drop_last)
+        if plain and type(sampler) is SequentialSampler: return _Slices(range(len(sampler)), batches.batch_size, batches.drop_last)
         seed_all(mix(self.seed, ORDER, epoch))
         _reseed(batches, mix(self.seed, ORDER, epoch))
         return _Listed([list(b) for b in batches])
@@ -152,87 +242,6 @@ class Indexed:
 
     def at_end(self, cursor) -> bool: return cursor.position >= self.plan(cursor.epoch).samples
     def batches_left(self, cursor) -> int: return self.plan(cursor.epoch).left(cursor.position)
-
-# %% ../nbs/11_data.ipynb #dfc5d1fd
-def requests(plan, cursor, seed, rank):
-    "What is to be fetched from a cursor on. No method of the source: the workers, which it holds, hold this generator."
-    position = cursor.position
-    for indices in plan.from_(position):
-        yield Request(mix(seed, FETCH, cursor.epoch, position, rank), indices)
-        position += len(indices)
-
-class _Once:
-    "A batch sampler that gives what it was last told to."
-    requests = ()
-    def __iter__(self): return iter(self.requests)
-
-def _tell_to_end(event, queues):
-    "Garbage in a cycle dies in any order: were the queues closed first, each worker would be waited for, five seconds long."
-    event.set()
-    for q in queues: q.put(None)
-
-class ChildWatch:
-    "Tells of a data worker's death when a batch is waited for. Torch would raise it anywhere, in the middle of an update too."
-    def __init__(self): self.torch, self.waiting, self.death, self.holders = None, None, "", weakref.WeakSet()
-
-    def over(self, holder):  # has `running`, an iterator with workers, or None
-        "Watch over somebody's workers, which have just begun."
-        self.holders.add(holder)
-        self.death = ""
-        if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread(): return
-        found = signal.getsignal(signal.SIGCHLD)
-        if getattr(found, "__module__", "").startswith("torch.utils.data"): self.torch = found; signal.signal(signal.SIGCHLD, self)
-
-    def __call__(self, signum, frame):
-        try: self.torch(signum, frame)
-        except RuntimeError as error:
-            if self.waiting == threading.get_ident() or not any(h.running is not None for h in self.holders): raise
-            self.death = str(error)
-
-    @contextmanager
-    def telling(self):
-        "Inside, a death is raised, also one that came before."
-        self.waiting = threading.get_ident()
-        try:
-            if self.death: raise RuntimeError(self.death)
-            yield
-        except (ConnectionError, EOFError) as error:
-            if "in DataLoader worker" in str(error): raise   # the data set's own
-            raise RuntimeError(self.death or "A data worker ended while it was handing over a batch; it may have been killed because memory ran out.") from error
-        finally: self.waiting, self.death = None, ""
-
-WATCH = ChildWatch()
-
-def told(batches):  # an iterator of a DataLoader
-    "The same batches; deaths are told."
-    while True:
-        with WATCH.telling(): batch = next(batches, _Once)
-        if batch is _Once: return
-        yield batch
-
-class Workers:
-    "Data workers like those of a loader, over another data set."
-    def __init__(self, loader, dataset, collate, **how):  # how: batch_sampler=, or batch_size=None
-        self.running = self._farewell = None
-        self.loader = DataLoader(dataset, collate_fn=collate, num_workers=loader.num_workers, pin_memory=loader.pin_memory,
-                                 timeout=loader.timeout, worker_init_fn=WorkerInit(loader.worker_init_fn), prefetch_factor=loader.prefetch_factor,
-                                 multiprocessing_context=loader.multiprocessing_context, persistent_workers=loader.persistent_workers, **how)
-
-    def begin(self):
-        "An iterator of batches."
-        if not self.loader.persistent_workers: self.close()
-        with deaf(), WATCH.telling(): self.running = iter(self.loader)
-        WATCH.over(self)
-        if self._farewell is None:
-            self._farewell = weakref.finalize(self, _tell_to_end, self.running._workers_done_event, self.running._index_queues)
-            self._farewell.atexit = False
-        return told(self.running)
-
-    def close(self):
-        "End the processes now. They would outlive an error, whose traceback holds the iterator, and be copied into the next ones."
-        if self._farewell is not None: self._farewell.detach()
-        if self.running is not None: self.running._shutdown_workers()
-        self.running, self._farewell, WATCH.death = None, None, ""
 
 # %% ../nbs/11_data.ipynb #c07faab6
 class SeededStream(IterableDataset):
@@ -292,15 +301,19 @@ class Streamed:
 def skip(batches, samples: int):  # an iterator of (batch, samples); how many samples to leave behind
     "Read up to a position; with a progress bar when it takes longer than a moment."
     if not samples: return batches
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
     with tqdm(total=samples, desc="reading the stream up to here", unit=" samples", delay=1.0, leave=False) as bar:
         behind = 0
         while behind < samples:
             step = next(batches, None)
-            if step is None: raise ValueError(f"The data stream ended after {behind} samples, but the run stands at sample {samples}; it is shorter than it was, or it does not begin at its beginning when iterated anew.")
+            if step is None:
+                raise ValueError(f"The data stream ended after {behind} samples, but the run stands at sample {samples}; "
+                                 "it is shorter than it was, or it does not begin at its beginning when iterated anew.")
             behind += step[1]
             bar.update(step[1])
-    if behind > samples: raise ValueError(f"The run stands at sample {samples} of the epoch, but the data is now cut into batches that pass it by; give them the size they had, and change it at the end of an epoch.")
+    if behind > samples:
+        raise ValueError(f"The run stands at sample {samples} of the epoch, but the data is now cut into batches that pass it by; "
+                         "give them the size they had, and change it at the end of an epoch.")
     return batches
 
 # %% ../nbs/11_data.ipynb #ed108232

@@ -86,8 +86,9 @@ class Gathered:
 # %% ../nbs/34_evaluate.ipynb #68fe1e8c
 class EvalPrediction:
     "What `compute_metrics` is given: numpy arrays, or tuples of them."
-    def __init__(self, predictions, label_ids, inputs=None, losses=None): self.predictions, self.label_ids, self.inputs, self.losses = predictions, label_ids, inputs, losses
-    def _all(self): return [p for p in (self.predictions, self.label_ids) ] + [p for p in (self.inputs, self.losses) if p is not None]
+    def __init__(self, predictions, label_ids, inputs=None, losses=None):
+        self.predictions, self.label_ids, self.inputs, self.losses = predictions, label_ids, inputs, losses
+    def _all(self): return [self.predictions, self.label_ids, *(p for p in (self.inputs, self.losses) if p is not None)]
     def __iter__(self): return iter(self._all())
     def __getitem__(self, i): return self._all()[i]
     def __len__(self): return len(self._all())
@@ -117,13 +118,15 @@ def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, i
             loss, predicted, label = moves.prediction_step(run.wrapped, batch, only_loss, ignore_keys=ignore_keys)
             samples += n
             if loss is not None: total, counted = (loss.double() * n if total is None else total + loss.double() * n), counted + n
-            if predicted is not None and moves.preprocess_logits_for_metrics is not None: predicted = moves.preprocess_logits_for_metrics(predicted, label)
+            if predicted is not None and moves.preprocess_logits_for_metrics is not None:
+                predicted = moves.preprocess_logits_for_metrics(predicted, label)
             predictions.add(predicted)
             labels.add(label)
             if args.eval_accumulation_steps and (k + 1) % args.eval_accumulation_steps == 0: predictions.to_host(); labels.to_host()
             tell(moves, "on_prediction_step")
     if samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
-    return finished(moves, predictions.joined(), labels.joined(), None if total is None else total.item() / counted, samples, metric_key_prefix)
+    mean = None if total is None else total.item() / counted
+    return finished(moves, predictions.joined(), labels.joined(), mean, samples, metric_key_prefix)
 
 def eval_batches(moves, dataloader):
     "Batches and their sizes, each fetched and computed with generators seeded for it."
@@ -142,10 +145,13 @@ def finished(moves, predictions, labels, loss, samples, prefix) -> EvalLoopOutpu
     metrics = {}
     if moves.compute_metrics is not None and predictions is not None and labels is not None:
         found = moves.compute_metrics(EvalPrediction(predictions, labels))
-        if not isinstance(found, Mapping): raise TypeError(f"compute_metrics returned {type(found).__name__}; it must return a dict of names and numbers, such as {{'accuracy': 0.9}}.")
-        metrics = {str(k): v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v for k, v in found.items()}
+        if not isinstance(found, Mapping):
+            raise TypeError(f"compute_metrics returned {type(found).__name__}; it must return a dict of names and numbers, such as {{'accuracy': 0.9}}.")
+        metrics = {str(k): _number(v) for k, v in found.items()}
     if loss is not None: metrics[f"{prefix}_loss"] = loss
     return EvalLoopOutput(predictions, labels, {k if k.startswith(f"{prefix}_") else f"{prefix}_{k}": v for k, v in metrics.items()}, samples)
+
+def _number(v): return v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v
 
 def speed(prefix, seconds, samples, batches) -> dict:
     "Seconds taken, samples and batches a second."

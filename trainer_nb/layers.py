@@ -92,8 +92,10 @@ def summarize(moves) -> Summary:
         own = list(module.parameters(recurse=False))
         if not own: continue
         rate = rate_of.get(id(own[0]))
-        rows.append({"layer": name or "(the model)", "kind": type(module).__name__, "output": shapes.get(name), "parameters": Count(sum(p.numel() for p in own)),
-                     "trainable": "yes" if all(p.requires_grad for p in own) else "no" if not any(p.requires_grad for p in own) else "in part",
+        trained = [p.requires_grad for p in own]
+        rows.append({"layer": name or "(the model)", "kind": type(module).__name__, "output": shapes.get(name),
+                     "parameters": Count(sum(p.numel() for p in own)),
+                     "trainable": "yes" if all(trained) else "in part" if any(trained) else "no",
                      "group": group_of.get(id(own[0])), "lr": None if rate is None else float(rate)})
     every, free = [sum(p.numel() for p in moves.model.parameters() if not only or p.requires_grad) for only in (False, True)]
     rows.title = f"{every:,} parameters, {free:,} of them trainable"

@@ -19,7 +19,7 @@ from .groups import decay_names
 from .optim import create_optimizer
 from .schedules import create_scheduler
 from .run import Run
-from .seeding import MODEL, mix, seed_all
+from .seeding import MODEL, generator_states, mix, seed_all, set_generator_states
 
 # %% auto #0
 __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'DataMoves',
@@ -400,7 +400,10 @@ def make_model(moves):
     "Call model_init. ValueError without one, TypeError if it returns no module."
     run = moves.run_state
     if moves.model_init is None: raise ValueError(NO_MODEL)
+    before = generator_states()
     seed_all(mix(run.args.seed, MODEL))
-    with run.interrupts.opened(): model = moves.model_init()
+    try:
+        with run.interrupts.opened(): model = moves.model_init()
+    finally: set_generator_states(before)
     if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     run.model = model
