@@ -3,6 +3,7 @@ import copy, gc, json, pickle, subprocess, sys, warnings, weakref
 import pytest, torch
 from torch import nn
 from torch.optim import lr_scheduler as S
+from trainer_nb import Learner
 from trainer_nb.args import OPTIMIZER_NAMES, SCHEDULE_NAMES, TrainingArguments, resolve
 from trainer_nb.groups import decay_names, layer_groups, parameter_groups
 from trainer_nb.optim import OPTIMIZERS, create_optimizer, optimizer_class, parse_optim_args
@@ -455,3 +456,27 @@ def test_it_is_light(module):
     code = (f"import sys, torch; before = set(sys.modules); import trainer_nb.{module}; new = set(sys.modules) - before;"
             "print(sorted(m for m in new if m.startswith(('torch', 'transformers', 'accelerate', 'fastcore', 'pandas'))), 'torch._dynamo' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[] False"
+
+
+# --- gradients that hold only some rows --------------------------------------------------------------------------------
+
+class Looked(nn.Module):
+    "An embedding and a layer."
+    def __init__(self, sparse):
+        super().__init__()
+        self.words, self.out = nn.Embedding(20, 8, sparse=sparse), nn.Linear(8, 2)
+    def forward(self, x): return self.out(self.words(x).mean(1))
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.01])
+def test_sparse_gradients_are_clipped_like_dense_ones(limit):
+    x, y = torch.randint(0, 20, (32, 5), generator=torch.Generator().manual_seed(1)), torch.arange(32) % 2
+    def train(sparse):
+        torch.manual_seed(0)
+        learn = Learner(Looked(sparse), train_dataset=torch.utils.data.TensorDataset(x, y), loss_func=nn.functional.cross_entropy,
+                        optim="sgd", learning_rate=1.0, max_grad_norm=limit, max_steps=8, use_cpu=True, disable_tqdm=True)
+        learn.train()
+        return learn
+    dense, sparse = train(False), train(True)
+    torch.testing.assert_close(list(sparse.model.parameters()), list(dense.model.parameters()), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(sparse.history.column("grad_norm"), dense.history.column("grad_norm"), rtol=1e-6, atol=0)

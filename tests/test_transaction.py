@@ -511,11 +511,35 @@ def test_torn_healed():
         assert unequal(finish(learn), want) == []
 
 
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_an_optimizer_that_fails_at_the_first_step(fails_at):
+    "The first weights are known, so nothing is torn: memory that runs out while the optimizer makes its state is an error like any other."
+    want, learn = finish(fragile()), fragile()
+    before = learn.snapshot()
+    learn.optimizer.fails_at = fails_at
+    for _ in range(2):
+        with pytest.raises(Boom): learn.step()
+        assert set(differences(before, learn.snapshot())) <= {"begun", "epoch_open"} and free_of_gradients(learn) and not learn.optimizer.state
+    learn.optimizer.fails_at = None
+    assert unequal(finish(learn), want) == []
+
+
+def test_an_optimizer_that_fails_after_weights_were_set_by_hand():
+    "Then the first weights are not the present ones, and the run is torn."
+    learn = fragile()
+    learn.snapshot("first")
+    with torch.no_grad(): learn.model.outer.bias.zero_()
+    learn.optimizer.fails_at = 2
+    with pytest.raises(Boom): learn.step()
+    assert learn.run_state.torn
+
+
 def test_torn_healed_by_a_callback():
     "A callback may do so at on_exception."
     class Heals(TrainerCallback):
         def on_exception(self, args, state, control, learner, **kwargs): learner.restore("before")
     learn = fragile(callbacks=[Heals()])
+    learn.step()
     learn.snapshot("before")
     learn.optimizer.fails_at = 1
     with pytest.raises(Boom): learn.step()

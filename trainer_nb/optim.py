@@ -87,4 +87,5 @@ def create_optimizer(model: nn.Module,
     "The optimizer for the model's trainable parameters."
     cls, kwargs = cls_and_kwargs or optimizer_class(args)
     if "params" in kwargs: return cls(**kwargs)
+    if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()): kwargs = {**kwargs, "fused": None}
     return cls(parameter_groups(model, args), **kwargs)

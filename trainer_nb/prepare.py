@@ -9,6 +9,7 @@ import torch
 from .data import Feed
 from .device import Device
 from .seeding import be_deterministic
+from .shadows import versions
 from .snapshot import capture
 
 # %% auto #0
@@ -80,7 +81,7 @@ def prepare(moves):
     with run.interrupts.opened():   # each part is there whole or not at all
         prepare_data(moves)
         prepare_optimizer(moves)
-        if run.first is None and run.state.global_step == 0: run.first, run.freed = capture(run), False
+        if run.first is None and run.state.global_step == 0: run.first, run.freed, run.versions = capture(run), False, versions(run)
 
 # %% ../nbs/25_prepare.ipynb #f53d4c35
 def measure(run):

@@ -73,6 +73,7 @@ class Run:
     params: list = part(list)                                # the model's parameters, tied ones once
     own_scheduler: bool = part(False)                        # we made it, so we can stretch it
     first: Any = part()                                      # Snapshot of the first weights, for reset
+    versions: list = part(list)                              # shadows.versions() when it was taken
     freed: bool = part(False)                                # free() has let go of the first weights
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in

@@ -8,7 +8,7 @@ import copy, warnings
 import torch
 
 # %% auto #0
-__all__ = ['SMALL', 'Shadows', 'LookingShadows', 'FullCopy']
+__all__ = ['SMALL', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'FullCopy']
 
 # %% ../nbs/22_shadows.ipynb #e4a48edb
 SMALL = 1 << 20   # bytes; buffers up to this size are always copied
@@ -88,6 +88,18 @@ class LookingShadows(Shadows):
         self.slots += moved
 
 # %% ../nbs/22_shadows.ipynb #c27e461e
+def versions(run) -> list[int]:
+    "How often each trainable weight has been changed."
+    return [p._version for p in run.params if p.requires_grad]
+
+def copied_groups(optimizer) -> list[dict]:
+    "What the groups of an optimizer hold, as it is now; tensors are not copied."
+    return [{k: v if k == "params" or isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in g.items()} for g in optimizer.param_groups]
+
+def put_groups(optimizer, groups):
+    "The groups hold that again, and nothing else."
+    for group, before in zip(optimizer.param_groups, groups): group.clear(); group.update(before)
+
 class FullCopy:
     "Copies of weights and optimizer state, taken before each step."
     def __init__(self, run): self.run, self.copies, self.tensors = run, [], []
@@ -95,7 +107,7 @@ class FullCopy:
         "Copy tensors into tensors that are held for it; the rest is small."
         optimizer = self.run.optimizer
         self.state = {p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()} for p, s in optimizer.state.items()}
-        self.groups = [{k: v if k == "params" or isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in g.items()} for g in optimizer.param_groups]
+        self.groups = copied_groups(optimizer)
         now = [*self.run.params, *(v for held in (*self.state.values(), *self.groups) for v in held.values() if isinstance(v, torch.Tensor))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [t.detach().clone() for t in now]
         else:
@@ -107,4 +119,4 @@ class FullCopy:
         with torch.no_grad(): torch._foreach_copy_([t.detach() for t in self.tensors], self.copies)
         optimizer.state.clear()
         optimizer.state.update(self.state)
-        for group, before in zip(optimizer.param_groups, self.groups): group.clear(); group.update(before)
+        put_groups(optimizer, self.groups)

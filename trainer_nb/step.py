@@ -9,12 +9,12 @@ import torch
 from .batches import map_tensors
 from .models import describe
 from .seeding import FORWARD, mix, seed_all
-from .shadows import FullCopy, LookingShadows
+from .shadows import FullCopy, LookingShadows, copied_groups, put_groups, versions
 from .telling import tell, tell_all
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'complete_gradients', 'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'tear',
-           'take_step']
+__all__ = ['Step', 'checked', 'complete_gradients', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count',
+           'rollback', 'first_groups', 'tear', 'begin_again', 'take_step']
 
 # %% ../nbs/26_step.ipynb #e2fb8b87
 class Step:
@@ -78,15 +78,29 @@ def checked(loss):
                         "return loss.detach().")
     return loss.detach() if loss.requires_grad else loss
 
+# %% ../nbs/26_step.ipynb #ddd2a866
 def complete_gradients(moves):
     "Unscale and clip the gradients; returns their norm before clipping, on the device."
     run = moves.run_state
     if run.device.scaler is not None: run.device.scaler.unscale_(run.optimizer)
     params = [p for p in run.params if p.grad is not None]
-    if run.args.max_grad_norm > 0: norm = torch.nn.utils.clip_grad_norm_(params, run.args.max_grad_norm)
-    else: norm = torch.nn.utils.get_total_norm([p.grad for p in params])
+    norm = clip(params, run.args.max_grad_norm)
     tell(moves, "on_pre_optimizer_step")
     return norm
+
+def clip(params, limit: float):  # limit: of the norm; 0: none
+    "Clip the gradients, in place; returns their norm before that."
+    if any(p.grad.layout is not torch.strided for p in params): params = [rows_of(p) for p in params]
+    if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
+    return torch.nn.utils.get_total_norm([p.grad for p in params])
+
+def rows_of(p):
+    "A stand-in whose gradient is the values of a sparse one, in the same memory."
+    if p.grad.layout is torch.strided: return p
+    p.grad = p.grad.coalesce()
+    stand_in = torch.zeros_like(p.grad._values())
+    stand_in.grad = p.grad._values()
+    return stand_in
 
 # %% ../nbs/26_step.ipynb #2b6a4993
 class Committed(NamedTuple):
@@ -99,10 +113,10 @@ class Committed(NamedTuple):
 def commit(step) -> Committed:
     "Update the weights and count the step."
     run = step.run
-    run.interrupts.abortable = False
+    run.interrupts.abortable, first = False, first_groups(run)
     try: skipped = optimizer_step(run)
     except BaseException as error:
-        tear(step, error)
+        tear(step, error, first)
         raise
     rate = run.optimizer.param_groups[0]["lr"]
     if isinstance(rate, torch.Tensor): rate = rate.clone()   # the schedule changes it in place
@@ -155,16 +169,33 @@ def rollback(step):
     run.device.renew_scaler()
     run.phase, run.taken_back = "idle", True
 
-def tear(step, error):
-    "The optimizer failed half-way: put everything back if it was copied, else say that the weights are not to be trusted."
+def first_groups(run) -> list | None:
+    "The optimizer's groups, if the weights are still those that `run.first` holds; else None."
+    if run.state.global_step or run.first is None or run.optimizer.state: return None
+    loose = any(n.startswith("loose/") for n in run.first.tensors)   # weights that are not the model's
+    return copied_groups(run.optimizer) if run.versions == versions(run) and not loose else None
+
+def tear(step, error, first):  # first: as first_groups gave it, before the update
+    "The optimizer failed half-way: put everything back if there is a copy, else say that the weights are not to be trusted."
     run = step.run
     if run.args.transaction == "copy": return rollback(step)
+    if first is not None: return begin_again(step, first)
     for p in run.params: p.grad = None
     run.phase = "idle"
     run.torn = (f"the optimizer failed in the middle of its update after step {run.state.global_step} "
                 f"({type(error).__name__}: {error}), so some weights may be new and others old")
     error.add_note("(in the optimizer's update: some weights may be new and others old. learn.restore(...) goes back to a snapshot, "
                    "learn.reset() to the beginning.)")
+
+def begin_again(step, groups):
+    "The run as before its first step."
+    rollback(step)
+    step.run.optimizer.state.clear()
+    put_groups(step.run.optimizer, groups)
+    with torch.no_grad():
+        for name, p in step.run.model.named_parameters():
+            if p.requires_grad: p.copy_(step.run.first.tensors[f"weights/{name}"])   # the others are back already
+    step.run.versions = versions(step.run)
 
 # %% ../nbs/26_step.ipynb #10278fa3
 def take_step(moves, committed=None) -> Committed | None:  # committed: as in Step
