@@ -15,10 +15,15 @@ from .step import take_step
 from .work import at_boundary, at_work, where
 
 # %% auto #0
-__all__ = ['open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'steps', 'TrainOutput', 'stop_after',
-           'output', 'status']
+__all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'steps', 'stop_after',
+           'TrainOutput', 'output', 'status']
 
 # %% ../nbs/29_loop.ipynb #29413d72
+def make_ready(moves):
+    "Prepare what is missing: a verb or a callback may have dropped it."
+    run = moves.run_state
+    if run.feed is None or run.wrapped is None or run.optimizer is None: prepare(moves)
+
 def open_epoch(moves):
     "Make due what begins the run and the epoch, where they have not begun."
     run = moves.run_state
@@ -34,7 +39,7 @@ def catch_up(moves):
     "Do what is due, and what callbacks have asked for, until nothing is left."
     run = moves.run_state
     while run.due or run.later:
-        if run.feed is None or run.wrapped is None or run.optimizer is None: prepare(moves)
+        make_ready(moves)
         settle(moves)
         ask_later(run)
 
@@ -44,10 +49,11 @@ def before_step(moves) -> bool:
     while True:
         catch_up(moves)
         if run.finished: return False
-        if run.feed is None or run.wrapped is None or run.optimizer is None: prepare(moves)
+        make_ready(moves)
         open_epoch(moves)
         if not run.due: return True   # otherwise look again: a callback may move the run
 
+# %% ../nbs/29_loop.ipynb #a27bb7c2
 def advance(moves):
     "One step with all that belongs to it; returns its record, or None when the run is over."
     while before_step(moves):
@@ -86,12 +92,6 @@ def steps(moves):
         yield record
         if stop: return
 
-class TrainOutput(NamedTuple):
-    "What train() returns."
-    global_step: int
-    training_loss: float
-    metrics: dict
-
 # %% ../nbs/29_loop.ipynb #dfe27e26
 def stop_after(run, steps=None, epochs=None, until=None):  # as in learn.run(...)
     "A function of the last record that says whether to stop; None if nothing was asked for."
@@ -108,6 +108,12 @@ def stop_after(run, steps=None, epochs=None, until=None):  # as in learn.run(...
     return stop
 
 # %% ../nbs/29_loop.ipynb #cf086451
+class TrainOutput(NamedTuple):
+    "What train() returns."
+    global_step: int
+    training_loss: float
+    metrics: dict
+
 def output(run) -> TrainOutput:
     "Steps, mean loss of all of them, and the metrics of the whole run."
     return TrainOutput(run.state.global_step, run.history.mean_loss(), {**train_metrics(run), "epoch": run.state.epoch})

@@ -14,8 +14,8 @@ from .seeding import generator_states, set_generator_states
 from .telling import tell_all
 
 # %% auto #0
-__all__ = ['refuse_inside', 'at_work', 'bring_rows', 'tell_outside', 'failed', 'given_up', 'where', 'pause_at', 'stop_if_pressed',
-           'at_boundary', 'in_turn', 'not_within']
+__all__ = ['refuse_inside', 'at_work', 'go_on', 'bring_rows', 'tell_outside', 'failed', 'given_up', 'where', 'pause_at',
+           'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
 
 # %% ../nbs/28_work.ipynb #ce66a20c
 def refuse_inside(moves, verb):
@@ -42,13 +42,7 @@ def at_work(moves, verb):  # verb: its name, for messages
             stop_if_pressed(moves)
         except KeyboardInterrupt as error: failed(moves, error)
         with run.device.in_force():
-            if run.paused:
-                run.paused = False
-                run.due.appendleft(Due("event", "on_resume"))
-            if run.args.output_dir not in (None, run.unwritable) and run.history.path is None:
-                if run.history.open_log(run.args.output_dir, run.args.run_name) is None: run.unwritable = run.args.output_dir   # said once
-            run.pausing = False
-            run.start_clock()
+            go_on(run)
             try: yield run
             except BaseException as error: failed(moves, error)
             finally:
@@ -57,12 +51,23 @@ def at_work(moves, verb):  # verb: its name, for messages
                 bring_rows(run)
         stop_if_pressed(moves)
 
+def go_on(run):
+    "A run under way again: it is not paused, its log is open, if there is to be one, and time runs."
+    if run.paused:
+        run.paused = False
+        run.due.appendleft(Due("event", "on_resume"))
+    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None:
+        if run.history.open_log(run.args.output_dir, run.args.run_name) is None: run.unwritable = run.args.output_dir   # said once
+    run.pausing = False
+    run.start_clock()
+
 def bring_rows(run):
     "The user owns the run now: its rows go to the file, if it has one."
     if run.history.path is None: return
     try: run.history.fetch()
     except RuntimeError: pass   # a device that has failed has said so already
 
+# %% ../nbs/28_work.ipynb #be668d21
 def tell_outside(moves, event, **data):
     "Tell an event that is on no agenda, between two steps; what callbacks ask for is done at once."
     run = moves.run_state
