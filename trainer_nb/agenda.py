@@ -51,6 +51,7 @@ def see(run):
     if wishes: first_on(run, Due("flow"))
     if wishes or is_last(run) or control.should_epoch_stop or run.feed.source.at_end(run.cursor) is not False: first_on(run, Due("close"))
 
+# %% ../nbs/27_agenda.ipynb #5033946e
 def do_flow(moves, due):
     "Look at the callbacks' wishes, if there are any."
     control = moves.run_state.control
@@ -83,6 +84,7 @@ def rows_to_log(run):
     while start and (gone[start - 1] or steps[start - 1] > run.logged): start -= 1
     return start if run.state.global_step > run.logged else None
 
+# %% ../nbs/27_agenda.ipynb #31ccd116
 def say(moves, logs: dict):
     "Log values: at once, or from within a step when it is committed."
     run = moves.run_state

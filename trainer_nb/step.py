@@ -78,7 +78,7 @@ def checked(loss):
                         "return loss.detach().")
     return loss.detach() if loss.requires_grad else loss
 
-# %% ../nbs/26_step.ipynb #ddd2a866
+# %% ../nbs/26_step.ipynb #dc8db050
 def complete_gradients(moves):
     "Unscale and clip the gradients; returns their norm before clipping, on the device."
     run = moves.run_state
@@ -169,6 +169,7 @@ def rollback(step):
     run.device.renew_scaler()
     run.phase, run.taken_back = "idle", True
 
+# %% ../nbs/26_step.ipynb #38cadc2d
 def first_groups(run) -> list | None:
     "The optimizer's groups, if the weights are still those that `run.first` holds; else None."
     if run.state.global_step or run.first is None or run.optimizer.state: return None
