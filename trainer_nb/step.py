@@ -78,25 +78,25 @@ def checked(loss):
                         "return loss.detach().")
     return loss.detach() if loss.requires_grad else loss
 
-# %% ../nbs/26_step.ipynb #dc8db050
+# %% ../nbs/26_step.ipynb #27367bdd
 def complete_gradients(moves):
     "Unscale and clip the gradients; returns their norm before clipping, on the device."
     run = moves.run_state
     if run.device.scaler is not None: run.device.scaler.unscale_(run.optimizer)
     params = [p for p in run.params if p.grad is not None]
-    norm = clip(params, run.args.max_grad_norm)
+    try: norm = clip(params, run.args.max_grad_norm)
+    except NotImplementedError: norm = clip([rows_of(p) for p in params], run.args.max_grad_norm)
     tell(moves, "on_pre_optimizer_step")
     return norm
 
 def clip(params, limit: float):  # limit: of the norm; 0: none
     "Clip the gradients, in place; returns their norm before that."
-    if any(p.grad.layout is not torch.strided for p in params): params = [rows_of(p) for p in params]
     if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
     return torch.nn.utils.get_total_norm([p.grad for p in params])
 
 def rows_of(p):
     "A stand-in whose gradient is the values of a sparse one, in the same memory."
-    if p.grad.layout is torch.strided: return p
+    if p.grad.layout is not torch.sparse_coo: return p
     p.grad = p.grad.coalesce()
     stand_in = torch.zeros_like(p.grad._values())
     stand_in.grad = p.grad._values()
@@ -169,7 +169,7 @@ def rollback(step):
     run.device.renew_scaler()
     run.phase, run.taken_back = "idle", True
 
-# %% ../nbs/26_step.ipynb #38cadc2d
+# %% ../nbs/26_step.ipynb #4a71bedb
 def first_groups(run) -> list | None:
     "The optimizer's groups, if the weights are still those that `run.first` holds; else None."
     if run.state.global_step or run.first is None or run.optimizer.state: return None
