@@ -193,6 +193,12 @@ def test_loss_func_on_tuples_dicts_and_tensors():
 
 # --- changing -------------------------------------------------------------------------------------------------------------
 
+def test_freeze_refuses_to_freeze_nothing():
+    learn = Learner(torch.nn.Sequential(torch.nn.Linear(4, 3)), use_cpu=True)
+    with pytest.raises(ValueError, match="there is only one, '0'.*layer_groups="): learn.freeze()
+    assert all(p.requires_grad for p in learn.model.parameters())
+
+
 def test_layer_groups_have_their_own_rates_and_freeze():
     learn = make(layer_groups=["body", "head"], learning_rate=[1e-4, 1e-3, 1e-2], lr_scheduler_type="constant")
     learn.step()

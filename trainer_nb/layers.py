@@ -14,7 +14,7 @@ from .rates import add_group
 from .tables import Table, escaped
 
 # %% auto #0
-__all__ = ['groups_of', 'chosen', 'set_trainable', 'admit', 'Count', 'Summary', 'output_shapes', 'summarize']
+__all__ = ['groups_of', 'chosen', 'set_trainable', 'all_but_last', 'admit', 'Count', 'Summary', 'output_shapes', 'summarize']
 
 # %% ../nbs/38_layers.ipynb #19a59c58
 def groups_of(moves) -> dict:
@@ -34,12 +34,18 @@ def chosen(groups: dict, which) -> list[str]:  # which: names, or numbers that c
 def set_trainable(moves, which, trainable: bool):  # which: layer groups; none: all but the last to freeze, all to thaw
     "Freeze or thaw layer groups from the next step on."
     groups, run = groups_of(moves), moves.run_state
-    names = chosen(groups, which) if which else list(groups) if trainable else list(groups)[:-1]
+    names = chosen(groups, which) if which else list(groups) if trainable else all_but_last(groups)
     for name in names:
         for _, p in groups[name]: p.requires_grad_(trainable); p.grad = None
     run.shadows = None   # what is frozen is looked at again
     if run.optimizer is not None and trainable: admit(moves)
     run.history.note("unfreeze" if trainable else "freeze", run.state.global_step, groups=list(names))
+
+def all_but_last(groups: dict) -> list[str]:
+    "The groups below the last one. ValueError if there are none."
+    if len(groups) > 1: return list(groups)[:-1]
+    raise ValueError(f"freeze() freezes all layer groups but the last, and there is only one, {', '.join(groups)!r}. Give the Learner layer_groups=, "
+                     "a list of prefixes of parameter names from input to output, or freeze this one by its name.")
 
 def admit(moves):
     "Let the optimizer know every trainable parameter."
