@@ -65,7 +65,8 @@ def check_names(names,  # the argument names that were given
         if name in RENAMED:
             raise TypeError(f"`{name}` is the older name of `{RENAMED[name]}`; use that one.")
         if name == "group_by_length": raise TypeError("`group_by_length` is not honoured yet; leave it out.")
-        if name in ("overwrite_output_dir", "logging_dir"): raise TypeError(f"`{name}` is gone from the Trainer, and not needed: each run writes a log of its own into output_dir; leave it out.")
+        if name in ("overwrite_output_dir", "logging_dir"):
+            raise TypeError(f"`{name}` is gone from the Trainer, and not needed: each run writes a log of its own into output_dir; leave it out.")
         if name == "use_mps_device": raise TypeError("`use_mps_device` is gone: the accelerator is found by itself; leave it out.")
         if name in MEANT: raise TypeError(f"There is no argument `{name}`; it is called `{MEANT[name]}` here.")
         raise TypeError(f"There is no argument `{name}`.{nearest(name, known)}")
@@ -83,7 +84,7 @@ class _Length:
     num_train_epochs: float = 3.0         # passes over the training data; may end inside one
     max_steps: int = -1                   # optimizer steps in all; above 0 it overrides num_train_epochs
     gradient_accumulation_steps: int = 1  # micro-batches in one optimizer step
-    average_tokens_across_devices: bool = True  # count the target tokens of all devices when a loss is averaged over them
+    average_tokens_across_devices: bool = True  # count the target tokens of all devices; without effect in one process
 
 # %% ../nbs/02_args.ipynb #55cd8c2c
 @dataclass
@@ -130,7 +131,7 @@ class _Watch:
     prediction_loss_only: bool = False           # evaluation keeps the loss only, no predictions
     eval_accumulation_steps: int | None = None   # move predictions to the CPU each so many batches; None: at the end
     save_strategy: str = "no"         # when to write a checkpoint; only "no" for now
-    save_steps: float = 500           # steps between two checkpoints; below 1 a ratio of all steps
+    save_steps: float = 500           # steps between two checkpoints; without effect for now
     metric_for_best_model: str | None = None     # name of the metric that says which model is best
     greater_is_better: bool | None = None        # None: True unless that name ends in "loss"
     load_best_model_at_end: bool = False         # only False for now
@@ -219,8 +220,11 @@ def check_steps(args):
         if value >= 1 and value != int(value):
             raise ValueError(f"{name}={value!r} should be a whole number, or a ratio of all steps below 1.")
         if value >= 1: setattr(args, name, int(value))
-    if not math.isfinite(args.num_train_epochs): raise ValueError(f"num_train_epochs={args.num_train_epochs!r} is no number of epochs; to train without an end, give a large max_steps and stop when you like.")
-    if args.max_steps < -1: raise ValueError(f"max_steps={args.max_steps!r} is no number of steps; give one above 0, or leave it out and give num_train_epochs.")
+    if not math.isfinite(args.num_train_epochs):
+        raise ValueError(f"num_train_epochs={args.num_train_epochs!r} is no number of epochs; to train without an end, "
+                         "give a large max_steps and stop when you like.")
+    if args.max_steps < -1:
+        raise ValueError(f"max_steps={args.max_steps!r} is no number of steps; give one above 0, or leave it out and give num_train_epochs.")
     if args.num_train_epochs <= 0 and args.max_steps <= 0:
         raise ValueError(f"num_train_epochs={args.num_train_epochs!r} and max_steps={args.max_steps!r}: "
                          "nothing would be trained; give one of them above 0.")

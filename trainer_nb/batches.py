@@ -51,7 +51,9 @@ def ragged(key, values, error):  # the key, its values in this batch, what stack
         shape = getattr(v, "shape", None)
         return tuple(shape) if shape is not None else len(v) if hasattr(v, "__len__") else None
     sizes = sorted({str(size(v)) for v in values})
-    if len(sizes) < 2: return ValueError(f"The values of {key!r} cannot be made into a tensor ({error}); give the Learner a data_collator= that can, or remove the column.")
+    if len(sizes) < 2:
+        return ValueError(f"The values of {key!r} cannot be made into a tensor ({error}); give the Learner a data_collator= that can, "
+                          "or remove the column.")
     return ValueError(f"The examples of a batch have different lengths in {key!r} ({', '.join(sizes[:4])}), so they cannot be stacked; "
                       "give the Learner processing_class=tokenizer or data_collator=DataCollatorWithPadding(tokenizer) to pad them.")
 
@@ -88,12 +90,14 @@ def kept_columns(columns, allowed, model_name="the model"):  # the data set's co
     kept = [c for c in columns if c in allowed]
     if kept: return kept
     raise ValueError(f"None of the data set's columns ({', '.join(map(str, columns))}) is an argument of {model_name}'s forward "
-                     f"({', '.join(sorted(allowed))}); rename the columns, or pass remove_unused_columns=False and a data_collator that renames them.")
+                     f"({', '.join(sorted(allowed))}); rename the columns, or pass remove_unused_columns=False and a data_collator "
+                     "that renames them.")
 
 # %% ../nbs/09_batches.ipynb #53dcd0bf
 class RemoveColumns:
     "A collator that hands on only the columns a model takes."
-    def __init__(self, collate, allowed, model_name="the model"): self.collate, self.allowed, self.model_name = collate, frozenset(allowed), model_name
+    def __init__(self, collate, allowed, model_name="the model"):
+        self.collate, self.allowed, self.model_name = collate, frozenset(allowed), model_name
     def __call__(self, features):
         first = features[0]
         if isinstance(first, Mapping) and not self.allowed.issuperset(first):

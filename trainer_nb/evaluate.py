@@ -146,7 +146,8 @@ def finished(moves, predictions, labels, loss, samples, prefix) -> EvalLoopOutpu
     if moves.compute_metrics is not None and predictions is not None and labels is not None:
         found = moves.compute_metrics(EvalPrediction(predictions, labels))
         if not isinstance(found, Mapping):
-            raise TypeError(f"compute_metrics returned {type(found).__name__}; it must return a dict of names and numbers, such as {{'accuracy': 0.9}}.")
+            raise TypeError(f"compute_metrics returned {type(found).__name__}; it must return a dict of names and numbers, "
+                            "such as {'accuracy': 0.9}.")
         metrics = {str(k): _number(v) for k, v in found.items()}
     if loss is not None: metrics[f"{prefix}_loss"] = loss
     return EvalLoopOutput(predictions, labels, {k if k.startswith(f"{prefix}_") else f"{prefix}_{k}": v for k, v in metrics.items()}, samples)

@@ -115,7 +115,8 @@ class CallbackHandler:
         "Add a callback, or an instance of a callback class."
         if isinstance(callback, type): callback = callback()
         if not any(callable(getattr(callback, e, None)) for e in EVENTS):
-            raise TypeError(f"{callback!r} is not a callback: none of its methods is an event. Derive it from TrainerCallback and define, say, on_step_end.")
+            raise TypeError(f"{callback!r} is not a callback: none of its methods is an event. "
+                            "Derive it from TrainerCallback and define, say, on_step_end.")
         self.callbacks.append(callback)
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()

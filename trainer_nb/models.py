@@ -26,6 +26,7 @@ class ModelFacts(NamedTuple):
     shifts_labels: bool        # its own loss shifts: label i + 1 is for output i, and the first label does not count
     is_causal: bool            # a causal language model, whatever its own loss says: a loss made here has to shift
 
+# %% ../nbs/10_models.ipynb #46418f63
 def unwrapped(model):
     "The model inside of torch.compile, DataParallel or an adapter: the one whose forward says what it takes."
     while True:
@@ -42,9 +43,13 @@ def model_facts(model, label_names=None) -> ModelFacts:  # a module, not wrapped
     takes_any = any(p.kind is p.VAR_KEYWORD for p in params.values())
     named = frozenset(n for n, p in params.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
     returns = params.get("return_loss")
-    return ModelFacts(type(inner).__name__, named, takes_any, list(label_names) if label_names is not None else found,
-                      getattr(inner, "accepts_loss_kwargs", takes_any), returns is not None and returns.default is True, _shifts(inner), _is_causal(inner))
+    return ModelFacts(name=type(inner).__name__, arguments=named, takes_any=takes_any,
+                      label_names=list(label_names) if label_names is not None else found,
+                      accepts_loss_kwargs=getattr(inner, "accepts_loss_kwargs", takes_any),
+                      can_return_loss=returns is not None and returns.default is True,
+                      shifts_labels=_shifts(inner), is_causal=_is_causal(inner))
 
+# %% ../nbs/10_models.ipynb #17f21f13
 def _shifts(model) -> bool:
     "Whether transformers gives this model the loss of a causal language model."
     kind = getattr(model, "loss_type", None)
@@ -90,12 +95,21 @@ def logits_in(outputs, with_loss: bool, ignore=()):  # with_loss: the model was 
 # %% ../nbs/10_models.ipynb #0cf83125
 def check_loss(loss, model):
     "Refuse a loss that is not a scalar, or that nothing can be learned from."
-    if not isinstance(loss, torch.Tensor): raise TypeError(f"The loss is {describe(loss)}, not a tensor; return the tensor that the loss function gave.")
-    if loss.numel() != 1: raise ValueError(f"The loss has shape {tuple(loss.shape)}, but it must be a single number; reduce it, for example with loss.mean().")
-    if not loss.requires_grad:
-        if not any(p.requires_grad for p in model.parameters()): raise ValueError("Every parameter of the model is frozen, so there is nothing to train; learn.unfreeze() makes them trainable.")
-        if not torch.is_grad_enabled(): raise ValueError("Gradients are switched off, by torch.set_grad_enabled(False) or torch.no_grad() around this call; torch.set_grad_enabled(True) switches them on.")
-        raise ValueError("The loss does not depend on any trainable parameter: somewhere between them and it the graph was cut, by .detach(), .item(), .argmax() or torch.no_grad().")
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(f"The loss is {describe(loss)}, not a tensor; return the tensor that the loss function gave.")
+    if loss.numel() != 1:
+        raise ValueError(f"The loss has shape {tuple(loss.shape)}, but it must be a single number; reduce it, for example with loss.mean().")
+    if not loss.requires_grad: raise ValueError(_why_no_gradient(model))
+
+def _why_no_gradient(model) -> str:
+    "Why nothing can be learned from a loss that requires no gradient."
+    if not any(p.requires_grad for p in model.parameters()):
+        return "Every parameter of the model is frozen, so there is nothing to train; learn.unfreeze() makes them trainable."
+    if not torch.is_grad_enabled():
+        return ("Gradients are switched off, by torch.set_grad_enabled(False) or torch.no_grad() around this call; "
+                "torch.set_grad_enabled(True) switches them on.")
+    return ("The loss does not depend on any trainable parameter: somewhere between them and it the graph was cut, "
+            "by .detach(), .item(), .argmax() or torch.no_grad().")
 
 # %% ../nbs/10_models.ipynb #12b6f393
 def explain_labels(error, labels, classes=None):  # what the model raised; the labels; how many classes there are, if known
@@ -106,8 +120,10 @@ def explain_labels(error, labels, classes=None):  # what the model raised; the l
     if valid.numel() == 0: return None
     low, high = int(valid.min()), int(valid.max())
     if not (out_of_range or low < 0 or (classes is not None and high >= classes)): return None
-    room = f", but the model has {classes} outputs (0 to {classes - 1})" if classes is not None else ", outside of what the model's output has room for"
-    return ValueError(f"The labels of this batch go from {low} to {high}{room}; number the classes from 0 and give the model as many outputs as there are classes.")
+    if classes is not None: room = f", but the model has {classes} outputs (0 to {classes - 1})"
+    else: room = ", outside of what the model's output has room for"
+    return ValueError(f"The labels of this batch go from {low} to {high}{room}; number the classes from 0 "
+                      "and give the model as many outputs as there are classes.")
 
 def known_classes(model) -> int | None:
     "How many classes a model's configuration names, None if it does not."

@@ -32,7 +32,8 @@ def _channels_last(a):
     if a.ndim == 3 and a.shape[0] in (1, 3): a = a.transpose(1, 2, 0)
     if a.ndim == 3 and a.shape[2] == 1: a = a[:, :, 0]
     if a.size == 0 or not (a.ndim == 2 or a.ndim == 3 and a.shape[2] == 3):
-        raise ValueError(f"An array of shape {a.shape} is not an image; give (height, width), or 1 or 3 channels first or last, of one image at a time.")
+        raise ValueError(f"An array of shape {a.shape} is not an image; give (height, width), or 1 or 3 channels first or last, "
+                         "of one image at a time.")
     return a
 
 # %% ../nbs/17_pictures.ipynb #5c41db74
@@ -53,7 +54,8 @@ def png(array) -> bytes:  # uint8, (height, width) for grey or (height, width, 3
     "The image as the contents of a PNG file."
     a = np.ascontiguousarray(array)
     if a.dtype != np.uint8 or a.size == 0 or not (a.ndim == 2 or a.ndim == 3 and a.shape[2] == 3):
-        raise ValueError(f"png() takes uint8 of shape (height, width) or (height, width, 3), not {a.dtype} of shape {a.shape}; to_image(array) makes that of most arrays.")
+        raise ValueError(f"png() takes uint8 of shape (height, width) or (height, width, 3), not {a.dtype} of shape {a.shape}; "
+                         "to_image(array) makes that of most arrays.")
     def chunk(name, data): return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
     head = struct.pack(">IIBBBBB", a.shape[1], a.shape[0], 8, 0 if a.ndim == 2 else 2, 0, 0, 0)   # width, height, bits, colour type
     rows = a.reshape(len(a), -1)
@@ -75,7 +77,8 @@ def picture(array, size: int = 64) -> str:  # one image as `to_image` takes it; 
     a = to_image(array)
     height, width = (max(1, round(size * n / max(a.shape[:2]))) for n in a.shape[:2])
     data = b64encode(png(_fitted(a, 2 * size))).decode()
-    return f'<img src="data:image/png;base64,{data}" width="{width}" height="{height}" alt="" style="margin:0;border:1px solid rgba(127,127,127,.4);border-radius:3px">'
+    return (f'<img src="data:image/png;base64,{data}" width="{width}" height="{height}" alt="" '
+            'style="margin:0;border:1px solid rgba(127,127,127,.4);border-radius:3px">')
 
 # %% ../nbs/17_pictures.ipynb #784ac71e
 _CELL = "display:inline-block;vertical-align:top;text-align:center;font-size:12px;line-height:1.35;margin:0 6px 10px 0"
@@ -90,7 +93,8 @@ def grid(images,          # any number of images, each as `to_image` takes it
     captions = [""] * len(images) if captions is None else [str(o) for o in captions]
     if len(captions) != len(images): raise ValueError(f"There are {len(images)} images and {len(captions)} captions; give one for each, or none.")
     lines = ["".join(f"<br>{escaped(o)}" for o in caption.split("\n") if o) for caption in captions]
-    cells = "".join(f'<div style="{_CELL};width:{size}px;overflow-wrap:break-word">{picture(image, size)}{line}</div>' for image, line in zip(images, lines))
+    style = f"{_CELL};width:{size}px;overflow-wrap:break-word"
+    cells = "".join(f'<div style="{style}">{picture(image, size)}{line}</div>' for image, line in zip(images, lines))
     return f'<div style="max-width:{columns * (size + 10)}px">{cells}</div>'
 
 # %% ../nbs/17_pictures.ipynb #08121335
@@ -103,9 +107,9 @@ def _shade(value, total, colour):
 
 def _entry(value, total, row, column, colour):
     "One cell of the matrix; nothing is a faint dot."
-    note = f'{row} → {column}: {escaped(value)}'
-    if value == 0: return f'<td title="{note}" style="text-align:center;border:0;padding:4px 7px;min-width:22px"><span style="opacity:.3">·</span></td>'
-    return f'<td title="{note}" style="text-align:center;border:0;padding:4px 7px;min-width:22px;{_shade(value, total, colour)}">{escaped(value)}</td>'
+    note, style = f'{row} → {column}: {escaped(value)}', "text-align:center;border:0;padding:4px 7px;min-width:22px"
+    if value == 0: return f'<td title="{note}" style="{style}"><span style="opacity:.3">·</span></td>'
+    return f'<td title="{note}" style="{style};{_shade(value, total, colour)}">{escaped(value)}</td>'
 
 # %% ../nbs/17_pictures.ipynb #55cc9261
 def heat_table(matrix,          # (rows, columns) of numbers; for a confusion matrix, row = actual and column = predicted
@@ -114,7 +118,8 @@ def heat_table(matrix,          # (rows, columns) of numbers; for a confusion ma
               ) -> str:
     "A matrix as a table with coloured cells."
     m = as_array(matrix)
-    if m.shape != (len(row_labels), len(column_labels)): raise ValueError(f"The matrix has shape {m.shape}, but there are {len(row_labels)} row and {len(column_labels)} column labels.")
+    if m.shape != (len(row_labels), len(column_labels)):
+        raise ValueError(f"The matrix has shape {m.shape}, but there are {len(row_labels)} row and {len(column_labels)} column labels.")
     names, heads = [escaped(o, 24) for o in row_labels], [escaped(o, 24) for o in column_labels]
     same, plain = names == heads, "border:0;background:transparent;padding:4px 7px;font-weight:normal;"
     body = ""
@@ -123,5 +128,7 @@ def heat_table(matrix,          # (rows, columns) of numbers; for a confusion ma
         cells = "".join(_entry(v.item(), total, name, head, RIGHT if not same or i == j else WRONG) for j, (v, head) in enumerate(zip(m[i], heads)))
         body += f'<tr style="background:transparent"><th style="{plain}text-align:right">{name}</th>{cells}</tr>'
     head = "".join(f'<th style="{plain}text-align:center;vertical-align:bottom">{o}</th>' for o in heads)
-    corner = f'<th style="{plain}text-align:right;vertical-align:bottom;white-space:nowrap;opacity:.65;font-size:11px">{escaped(rows)} ↓ &nbsp; {escaped(columns)} →</th>'
-    return f'<table style="border-collapse:separate;border-spacing:2px;table-layout:auto;width:auto;margin:4px 0"><thead style="border:0"><tr style="background:transparent">{corner}{head}</tr></thead><tbody>{body}</tbody></table>'
+    corner = (f'<th style="{plain}text-align:right;vertical-align:bottom;white-space:nowrap;opacity:.65;font-size:11px">'
+              f'{escaped(rows)} ↓ &nbsp; {escaped(columns)} →</th>')
+    return ('<table style="border-collapse:separate;border-spacing:2px;table-layout:auto;width:auto;margin:4px 0"><thead style="border:0">'
+            f'<tr style="background:transparent">{corner}{head}</tr></thead><tbody>{body}</tbody></table>')

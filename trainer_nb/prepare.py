@@ -22,17 +22,21 @@ def prepare_model(moves):
     if run.wrapped is not None: return
     if run.args.full_determinism: be_deterministic()
     lazy = next((n for n, p in (*moves.model.named_parameters(), *moves.model.named_buffers()) if torch.nn.parameter.is_lazy(p)), None)
-    if lazy is not None: raise ValueError(f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is trained.")
+    if lazy is not None:
+        raise ValueError(f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is trained.")
     if run.device is None: run.device = Device(run.args)
     run.wrapped = run.device.prepare(moves.model)
     run.params = list(run.model.parameters())
 
+# %% ../nbs/25_prepare.ipynb #d0723256
 def check_evaluation(moves):
     "Refuse to train towards an evaluation that there is no data for."
     wanted = moves.args.eval_strategy != "no" or moves.args.eval_on_start
-    overridden = any(not getattr(type(moves), name, check_evaluation).__module__.startswith("trainer_nb.") for name in ("get_eval_dataloader", "evaluate"))
+    overridden = any(not getattr(type(moves), name, check_evaluation).__module__.startswith("trainer_nb.")
+                     for name in ("get_eval_dataloader", "evaluate"))
     if wanted and moves.eval_dataset is None and not overridden:
-        raise ValueError("The settings ask for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, or leave eval_strategy at 'no'.")
+        raise ValueError("The settings ask for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, "
+                         "or leave eval_strategy at 'no'.")
 
 def prepare_data(moves):
     "Make the feed, and find out how long the run is."
@@ -40,7 +44,9 @@ def prepare_data(moves):
     if run.feed is not None: return
     seed = run.args.seed if run.args.data_seed is None else run.args.data_seed
     loader = moves.get_train_dataloader()
-    if not hasattr(loader, "__iter__"): raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, or something else that gives batches when it is iterated.")
+    if not hasattr(loader, "__iter__"):
+        raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
+                        "or something else that gives batches when it is iterated.")
     check_evaluation(moves)
     run.feed = Feed(loader, seed)
     try: measure(run)
@@ -52,10 +58,12 @@ def prepare_data(moves):
 def check_optimizer(run, given):  # given: the user's own, if any
     "Refuse an optimizer that would not move this model; say which settings one of the user's own leaves without effect."
     mine = {id(p) for p in run.model.parameters()}
-    if isinstance(run.optimizer, torch.optim.LBFGS): problem = "LBFGS evaluates the loss several times in a step, which a step here does not do; use another optimizer"
+    problem = ""
+    if isinstance(run.optimizer, torch.optim.LBFGS):
+        problem = "LBFGS evaluates the loss several times in a step, which a step here does not do; use another optimizer"
     elif not any(id(p) in mine for g in run.optimizer.param_groups for p in g["params"]):
-        problem = "The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run again); make it with model.parameters()"
-    else: problem = ""
+        problem = ("The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run again); "
+                   "make it with model.parameters()")
     if problem:
         run.optimizer = run.lr_scheduler = None
         raise ValueError(f"{problem}.")
@@ -74,6 +82,7 @@ def prepare_optimizer(moves):
         warnings.warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it wait; "
                       "optim='adamw_torch_fused' does not have to ask.")
 
+# %% ../nbs/25_prepare.ipynb #40ab3e6b
 def prepare(moves):
     "Make what a step needs and is not there yet; remember the first weights."
     run = moves.run_state
@@ -90,7 +99,9 @@ def measure(run):
     per_epoch = None if not feed.batches else max(math.ceil(feed.batches / window), 1)
     left = feed.batches_left(run.cursor) if feed.batches else None
     if feed.batches and left is None: left = max(feed.batches - run.batches_in_epoch, 0)   # only the whole is known
-    if feed.batches == 0: raise ValueError("The training data gives no batches: it has fewer samples than one batch, and dataloader_drop_last=True leaves that one out.")
+    if feed.batches == 0:
+        raise ValueError("The training data gives no batches: it has fewer samples than one batch, and dataloader_drop_last=True "
+                         "leaves that one out.")
     if args.max_steps > 0:
         state.max_steps = args.max_steps
         state.num_train_epochs = math.ceil(args.max_steps / per_epoch) if per_epoch else sys.maxsize

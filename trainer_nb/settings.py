@@ -37,7 +37,8 @@ def _lengthen(moves, value):
     before = run.state.max_steps
     prepare(moves) if run.feed is None else measure(run)   # a new feed is measured
     if run.state.max_steps < run.state.global_step:
-        raise ValueError(f"The run would be over after {run.state.max_steps} steps, but it has done {run.state.global_step}. learn.restore(...) goes back.")
+        raise ValueError(f"The run would be over after {run.state.max_steps} steps, but it has done {run.state.global_step}. "
+                         "learn.restore(...) goes back.")
     if run.state.max_steps == run.state.global_step and not run.finished and not run.due:
         run.due.append(Due("close" if run.epoch_open else "finish"))
     if run.own_scheduler and run.state.max_steps != before:

@@ -32,7 +32,9 @@ class Snapshot:
         "Bytes of memory that the tensors take."
         return sum(t.nbytes for t in self.tensors.values())
 
-    def __repr__(self): return f"Snapshot(step {self.step}, epoch {self.values['state'].epoch:.4g}, {len(self.tensors)} tensors, {self.nbytes / 1e6:.4g} MB)"
+    def __repr__(self):
+        epoch = self.values["state"].epoch
+        return f"Snapshot(step {self.step}, epoch {epoch:.4g}, {len(self.tensors)} tensors, {self.nbytes / 1e6:.4g} MB)"
 
 # %% ../nbs/21_snapshot.ipynb #c73fb4ee
 class _Keeper:
@@ -45,12 +47,14 @@ def _host(t):
     return t.detach().to("cpu", copy=True)
 
 # %% ../nbs/21_snapshot.ipynb #7b13f89c
+_OF_DATA = ("dataloader", "per_device", "train_", "seed", "data_seed")   # how settings begin that decide the feed
+
 def _keep_args(run, tensors, values): values["args"] = copy.deepcopy(vars(run.args))
 def _put_args(run, snapshot):
     "Settings in force; data settings that changed make the feed anew."
     before = dict(vars(run.args))
     vars(run.args).update(copy.deepcopy(snapshot.values["args"]))
-    if run.feed is not None and any(k.startswith(("dataloader", "per_device", "train_", "seed", "data_seed")) and v != before.get(k) for k, v in vars(run.args).items()):
+    if run.feed is not None and any(k.startswith(_OF_DATA) and v != before.get(k) for k, v in vars(run.args).items()):
         run.feed.close()
         run.feed = None
 
@@ -181,7 +185,8 @@ def _put_callbacks(run, snapshot):
 
 def _keep_due(run, tensors, values):
     number = {id(c): i for i, c in enumerate(run.callbacks.callbacks)}
-    values["due"] = [(d.kind, d.name, copy.deepcopy(d.data), None if d.todo is None else [number[id(c)] for c in d.todo if id(c) in number]) for d in run.due]
+    def todo(d): return None if d.todo is None else [number[id(c)] for c in d.todo if id(c) in number]
+    values["due"] = [(d.kind, d.name, copy.deepcopy(d.data), todo(d)) for d in run.due]
 
 def _put_due(run, snapshot):
     run.due.clear()
@@ -234,8 +239,10 @@ def _equal(a, b) -> bool:
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks and logs are not compared."
     def raw(t): return t.contiguous().reshape(-1).view(torch.uint8)
-    def same(n): return n in a.tensors and n in b.tensors and a.tensors[n].shape == b.tensors[n].shape and torch.equal(raw(a.tensors[n]), raw(b.tensors[n]))
-    clocks = {"made_with", "run", "seconds", "callbacks"}
-    def plain(values): return {k: v for k, v in values.items() if k not in clocks and k != "state"} | {"state": vars(values["state"]) | {"log_history": None}}
+    def same(n):
+        here, there = a.tensors.get(n), b.tensors.get(n)
+        return here is not None and there is not None and here.shape == there.shape and torch.equal(raw(here), raw(there))
+    left_out = {"made_with", "run", "seconds", "callbacks"}
+    def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not _equal(x.get(k), y.get(k))]

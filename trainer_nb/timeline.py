@@ -20,7 +20,9 @@ __all__ = ['go_back', 'fresh', 'again', 'first_again', 'free']
 def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     "Restore a snapshot."
     if not isinstance(snapshot, Snapshot):
-        if snapshot not in moves.snapshots: raise KeyError(f"There is no snapshot {snapshot!r}; there are: {', '.join(map(repr, moves.snapshots)) or 'none'}.{nearest(snapshot, moves.snapshots)}")
+        if snapshot not in moves.snapshots:
+            names = ", ".join(map(repr, moves.snapshots)) or "none"
+            raise KeyError(f"There is no snapshot {snapshot!r}; there are: {names}.{nearest(snapshot, moves.snapshots)}")
         snapshot = moves.snapshots[snapshot]
     prepare(moves)
     run = moves.run_state
