@@ -102,7 +102,8 @@ class DebugStep(OpenStep):
 def check(debug, move):  # None: no move, only a look
     "The learner of a step that is still open. Refused if it is over, or if another move is next."
     if debug._moves is None:
-        raise Refused(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. learn.debug_step() begins the next one.")
+        raise Refused(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. "
+                      "learn.debug_step() begins the next one.")
     wanted = next_move(debug._step, debug._loss)
     if move == "forward" and in_one_piece(debug._moves):
         raise Refused("training_step is overridden, so forward and backward are one move here; call backward().")

@@ -52,8 +52,8 @@ def check_dataset(dataset, name):
     if isinstance(dataset, dict):
         raise TypeError(f"{name} is a dict; if these are columns, make a data set of them: datasets.Dataset.from_dict(columns).")
     if hasattr(dataset, "__next__") and not isinstance(dataset, torch.utils.data.Dataset):
-        raise TypeError(f"{name} is a {type(dataset).__name__}, which can be read only once: another epoch, or the same step after an error, could not read it again. "
-                        "Give a list, or a data set whose __iter__ begins anew, for example datasets.IterableDataset.from_generator(function).")
+        raise TypeError(f"{name} is a {type(dataset).__name__}, which can be read only once: another epoch, or the same step after an error, "
+                        "could not read it again. Give a list, or a data set whose __iter__ begins anew, for example datasets.IterableDataset.from_generator(function).")
     if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise TypeError(f"{name} is {dataset!r}, which is no data set; load it first, for example with datasets.load_dataset(...).")
 
