@@ -134,6 +134,7 @@ TRAINED = {
     "loss of integers": (lambda: learner(Net(returns="rounded")), ValueError, "does not depend on any trainable parameter.*argmax"),
     "loss as a number": (lambda: learner(Net(returns="number")), TypeError, "The loss is a float, not a tensor"),
     "a stream that was read": (lambda: learner(train_dataset=Once(), max_steps=30), ValueError, "gave no batches in this epoch.*only once"),
+    "a scripted model": (lambda: learner(torch.jit.script(nn.Linear(4, 3)), loss_func=nn.functional.cross_entropy), TypeError, "scripted.*the module it was made from"),
     "a generator": (lambda: learner(train_dataset=(row for row in ROWS), max_steps=30), TypeError, "a generator, which can be read only once.*from_generator"),
     "metric's name": (lambda: learner(eval_dataset=ROWS, eval_strategy="epoch", metric_for_best_model="acc"), KeyError, r"'acc', but the evaluation gave eval_loss.*learn.set\(metric_for_best_model"),
     "metrics that are no dict": (lambda: learner(eval_dataset=ROWS, eval_strategy="epoch", compute_metrics=lambda p: 0.9), TypeError, "compute_metrics returned float; it must return a dict"),

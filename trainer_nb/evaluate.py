@@ -14,6 +14,7 @@ from .batches import map_tensors
 from .data import Cursor, Feed
 from .errors import relieve
 from .prepare import prepare_model
+from .run import modules_of
 from .seeding import EVALUATE, generator_states, mix, seed_all, set_generator_states
 from .shadows import Shadows
 from .telling import tell
@@ -32,10 +33,11 @@ def looking(moves):
         interrupts.only_looking()
         prepare_model(moves)
         before, run.phase = run.phase, "look" if run.phase == "idle" else run.phase   # no verb that trains may break in
-        modes, shadows, generators = [(m, m.training) for m in run.model.modules()], Shadows(run.model), generator_states()
+        modes, shadows, generators = [(m, m.training) for m in modules_of(run).modules()], Shadows(modules_of(run)), generator_states()
         shadows.keep()
         try:
             (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
+            if run.loss is not None: run.loss.eval()
             if hasattr(run.optimizer, "eval"): run.optimizer.eval()   # schedule-free optimizers hold two sets of weights
             with run.device.in_force():
                 interrupts.open()

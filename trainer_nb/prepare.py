@@ -19,13 +19,17 @@ __all__ = ['prepare_model', 'check_evaluation', 'prepare_data', 'check_optimizer
 def prepare_model(moves):
     "Put the model on its device."
     run = moves.run_state
+    run.loss = next((f for f in (moves.loss_func, moves.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
     if run.wrapped is not None: return
+    if isinstance(run.model, torch.jit.ScriptModule):
+        raise TypeError("The model is scripted (torch.jit), so nobody can see what its forward takes; give the Learner the module it was made from.")
     if run.args.full_determinism: be_deterministic()
     lazy = next((n for n, p in (*moves.model.named_parameters(), *moves.model.named_buffers()) if torch.nn.parameter.is_lazy(p)), None)
     if lazy is not None:
         raise ValueError(f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is trained.")
     if run.device is None: run.device = Device(run.args)
     run.wrapped = run.device.prepare(moves.model)
+    if run.loss is not None: run.loss.to(run.device.device)
     run.params = list(run.model.parameters())
 
 # %% ../nbs/25_prepare.ipynb #d0723256

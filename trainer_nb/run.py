@@ -5,6 +5,7 @@
 # %% ../nbs/20_run.ipynb #4dafdedc
 from __future__ import annotations
 import time
+import torch
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from .data import Cursor
 from .interrupts import Interrupts
 
 # %% auto #0
-__all__ = ['Due', 'value', 'kept', 'part', 'passing', 'Run', 'first_on']
+__all__ = ['Due', 'value', 'kept', 'part', 'passing', 'Run', 'modules_of', 'first_on']
 
 # %% ../nbs/20_run.ipynb #d676918e
 @dataclass
@@ -48,7 +49,7 @@ def passing(default):
 class Run:
     "One training run: where it stands, and what it works with."
     args: Any = kept()                                       # TrainingArguments: the settings in force
-    model: Any = kept()                                      # the user's module, not wrapped
+    model: Any = kept()                                      # the user's module, not wrapped; and with it `loss`
     optimizer: Any = kept()
     lr_scheduler: Any = kept()
     device: Any = kept()                                     # device.Device: its gradient scaler is kept
@@ -67,6 +68,7 @@ class Run:
     logged: int = value(0)                                   # the step up to which logs have covered the history
 
     wrapped: Any = part()                                    # the model as Accelerate wraps it
+    loss: Any = part()                                       # the loss function, if it is a module
     feed: Any = part()                                       # data.Feed
     history: History = part(History)                         # grows; a snapshot only remembers its step
     shadows: Any = part()                                    # step.Shadows: copies of what the forward pass changes
@@ -101,6 +103,11 @@ class Run:
         self.seconds += now - self.tick
         self.tick = now
         return self.seconds
+
+# %% ../nbs/20_run.ipynb #bceb1a77
+def modules_of(run) -> torch.nn.ModuleList:
+    "The modules that hold the run's weights and buffers: the model, and the loss function if it is one."
+    return torch.nn.ModuleList(m for m in (run.model, run.loss) if m is not None)
 
 # %% ../nbs/20_run.ipynb #c3462271
 for _f in Run.__dataclass_fields__.values():

@@ -10,10 +10,10 @@ from typing import Any, Callable
 import torch
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
-from .run import Due, Run
+from .run import Due, Run, modules_of
 
 # %% auto #0
-__all__ = ['KEEPERS', 'Snapshot', 'made_with', 'capture', 'put_back', 'restore', 'differences']
+__all__ = ['KEEPERS', 'Snapshot', 'named_weights', 'made_with', 'capture', 'put_back', 'restore', 'differences']
 
 # %% ../nbs/21_snapshot.ipynb #79dd5a32
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,26 +59,34 @@ def _put_args(run, snapshot):
         run.feed = None
 
 # %% ../nbs/21_snapshot.ipynb #874ff43c
-def _named(model):
-    "Every parameter and buffer of a model with the name it has in a snapshot, tied ones once."
-    yield from ((f"weights/{n}", p) for n, p in model.named_parameters())
-    yield from ((f"buffers/{n}", b) for n, b in model.named_buffers())
+def _parts(run): return zip(("", "(loss)."), modules_of(run))   # each with what goes before its names
 
-def _slots(model):
+def named_weights(run) -> list:
+    "Every parameter with its name, tied ones once."
+    return [(f"{part}{n}", p) for part, module in _parts(run) for n, p in module.named_parameters()]
+
+def _named(run):
+    "Every parameter and buffer with the name it has in a snapshot."
+    yield from ((f"weights/{n}", p) for n, p in named_weights(run))
+    for part, module in _parts(run): yield from ((f"buffers/{part}{n}", b) for n, b in module.named_buffers())
+
+def _each(run): return [(f"{part}{path}", m) for part, module in _parts(run) for path, m in module.named_modules()]
+
+def _slots(run):
     "Where each buffer is kept, by the name it has in a snapshot."
-    return {f"buffers/{path}{'.' if path else ''}{k}": (m._buffers, k) for path, m in model.named_modules() for k in m._buffers}
+    return {f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k) for path, m in _each(run) for k in m._buffers}
 
-def _empty(model): return [n for n, (held, k) in _slots(model).items() if held[k] is None]
+def _empty(run): return [n for n, (held, k) in _slots(run).items() if held[k] is None]
 
-def _extra(model):
+def _extra(run):
     "The modules that keep an extra state, by name."
-    return {n: m for n, m in model.named_modules() if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
+    return {n: m for n, m in _each(run) if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
 
 def _keep_model(run, tensors, values):
-    tensors.update((n, _host(t)) for n, t in _named(run.model))
-    values["empty"] = _empty(run.model)
-    values["trainable"] = [n for n, p in run.model.named_parameters() if p.requires_grad]
-    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(run.model).items()}
+    tensors.update((n, _host(t)) for n, t in _named(run))
+    values["empty"] = _empty(run)
+    values["trainable"] = [n for n, p in named_weights(run) if p.requires_grad]
+    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(run).items()}
 
 # %% ../nbs/21_snapshot.ipynb #382fbe98
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
@@ -86,33 +94,33 @@ def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 def _put_buffers(run, there, empty):
     "Buffers that cannot take the values they had are made anew."
     device = run.device.device if run.device is not None else "cpu"
-    for n, (held, k) in _slots(run.model).items():
+    for n, (held, k) in _slots(run).items():
         if n in empty: held[k] = None
         elif n in there and (held[k] is None or not _alike(held[k], there[n])): held[k] = there[n].to(device, copy=True)
 
 def _put_model(run, snapshot):
-    here, there = dict(_named(run.model)), {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
-    wrong = {*here, *_empty(run.model)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
+    here, there = dict(_named(run)), {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
+    wrong = {*here, *_empty(run)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
     if wrong: raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
     with torch.no_grad():
         for n, t in there.items():
             if n in here and _alike(here[n], t): here[n].copy_(t)
     _put_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
-    for n, p in run.model.named_parameters(): p.requires_grad_(n in trainable); p.grad = None
-    for n, m in _extra(run.model).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
+    for n, p in named_weights(run): p.requires_grad_(n in trainable); p.grad = None
+    for n, m in _extra(run).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
 
 # %% ../nbs/21_snapshot.ipynb #7806bc3d
 def _names(run):
     "The name of each parameter that the optimizer may hold, by identity."
-    names = {id(p): n for n, p in run.model.named_parameters()}
+    names = {id(p): n for n, p in reversed(named_weights(run))}   # what the loss shares with the model has the model's name
     for g, group in enumerate(run.optimizer.param_groups):
         for i, p in enumerate(group["params"]): names.setdefault(id(p), f"#{g}.{i}")
     return names
 
 def _loose(run):
-    "Parameters that only the optimizer knows (a loss function's, say), with the names they have in a snapshot."
-    known, names = {id(p) for p in run.model.parameters()}, _names(run)
+    "Parameters that only the optimizer knows, with the names they have in a snapshot."
+    known, names = {id(p) for _, p in named_weights(run)}, _names(run)
     return [(names[id(p)], p) for g in run.optimizer.param_groups for p in g["params"] if id(p) not in known]
 
 def _keep_optimizer(run, tensors, values):
@@ -133,7 +141,7 @@ def _put_optimizer(run, snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: run.optimizer = None; return
     names = _names(run)
-    params = {names[id(p)]: p for p in [*run.model.parameters(), *(p for g in run.optimizer.param_groups for p in g["params"])]}
+    params = {names[id(p)]: p for p in [*(p for _, p in named_weights(run)), *(p for g in run.optimizer.param_groups for p in g["params"])]}
     del run.optimizer.param_groups[len(saved["groups"]):]
     for i, group in enumerate(saved["groups"]):
         group = {k: copy.deepcopy(v) if k != "params" else [params[n] for n in v] for k, v in group.items()}

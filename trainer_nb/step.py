@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from .batches import map_tensors
 from .models import describe
+from .run import modules_of
 from .seeding import FORWARD, mix, seed_all
 from .shadows import FullCopy, LookingShadows, copied_groups, put_groups, versions
+from .snapshot import named_weights
 from .telling import tell, tell_all
 
 # %% auto #0
@@ -39,7 +41,7 @@ class Step:
     def keep(self):
         "Copy what has to be put back if this step fails."
         run = self.run
-        if run.shadows is None: run.shadows = [LookingShadows(run.model)] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
+        if run.shadows is None: run.shadows = [LookingShadows(modules_of(run))] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
         for shadow in run.shadows: shadow.keep()
         self.wishes = run.control, dict(vars(run.control))
 
@@ -194,7 +196,7 @@ def begin_again(step, groups):
     step.run.optimizer.state.clear()
     put_groups(step.run.optimizer, groups)
     with torch.no_grad():
-        for name, p in step.run.model.named_parameters():
+        for name, p in named_weights(step.run):
             if p.requires_grad: p.copy_(step.run.first.tensors[f"weights/{name}"])   # the others are back already
     step.run.versions = versions(step.run)
 
