@@ -178,3 +178,12 @@ def test_html_is_escaped():
     assert "<b>" not in TrainingArguments(run_name="<b>x</b>")._repr_html_()
     assert "defaults" in TrainingArguments()._repr_html_()
 
+
+
+def test_where_the_run_takes_place(monkeypatch):
+    "What callbacks of the Trainer ask their arguments for."
+    args = TrainingArguments(use_cpu=True)
+    assert (args.world_size, args.process_index, args.local_process_index, args.n_gpu, args.should_log, args.should_save) == (1, 0, 0, 0, True, True)
+    for name, value in dict(WORLD_SIZE="4", RANK="2", LOCAL_RANK="0").items(): monkeypatch.setenv(name, value)
+    assert (args.world_size, args.process_index, args.local_process_index, args.should_log, args.should_save) == (4, 2, 0, False, False)
+    assert "world_size" not in args.to_dict()

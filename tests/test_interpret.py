@@ -11,7 +11,8 @@ from trainer_nb import Learner
 from trainer_nb.confusion import Confusion, confusion
 from trainer_nb.history import Records
 from trainer_nb.losses import top_losses, worst
-from trainer_nb.samples import ShownBatch, show_batch, untouched
+from trainer_nb.evaluate import looking
+from trainer_nb.samples import ShownBatch, show_batch
 from trainer_nb.snapshot import capture, differences
 
 
@@ -55,7 +56,7 @@ def generators(): return torch.get_rng_state().tolist(), np.random.get_state()[1
 
 def alone(learn):
     "The slow way, with every example by itself."
-    with untouched(learn): worst(learn, learn.get_eval_dataloader(), 4, by_formula=False)
+    with looking(learn): worst(learn, learn.get_eval_dataloader(), 4, by_formula=False)
 
 
 LOOKS = {"show_batch": lambda m: show_batch(m), "show_batch of a set": lambda m: show_batch(m, 3, m.eval_dataset), "top_losses": lambda m: top_losses(m, 4),

@@ -193,6 +193,22 @@ def test_loss_func_on_tuples_dicts_and_tensors():
 
 # --- changing -------------------------------------------------------------------------------------------------------------
 
+def test_settings_that_are_refused_leave_no_trace_on_the_agenda():
+    "The new length is right, and would end the run; the rate is not. The run goes on to its own end."
+    learn = make(max_steps=12)
+    learn.step(4)
+    with pytest.raises(ValueError): learn.set(max_steps=4, lr=-1.0)
+    assert learn.step()[0].step == 5 and learn.train().global_step == 12
+
+
+def test_a_learner_cannot_be_copied():
+    import copy, pickle
+    learn = make()
+    learn.step()
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"cannot be copied or pickled.*learn.snapshot\(\)"): act(learn)
+
+
 def test_freeze_refuses_to_freeze_nothing():
     learn = Learner(torch.nn.Sequential(torch.nn.Linear(4, 3)), use_cpu=True)
     with pytest.raises(ValueError, match="there is only one, '0'.*layer_groups="): learn.freeze()

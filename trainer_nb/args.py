@@ -9,6 +9,7 @@ __all__ = ['OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'CHOICES', 'NOT_YET', 'RENAMED',
 
 # %% ../nbs/02_args.ipynb #30c3d116
 import copy, functools, json, math, os
+import torch
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from types import UnionType
@@ -305,10 +306,26 @@ class _Showing:
         rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in self.changed().items()]
         return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
 
+# %% ../nbs/02_args.ipynb #990c552d
+class _Place:
+    "Where the run takes place, for callbacks that ask; a launcher says it to its processes in the environment."
+    @property
+    def world_size(self) -> int: return int(os.environ.get("WORLD_SIZE", 1))
+    @property
+    def process_index(self) -> int: return int(os.environ.get("RANK", 0))
+    @property
+    def local_process_index(self) -> int: return int(os.environ.get("LOCAL_RANK", 0))
+    @property
+    def n_gpu(self) -> int: return int(not self.use_cpu and torch.cuda.is_available())   # of this process
+    @property
+    def should_log(self) -> bool: return self.process_index == 0
+    @property
+    def should_save(self) -> bool: return self.process_index == 0
+
 # %% ../nbs/02_args.ipynb #e45810e6
 @_checks_names
 @dataclass(repr=False)
-class TrainingArguments(_Reading, _Showing, _Data, _Watch, _Machine, _Update, _Length):
+class TrainingArguments(_Reading, _Showing, _Place, _Data, _Watch, _Machine, _Update, _Length):
     "The settings of a run, with the Trainer's names and defaults; checked when made."
     def __post_init__(self): self.check()
 

@@ -75,7 +75,7 @@ def output_shapes(moves) -> dict:
     if moves.train_dataset is None: return {}
     shapes, hooks = {}, []
     def note(name): return lambda module, inputs, out: shapes.__setitem__(name, tuple(out.shape)) if isinstance(out, torch.Tensor) else None
-    feed = Feed(moves.get_train_dataloader(), moves.args.seed)
+    feed = Feed(moves.get_train_dataloader(), moves.args.seed if moves.args.data_seed is None else moves.args.data_seed)
     try:
         with looking(moves) as run, torch.no_grad():
             window = feed.take(Cursor(), 1)

@@ -265,3 +265,4 @@ class Learner(Training, Changing, Looking, Keeping, Moves):
         announce(self, Due("event", "on_init_end"))
 
     def __repr__(self): return f"Learner({status(self.run_state)})"
+    def __reduce__(self): raise TypeError("A Learner cannot be copied or pickled: it holds a run under way. learn.snapshot() holds the run's state, learn.save_model(dir) writes the weights.")

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 # %% ../nbs/36_losses.ipynb #f39709ab
 from .batches import batch_size, map_tensors
 from .pictures import grid
-from .samples import class_names, eval_loader, images_in, is_classified, name_of, predicted_batches, texts, untouched
+from .samples import class_names, eval_loader, images_in, is_classified, name_of, predicted_batches, texts
+from .evaluate import looking
 from .tables import Table, text, to_frame
 
 # %% ../nbs/36_losses.ipynb #d2a6086f
@@ -137,7 +138,7 @@ def top_losses(moves,
               ) -> TopLosses:
     "The examples with the largest losses."
     loader, dataset = eval_loader(moves, dataset, "top_losses()")
-    with untouched(moves):
+    with looking(moves):
         found = worst(moves, loader, k, by_formula=True)
         if found is None or not all(_agrees(moves, moves._prepare_inputs(o.inputs), o.loss) for o in found):
             found = worst(moves, loader, k, by_formula=False)

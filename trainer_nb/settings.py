@@ -123,12 +123,14 @@ def check_settable(moves, changes):
 def _held(moves):
     "A function that puts back what changing settings touches."
     run = moves.run_state
-    args, state, finished, feed = dict(vars(run.args)), copy.copy(run.state), run.finished, run.feed
+    args, state, finished, feed, due, stop = dict(vars(run.args)), copy.copy(run.state), run.finished, run.feed, list(run.due), run.control.should_training_stop
     groups = [] if run.optimizer is None else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
     schedule = None if run.lr_scheduler is None else scheduler_state(run.lr_scheduler)
     def put_back():
         vars(run.args).update(args)
-        run.state, run.finished, run.feed = state, finished, feed
+        run.state, run.finished, run.feed, run.control.should_training_stop = state, finished, feed, stop
+        run.due.clear()
+        run.due.extend(due)
         if schedule is not None: load_scheduler_state(run.lr_scheduler, schedule)
         if groups: run.optimizer.param_groups[:] = [g for g, _ in groups]
         for group, before in groups: group.update(before)
