@@ -508,7 +508,7 @@ def test_a_cell_run_again_frees_what_it_made(kernel, settings):
 def test_what_a_verb_shows_does_not_keep_the_learner(kernel):
     "IPython keeps what the last expression of each cell gave, for ever."
     for show in ["learn.step(5)", "learn.run(epochs=1)", "learn.train()", "learn.evaluate()", "learn.predict(learn.eval_dataset)", "learn.set(lr=0.1)", "learn.set()", "learn.summary()",
-                 "learn.freeze()", "learn.unfreeze()", "learn.show_batch()", "learn.top_losses(2)", "learn.confusion()", "learn.snapshot('a')", "learn.restore('zero')", "learn.reset()",
+                 "learn.freeze(0)", "learn.unfreeze()", "learn.show_batch()", "learn.top_losses(2)", "learn.confusion()", "learn.snapshot('a')", "learn.restore('zero')", "learn.reset()",
                  "learn.history", "learn.history[-1]", "learn.history.evaluations()", "[*learn.steps()]", "learn.state", "learn.args"]:
         kernel.run("learn = make(); learn.snapshot('zero'); learn.step(); refs = parts(learn)")
         kernel.run(show)
