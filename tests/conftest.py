@@ -1,10 +1,13 @@
 "What the tests share: where the repository is, a copy of it to work on, and a browser."
-import os, shutil, subprocess
+import os, shutil, signal, subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# Started in the background by a shell, processes ignore the interrupt button, and so would those that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def tracked(root=ROOT):

@@ -50,6 +50,12 @@ class View:
         return 0.0 if total is None or total <= start else min(max((done - start) / (total - start), 0.0), 1.0)
 
     @property
+    def pace(self) -> float | None:
+        "The rate: of late, or of the whole way once it is over."
+        done, start, _ = self.place()
+        return (done - start) / self.seconds if self.rate and self.over and self.seconds and done > start else self.rate
+
+    @property
     def left(self) -> float | None:
         "Seconds until the end, at this rate."
         done, _, total = self.place()
@@ -65,7 +71,8 @@ def duration(seconds: float) -> str:
 
 def speed(rate: float, one: str, many: str) -> str:
     "A rate, or what one takes if that is more than a second."
-    return f"{text(float(rate))} {many}/s" if rate >= 1 else f"{text(1 / rate)} s/{one}"
+    def short(x): return text(float(f"{x:.3g}"))
+    return f"{short(rate)} {many}/s" if rate >= 1 else f"{short(1 / rate)} s/{one}"
 
 def parts(view: View) -> list:
     "What is to be said, as pairs of a label and a value."
@@ -74,7 +81,7 @@ def parts(view: View) -> list:
     if view.epoch is not None: said.append(("epoch", f"{view.epoch:.2f}"))
     if view.loss is not None: said.append(("loss", text(float(view.loss))))
     one, many = ("batch", "batches") if view.step is None else ("step", "steps")
-    if view.rate: said.append(("", speed(float(f"{view.rate:.3g}"), one, many)))
+    if view.pace: said.append(("", speed(view.pace, one, many)))
     if view.evaluating: said.insert(0 if view.step is None else len(said), ("evaluating", of(*view.evaluating)))
     if view.over: said.append(("", duration(view.seconds)))
     elif view.left is not None: said.append(("", f"{duration(view.left)} left"))
