@@ -616,8 +616,8 @@ def execute(source, monkeypatch):
 def test_a_field_without_a_kind_is_refused(monkeypatch):
     "A new field of Run that does not say what it is fails, where the module is made."
     source = open(trainer_nb.run.__file__).read()
-    assert source.count("    torn: str = passing") == 1
-    broken = source.replace("    torn: str = passing", "    forgotten: int = 0\n    torn: str = passing")
+    assert source.count("    torn: str = of_step") == 1
+    broken = source.replace("    torn: str = of_step", "    forgotten: int = 0\n    torn: str = of_step")
     with pytest.raises(TypeError, match="Run.forgotten does not say what kind"): execute(broken, monkeypatch)
 
 

@@ -5,14 +5,14 @@
 # %% ../nbs/45_debug.ipynb #aef56a61
 from __future__ import annotations
 from .agenda import committed
-from .errors import Refused, relieve
+from .errors import Refused
 from .gradients import Gradients
 from .loop import before_step, catch_up, end_of_data
 from .moves import StepMoves
 from .prepare import prepare
-from .seeding import generator_states, set_generator_states
+from .seeding import generator_states, generators_kept, set_generator_states
 from .step import Step
-from .work import refuse_inside
+from .work import failed, go_on, refuse_beside
 
 # %% auto #0
 __all__ = ['in_one_piece', 'next_move', 'OpenStep', 'DebugStep', 'check', 'make_move', 'begin', 'go_back_through', 'close']
@@ -58,14 +58,17 @@ class DebugStep(OpenStep):
     def __init__(self, moves):
         run = moves.run_state
         if run.open_step is not None: run.open_step.abort()
-        refuse_inside(moves, "debug_step()")
+        refuse_beside(moves, "debug_step()")
         if run.finished:
             raise Refused(f"debug_step() has nothing to do: the run is finished after step {moves.state.global_step}. "
                           "learn.set(max_steps=...) prolongs it.")
-        prepare(moves)
+        with run.interrupts:
+            try: prepare(moves)
+            except BaseException as error: failed(moves, error)
         self._moves, self._step, self._loss, self.loss = moves, Step(moves, committed), None, None
         self.outcome, self._generators = "", None   # what the generators would draw next, had nobody drawn between two moves
-        make_move(self, lambda: begin(self))
+        if not make_move(self, lambda: begin(self)):
+            raise Refused(f"debug_step() has nothing to do: what was still due has finished the run after step {run.state.global_step}.")
 
     def forward(self):
         "The loss of the next micro-batch, as the step will count it; a tensor without its graph."
@@ -84,16 +87,19 @@ class DebugStep(OpenStep):
         "Update the weights, do what the step makes due, and return its record."
         moves = self._check("update")
         make_move(self, self._step.commit, last=True)
-        with moves.run_state.interrupts, moves.run_state.device.in_force():
+        record = moves.run_state.history[-1]
+        with moves.run_state.interrupts, generators_kept(), moves.run_state.device.in_force():
             try: catch_up(moves)
+            except BaseException as error: failed(moves, error)
             finally: moves.run_state.pausing = False
-        return moves.run_state.history[-1]
+        return record
 
     def abort(self):
         "Give the step up: the run is as before it."
         if self._moves is None: return
-        self._step.rollback()
-        close(self, "given up")
+        with self._moves.run_state.interrupts:
+            self._step.rollback()
+            close(self, "given up")
 
     def __enter__(self): return self
     def __exit__(self, *error): self.abort()
@@ -114,8 +120,8 @@ def check(debug, move):  # None: no move, only a look
 # %% ../nbs/45_debug.ipynb #e4ea3ad1
 def make_move(debug, move, last=False):  # a function; last: the step is over after it, however it ends
     "Make a move; if it raises, the step is given up."
-    run, before = debug._moves.run_state, debug._moves.state.global_step
-    with run.interrupts, run.device.in_force():
+    moves, run, before = debug._moves, debug._moves.run_state, debug._moves.state.global_step
+    with run.interrupts, generators_kept(), run.device.in_force():
         try:
             run.phase, run.interrupts.abortable = "step", not last
             run.start_clock()
@@ -123,15 +129,14 @@ def make_move(debug, move, last=False):  # a function; last: the step is over af
             result = move()
             debug._generators = generator_states()
             if not last: run.read_clock()
-            run.phase = "debug"
+            run.phase = "debug" if run.open_step is not None else "idle"
             return result
         except BaseException as error:
             run.interrupts.abortable = False
             if not last and debug._moves is not None and run.phase == "step":
                 debug._step.rollback()
                 close(debug, "given up because of an error")
-            relieve(error)
-            raise
+            failed(moves, error)
         finally:
             run.interrupts.abortable = False
             if last:
@@ -139,18 +144,19 @@ def make_move(debug, move, last=False):  # a function; last: the step is over af
                 run.phase = "idle"
 
 # %% ../nbs/45_debug.ipynb #e4c83b71
-def begin(debug):
-    "Do what comes before the step, and get its micro-batches."
+def begin(debug) -> bool:
+    "Do what comes before the step, and get its micro-batches; False if the run is over before it."
     moves, run = debug._moves, debug._moves.run_state
-    run.phase, run.said = "idle", []
+    run.phase, run.taken_back = "idle", False
+    go_on(run)
     while before_step(moves):
         run.phase = "step"
         if debug._step.begin():
             run.open_step = debug
-            return
+            return True
         run.phase = "idle"
         end_of_data(run)
-    raise Refused(f"debug_step() has nothing to do: what was still due has finished the run after step {run.state.global_step}.")
+    return False
 
 def go_back_through(debug):
     "Backward, and after the last micro-batch what completes the gradients."

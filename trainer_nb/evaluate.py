@@ -20,22 +20,29 @@ from .shadows import Shadows
 from .telling import tell
 
 # %% auto #0
-__all__ = ['looking', 'pad_to', 'join', 'Gathered', 'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput', 'evaluation_loop',
-           'eval_batches', 'finished', 'speed', 'timed_loop', 'evaluated', 'predicted', 'evaluate_sets']
+__all__ = ['optimizer_trains', 'looking', 'pad_to', 'join', 'Gathered', 'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput',
+           'evaluation_loop', 'eval_batches', 'finished', 'speed', 'timed_loop', 'evaluated', 'predicted',
+           'evaluate_sets']
 
 # %% ../nbs/34_evaluate.ipynb #cf8e39df
+def optimizer_trains(optimizer) -> bool:
+    "Whether it has two modes, and is in that for training."
+    return hasattr(optimizer, "train") and all(g.get("train_mode", True) for g in optimizer.param_groups)
+
 @contextmanager
 def looking(moves):
     "The model in evaluation mode; afterwards everything is as it was."
     run = moves.run_state
     with run.interrupts as interrupts:
         within, interrupts.abortable = interrupts.abortable, False
-        interrupts.only_looking()
+        if run.owner is None: interrupts.only_looking()
         prepare_model(moves)
-        before, run.phase = run.phase, "look" if run.phase == "idle" else run.phase   # no verb that trains may break in
-        modes, shadows, generators = [(m, m.training) for m in modules_of(run).modules()], Shadows(modules_of(run)), generator_states()
+        before, modes, shadows = run.phase, [(m, m.training) for m in modules_of(run).modules()], Shadows(modules_of(run))
+        training = optimizer_trains(run.optimizer)
+        generators = generator_states()
         shadows.keep()
         try:
+            if before == "idle": run.phase = "look"   # no verb that trains may break in
             (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
             if run.loss is not None: run.loss.eval()
             if hasattr(run.optimizer, "eval"): run.optimizer.eval()   # schedule-free optimizers hold two sets of weights
@@ -47,7 +54,7 @@ def looking(moves):
             interrupts.abortable = False
             shadows.put_back()
             for module, mode in modes: module.training = mode
-            if hasattr(run.optimizer, "train"): run.optimizer.train()
+            if training: run.optimizer.train()
             set_generator_states(generators)
             run.phase = before
         interrupts.abortable = within

@@ -65,5 +65,5 @@ class Interrupts:
         finally: self.abortable = False
 
     def only_looking(self):
-        "One press is enough, unless this is within a verb that trains."
-        if self._depth == 1: self.enough = 1
+        "One press is enough: nothing is changed."
+        self.enough = 1

@@ -16,7 +16,7 @@ from .prepare import prepare, prepare_model
 from .progress import ProgressCallback, make_progress
 from .run import Due
 from .snapshot import Snapshot, capture
-from .work import in_turn, not_within, refuse_inside, stop_if_pressed
+from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
 __all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Keeping', 'Learner']
@@ -45,25 +45,25 @@ class Training:
             raise NotImplementedError("There are no checkpoints to resume from yet; a run goes on by itself with learn.train(), "
                                       "and learn.restore(name) goes back to a snapshot.")
         with self.run_state.interrupts:
-            refuse_inside(self, "train()")
+            refuse_beside(self, "train()")
             if self.run_state.finished and not self.run_state.due: again(self)
             with_progress(self, "train()")
             return output(self.run_state)
 
     def steps(self):
-        "A generator of records, one for each step: for rec in learn.steps(): ... Leaving it loses nothing."
+        "A generator of records, one for each step: for rec in learn.steps(): ... Leaving it loses nothing. Refused on a finished run."
         needs_more(self, "steps()")
         return steps(self)
 
     def debug_step(self):
-        "One step under your hand: .forward() .backward() .grads() .update() or .abort()."
+        "One step under your hand: .forward() .backward() .grads() .update() or .abort(). Refused on a finished run."
         from trainer_nb.debug import DebugStep
         let_go_last()
         return DebugStep(self)
 
     def pause(self):
         "Let the verb that is training return at the next step boundary; for callbacks and other threads."
-        if self.run_state.phase != "idle": self.run_state.pausing = True
+        if self.run_state.owner is not None or self.run_state.phase == "debug": self.run_state.pausing = True
 
 # %% ../nbs/90_learner.ipynb #f2c23904
 def whole(n) -> int:
@@ -76,7 +76,7 @@ def whole(n) -> int:
 
 def needs_more(learn, verb):
     "Refuse to go on with a finished run, or while another verb is at work."
-    refuse_inside(learn, verb)
+    refuse_beside(learn, verb)
     run = learn.run_state
     if run.finished:
         raise Refused(f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
@@ -90,7 +90,7 @@ def advance_by(learn, verb, steps=None, epochs=None, until=None) -> Records:
 
 def with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, None if that is not known
     "Advance with progress shown; the number of the first row."
-    refuse_inside(learn, verb)
+    refuse_beside(learn, verb)
     run = learn.run_state
     with run.interrupts:
         with make_progress(run, n and run.state.global_step + n) as progress: start = go(learn, verb, until, progress.tick)
@@ -101,7 +101,8 @@ def with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, 
 class Changing:
     "The verbs that change a run."
     def set(self, **changes):   # settings that can be changed in a run; learn.set() lists them
-        "Change settings from the next step on, all or none: learn.set(lr=1e-4). Without arguments: a table of what can be set."
+        """Change settings from the next step on, all or none: learn.set(lr=1e-4). Without arguments: a table of what can be set.
+        TypeError for a name that there is not; ValueError for what cannot be set in a run, or not to this value."""
         from trainer_nb.settings import change, settable
         return in_turn(self, "set()", lambda: change(self, changes)) if changes else settable(self)
 
@@ -116,7 +117,7 @@ class Changing:
         in_turn(self, "unfreeze()", lambda: set_trainable(self, groups, True))
 
     def snapshot(self, name: str | None = None) -> Snapshot:   # with a name it is also kept in learn.snapshots
-        "The run as a value, on the host."
+        "The run as a value, on the host. Refused in the middle of a step and from callbacks."
         refuse_inside(self, "snapshot()")
         let_go_last()
         with self.run_state.interrupts:
@@ -126,7 +127,7 @@ class Changing:
         return taken
 
     def restore(self, snapshot):   # a Snapshot, or the name of one in learn.snapshots; KeyError if there is none
-        "Go back to a snapshot: the run goes on from there as it did then."
+        "Go back to a snapshot: the run goes on from there as it did then. ValueError, and nothing is changed, if it does not fit this learner."
         from trainer_nb.timeline import go_back
         in_turn(self, "restore()", lambda: go_back(self, snapshot))
 
@@ -149,22 +150,24 @@ class Looking:
                  ignore_keys=None,               # keys of the model's output that are no predictions
                  metric_key_prefix: str = "eval"
                 ) -> dict:
-        "Loss and metrics by name. ValueError if there is nothing to evaluate on."
+        "Loss and metrics by name; the runtime in seconds. ValueError if there is nothing to evaluate on."
         from trainer_nb.evaluate import evaluate_sets, evaluated
         not_within(self, "evaluate()")
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(datasets, dict): return evaluate_sets(datasets, lambda d, p: self.evaluate(d, ignore_keys, p), metric_key_prefix)
-        metrics = evaluated(self, eval_dataset, ignore_keys, metric_key_prefix)
-        announce(self, Due("note", data={"evaluate": metrics}), Due("log", data={"logs": metrics}), Due("event", "on_evaluate", {"metrics": metrics}))
-        return metrics
+        with self.run_state.interrupts:
+            metrics = evaluated(self, eval_dataset, ignore_keys, metric_key_prefix)
+            announce(self, Due("note", data={"evaluate": metrics}), Due("log", data={"logs": metrics}), Due("event", "on_evaluate", {"metrics": metrics}))
+            return metrics
 
     def predict(self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test"):
         "PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with a row for each sample."
         from trainer_nb.evaluate import predicted
         not_within(self, "predict()")
-        out = predicted(self, test_dataset, ignore_keys, metric_key_prefix)
-        announce(self, Due("event", "on_predict", {"metrics": out.metrics}))
-        return out
+        with self.run_state.interrupts:
+            out = predicted(self, test_dataset, ignore_keys, metric_key_prefix)
+            announce(self, Due("event", "on_predict", {"metrics": out.metrics}))
+            return out
 
     def evaluation_loop(self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"):
         "Run the model over a loader; what evaluate() and predict() are made of."
@@ -200,7 +203,7 @@ class Keeping:
     "The verbs that write down, and the callbacks."
     def log(self, logs: dict, start_time=None):   # start_time: taken for the Trainer's sake
         "Log values: into state.log_history, the history, and to the callbacks."
-        say(self, logs)
+        with self.run_state.interrupts: say(self, logs)
 
     def save_model(self, output_dir=None):   # None: the learner's output_dir; ValueError if there is none either
         "Write the model's weights as safetensors, or as its own save_pretrained does; returns the folder."

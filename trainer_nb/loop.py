@@ -12,7 +12,7 @@ from .history import Record
 from .prepare import prepare
 from .run import Due
 from .step import take_step
-from .work import at_boundary, at_work, where
+from .work import at_boundary, at_work, bring_rows, where
 
 # %% auto #0
 __all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'steps', 'stop_after',
@@ -57,7 +57,6 @@ def before_step(moves) -> bool:
 def advance(moves):
     "One step with all that belongs to it; returns its record, or None when the run is over."
     while before_step(moves):
-        moves.run_state.said = []
         done = take_step(moves, committed)
         record = None if done is None else Record(moves.run_state.history, len(moves.run_state.history) - 1)
         if record is None: end_of_data(moves.run_state)
@@ -79,18 +78,21 @@ def go(moves, verb, until=None, each=None):  # until: of the last record, true t
     with at_work(moves, verb):
         while (record := advance(moves)) is not None:
             if each is not None: each(record)
-            if at_boundary(moves) or (until is not None and until(record)): break
+            enough = until is not None and until(record)   # it may also ask for a pause
+            if at_boundary(moves) or enough: break
     return start
 
 def steps(moves):
     "A generator of records; leaving it loses nothing."
-    while True:
-        with at_work(moves, "steps()"):
-            record = advance(moves)
-            if record is None: return
-            stop = at_boundary(moves)
-        yield record
-        if stop: return
+    stop = False
+    try:
+        while not stop:
+            with at_work(moves, "steps()", rows=False):   # not at each step: that would ask the device
+                record = advance(moves)
+                if record is None: return
+                stop = at_boundary(moves)
+            yield record
+    finally: bring_rows(moves.run_state)
 
 # %% ../nbs/29_loop.ipynb #dfe27e26
 def stop_after(run, steps=None, epochs=None, until=None):  # as in learn.run(...)
@@ -110,9 +112,9 @@ def stop_after(run, steps=None, epochs=None, until=None):  # as in learn.run(...
 # %% ../nbs/29_loop.ipynb #cf086451
 class TrainOutput(NamedTuple):
     "What train() returns."
-    global_step: int
-    training_loss: float
-    metrics: dict
+    global_step: int       # optimizer steps done
+    training_loss: float   # mean over them
+    metrics: dict          # train_runtime in seconds, samples and steps per second, epoch, ...
 
 def output(run) -> TrainOutput:
     "Steps, mean loss of all of them, and the metrics of the whole run."

@@ -68,23 +68,26 @@ def check_optimizer(run, given):  # given: the user's own, if any
     elif not any(id(p) in mine for g in run.optimizer.param_groups for p in g["params"]):
         problem = ("The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run again); "
                    "make it with model.parameters()")
-    if problem:
-        run.optimizer = run.lr_scheduler = None
-        raise ValueError(f"{problem}.")
+    if problem: raise ValueError(f"{problem}.")
     idle = [n for n in run.args.changed() if given is not None and n in ("learning_rate", "weight_decay", "optim", "optim_args", "layer_groups")]
     if idle: warnings.warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the optimizer has its own.", stacklevel=2)
 
 def prepare_optimizer(moves):
     "Make optimizer and schedule, unless the user has given them."
     run, (optimizer, scheduler) = moves.run_state, moves.optimizers
-    if run.optimizer is not None and run.lr_scheduler is not None: return
-    run.optimizer, run.lr_scheduler = run.optimizer or optimizer, run.lr_scheduler or scheduler
-    moves.create_optimizer_and_scheduler(run.state.max_steps)
-    check_optimizer(run, optimizer)
-    run.params = list({id(p): p for p in (*run.model.parameters(), *(p for g in run.optimizer.param_groups for p in g["params"]))}.values())
-    if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
-        warnings.warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it wait; "
-                      "optim='adamw_torch_fused' does not have to ask.")
+    before = run.optimizer, run.lr_scheduler
+    if None not in before: return
+    try:
+        run.optimizer, run.lr_scheduler = run.optimizer or optimizer, run.lr_scheduler or scheduler
+        moves.create_optimizer_and_scheduler(run.state.max_steps)
+        check_optimizer(run, optimizer)
+        if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
+            warnings.warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it "
+                          "wait; optim='adamw_torch_fused' does not have to ask.")
+        run.params = list({id(p): p for p in (*run.model.parameters(), *(p for g in run.optimizer.param_groups for p in g["params"]))}.values())
+    except BaseException:
+        run.optimizer, run.lr_scheduler = before
+        raise
 
 # %% ../nbs/25_prepare.ipynb #40ab3e6b
 def prepare(moves):

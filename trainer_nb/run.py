@@ -15,7 +15,7 @@ from .data import Cursor
 from .interrupts import Interrupts
 
 # %% auto #0
-__all__ = ['Due', 'value', 'kept', 'part', 'passing', 'Run', 'modules_of', 'first_on']
+__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Run', 'modules_of', 'first_on']
 
 # %% ../nbs/20_run.ipynb #d676918e
 @dataclass
@@ -40,9 +40,12 @@ def kept(default=None):
 def part(default=None):
     "A field that is made again when it is missing."
     return _field("part", default)
-def passing(default):
-    "A field that means something only while a verb is at work."
-    return _field("passing", default)
+def of_step(default):
+    "A field about the step under way."
+    return _field("of_step", default)
+def of_verb(default):
+    "A field about the verb at work."
+    return _field("of_verb", default)
 
 # %% ../nbs/20_run.ipynb #c70ee2d8
 @dataclass
@@ -71,7 +74,7 @@ class Run:
     loss: Any = part()                                       # the loss function, if it is a module
     feed: Any = part()                                       # data.Feed
     history: History = part(History)                         # grows; a snapshot only remembers its step
-    shadows: Any = part()                                    # step.Shadows: copies of what the forward pass changes
+    shadows: Any = part()                                    # a list of shadows.Shadows: copies of what a failed step puts back
     params: list = part(list)                                # the model's parameters, tied ones once
     own_scheduler: bool = part(False)                        # we made it, so we can stretch it
     first: Any = part()                                      # Snapshot of the first weights, for reset
@@ -81,17 +84,19 @@ class Run:
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
     interrupts: Interrupts = part(Interrupts)
 
-    window: list | None = passing(None)                      # micro-batches of the step under way
-    phase: str = passing("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
-    tick: float = passing(0.0)                               # when the clock was last read
-    pausing: bool = passing(False)                           # somebody wants it to stop at the next boundary
-    paused: bool = passing(False)                            # it has, and on_resume is to be called
-    later: list = passing(list)                              # what callbacks asked for, to be done at the boundary
-    brought: int = passing(0)                                # how much it has brought about, at the head of the agenda
-    said: list = passing(list)                               # what was logged from within the step under way
-    taken_back: bool = passing(False)                        # the last step was
-    open_step: Any = passing(None)                           # the debug step that is open
-    torn: str = passing("")                                  # why the weights cannot be trusted
+    window: list | None = of_step(None)                      # micro-batches of the step under way
+    said: list = of_step(list)                               # what was logged from within it
+    taken_back: bool = of_step(False)                        # the last step was
+    open_step: Any = of_step(None)                           # the debug step that is open
+    torn: str = of_step("")                                  # why the weights cannot be trusted
+    paused: bool = of_step(False)                            # it stands between two steps, and on_resume is to be called
+
+    owner: Any = of_verb(None)                               # (name, thread) of the verb that trains
+    phase: str = of_verb("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
+    tick: float = of_verb(0.0)                               # when the clock was last read
+    pausing: bool = of_verb(False)                           # somebody wants it to stop at the next boundary
+    later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
+    brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
 
     def start_clock(self):
         "Time runs from here."

@@ -5,12 +5,13 @@
 # %% ../nbs/07_seeding.ipynb #d0ae761d
 from __future__ import annotations
 import os, random
+from contextlib import contextmanager
 import numpy as np
 import torch
 
 # %% auto #0
 __all__ = ['FORWARD', 'FETCH', 'ORDER', 'EVALUATE', 'MODEL', 'mix', 'seed_all', 'generator_states', 'set_generator_states',
-           'set_seed', 'be_deterministic']
+           'generators_kept', 'set_seed', 'be_deterministic']
 
 # %% ../nbs/07_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
@@ -51,6 +52,13 @@ def set_generator_states(states: tuple):  # from generator_states()
     if states[1] is not None: torch.cuda.set_rng_state(states[1])
     np.random.set_state(states[2])
     random.setstate(states[3])
+
+@contextmanager
+def generators_kept():
+    "Afterwards the generators of torch, numpy and python are as they were."
+    before = generator_states()
+    try: yield
+    finally: set_generator_states(before)
 
 # %% ../nbs/07_seeding.ipynb #899344a1
 def set_seed(seed: int, deterministic: bool = False):  # deterministic: also refuse operations that are not

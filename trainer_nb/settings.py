@@ -5,6 +5,7 @@
 # %% ../nbs/33_settings.ipynb #19cd8ca7
 from __future__ import annotations
 import copy
+from dataclasses import fields
 import torch
 from .args import resolve
 from .errors import let_go_last, nearest
@@ -23,6 +24,7 @@ __all__ = ['SETTABLE', 'Changes', 'SettableTable', 'present', 'settable', 'check
 # %% ../nbs/33_settings.ipynb #bac457c9
 def _decay(moves, value):
     "Weight decay of the parameters that it is for; a group that holds others too is parted."
+    if moves.optimizer is None: return
     names = decay_names(moves.model)
     decays = {id(p) for n, p in moves.model.named_parameters() if n in names}
     for i, group in enumerate(list(moves.optimizer.param_groups)):
@@ -34,6 +36,9 @@ def _decay(moves, value):
 def _lengthen(moves, value):
     "Another length of the run: count its steps again, and stretch the schedule to them."
     run = moves.run_state
+    if run.optimizer is None:   # nothing has begun: what there is of the data is prepared anew
+        if run.feed is not None: drop_feed(run)
+        return
     before = run.state.max_steps
     prepare(moves) if run.feed is None else measure(run)   # a new feed is measured
     if run.state.max_steps < run.state.global_step:
@@ -51,9 +56,13 @@ def _reload(moves, value):
     if run.feed is not None: drop_feed(run)   # and a step that failed, which is cut anew
     _lengthen(moves, value)
 
+def _base(moves, value):
+    "The rate that the schedule multiplies."
+    if moves.optimizer is not None: set_base_lr(moves.lr_scheduler, moves.optimizer, value)
+
 def _intervals(moves, value):
     "Steps between two logs or evaluations."
-    moves.state.compute_steps(moves.args, moves.state.max_steps)
+    if moves.run_state.feed is not None: moves.state.compute_steps(moves.args, moves.state.max_steps)
 
 # %% ../nbs/33_settings.ipynb #38d3d434
 _AT_ONCE, _NEXT, _STEPS = "from the next step on", "the next time it is due", "steps are counted anew from here"
@@ -61,7 +70,7 @@ _LENGTH, _DATA = "the run's length; the schedule is stretched to it", "from the 
 
 SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "lr": ("the next step uses it, and the rest of the schedule is scaled to go on from there", lambda m, v: set_lr(m.lr_scheduler, m.optimizer, v)),
-    "learning_rate": ("the base of the schedule; the present rate follows", lambda m, v: set_base_lr(m.lr_scheduler, m.optimizer, v)),
+    "learning_rate": ("the base of the schedule; the present rate follows", _base),
     "max_steps": (_LENGTH, _lengthen), "num_train_epochs": (_LENGTH, _lengthen),
     "per_device_train_batch_size": (_DATA, _reload), "gradient_accumulation_steps": (_DATA, _reload),
     "dataloader_num_workers": (_DATA, _reload), "dataloader_prefetch_factor": (_DATA, _reload), "dataloader_persistent_workers": (_DATA, _reload),
@@ -123,12 +132,14 @@ def check_settable(moves, changes):
 def _held(moves):
     "A function that puts back what changing settings touches."
     run = moves.run_state
-    args, state, finished, feed, due, stop = dict(vars(run.args)), copy.copy(run.state), run.finished, run.feed, list(run.due), run.control.should_training_stop
+    args, feed, due = dict(vars(run.args)), run.feed, list(run.due)
+    values = {f.name: copy.copy(getattr(run, f.name)) for f in fields(run) if f.metadata["kind"] == "value"}
     groups = [] if run.optimizer is None else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
     schedule = None if run.lr_scheduler is None else scheduler_state(run.lr_scheduler)
     def put_back():
         vars(run.args).update(args)
-        run.state, run.finished, run.feed, run.control.should_training_stop = state, finished, feed, stop
+        run.feed = feed
+        for name, before in values.items(): setattr(run, name, before)
         run.due.clear()
         run.due.extend(due)
         if schedule is not None: load_scheduler_state(run.lr_scheduler, schedule)
@@ -145,11 +156,11 @@ def change(moves, changes: dict) -> Changes:
     new = resolve(moves.args, {k: v for k, v in changes.items() if k != "lr"})
     if "lr" in changes: prepare(moves)
     made = Changes({"name": n, "before": present(moves, n), "after": None, "effect": SETTABLE[n][0]} for n in changes)
-    put_back, ready = _held(moves), moves.optimizer is not None
+    put_back = _held(moves)
     vars(moves.args).update(vars(new))
     try:
         for name in sorted(changes, key=("lr", "learning_rate").__contains__):   # the rates last: another length changes the present one
-            if ready and SETTABLE[name][1] is not None: SETTABLE[name][1](moves, changes[name])
+            if SETTABLE[name][1] is not None: SETTABLE[name][1](moves, changes[name])
     except BaseException:
         put_back()
         raise

@@ -13,7 +13,7 @@ from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run, modules_of
 
 # %% auto #0
-__all__ = ['KEEPERS', 'Snapshot', 'named_weights', 'made_with', 'capture', 'put_back', 'restore', 'differences']
+__all__ = ['KEEPERS', 'Snapshot', 'named_weights', 'made_with', 'capture', 'check', 'put_back', 'restore', 'differences']
 
 # %% ../nbs/21_snapshot.ipynb #79dd5a32
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,8 +38,9 @@ class Snapshot:
 
 # %% ../nbs/21_snapshot.ipynb #c73fb4ee
 class _Keeper:
-    "How one field of a run is kept and put back."
-    def __init__(self, keep: Callable, put_back: Callable): self.keep, self.put_back = keep, put_back
+    "How one field of a run is kept, put back, and found not to fit before that."
+    def __init__(self, keep: Callable, put_back: Callable, check: Callable = lambda run, snapshot: None):
+        self.keep, self.put_back, self.check = keep, put_back, check
 
 def _host(t):
     "A copy of a tensor on the host, refusing kinds that have more to them than their numbers."
@@ -47,9 +48,15 @@ def _host(t):
     return t.detach().to("cpu", copy=True)
 
 # %% ../nbs/21_snapshot.ipynb #7b13f89c
+_BUILT_IN = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
 _OF_DATA = ("dataloader", "per_device", "train_", "seed", "data_seed")   # how settings begin that decide the feed
 
 def _keep_args(run, tensors, values): values["args"] = copy.deepcopy(vars(run.args))
+def _check_args(run, snapshot):
+    for name in _BUILT_IN:
+        then, now = snapshot.values["args"][name], getattr(run.args, name)
+        if then != now: raise ValueError(f"The snapshot was taken with {name}={then!r}, and this learner has {now!r}; give the Learner {name}={then!r}.")
+
 def _put_args(run, snapshot):
     "Settings in force; data settings that changed make the feed anew."
     before = dict(vars(run.args))
@@ -98,10 +105,15 @@ def _put_buffers(run, there, empty):
         if n in empty: held[k] = None
         elif n in there and (held[k] is None or not _alike(held[k], there[n])): held[k] = there[n].to(device, copy=True)
 
-def _put_model(run, snapshot):
-    here, there = dict(_named(run)), {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
+def _of_model(snapshot): return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
+
+def _check_model(run, snapshot):
+    here, there = dict(_named(run)), _of_model(snapshot)
     wrong = {*here, *_empty(run)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
     if wrong: raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
+
+def _put_model(run, snapshot):
+    here, there = dict(_named(run)), _of_model(snapshot)
     with torch.no_grad():
         for n, t in there.items():
             if n in here and _alike(here[n], t): here[n].copy_(t)
@@ -134,9 +146,20 @@ def _keep_optimizer(run, tensors, values):
                 if v.device.type == "cpu" != p.device.type: on_cpu.append(f"{names[id(p)]}/{key}")
             else: plain[f"{names[id(p)]}/{key}"] = copy.deepcopy(v)
     groups = [{k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()} for g in run.optimizer.param_groups]
-    values["optimizer"] = {"groups": groups, "plain": plain, "on_cpu": on_cpu}
+    values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu}
 
 # %% ../nbs/21_snapshot.ipynb #a8d1b2a6
+def _same_class(what, then, now):
+    if then is not None and now is not None and type(now).__name__ != then:
+        raise ValueError(f"The snapshot is of a run with another {what}: {then} then, {type(now).__name__} here.")
+
+def _check_optimizer(run, snapshot):
+    saved = snapshot.values["optimizer"]
+    if saved is None or run.optimizer is None: return
+    _same_class("optimizer", saved["class"], run.optimizer)
+    if {n for n in snapshot.tensors if n.startswith("loose/")} != {f"loose/{n}" for n, _ in _loose(run)}:
+        raise ValueError("The snapshot is of a run whose optimizer holds other parameters besides the model's.")
+
 def _put_optimizer(run, snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: run.optimizer = None; return
@@ -161,7 +184,13 @@ def _put_optimizer(run, snapshot):
         run.optimizer.state[params[owner]][key] = copy.deepcopy(v)
 
 # %% ../nbs/21_snapshot.ipynb #a2a4bd51
-def _keep_schedule(run, tensors, values): values["lr_scheduler"] = None if run.lr_scheduler is None else scheduler_state(run.lr_scheduler)
+def _keep_schedule(run, tensors, values):
+    values["lr_scheduler"] = None if run.lr_scheduler is None else scheduler_state(run.lr_scheduler)
+    values["lr_scheduler_class"] = None if run.lr_scheduler is None else type(run.lr_scheduler).__name__
+
+def _check_schedule(run, snapshot):
+    _same_class("schedule", snapshot.values["lr_scheduler_class"], run.lr_scheduler)
+
 def _put_schedule(run, snapshot):
     saved = snapshot.values["lr_scheduler"]
     if saved is None or run.lr_scheduler is None: run.lr_scheduler = None; return
@@ -203,8 +232,9 @@ def _put_due(run, snapshot):
         run.due.append(Due(kind, name, copy.deepcopy(data), callbacks))
 
 # %% ../nbs/21_snapshot.ipynb #b1c560b3
-KEEPERS = {"model": _Keeper(_keep_model, _put_model), "args": _Keeper(_keep_args, _put_args),   # in the order of putting back
-           "lr_scheduler": _Keeper(_keep_schedule, _put_schedule), "optimizer": _Keeper(_keep_optimizer, _put_optimizer),
+KEEPERS = {"model": _Keeper(_keep_model, _put_model, _check_model), "args": _Keeper(_keep_args, _put_args, _check_args),   # in this order
+           "lr_scheduler": _Keeper(_keep_schedule, _put_schedule, _check_schedule),
+           "optimizer": _Keeper(_keep_optimizer, _put_optimizer, _check_optimizer),
            "device": _Keeper(_keep_scaler, _put_scaler), "callbacks": _Keeper(_keep_callbacks, _put_callbacks), "due": _Keeper(_keep_due, _put_due)}
 
 _KINDS = {f.name: f.metadata["kind"] for f in fields(Run)}
@@ -224,8 +254,13 @@ def capture(run: Run) -> Snapshot:
     values.update((name, copy.deepcopy(getattr(run, name))) for name in _VALUES)
     return Snapshot(tensors, values)
 
+def check(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: as in put_back
+    "Refuse a snapshot of another model, optimizer, schedule or precision, with a ValueError."
+    for name in kept: KEEPERS[name].check(run, snapshot)
+
 def put_back(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: which of the kept fields
-    "Put kept fields back. ValueError, and nothing is changed, if the snapshot is of another model."
+    "Put kept fields back. ValueError, and nothing is changed, if the snapshot does not fit the run."
+    check(run, snapshot, kept)
     for name in kept: KEEPERS[name].put_back(run, snapshot)
     run.window, run.torn, run.shadows = None, "", None   # what changes in the forward pass is looked at again
 
@@ -246,10 +281,7 @@ def _equal(a, b) -> bool:
 
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks and logs are not compared."
-    def raw(t): return t.contiguous().reshape(-1).view(torch.uint8)
-    def same(n):
-        here, there = a.tensors.get(n), b.tensors.get(n)
-        return here is not None and there is not None and here.shape == there.shape and torch.equal(raw(here), raw(there))
+    def same(n): return n in a.tensors and n in b.tensors and _equal(a.tensors[n], b.tensors[n])
     left_out = {"made_with", "run", "seconds", "callbacks"}
     def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)

@@ -29,6 +29,7 @@ class Step:
     def begin(self) -> bool:
         "Get the micro-batches and keep what will change; False if the epoch has no more."
         run = self.run
+        run.said = []
         if run.window is None: run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps) or None
         if run.window is None: return False
         self.keep()

@@ -11,10 +11,10 @@ import torch
 from .errors import Refused, let_go_last, nearest
 from .history import History
 from .prepare import prepare
-from .snapshot import Snapshot, put_back, restore
+from .snapshot import Snapshot, check, put_back, restore
 
 # %% auto #0
-__all__ = ['go_back', 'fresh', 'again', 'first_again', 'free']
+__all__ = ['go_back', 'fresh', 'as_given', 'again', 'first_again', 'free']
 
 # %% ../nbs/31_timeline.ipynb #edb8ead1
 def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
@@ -26,6 +26,7 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
         snapshot = moves.snapshots[snapshot]
     prepare(moves)
     run = moves.run_state
+    check(run, snapshot)
     if snapshot.values["run"] != run.history.run_id:   # of an earlier run: its rows are not this history's
         run.history.close_log()
         run.history = History(parent=snapshot.values["run"])
@@ -38,13 +39,20 @@ def fresh(run):
     run.history.close_log()
     if run.feed is not None: run.feed.close()
     for f in fields(run):
-        if f.metadata["kind"] in ("value", "passing"): setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
+        if f.metadata["kind"] in ("value", "of_step"): setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
+    run.start_clock()
     run.history, run.due = History(parent=run.history.run_id), deque()
     run.optimizer = run.lr_scheduler = run.feed = run.shadows = None
 
+def as_given(moves) -> list[str]:
+    "The parts of the run that the user has made, and that a new run uses again: they have to be what they were at first."
+    return [name for name, part in zip(("optimizer", "lr_scheduler"), moves.optimizers) if part is not None]
+
 def again(moves):
     "A new run from the present weights."
-    fresh(moves.run_state)
+    run = moves.run_state
+    if run.first is not None: put_back(run, run.first, as_given(moves))
+    fresh(run)
 
 def first_again(moves):
     "A new run from the first weights."
@@ -52,7 +60,7 @@ def first_again(moves):
     if run.first is None:
         if not run.freed: return   # it has not begun
         raise Refused("reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into learn.model.")
-    put_back(run, run.first, ("model", "callbacks"))
+    put_back(run, run.first, ["model", "callbacks", *as_given(moves)])
     fresh(run)
     run.history.note("reset", 0)
     prepare(moves)

@@ -4,52 +4,64 @@
 
 # %% ../nbs/28_work.ipynb #71ca4ead
 from __future__ import annotations
-import warnings
+import threading, warnings
 from contextlib import contextmanager
 from .agenda import ask_later
 from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses
 from .prepare import prepare
 from .run import Due
-from .seeding import generator_states, set_generator_states
+from .seeding import generators_kept
 from .telling import tell_all
 
 # %% auto #0
-__all__ = ['refuse_inside', 'at_work', 'go_on', 'bring_rows', 'tell_outside', 'failed', 'given_up', 'where', 'pause_at',
-           'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
+__all__ = ['elsewhere', 'refuse_inside', 'refuse_beside', 'at_work', 'owned', 'go_on', 'bring_rows', 'tell_outside', 'failed',
+           'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
 
 # %% ../nbs/28_work.ipynb #ce66a20c
+def elsewhere(run) -> bool: return run.owner is not None and run.owner[1] != threading.get_ident()   # does another thread train?
+
 def refuse_inside(moves, verb):
-    "Refuse a verb while another one is at work."
+    "Refuse a verb in the middle of a step, or while another thread trains."
     run = moves.run_state
+    if elsewhere(run): raise Refused(f"{verb} was called while {run.owner[0]} is at work in another thread; learn.pause() ends that at the next step.")
     if run.torn: raise Refused(f"{verb} cannot go on: {run.torn}. learn.restore(...) goes back to a snapshot, learn.reset() to the beginning.")
     if run.phase == "debug": raise Refused(f"{verb} has to wait: a debug step is open. Finish it with its update(), or give it up with its abort(); learn.debug_step() gives it up too, and begins anew.")
     if run.phase != "idle":
         where = "from inside a step" if run.phase == "step" else "while the learner is at work"
         raise Refused(f"{verb} was called {where}; call it between two steps, or set control.should_training_stop to end the run from a callback.")
 
+def refuse_beside(moves, verb):
+    "Refuse a verb that trains while another one does."
+    refuse_inside(moves, verb)
+    if (owner := moves.run_state.owner) is not None: raise Refused(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
+
 # %% ../nbs/28_work.ipynb #38b65161
 @contextmanager
-def at_work(moves, verb):  # verb: its name, for messages
+def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: bring_rows at the end
     "What holds while a verb trains."
-    refuse_inside(moves, verb)
+    refuse_beside(moves, verb)
     run = moves.run_state
-    with run.interrupts:
+    with run.interrupts, owned(run, verb), generators_kept():   # what cells draw is theirs, before and after
         let_go_last()
-        run.taken_back = False
-        generators = generator_states()   # what cells draw is theirs, before and after
         try:
             prepare(moves)
             stop_if_pressed(moves)
-        except KeyboardInterrupt as error: failed(moves, error)
+        except BaseException as error: failed(moves, error)
         with run.device.in_force():
             go_on(run)
             try: yield run
             except BaseException as error: failed(moves, error)
             finally:
-                run.phase, run.pausing = "idle", False
-                set_generator_states(generators)
-                bring_rows(run)
+                run.phase = "idle"
+                if rows: bring_rows(run)
         stop_if_pressed(moves)
+
+@contextmanager
+def owned(run, verb):
+    "Inside, the run is this verb's."
+    run.owner, run.pausing, run.taken_back = (verb, threading.get_ident()), False, False
+    try: yield
+    finally: run.owner, run.pausing = None, False
 
 def go_on(run):
     "A run under way again: it is not paused, its log is open, if there is to be one, and time runs."
@@ -58,7 +70,6 @@ def go_on(run):
         run.due.appendleft(Due("event", "on_resume"))
     if run.args.output_dir not in (None, run.unwritable) and run.history.path is None:
         if run.history.open_log(run.args.output_dir, run.args.run_name) is None: run.unwritable = run.args.output_dir   # said once
-    run.pausing = False
     run.start_clock()
 
 def bring_rows(run):
@@ -129,7 +140,7 @@ def at_boundary(moves) -> bool:
 def in_turn(moves, verb, act):  # act: a function without arguments
     "Change a run now, or at the boundary if a callback asks; returns what `act` gives, None if that is later."
     run = moves.run_state
-    if run.phase in ("after", "look"):
+    if run.phase in ("after", "look") or elsewhere(run):
         run.later.append(act)
         return None
     if not (run.torn and verb in ("restore()", "reset()")): refuse_inside(moves, verb)
@@ -139,4 +150,4 @@ def in_turn(moves, verb, act):  # act: a function without arguments
 def not_within(moves, verb):
     "Refuse to use the model in the middle of a step; let go of what the last error held."
     let_go_last()
-    if moves.run_state.phase in ("step", "debug"): refuse_inside(moves, verb)
+    if moves.run_state.phase in ("step", "debug") or elsewhere(moves.run_state): refuse_inside(moves, verb)
