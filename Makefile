@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constr
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart lab test test-slow browser export bench wheel clean
+.PHONY: help quickstart lab test test-slow test-gpu browser export bench wheel clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test-slow: export OMP_NUM_THREADS ?= 1
 test-slow: $(VENV)/.dev browser ## what `make test` leaves out: slow tests, and the slow cells of notebooks
 	@$(BIN)/nbdev_test --flags slow --n_workers 2 --do_print
 	@$(BIN)/python -m pytest -q -m slow $(TESTS) || [ $$? -eq 5 ] # 5: there are none
+
+test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
+	@$(BIN)/python -m pytest -q -m gpu $(TESTS)
 
 browser:
 	@sh scripts/install_chromium.sh

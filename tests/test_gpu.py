@@ -1,8 +1,9 @@
-"What only a CUDA device can show: run with `pytest -m gpu`."
+"What only a CUDA device can show: run with `make test-gpu`."
 import gc, weakref
 
 import pytest, torch
 
+from trainer_nb import Learner
 from toys import Bomb, Boom, finish, hard_learner, unequal
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -29,13 +30,47 @@ def test_any_split_gives_the_same_bytes(precision):
     assert unequal(want, finish(learn)) == []
 
 
+class Quiet(torch.nn.Module):
+    "BatchNorm and dropout, and nothing that asks the device."
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3))
+
+    def forward(self, x, labels): return {"loss": torch.nn.functional.cross_entropy(self.layers(x), labels)}
+
+
+class Counted(Quiet):
+    "Divides by the labels of the whole window."
+    def forward(self, x, labels, num_items_in_batch=None, **kwargs):
+        return {"loss": torch.nn.functional.cross_entropy(self.layers(x), labels, reduction="sum") / num_items_in_batch}
+
+
+# Each with the arguments that it needs: read here, read by data workers, and by an iterable that knows nothing of pinned memory.
+FED = {"here": {}, "workers": dict(dataloader_num_workers=2), "an iterable": dict(cls=type("Own", (Learner,), dict(
+    get_train_dataloader=lambda self: [{"x": torch.randn(4, 4), "labels": torch.arange(4) % 3} for _ in range(9)])))}
+
+
+@pytest.mark.parametrize("fed", list(FED))
+@pytest.mark.parametrize("model", [Quiet, Counted])
 @pytest.mark.parametrize("precision", [{}, dict(bf16=True), dict(fp16=True, optim="adamw_torch_fused")], ids=["fp32", "bf16", "fp16 fused"])
-def test_between_two_logs_nothing_is_asked_of_the_device(precision):
-    learn = hard_learner(**GPU | dict(full_determinism=False), **precision, logging_steps=1000, num_train_epochs=20, dataloader_pin_memory=True)
-    learn.step(4)
+def test_between_two_logs_nothing_is_asked_of_the_device(precision, model, fed):
+    "Not with the default settings, either: every wait for the device is an error here."
+    learn = hard_learner(**GPU | dict(full_determinism=False), **precision, **FED[fed], model=model(), logging_steps=1000, num_train_epochs=20)
+    learn.step(4)   # the first step looks at what the forward pass changes
     torch.cuda.set_sync_debug_mode("error")
     try: learn.step(8)
     finally: torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_checking_itself_works():
+    "A model that asks is found out; so is a batch from ordinary memory."
+    for asks in (dict(), dict(model=Quiet(), dataloader_pin_memory=False)):
+        learn = hard_learner(**GPU | dict(full_determinism=False), **asks, logging_steps=1000)
+        learn.step(2)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            with pytest.raises(RuntimeError, match="synchroniz"): learn.step()
+        finally: torch.cuda.set_sync_debug_mode("default")
 
 
 def test_fp16_trains_and_scales():

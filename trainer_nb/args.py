@@ -335,6 +335,9 @@ class TrainingArguments(_Reading, _Showing, _Place, _Data, _Watch, _Machine, _Up
     @property
     def eval_batch_size(self) -> int: return self.per_device_eval_batch_size
 
+    @property
+    def order_seed(self) -> int: return self.seed if self.data_seed is None else self.data_seed
+
     def check(self):
         "Make every value plain and refuse, with a `ValueError`, what is wrong or contradicts itself."
         for name, value in vars(self).pop("_filled", {}).items():

@@ -127,7 +127,14 @@ def shallow_copy(batch):
     "New containers around the same tensors."
     return map_tensors(batch, lambda t: t)
 
-def to_device(batch, device):  # a torch.device
-    "The batch on a device, itself if it is there; tensors in pinned memory travel without waiting."
+# %% ../nbs/09_batches.ipynb #1afe1a7e
+def to_device(batch, device, pin=False):  # a torch.device; pin: take a GPU's batch through page-locked memory
+    "The batch on a device, itself if it is there; what is in pinned memory travels without waiting."
     if isinstance(batch, dict) and all(isinstance(t, torch.Tensor) and t.device == device for t in batch.values()): return batch
-    return map_tensors(batch, lambda t: t if t.device == device else t.to(device, non_blocking=t.device.type == "cpu" and t.is_pinned()))
+    return map_tensors(batch, lambda t: t if t.device == device else _sent(t, device, pin))
+
+def _sent(t, device, pin):
+    "A tensor on another device."
+    if t.device.type != "cpu" or device.type != "cuda" or t.layout is not torch.strided: return t.to(device)
+    if pin and not t.is_pinned(): t = t.pin_memory()
+    return t.to(device, non_blocking=t.is_pinned())

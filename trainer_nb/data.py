@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler
 from .batches import batch_size
 from .interrupts import Interrupts
-from .seeding import FETCH, ORDER, mix, seed_all
+from .seeding import FETCH, ORDER, generators_kept, mix, seed_all
 
 # %% auto #0
 __all__ = ['WATCH', 'Cursor', 'Fetched', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'WorkerInit', 'ChildWatch', 'told',
@@ -217,9 +217,10 @@ class Indexed:
         plain = type(batches) is BatchSampler
         if plain and type(sampler) is EpochOrder: return _Slices(_order(sampler, epoch), batches.batch_size, batches.drop_last)
         if plain and type(sampler) is SequentialSampler: return _Slices(range(len(sampler)), batches.batch_size, batches.drop_last)
-        seed_all(mix(self.seed, ORDER, epoch))
-        _reseed(batches, mix(self.seed, ORDER, epoch))
-        return _Listed([list(b) for b in batches])
+        with generators_kept():   # a plan is asked for outside of steps, too
+            seed_all(mix(self.seed, ORDER, epoch))
+            _reseed(batches, mix(self.seed, ORDER, epoch))
+            return _Listed([list(b) for b in batches])
 
     def open(self, cursor):
         "An iterator of (batch, samples) from a cursor on."

@@ -11,6 +11,7 @@ from .moves import call_model
 from .prepare import prepare_model
 from .groups import layer_groups, parameter_groups
 from .rates import add_group
+from .samples import first_batch
 from .tables import Table, escaped
 
 # %% auto #0
@@ -70,20 +71,17 @@ class Summary(Table):
     def _repr_html_(self): return f"{super()._repr_html_()}<p>{escaped(self.title)}</p>"
 
 def output_shapes(moves) -> dict:
-    "The shape of each layer's output for the first batch of the training data; empty without data."
-    from trainer_nb.data import Cursor, Feed
-    if moves.train_dataset is None: return {}
+    "The shape of each layer's output for the first batch of the training data; empty if there is none."
+    batch = None if moves.train_dataset is None else first_batch(moves)
+    if batch is None: return {}
     shapes, hooks = {}, []
     def note(name): return lambda module, inputs, out: shapes.__setitem__(name, tuple(out.shape)) if isinstance(out, torch.Tensor) else None
-    feed = Feed(moves.get_train_dataloader(), moves.args.seed if moves.args.data_seed is None else moves.args.data_seed)
     try:
         with looking(moves) as run, torch.no_grad():
-            window = feed.take(Cursor(), 1)
             hooks = [m.register_forward_hook(note(n)) for n, m in moves.model.named_modules()]
-            given, _ = moves._arguments(moves._prepare_inputs(window[0].batch), None)
+            given, _ = moves.model_arguments(moves._prepare_inputs(batch))
             call_model(run.model, given)
     finally:
-        feed.close()
         for h in hooks: h.remove()
     return shapes
 

@@ -19,7 +19,6 @@ class ModelFacts(NamedTuple):
     "What a model's forward takes."
     name: str                  # of the class, for messages
     arguments: frozenset       # names that forward takes
-    takes_any: bool            # forward has **kwargs
     label_names: list          # the arguments that are labels
     accepts_loss_kwargs: bool  # forward normalises its loss by num_items_in_batch
     can_return_loss: bool      # forward returns a loss without labels
@@ -43,7 +42,7 @@ def model_facts(model, label_names=None) -> ModelFacts:  # a module, not wrapped
     takes_any = any(p.kind is p.VAR_KEYWORD for p in params.values())
     named = frozenset(n for n, p in params.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
     returns = params.get("return_loss")
-    return ModelFacts(name=type(inner).__name__, arguments=named, takes_any=takes_any,
+    return ModelFacts(name=type(inner).__name__, arguments=named,
                       label_names=list(label_names) if label_names is not None else found,
                       accepts_loss_kwargs=getattr(inner, "accepts_loss_kwargs", takes_any),
                       can_return_loss=returns is not None and returns.default is True,

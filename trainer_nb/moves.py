@@ -19,7 +19,7 @@ from .groups import decay_names
 from .optim import create_optimizer
 from .schedules import create_scheduler
 from .run import Run
-from .seeding import MODEL, generator_states, mix, seed_all, set_generator_states
+from .seeding import MODEL, generators_kept, mix, seed_all
 
 # %% auto #0
 __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'DataMoves',
@@ -80,8 +80,7 @@ class DataMoves:
         how = self._loader_settings(self.args.train_batch_size, collate) | {"drop_last": self.args.dataloader_drop_last}
         if is_stream(dataset): return DataLoader(as_stream(dataset), **how)
         if len(dataset) == 0: raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        order = SequentialSampler(dataset) if self.args.train_sampling_strategy == "sequential" else EpochOrder(len(dataset), seed)
+        order = SequentialSampler(dataset) if self.args.train_sampling_strategy == "sequential" else EpochOrder(len(dataset), self.args.order_seed)
         return DataLoader(dataset, sampler=order, **how)
 
     def get_eval_dataloader(self, eval_dataset=None):  # a data set, or the name of one; None: the learner's own
@@ -169,7 +168,7 @@ class LossMoves:
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         "The loss of a micro-batch, and the model's output if asked for."
-        given, labels = self._arguments(inputs, num_items_in_batch)
+        given, labels = self.model_arguments(inputs, num_items_in_batch)
         try: outputs = call_model(model, given)
         except TypeError as error: raise explain_call(self, error, inputs)
         except IndexError as error:
@@ -182,7 +181,7 @@ class LossMoves:
         else: loss = loss_in(outputs, inputs if isinstance(inputs, Mapping) else ())
         return (loss, outputs) if return_outputs else loss
 
-    def _arguments(self, inputs, num_items):
+    def model_arguments(self, inputs, num_items=None):
         "What the model is called with, and the labels if the loss is not its own."
         if self.loss_func is not None: return split_labels(inputs, self.label_names)
         labels, given = None, inputs
@@ -218,7 +217,7 @@ class StepMoves(LossMoves):
         if not model.training: model.train()
         if hasattr(self.optimizer, "train"): self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
-        more = {"num_items_in_batch": num_items_in_batch} if self._loss_takes_items else {}
+        more = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
         with self.compute_loss_context_manager(): loss = self.compute_loss(model, inputs, **more)
         check_loss(loss, self.model)
         if loss.ndim: loss = loss.reshape(())
@@ -231,18 +230,18 @@ class StepMoves(LossMoves):
 
     def _is_scaled(self, num_items):
         if self.loss_is_scaled_for_ga is not None: return self.loss_is_scaled_for_ga
-        return self.compute_loss_func is not None or (self.model_facts.accepts_loss_kwargs and num_items is not None)
+        return self.compute_loss_func is not None or (self.model_facts.accepts_loss_kwargs and self.loss_takes_items and num_items is not None)
 
     def _prepare_inputs(self, inputs):
         "The batch on the device."
-        return to_device(inputs, self.run_state.device.device)
+        return to_device(inputs, self.run_state.device.device, pin=self.args.dataloader_pin_memory)
 
     def count_items(self, batches):  # the micro-batches of a window
         "How many labels the window has, for losses that are a mean over all of them; None if nobody asks."
         if not (self.model_facts.accepts_loss_kwargs or self.compute_loss_func is not None): return None
         if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches): return None
         def counted(b): return b["shift_labels"] if "shift_labels" in b else b["labels"][..., 1:] if self.model_facts.shifts_labels else b["labels"]
-        return sum(counted(b).ne(-100).sum() for b in batches).to(self.run_state.device.device)
+        return to_device(sum(counted(b).ne(-100).sum() for b in batches), self.run_state.device.device, pin=True)
 
 # %% ../nbs/24_moves.ipynb #783fe3fb
 class PredictionMoves:
@@ -255,7 +254,7 @@ class PredictionMoves:
         has_loss = labels is not None or (not self.label_names and self.model_facts.can_return_loss)
         with torch.no_grad(), self.compute_loss_context_manager():
             if has_loss:
-                more = {"num_items_in_batch": self.count_items([inputs])} if self._loss_takes_items else {}
+                more = {"num_items_in_batch": self.count_items([inputs])} if self.loss_takes_items else {}
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **more)
                 loss = loss.detach().mean()
             else: loss, outputs = None, call_model(model, inputs)
@@ -339,10 +338,14 @@ class RunParts:
         self.run_state.lr_scheduler = scheduler
     @property
     def model_facts(self):
-        if self._facts is None:
-            self._facts = model_facts(self.model, self.args.label_names)
-            self._loss_takes_items = "num_items_in_batch" in inspect.signature(self.compute_loss).parameters
+        if self._facts is None: self._facts = model_facts(self.model, self.args.label_names)
         return self._facts
+    @property
+    def loss_takes_items(self) -> bool:
+        if self._takes_items is None:
+            taken = inspect.signature(self.compute_loss).parameters
+            self._takes_items = "num_items_in_batch" in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
+        return self._takes_items
     @property
     def label_names(self): return self.model_facts.label_names
     @property
@@ -364,7 +367,7 @@ class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
         self.model_init, self.compute_loss_func, self.loss_func = model_init, compute_loss_func, loss_func
         self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
         self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
-        self.current_gradient_accumulation_steps, self._facts, self._loss_takes_items = args.gradient_accumulation_steps, None, None
+        self.current_gradient_accumulation_steps, self._facts, self._takes_items = args.gradient_accumulation_steps, None, None
         self.run_state = Run(args=args, model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
 
 # %% ../nbs/24_moves.ipynb #3ddf9ad9
@@ -403,10 +406,8 @@ def make_model(moves):
     "Call model_init. ValueError without one, TypeError if it returns no module."
     run = moves.run_state
     if moves.model_init is None: raise ValueError(NO_MODEL)
-    before = generator_states()
-    seed_all(mix(run.args.seed, MODEL))
-    try:
+    with generators_kept():
+        seed_all(mix(run.args.seed, MODEL))
         with run.interrupts.opened(): model = moves.model_init()
-    finally: set_generator_states(before)
     if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     run.model = model
