@@ -135,7 +135,7 @@ def commit(step) -> Committed:
 
 # %% ../nbs/26_step.ipynb #96a02c9f
 def optimizer_step(run) -> bool:
-    "Update the weights; True if the scaler skipped it because of an overflow."
+    "Update the weights; True if the scaler is known to have skipped it because of an overflow: a fused optimizer does not say."
     scaler = run.device.scaler
     if scaler is None:
         run.optimizer.step()
