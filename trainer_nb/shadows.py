@@ -8,19 +8,22 @@ import copy, warnings
 import torch
 
 # %% auto #0
-__all__ = ['SMALL', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'FullCopy']
+__all__ = ['SMALL', 'PART', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'FullCopy']
 
 # %% ../nbs/22_shadows.ipynb #e4a48edb
 SMALL = 1 << 20   # bytes; buffers up to this size are always copied
+PART = 1 << 20    # entries that are summed at a time
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}   # by the size of an entry; those of 8 bytes are taken as two
 
 def _fingerprint(t):
-    "Two numbers that change when a tensor's values do; they stay on its device."
+    "A number for each million entries, that changes when a value or its place does; they stay on the tensor's device."
     if t.is_complex(): t = torch.view_as_real(t.detach())
-    raw = t.detach().contiguous().reshape(-1).view(torch.uint8)
-    return torch.hash_tensor(t.detach()).to(torch.int64), raw.sum(dtype=torch.int64)
+    bits = t.detach().contiguous().reshape(-1).view(_BITS[t.element_size()])
+    place = torch.arange(1, min(len(bits), PART) + 1, device=t.device) * 0x9E3779B97F
+    place ^= place >> 31
+    return torch.stack([(part * place[:len(part)]).sum() for part in bits.split(PART)])
 
-def _moved(before, now) -> bool:
-    return any(not torch.equal(a, b) for a, b in zip(before, now))
+def _moved(before, now) -> bool: return before.device != now.device or not torch.equal(before, now)
 
 # %% ../nbs/22_shadows.ipynb #b98edc8f
 def _buffers(model): return [(m._buffers, k) for m in model.modules() for k in m._buffers] + _renormed(model)
@@ -60,9 +63,12 @@ class LookingShadows(Shadows):
     def keep(self):
         "Copy what changes; before the first step has been looked at, everything."
         super().keep()
-        if self.looked: return
-        frozen = {_key(s) for s in _frozen(self.model)}
-        self.constant = [(s, _fingerprint(t)) for s, t in zip(self.slots, self.kept) if t is not None and (t.nbytes > SMALL or _key(s) in frozen)]
+        if not self.looked: self.constant = self._watched(self.slots)
+
+    def _watched(self, slots):
+        "Those that hardly ever change, large ones and frozen ones, with their fingerprints."
+        frozen, held = {_key(s) for s in _frozen(self.model)}, [(s, s[0].get(s[1])) for s in slots]
+        return [(s, _fingerprint(t)) for s, t in held if t is not None and (t.nbytes > SMALL or _key(s) in frozen)]
 
     def _copy(self, t): return t.detach().to("cpu", copy=True) if not self.looked and t.nbytes > SMALL else super()._copy(t)
 
@@ -76,16 +82,25 @@ class LookingShadows(Shadows):
 
     def _moved(self, slot, fingerprint):
         now = slot[0].get(slot[1])
-        return now is not None and not now.requires_grad and _moved(fingerprint, _fingerprint(now))   # not one that was unfrozen by hand
+        return now is not None and not now.requires_grad and _moved(fingerprint, _fingerprint(now))
 
     def look(self):
-        "Let what has begun to change join, and say so."
-        moved = [s for s, f in self.constant if self._moved(s, f)]
-        if not moved: return
-        warnings.warn(f"{moved[0][1]!r} has begun to change in the forward pass; from now on it is put back too when a step fails.")
-        gone = {_key(s) for s in moved}
+        "Let what has begun to change, or to exist, join, and say so."
+        self.constant = [(s, f) for s, f in self.constant if not getattr(s[0].get(s[1]), "requires_grad", False)]   # unfrozen by hand
+        self._join([s for s, f in self.constant if self._moved(s, f)], "has begun to change in the forward pass")
+        known = {_key(s) for s in (*self.slots, *(s for s, _ in self.constant))}
+        new = [s for s in _buffers(self.model) + _frozen(self.model) if _key(s) not in known]
+        watched = self._watched(new)
+        self.constant += watched
+        known.update(_key(s) for s, _ in watched)
+        self._join([s for s in new if _key(s) not in known], "was registered after the first step")
+
+    def _join(self, slots, why):
+        if not slots: return
+        warnings.warn(f"{slots[0][1]!r} {why}; from now on it is put back too when a step fails.")
+        gone = {_key(s) for s in slots}
         self.constant = [(s, f) for s, f in self.constant if _key(s) not in gone]
-        self.slots += moved
+        self.slots += slots
 
 # %% ../nbs/22_shadows.ipynb #c27e461e
 def versions(run) -> list[int]:
