@@ -110,9 +110,9 @@ def test_site_lists_every_notebook():
 
 # ---- layers, names, weight ----
 
-def imported(module):
-    "The modules of this package that a module imports, anywhere in it; '' is the package itself."
-    for node in ast.walk(ast.parse((PACKAGE/f"{module}.py").read_text(encoding="utf-8"))):
+def imported(code):
+    "The modules of this package that are imported anywhere in some code; '' is the package itself."
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             found = [o.name for o in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -122,6 +122,9 @@ def imported(module):
         for o in found:
             package, _, rest = o.partition(".")
             if package == "trainer_nb": yield rest if rest.split(".")[0] in MODULES else ""
+
+
+LAYERS = {default_exp(o): number(o) for o in NOTEBOOKS if default_exp(o)}
 
 
 def outside(module):
@@ -134,8 +137,17 @@ def outside(module):
 @each_module
 def test_imports_go_down(module):
     "A module imports from lower numbers only, inside functions too, and never from the package, which knows them all."
-    layers = {default_exp(o): number(o) for o in NOTEBOOKS if default_exp(o)}
-    assert [o for o in imported(module) if not layers.get(o, 10**6) < layers[module]] == []
+    code = (PACKAGE/f"{module}.py").read_text(encoding="utf-8")
+    assert [o for o in imported(code) if not LAYERS.get(o, 10**6) < LAYERS[module]] == []
+
+
+@pytest.mark.parametrize("path", [o for o in NOTEBOOKS if default_exp(o)], ids=lambda o: o.stem)
+def test_examples_go_down(path):
+    "So do the examples of a notebook, which may also import its own module: it can be read in its place in the book."
+    for cell in cells(path):
+        code = "\n".join("" if re.match(r"\s*[%!]", o) else o for o in cell["source"].splitlines())
+        higher = [o for o in imported(code) if o != default_exp(path) and not LAYERS.get(o, 10**6) < number(path)]
+        assert higher == [], f"an example of {path.name} imports what comes later: {higher}\n{cell['source'][:300]}"
 
 
 def test_ruff():
