@@ -1,9 +1,12 @@
 """What the arguments accept and refuse, and that their names and defaults are the Trainer's."""
-import copy, dataclasses, inspect, json, math, os
+import ast, copy, dataclasses, functools, inspect, json, math, os
+from pathlib import Path
 from typing import get_type_hints
 import numpy as np
 import pytest
-from trainer_nb.args import CHOICES, NOT_YET, OPTIMIZER_NAMES, RENAMED, SCHEDULE_NAMES, Settings, TrainingArguments, resolve
+import trainer_nb
+from trainer_nb.args import (AS_IT_IS, CHOICES, NOT_YET, OFF_IS_ON, OPTIMIZER_NAMES, RENAMED, SCHEDULE_NAMES, WITHOUT_EFFECT, Settings,
+                             TrainingArguments, resolve)
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainingArguments)}
 OWN = {"layer_groups", "transaction"}
@@ -90,6 +93,57 @@ def test_names_not_honoured_yet(name):
 def test_what_asks_for_nothing_is_taken():
     assert TrainingArguments(do_train=True, push_to_hub=False, fsdp=None) == TrainingArguments()
     refused("not honour yet", TypeError, skip_memory_metrics=False)
+
+def test_what_happens_anyway_is_taken():
+    "The Trainer's own values, where they say how things are here; not a number that merely equals True."
+    assert TrainingArguments(**AS_IT_IS) == TrainingArguments() == resolve(None, AS_IT_IS)
+    for name in AS_IT_IS: refused("not honour yet", TypeError, **{name: 7})
+
+@pytest.mark.parametrize("name", OFF_IS_ON)
+def test_switching_off_can_ask_for_something(name): refused("not honour yet", TypeError, **{name: False})
+
+# ---- no argument is ignored in silence ----
+
+ALSO = dict(per_device_train_batch_size="train_batch_size", per_device_eval_batch_size="eval_batch_size", data_seed="order_seed",
+            warmup_steps="get_warmup_steps")   # read by a property or a method of the arguments
+ELSEWHERE = {"warmup_ratio": "becomes warmup_steps"}
+REFUSED = {"save_strategy": "epoch", "load_best_model_at_end": True, "report_to": "wandb"}
+
+@functools.cache
+def read_by_the_package():
+    "What is read off the arguments anywhere outside of the module that defines them."
+    found = set()
+    for path in Path(trainer_nb.__file__).parent.glob("*.py"):
+        if path.stem in ("args", "_modidx"): continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
+                if owner in ("args", "a"): found.add(node.attr)
+            elif isinstance(node, ast.Constant) and path.stem == "events": found.add(node.value)   # getattr(args, kind)
+    return found
+
+@pytest.mark.parametrize("name", list(FIELDS))
+def test_every_field_is_read_or_refused_or_named(name):
+    "A field that nothing reads stands in the list of those without effect, with its reason; or no value but the one that asks for nothing is taken."
+    if name in REFUSED: return refused(name, **{name: REFUSED[name]})
+    if name in WITHOUT_EFFECT:
+        assert len(WITHOUT_EFFECT[name]) > 20
+        assert name in TrainingArguments(**{name: OTHER[name]}).changed()
+    else: assert name in ELSEWHERE or ALSO.get(name, name) in read_by_the_package()
+
+def test_the_list_without_effect_is_short_and_of_names_that_there_are():
+    assert set(WITHOUT_EFFECT) == {"do_train", "do_eval", "do_predict", "average_tokens_across_devices", "save_steps"}
+    assert set(WITHOUT_EFFECT) <= set(FIELDS) | NOT_YET and set(AS_IT_IS) | set(OFF_IS_ON) <= NOT_YET
+    assert "average_tokens_across_devices" not in read_by_the_package()
+    with pytest.raises(ValueError): TrainingArguments(save_steps=7, save_strategy="steps")
+
+def test_every_name_of_the_trainers_is_taken_or_refused_by_name(tmp_path):
+    "A script that writes out the Trainer's defaults learns of each that is not honoured, and of none else."
+    theirs = pytest.importorskip("transformers").TrainingArguments
+    for f in dataclasses.fields(theirs):
+        if not f.init or f.default is dataclasses.MISSING: continue
+        try: TrainingArguments(**{f.name: f.default})
+        except (TypeError, ValueError) as error: assert f.name in str(error) and (f.name in NOT_YET or f.name == "save_strategy"), error
 
 def test_unknown_names():
     refused("Did you mean 'learning_rate'", TypeError, lerning_rate=1)
