@@ -27,8 +27,11 @@ def _moved(before, now) -> bool: return before.device != now.device or not torch
 
 # %% ../nbs/22_shadows.ipynb #b98edc8f
 def _buffers(model): return [(m._buffers, k) for m in model.modules() for k in m._buffers] + _renormed(model)
-def _renormed(model): return [(m._parameters, "weight") for m in model.modules() if getattr(m, "max_norm", None) is not None and "weight" in m._parameters]   # embeddings scale rows as they look them up
+def _renormed(model):
+    "Embeddings with a limit scale rows as they look them up."
+    return [(m._parameters, "weight") for m in model.modules() if getattr(m, "max_norm", None) is not None and "weight" in m._parameters]
 def _frozen(model): return [(m._parameters, k) for m in model.modules() for k, p in m._parameters.items() if p is not None and not p.requires_grad]
+def _trained(slot): return getattr(slot[0].get(slot[1]), "requires_grad", False)
 def _key(slot): return id(slot[0]), slot[1]
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
 
@@ -82,11 +85,11 @@ class LookingShadows(Shadows):
 
     def _moved(self, slot, fingerprint):
         now = slot[0].get(slot[1])
-        return now is not None and not now.requires_grad and _moved(fingerprint, _fingerprint(now))
+        return now is not None and not _trained(slot) and _moved(fingerprint, _fingerprint(now))
 
     def look(self):
         "Let what has begun to change, or to exist, join, and say so."
-        self.constant = [(s, f) for s, f in self.constant if not getattr(s[0].get(s[1]), "requires_grad", False)]   # unfrozen by hand
+        self.constant = [(s, f) for s, f in self.constant if not _trained(s)]   # unfrozen by hand
         self._join([s for s, f in self.constant if self._moved(s, f)], "has begun to change in the forward pass")
         known = {_key(s) for s in (*self.slots, *(s for s, _ in self.constant))}
         new = [s for s in _buffers(self.model) + _frozen(self.model) if _key(s) not in known]
