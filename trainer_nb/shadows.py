@@ -21,7 +21,7 @@ def _fingerprint(t):
     bits = t.detach().contiguous().reshape(-1).view(_BITS[t.element_size()])
     place = torch.arange(1, min(len(bits), PART) + 1, device=t.device) * 0x9E3779B97F
     place ^= place >> 31
-    return torch.stack([(part * place[:len(part)]).sum() for part in bits.split(PART)])
+    return torch.stack([part.long().mul_(place[:len(part)]).sum() for part in bits.split(PART)])
 
 def _moved(before, now) -> bool: return before.device != now.device or not torch.equal(before, now)
 
