@@ -119,7 +119,8 @@ def do_best(moves, due):
     if isinstance(run.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau): run.lr_scheduler.step(_metric(metrics, name or "loss"))
     if name is None: return
     best, larger = run.state.best_metric, moves.args.greater_is_better
-    if best is None or (value > best if larger else value < best): run.state.best_metric, run.state.best_global_step = value, run.state.global_step
+    better = value == value if best is None else value > best if larger else value < best   # nan is never the best
+    if better: run.state.best_metric, run.state.best_global_step = value, run.state.global_step
 
 def _metric(metrics, name):
     "A metric by its name, with or without eval_ before it."

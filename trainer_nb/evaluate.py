@@ -52,11 +52,12 @@ def looking(moves):
         except BaseException as error: relieve(error); raise
         finally:
             interrupts.abortable = False
-            shadows.put_back()
-            for module, mode in modes: module.training = mode
-            if training: run.optimizer.train()
-            set_generator_states(generators)
-            run.phase = before
+            try: shadows.put_back()
+            finally:
+                for module, mode in modes: module.training = mode
+                if training: run.optimizer.train()
+                set_generator_states(generators)
+                run.phase = before
         interrupts.abortable = within
 
 # %% ../nbs/34_evaluate.ipynb #3f58d62d
@@ -71,11 +72,17 @@ def pad_to(tensors: list, padding=-100) -> list:  # of the same number of dimens
     return [padded(t) for t in tensors]
 
 def join(parts: list):  # the same nested structure in each
-    "Batches of outputs as one numpy array, in the structure that they have."
+    "Batches of outputs as one numpy array, in the structure that they have. TypeError for what cannot be joined."
     first = parts[0]
+    if first is None: return None
     if isinstance(first, Mapping): return {k: join([p[k] for p in parts]) for k in first}
-    if isinstance(first, (tuple, list)): return type(first)(join([p[i] for p in parts]) for i in range(len(first)))
-    if not isinstance(first, torch.Tensor): return first
+    if isinstance(first, (tuple, list)) and all(isinstance(v, str | int | float) for v in first): return [v for p in parts for v in p]
+    if isinstance(first, (tuple, list)): return tuple(join([p[i] for p in parts]) for i in range(len(first)))
+    if isinstance(first, np.ndarray): return np.concatenate(parts)
+    if isinstance(first, int | float): return np.array(parts)   # one for each batch
+    if not isinstance(first, torch.Tensor):
+        raise TypeError(f"The model returned a {type(first).__name__} beside the loss, which cannot be joined over batches; let it return tensors, "
+                        "or leave it out with preprocess_logits_for_metrics= or ignore_keys=.")
     parts = [p.reshape(1) if p.ndim == 0 else p for p in parts]
     joined = torch.cat(pad_to(parts))
     return (joined.float() if joined.dtype == torch.bfloat16 else joined).cpu().numpy()

@@ -80,7 +80,8 @@ def needs_more(learn, verb):
     run = learn.run_state
     if run.finished:
         raise Refused(f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
-                      "learn.set(max_steps=...) or learn.set(num_train_epochs=...) prolongs it; learn.reset() begins anew.")
+                      f"learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'} prolongs it; "
+                      "learn.reset() begins anew.")
 
 def advance_by(learn, verb, steps=None, epochs=None, until=None) -> Records:
     "Go on for a while; the records of that while."

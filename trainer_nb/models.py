@@ -6,6 +6,7 @@
 from __future__ import annotations
 import inspect, sys
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import NamedTuple
 import torch
 import torch.nn.functional as F
@@ -86,6 +87,7 @@ def describe(thing) -> str:
 # %% ../nbs/10_models.ipynb #3c259a71
 def logits_in(outputs, with_loss: bool, ignore=()):  # with_loss: the model was given labels; ignore: keys to leave out
     "What a model returned besides the loss: one thing, or a tuple of several."
+    if is_dataclass(outputs) and not isinstance(outputs, Mapping): outputs = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
     if isinstance(outputs, Mapping): rest = tuple(v for k, v in outputs.items() if k != "loss" and k not in ignore)
     elif isinstance(outputs, (tuple, list)): rest = tuple(outputs[1:] if with_loss else outputs)
     else: rest = (outputs,)

@@ -23,8 +23,9 @@ from .seeding import MODEL, generators_kept, mix, seed_all
 
 # %% auto #0
 __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'DataMoves',
-           'OptimMoves', 'call_model', 'split_labels', 'LossMoves', 'StepMoves', 'PredictionMoves', 'check_parts',
-           'check_kinds', 'RunParts', 'Moves', 'refuse_to_replace', 'replace_model', 'drop_feed', 'explain_call',
+           'OptimMoves', 'call_model', 'split_labels', 'alone', 'LossMoves', 'StepMoves', 'PredictionMoves',
+           'check_parts', 'check_kinds', 'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in',
+           'replace_data', 'replace_optimizer', 'replace_schedule', 'replace_model', 'drop_feed', 'explain_call',
            'make_model']
 
 # %% ../nbs/24_moves.ipynb #40e62b11
@@ -80,8 +81,15 @@ class DataMoves:
         how = self._loader_settings(self.args.train_batch_size, collate) | {"drop_last": self.args.dataloader_drop_last}
         if is_stream(dataset): return DataLoader(as_stream(dataset), **how)
         if len(dataset) == 0: raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
-        order = SequentialSampler(dataset) if self.args.train_sampling_strategy == "sequential" else EpochOrder(len(dataset), self.args.order_seed)
-        return DataLoader(dataset, sampler=order, **how)
+        return DataLoader(dataset, sampler=self._get_train_sampler(dataset), **how)
+
+    def _get_train_sampler(self, train_dataset=None):
+        "The order of the training data; with the Trainer's name, for subclasses that have another."
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy == "sequential": return SequentialSampler(dataset)
+        return EpochOrder(len(dataset), self.args.order_seed)
+
+    def _get_eval_sampler(self, eval_dataset): return SequentialSampler(eval_dataset)   # the same, of an evaluation
 
     def get_eval_dataloader(self, eval_dataset=None):  # a data set, or the name of one; None: the learner's own
         "The data to evaluate on."
@@ -100,7 +108,8 @@ class DataMoves:
         if isinstance(test_dataset, DataLoader): return test_dataset
         check_dataset(test_dataset, "the data set")
         dataset, collate = self._columns(test_dataset)
-        return DataLoader(as_stream(dataset) if is_stream(dataset) else dataset, **self._loader_settings(self.args.eval_batch_size, collate))
+        how = self._loader_settings(self.args.eval_batch_size, collate)
+        return DataLoader(as_stream(dataset), **how) if is_stream(dataset) else DataLoader(dataset, sampler=self._get_eval_sampler(dataset), **how)
 
     def _loader_settings(self, batch_size, collate) -> dict:
         a = self.args
@@ -113,7 +122,8 @@ class DataMoves:
         facts = self.model_facts
         allowed = set(facts.arguments) | {"label", "label_ids", "labels"} | set(facts.label_names)
         if not self.args.remove_unused_columns or not facts.arguments: return dataset, self.data_collator
-        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None):
+        transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"   # a transform may read any column
+        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
             kept = kept_columns(dataset.column_names, allowed, facts.name)
             return dataset.remove_columns([c for c in dataset.column_names if c not in kept]), self.data_collator
         return dataset, RemoveColumns(self.data_collator, allowed, facts.name)
@@ -153,13 +163,15 @@ def call_model(model, inputs):
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 def split_labels(inputs, names):  # names: of the labels, where inputs are a dict
-    "Inputs and labels of a batch; a single tensor is its own label."
+    "Inputs and labels of a batch; what stands alone is its own label."
     if isinstance(inputs, Mapping):
         names = [n for n in (names or ["labels"]) if n in inputs] or [n for n in ("labels", "label") if n in inputs]
         labels = tuple(inputs[n] for n in names)
         return {k: v for k, v in inputs.items() if k not in names}, labels[0] if len(labels) == 1 else labels or None
-    if isinstance(inputs, (tuple, list)): return tuple(inputs[:-1]), inputs[-1]
+    if isinstance(inputs, (tuple, list)): return tuple(inputs[:-1]) or tuple(inputs), inputs[-1]
     return inputs, inputs
+
+def alone(batch) -> bool: return not isinstance(batch, Mapping) and (not isinstance(batch, (tuple, list)) or len(batch) == 1)   # without a label
 
 # %% ../nbs/24_moves.ipynb #bcfcbe76
 class LossMoves:
@@ -264,7 +276,7 @@ class PredictionMoves:
 
     def _labels_of(self, inputs):
         "The labels in a batch, None if there are none."
-        if self.loss_func is not None: return split_labels(inputs, self.label_names)[1]
+        if self.loss_func is not None: return None if alone(inputs) and not self.learns_itself else split_labels(inputs, self.label_names)[1]
         if isinstance(inputs, Mapping):
             found = tuple(inputs[n] for n in self.label_names if inputs.get(n) is not None)
             return (found[0] if len(found) == 1 else found) if found and len(found) == len(self.label_names) else None
@@ -316,26 +328,19 @@ class RunParts:
         if self.run_state.model is None: make_model(self)
         return self.run_state.model
     @model.setter
-    def model(self, model): replace_model(self, model)
+    def model(self, model): put_in(self, "model", lambda: replace_model(self, model))
     @property
     def train_dataset(self): return self._train_dataset
     @train_dataset.setter
-    def train_dataset(self, dataset):
-        self._train_dataset = dataset
-        run = getattr(self, "run_state", None)
-        if run is not None and run.feed is not None: drop_feed(run)   # from the next step on
+    def train_dataset(self, dataset): put_in(self, "train_dataset", lambda: replace_data(self, dataset))
     @property
     def optimizer(self): return self.run_state.optimizer
     @optimizer.setter
-    def optimizer(self, optimizer):
-        refuse_to_replace(self.run_state, "optimizer", self.run_state.optimizer)
-        self.run_state.optimizer = optimizer
+    def optimizer(self, optimizer): replace_optimizer(self.run_state, optimizer)
     @property
     def lr_scheduler(self): return self.run_state.lr_scheduler
     @lr_scheduler.setter
-    def lr_scheduler(self, scheduler):
-        refuse_to_replace(self.run_state, "lr_scheduler", self.run_state.lr_scheduler)
-        self.run_state.lr_scheduler = scheduler
+    def lr_scheduler(self, scheduler): replace_schedule(self.run_state, scheduler)
     @property
     def model_facts(self):
         if self._facts is None: self._facts = model_facts(self.model, self.args.label_names)
@@ -346,6 +351,14 @@ class RunParts:
             taken = inspect.signature(self.compute_loss).parameters
             self._takes_items = "num_items_in_batch" in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
         return self._takes_items
+    @property
+    def learns_itself(self) -> bool:
+        "Whether training is on inputs alone, each its own label (an autoencoder); where that cannot be seen, they are taken for that."
+        if self._learns_itself is None:
+            data = self.train_dataset
+            if data is None or isinstance(data, DataLoader) or is_stream(data) or not len(data): return True
+            with generators_kept(): self._learns_itself = alone(data[0])
+        return self._learns_itself
     @property
     def label_names(self): return self.model_facts.label_names
     @property
@@ -362,6 +375,7 @@ class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
         check_kinds(callbacks, data_collator=data_collator, model_init=model_init, loss_func=loss_func, compute_loss_func=compute_loss_func,
                     compute_metrics=compute_metrics, preprocess_logits_for_metrics=preprocess_logits_for_metrics)
         self._train_dataset, self.eval_dataset, self.processing_class = train_dataset, eval_dataset, processing_class
+        self._learns_itself = None
         collator = DataCollatorWithPadding(processing_class) if hasattr(processing_class, "pad") else default_data_collator
         self.data_collator = data_collator or collator
         self.model_init, self.compute_loss_func, self.loss_func = model_init, compute_loss_func, loss_func
@@ -377,6 +391,37 @@ def refuse_to_replace(run, name, present):
     raise Refused(f"The {name} of a run that is under way cannot be replaced (it has done {run.state.global_step} steps); "
                   "make a new Learner with it.")
 
+def refuse_within(run, name):
+    "Refuse to replace a part in the middle of a step."
+    if run.phase not in ("step", "debug"): return
+    raise Refused(f"learn.{name} cannot be replaced in the middle of a step; do it between two steps, or at on_step_end.")
+
+def put_in(moves, name, act):  # act: what replaces it
+    "Replace a part: now, or at the boundary if a callback asks after the step. Refused in the middle of one."
+    run = moves.run_state
+    refuse_within(run, name)
+    if run.phase in ("after", "look"): run.later.append(act)
+    else: act()
+
+def replace_data(moves, dataset):
+    "Another training set, from the next step on."
+    moves._train_dataset, moves._learns_itself = dataset, None
+    if moves.run_state.feed is not None: drop_feed(moves.run_state)
+
+def replace_optimizer(run, optimizer):
+    "Another optimizer, before the first step; a schedule that was made here for the old one goes with it."
+    refuse_within(run, "optimizer")
+    refuse_to_replace(run, "optimizer", run.optimizer)
+    if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer: run.lr_scheduler = run.first = None
+    run.optimizer = optimizer
+
+def replace_schedule(run, scheduler):
+    "Another schedule, before the first step."
+    refuse_within(run, "lr_scheduler")
+    refuse_to_replace(run, "lr_scheduler", run.lr_scheduler)
+    run.lr_scheduler, run.own_scheduler = scheduler, False
+
+# %% ../nbs/24_moves.ipynb #fa7c7662
 def replace_model(moves, model):
     "Another model, before the first step."
     run = moves.run_state

@@ -8,12 +8,15 @@ import math, sys, warnings
 import torch
 from .data import Feed
 from .device import Device
+from .rates import stretch_schedule
+from .run import Due
 from .seeding import be_deterministic
 from .shadows import versions
 from .snapshot import capture
 
 # %% auto #0
-__all__ = ['prepare_model', 'check_evaluation', 'prepare_data', 'check_optimizer', 'prepare_optimizer', 'prepare', 'measure']
+__all__ = ['prepare_model', 'check_evaluation', 'prepare_data', 'check_optimizer', 'prepare_optimizer', 'prepare', 'measure',
+           'measure_anew']
 
 # %% ../nbs/25_prepare.ipynb #4023ce49
 def prepare_model(moves):
@@ -46,14 +49,13 @@ def prepare_data(moves):
     "Make the feed, and find out how long the run is."
     run = moves.run_state
     if run.feed is not None: return
-    seed = run.args.seed if run.args.data_seed is None else run.args.data_seed
     loader = moves.get_train_dataloader()
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
     check_evaluation(moves)
-    run.feed = Feed(loader, seed)
-    try: measure(run)
+    run.feed = Feed(loader, run.args.order_seed)
+    try: measure_anew(run)
     except BaseException:
         run.feed = None
         raise
@@ -68,6 +70,8 @@ def check_optimizer(run, given):  # given: the user's own, if any
     elif not any(id(p) in mine for g in run.optimizer.param_groups for p in g["params"]):
         problem = ("The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run again); "
                    "make it with model.parameters()")
+    elif getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
+        problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")
     idle = [n for n in run.args.changed() if given is not None and n in ("learning_rate", "weight_decay", "optim", "optim_args", "layer_groups")]
     if idle: warnings.warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the optimizer has its own.", stacklevel=2)
@@ -119,3 +123,14 @@ def measure(run):
     if run.cursor.position and feed.batches: run.batches_in_epoch = feed.batches - left
     state.train_batch_size = args.train_batch_size
     state.compute_steps(args, state.max_steps)
+
+# %% ../nbs/25_prepare.ipynb #2da3e7bc
+def measure_anew(run):
+    "Measure a run that may be under way. ValueError if it would be over already."
+    state, before = run.state, run.state.max_steps
+    measure(run)
+    if state.max_steps < state.global_step:
+        raise ValueError(f"The run would be over after {state.max_steps} steps, but it has done {state.global_step}. learn.restore(...) goes back.")
+    if state.max_steps == state.global_step and not run.finished and not run.due: run.due.append(Due("close" if run.epoch_open else "finish"))
+    if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:
+        run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, state.max_steps)

@@ -7,16 +7,15 @@ from __future__ import annotations
 import copy
 from dataclasses import fields
 import torch
-from .args import resolve
+from .args import plain, resolve
 from .errors import let_go_last, nearest
 from .data import Streamed
 from .moves import LOADERS, drop_feed
-from .prepare import measure, prepare
+from .prepare import measure_anew, prepare
 from .groups import decay_names
-from .rates import add_group, set_base_lr, set_lr, stretch_schedule
+from .rates import add_group, set_base_lr, set_lr
 from .schedules import load_scheduler_state, scheduler_state
 from .tables import Table
-from .run import Due
 
 # %% auto #0
 __all__ = ['SETTABLE', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_settable', 'change']
@@ -39,15 +38,7 @@ def _lengthen(moves, value):
     if run.optimizer is None:   # nothing has begun: what there is of the data is prepared anew
         if run.feed is not None: drop_feed(run)
         return
-    before = run.state.max_steps
-    prepare(moves) if run.feed is None else measure(run)   # a new feed is measured
-    if run.state.max_steps < run.state.global_step:
-        raise ValueError(f"The run would be over after {run.state.max_steps} steps, but it has done {run.state.global_step}. "
-                         "learn.restore(...) goes back.")
-    if run.state.max_steps == run.state.global_step and not run.finished and not run.due:
-        run.due.append(Due("close" if run.epoch_open else "finish"))
-    if run.own_scheduler and run.state.max_steps != before:
-        run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, run.state.max_steps)
+    prepare(moves) if run.feed is None else measure_anew(run)   # a new feed is measured
     if run.finished and run.state.max_steps > run.state.global_step: run.finished, run.control.should_training_stop = False, False
 
 def _reload(moves, value):
@@ -124,8 +115,11 @@ def check_settable(moves, changes):
             raise ValueError(f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows what can.")
         raise TypeError(f"There is no setting {name!r}.{nearest(name, SETTABLE)}")
     check_stream(moves, changes)
-    steps, step = changes.get("max_steps"), moves.state.global_step
-    if isinstance(steps, int) and 0 < steps < step:
+    steps, step = changes.get("max_steps", moves.args.max_steps), moves.state.global_step
+    if "num_train_epochs" in changes and isinstance(steps, int) and steps > 0:
+        raise ValueError(f"num_train_epochs would change nothing, because max_steps={steps} counts; learn.set(max_steps=-1, num_train_epochs="
+                         f"{changes['num_train_epochs']}) goes by epochs.")
+    if "max_steps" in changes and isinstance(steps, int) and 0 < steps < step:
         raise ValueError(f"max_steps={steps} lies behind: the run has done {step} steps. learn.restore(...) goes back.")
 
 # %% ../nbs/33_settings.ipynb #ec05a2d9
@@ -150,6 +144,7 @@ def _held(moves):
 # %% ../nbs/33_settings.ipynb #bb857686
 def change(moves, changes: dict) -> Changes:
     "Change settings from here on."
+    changes = {name: plain(value) for name, value in changes.items()}   # numpy's numbers are not to get into the optimizer
     check_settable(moves, changes)
     if "lr" in changes and "learning_rate" in changes:
         raise ValueError("lr and learning_rate say different things; set the one (the next step's rate) or the other (the schedule's base).")

@@ -8,6 +8,7 @@ import copy, platform
 from dataclasses import dataclass, fields
 from typing import Any, Callable
 import torch
+from .models import describe
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run, modules_of
@@ -97,13 +98,14 @@ def _keep_model(run, tensors, values):
 
 # %% ../nbs/21_snapshot.ipynb #382fbe98
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
+def _own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))   # not expanded: each element has its own
 
 def _put_buffers(run, there, empty):
     "Buffers that cannot take the values they had are made anew."
     device = run.device.device if run.device is not None else "cpu"
     for n, (held, k) in _slots(run).items():
         if n in empty: held[k] = None
-        elif n in there and (held[k] is None or not _alike(held[k], there[n])): held[k] = there[n].to(device, copy=True)
+        elif n in there and (held[k] is None or not _alike(held[k], there[n]) or not _own_memory(held[k])): held[k] = there[n].to(device, copy=True)
 
 def _of_model(snapshot): return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
 
@@ -116,7 +118,7 @@ def _put_model(run, snapshot):
     here, there = dict(_named(run)), _of_model(snapshot)
     with torch.no_grad():
         for n, t in there.items():
-            if n in here and _alike(here[n], t): here[n].copy_(t)
+            if n in here and _alike(here[n], t) and _own_memory(here[n]): here[n].copy_(t)
     _put_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run): p.requires_grad_(n in trainable); p.grad = None
@@ -140,6 +142,7 @@ def _keep_optimizer(run, tensors, values):
     names, plain, on_cpu = _names(run), {}, []
     tensors.update((f"loose/{n}", _host(p)) for n, p in _loose(run))
     for p, entries in run.optimizer.state.items():
+        if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
         for key, v in entries.items():
             if isinstance(v, torch.Tensor):
                 tensors[f"optimizer/{names[id(p)]}/{key}"] = _host(v)

@@ -4,6 +4,7 @@
 
 # %% ../nbs/26_step.ipynb #30eafa28
 from __future__ import annotations
+import warnings
 from typing import Any, NamedTuple
 import torch
 from .batches import map_tensors
@@ -16,7 +17,7 @@ from .telling import tell, tell_all
 
 # %% auto #0
 __all__ = ['Step', 'checked', 'complete_gradients', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count',
-           'rollback', 'first_groups', 'tear', 'begin_again', 'take_step']
+           'rollback', 'warn_of_weights', 'first_groups', 'tear', 'begin_again', 'take_step']
 
 # %% ../nbs/26_step.ipynb #e2fb8b87
 class Step:
@@ -24,12 +25,13 @@ class Step:
     def __init__(self, moves, committed=None):   # committed: called with the learner and a Committed, as soon as the step is counted
         self.moves, self.run, self.committed = moves, moves.run_state, committed
         self.done, self.loss, self.norm = 0, None, None   # micro-batches, and what came of them; on the device
-        self.wishes, self.seen = None, []   # the control before the step; tensors that the model has seen, with their versions
+        self.wishes, self.seen, self.weights = None, [], []   # the control before the step; tensors that the model has seen, with their versions
 
     def begin(self) -> bool:
         "Get the micro-batches and keep what will change; False if the epoch has no more."
         run = self.run
         run.said = []
+        for p in run.params: p.grad = None   # a backward of the user's own, between two steps, is none of this one's
         if run.window is None: run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps) or None
         if run.window is None: return False
         self.keep()
@@ -44,6 +46,7 @@ class Step:
         run = self.run
         if run.shadows is None: run.shadows = [LookingShadows(modules_of(run))] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
         for shadow in run.shadows: shadow.keep()
+        self.weights = [] if len(run.shadows) > 1 else [(p, p._version) for p in run.params if p.requires_grad]
         self.wishes = run.control, dict(vars(run.control))
 
     def batch(self):
@@ -171,6 +174,14 @@ def rollback(step):
     for p in run.params: p.grad = None
     run.device.renew_scaler()
     run.phase, run.taken_back = "idle", True
+    warn_of_weights(step)
+
+def warn_of_weights(step):
+    "Say that code of the user's has changed weights before the update, which a step does not copy."
+    own = {id(t) for shadow in (step.run.shadows or [])[:1] for t in shadow.kept}
+    if not any(p._version != version and id(p) not in own for p, version in step.weights): return
+    warnings.warn("The step failed after weights had been changed in it, before the update. Unless the code that changed them has put them back, "
+                  "they are not what they were before the step; Learner(..., transaction='copy') copies them before each step.")
 
 # %% ../nbs/26_step.ipynb #4a71bedb
 def first_groups(run) -> list | None:

@@ -75,6 +75,7 @@ def free(moves):
     if run.model is not None: run.model.to("cpu")
     run.device = run.wrapped = run.first = run.eval_dataloader = None
     run.params, run.freed = [], True
+    if moves.optimizers[0] is not None: moves.optimizers[0].state.clear()
     moves.snapshots.clear()
     let_go_last()
     gc.collect()

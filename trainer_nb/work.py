@@ -5,6 +5,7 @@
 # %% ../nbs/28_work.ipynb #71ca4ead
 from __future__ import annotations
 import threading, warnings
+import torch
 from contextlib import contextmanager
 from .agenda import ask_later
 from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses
@@ -33,6 +34,7 @@ def refuse_inside(moves, verb):
 def refuse_beside(moves, verb):
     "Refuse a verb that trains while another one does."
     refuse_inside(moves, verb)
+    if torch.is_inference_mode_enabled(): raise Refused(f"{verb} was called under torch.inference_mode(), where nothing can be trained; call it outside.")
     if (owner := moves.run_state.owner) is not None: raise Refused(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
 
 # %% ../nbs/28_work.ipynb #38b65161
@@ -63,6 +65,7 @@ def owned(run, verb):
     try: yield
     finally: run.owner, run.pausing = None, False
 
+# %% ../nbs/28_work.ipynb #9301d096
 def go_on(run):
     "A run under way again: it is not paused, its log is open, if there is to be one, and time runs."
     if run.paused:
