@@ -55,7 +55,7 @@ def test_a_longer_training_set_on_the_way():
     assert learn.state.max_steps == 4 + (256 - 32) // 8 + 32 and learn.history[-1].learning_rate > 0.04
     learn.train()
     rates = learn.history.column("learning_rate")
-    assert len(rates) == 64 and (np.diff(rates) < 0).all() and rates[-1] < 0.002
+    assert len(rates) == 64 and (np.diff(rates[4:]) < 0).all() and rates[-1] < 0.002   # as a schedule of 64 steps has it
 
 
 def test_a_shorter_training_set_on_the_way():
