@@ -262,3 +262,50 @@ def test_a_state_that_belongs_to_no_parameter():
     learn = make(optimizer_cls_and_kwargs=(Keeps, {"lr": 0.1}))
     learn.step(2)
     with pytest.raises(TypeError, match="Keeps keeps a state for .*, which is none of its parameters"): learn.snapshot()
+
+
+def test_a_buffer_that_is_an_expanded_view():
+    "It cannot be written into, so it is made anew where it has to be put back; the learner is not stuck."
+    class Expanded(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.ones(1, 8).expand(4, 8))
+        def forward(self, x): return super().forward(x) * self.mask[0, 0]
+    learn, like = make(Expanded, eval_dataset=TensorDataset(X, Y)), make(Expanded)
+    learn.step(2)
+    learn.evaluate()
+    snap = learn.snapshot()
+    learn.model.fails = True
+    for verb in (learn.step, learn.evaluate):
+        with pytest.raises(ArithmeticError): verb()
+    learn.model.fails = False
+    learn.step(2)
+    learn.restore(snap)
+    learn.train(), like.train()
+    assert same(like, learn)
+
+
+class Shuffles(torch.utils.data.Sampler):
+    "A sampler with a generator of its own."
+    def __init__(self, generator): self.generator_of_mine = generator
+    def __len__(self): return 64
+    def __iter__(self):
+        order = list(range(64))
+        self.generator_of_mine.shuffle(order)
+        return iter([int(o) for o in order])
+
+
+@pytest.mark.parametrize("kind", ["random.Random", "np.random.RandomState", "np.random.default_rng"])
+def test_samplers_with_a_generator_of_their_own(kind):
+    "The order of an epoch is the same when it is asked for again."
+    import random
+    generator = {"random.Random": random.Random, "np.random.RandomState": np.random.RandomState, "np.random.default_rng": np.random.default_rng}[kind]
+    def loaded(): return make(train_dataset=torch.utils.data.DataLoader(TensorDataset(X, Y), batch_size=8, sampler=Shuffles(generator(0))))
+    like, learn = loaded(), loaded()
+    like.train()
+    learn.step(3)
+    snap = learn.snapshot()
+    learn.step(12)
+    learn.restore(snap)
+    learn.train()
+    assert same(like, learn)

@@ -4,9 +4,10 @@
 
 # %% ../nbs/11_data.ipynb #e694ad9a
 from __future__ import annotations
-import signal, threading, weakref
+import random, signal, threading, weakref
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler
 from .batches import batch_size
@@ -178,8 +179,11 @@ class _Listed:
 def _reseed(sampler, seed):
     "Give a sampler's own generator, and those of samplers within it, a seed."
     for part in (sampler, getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)):
-        generator = getattr(part, "generator", None)
-        if isinstance(generator, torch.Generator): generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+        for own in getattr(part, "__dict__", {}).values():
+            if isinstance(own, torch.Generator): own.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+            elif isinstance(own, random.Random): own.seed(seed)
+            elif isinstance(own, np.random.RandomState): own.seed(seed & 0xFFFFFFFF)
+            elif isinstance(own, np.random.Generator): own.bit_generator.state = type(own.bit_generator)(seed).state
 
 def _set_epoch(epoch, *parts):
     "Tell the epoch to whatever wants to know it."

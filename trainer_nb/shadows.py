@@ -6,6 +6,7 @@
 from __future__ import annotations
 import copy, warnings
 import torch
+from .snapshot import own_memory
 
 # %% auto #0
 __all__ = ['SMALL', 'PART', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'FullCopy']
@@ -52,8 +53,12 @@ class Shadows:
     def put_back(self):
         "The slots hold what they held, with the values that it had."
         for (held, name), tensor in zip(self.slots, self.kept): held[name] = tensor
+        there = [(slot, t) for slot, t in zip(self.slots, self.kept) if t is not None]
+        for ((held, name), t), then in zip(there, self.copies):
+            if not own_memory(t): held[name] = then.to(t.device, copy=True)   # expanded: it cannot be written into
+        whole = [(t, then) for (_, t), then in zip(there, self.copies) if own_memory(t)]
         with torch.no_grad():
-            if self.copies: torch._foreach_copy_([t for t in self.kept if t is not None], self.copies)
+            if whole: torch._foreach_copy_(*map(list, zip(*whole)))
 
 # %% ../nbs/22_shadows.ipynb #3c594cf9
 class LookingShadows(Shadows):

@@ -14,7 +14,8 @@ from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run, modules_of
 
 # %% auto #0
-__all__ = ['KEEPERS', 'Snapshot', 'named_weights', 'made_with', 'capture', 'check', 'put_back', 'restore', 'differences']
+__all__ = ['KEEPERS', 'Snapshot', 'named_weights', 'own_memory', 'made_with', 'capture', 'check', 'put_back', 'restore',
+           'differences']
 
 # %% ../nbs/21_snapshot.ipynb #79dd5a32
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,14 +99,14 @@ def _keep_model(run, tensors, values):
 
 # %% ../nbs/21_snapshot.ipynb #382fbe98
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
-def _own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))   # not expanded: each element has its own
+def own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))   # not expanded: each element has its own
 
 def _put_buffers(run, there, empty):
     "Buffers that cannot take the values they had are made anew."
     device = run.device.device if run.device is not None else "cpu"
     for n, (held, k) in _slots(run).items():
         if n in empty: held[k] = None
-        elif n in there and (held[k] is None or not _alike(held[k], there[n]) or not _own_memory(held[k])): held[k] = there[n].to(device, copy=True)
+        elif n in there and (held[k] is None or not _alike(held[k], there[n]) or not own_memory(held[k])): held[k] = there[n].to(device, copy=True)
 
 def _of_model(snapshot): return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
 
@@ -118,7 +119,7 @@ def _put_model(run, snapshot):
     here, there = dict(_named(run)), _of_model(snapshot)
     with torch.no_grad():
         for n, t in there.items():
-            if n in here and _alike(here[n], t) and _own_memory(here[n]): here[n].copy_(t)
+            if n in here and _alike(here[n], t) and own_memory(here[n]): here[n].copy_(t)
     _put_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run): p.requires_grad_(n in trainable); p.grad = None
