@@ -9,7 +9,7 @@ from trainer_nb.args import (AS_IT_IS, CHOICES, NOT_YET, OFF_IS_ON, OPTIMIZER_NA
                              TrainingArguments, resolve)
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainingArguments)}
-OWN = {"layer_groups", "transaction"}
+OWN = {"layer_groups", "ring_every", "ring_memory", "transaction"}
 OLDER = {"warmup_ratio"}
 # A value of every field that is allowed and is not the default, with what it needs beside it.
 OTHER = dict(
@@ -18,7 +18,7 @@ OTHER = dict(
     lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 1.0}, warmup_steps=0.1, warmup_ratio=0.1, optim="sgd",
     optim_args="momentum=0.9", weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0.0,
     label_smoothing_factor=0.1, bf16=True, fp16=True, full_determinism=True, seed=1, data_seed=2, use_cpu=True,
-    transaction="copy", logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
+    transaction="copy", ring_every=5, ring_memory=0.5, logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
     run_name="a run", report_to=["none"], eval_strategy="steps", eval_steps=5, eval_delay=1, eval_on_start=True,
     prediction_loss_only=True, eval_accumulation_steps=3, save_strategy="epoch", save_steps=7,
     metric_for_best_model="accuracy", greater_is_better=False, load_best_model_at_end=True, dataloader_drop_last=True,

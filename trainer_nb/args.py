@@ -132,6 +132,8 @@ class _Machine:
     data_seed: int | None = None    # the same for the order of the data; None: `seed`
     use_cpu: bool = False           # stay on the CPU even if there is an accelerator
     transaction: str = "light"      # "light": a failed step puts back buffers; "copy": weights and optimizer state too
+    ring_every: int | None = None   # steps between two snapshots to rewind to; None: so many that they cost 3 % of the time; 0: none are taken
+    ring_memory: float | None = None  # GB of host memory for these snapshots; None: a tenth of what is free
 
 # %% ../nbs/02_args.ipynb #c771fddc
 @dataclass
@@ -208,7 +210,7 @@ def check_types(args):  # a dataclass instance whose annotations are types
 BOUNDS = {  # what must hold: (test, in words, the fields)
     "at least 1": (lambda x: x >= 1, "per_device_train_batch_size per_device_eval_batch_size "
                    "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor"),
-    "0 or more": (lambda x: 0 <= x < math.inf, "learning_rate weight_decay warmup_steps max_grad_norm adam_epsilon "
+    "0 or more": (lambda x: 0 <= x < math.inf, "learning_rate weight_decay warmup_steps max_grad_norm adam_epsilon ring_every ring_memory "
                   "eval_delay logging_steps eval_steps save_steps dataloader_num_workers seed data_seed"),
     "from 0 to below 1": (lambda x: 0 <= x < 1, "label_smoothing_factor adam_beta1 adam_beta2 warmup_ratio"),
 }
@@ -396,6 +398,7 @@ class Settings(TypedDict, total=False):
     optim: str; optim_args: str | dict | None; weight_decay: float
     adam_beta1: float; adam_beta2: float; adam_epsilon: float; max_grad_norm: float; label_smoothing_factor: float
     bf16: bool; fp16: bool; full_determinism: bool; seed: int; data_seed: int | None; use_cpu: bool; transaction: str
+    ring_every: int | None; ring_memory: float | None
     logging_strategy: str; logging_steps: float; logging_first_step: bool; disable_tqdm: bool | None
     run_name: str | None; report_to: str | list[str] | None
     eval_strategy: str; eval_steps: float | None; eval_delay: float; eval_on_start: bool

@@ -14,8 +14,10 @@ from .loop import TrainOutput, go, output, status, steps, stop_after
 from .moves import Moves
 from .prepare import prepare, prepare_model
 from .progress import ProgressCallback, make_progress
+from .rewind import Rewound, Ring
 from .run import Due
 from .snapshot import Snapshot, capture
+from .timeline import Snapshots
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
@@ -131,6 +133,12 @@ class Changing:
         "Go back to a snapshot: the run goes on from there as it did then. ValueError, and nothing is changed, if it does not fit this learner."
         from trainer_nb.timeline import go_back
         in_turn(self, "restore()", lambda: go_back(self, snapshot))
+
+    def rewind(self, n: int = 1) -> Rewound:   # optimizer steps, from 1 on; 0: the present one again, where an optimizer has torn it
+        "Go back n steps, exactly. ValueError if no snapshot reaches so far, or if something was done by hand in between."
+        from trainer_nb.rewind import rewind
+        if not (self.run_state.torn and n == 0): n = whole(n)
+        return rewind(self, n, lambda _, verb, until: with_progress(self, verb, until))
 
     def reset(self):
         "A new run from the first weights, with the settings as they are now. Refused after free()."
@@ -264,7 +272,7 @@ class Learner(Training, Changing, Looking, Keeping, Moves):
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init, compute_loss_func,
                          compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics,
                          loss_func=loss_func, **settings)
-        self.snapshots = {}
+        self.snapshots, self.run_state.ring = Snapshots(), Ring()
         self.add_callback(ProgressCallback())
         announce(self, Due("event", "on_init_end"))
 

@@ -45,11 +45,13 @@ def catch_up(moves):
 
 def before_step(moves) -> bool:
     "Do all that comes before the next step; False if the run is over."
-    run = moves.run_state
+    run, ring = moves.run_state, moves.run_state.ring
     while True:
         catch_up(moves)
         if run.finished: return False
         make_ready(moves)
+        if ring is not None: ring.before_step(moves)
+        ring = None   # once for each step, before the epoch begins
         open_epoch(moves)
         if not run.due: return True   # otherwise look again: a callback may move the run
 

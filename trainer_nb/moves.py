@@ -407,6 +407,7 @@ def replace_data(moves, dataset):
     "Another training set, from the next step on."
     moves._train_dataset, moves._learns_itself = dataset, None
     if moves.run_state.feed is not None: drop_feed(moves.run_state)
+    moves.run_state.history.note("train_dataset", moves.state.global_step)
 
 def replace_optimizer(run, optimizer):
     "Another optimizer, before the first step; a schedule that was made here for the old one goes with it."

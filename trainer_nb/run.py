@@ -80,6 +80,8 @@ class Run:
     first: Any = part()                                      # Snapshot of the first weights, for reset
     versions: list = part(list)                              # shadows.versions() when it was taken
     freed: bool = part(False)                                # free() has let go of the first weights
+    ring: Any = part()                                       # rewind.Ring: the last snapshots, to go back to
+    hands: Any = part()                                      # what could be changed by hand, as the last verb left it
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
     interrupts: Interrupts = part(Interrupts)
@@ -98,9 +100,7 @@ class Run:
     later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
     brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
 
-    def start_clock(self):
-        "Time runs from here."
-        self.tick = time.perf_counter()
+    def start_clock(self): self.tick = time.perf_counter()   # time runs from here
 
     def read_clock(self) -> float:
         "Seconds of training so far."

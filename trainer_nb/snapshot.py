@@ -4,17 +4,18 @@
 
 # %% ../nbs/21_snapshot.ipynb #825d5343
 from __future__ import annotations
-import copy, platform
+import copy, platform, time
 from dataclasses import dataclass, fields
 from typing import Any, Callable
 import torch
+from .events import TrainerState
 from .models import describe
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run, modules_of
 
 # %% auto #0
-__all__ = ['KEEPERS', 'Snapshot', 'named_weights', 'own_memory', 'made_with', 'capture', 'check', 'put_back', 'restore',
+__all__ = ['KEEPERS', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made_with', 'capture', 'check', 'put_back', 'restore',
            'differences']
 
 # %% ../nbs/21_snapshot.ipynb #79dd5a32
@@ -44,16 +45,22 @@ class _Keeper:
     def __init__(self, keep: Callable, put_back: Callable, check: Callable = lambda run, snapshot: None):
         self.keep, self.put_back, self.check = keep, put_back, check
 
-def _host(t):
-    "A copy of a tensor on the host, refusing kinds that have more to them than their numbers."
-    if type(t) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer): raise TypeError(f"A {type(t).__name__} cannot be kept in a snapshot yet.")
-    return t.detach().to("cpu", copy=True)
+class Copies(dict):
+    "Copies of tensors on the host, by name; memory that is spare is used again."
+    def __init__(self, spare=()): self.spare = dict(spare)   # tensors that nobody needs any more, by name
+
+    def put(self, name, t):
+        "Copy a tensor. TypeError for a kind that has more to it than its numbers."
+        if type(t) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer): raise TypeError(f"A {type(t).__name__} cannot be kept in a snapshot yet.")
+        old = self.spare.pop(name, None)
+        fits = old is not None and old.shape == t.shape and old.dtype == t.dtype
+        self[name] = old.copy_(t.detach()) if fits else t.detach().to("cpu", copy=True)
 
 # %% ../nbs/21_snapshot.ipynb #7b13f89c
 _BUILT_IN = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
 _OF_DATA = ("dataloader", "per_device", "train_", "seed", "data_seed")   # how settings begin that decide the feed
 
-def _keep_args(run, tensors, values): values["args"] = copy.deepcopy(vars(run.args))
+def _keep_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in vars(run.args).items()}
 def _check_args(run, snapshot):
     for name in _BUILT_IN:
         then, now = snapshot.values["args"][name], getattr(run.args, name)
@@ -74,9 +81,9 @@ def named_weights(run) -> list:
     "Every parameter with its name, tied ones once."
     return [(f"{part}{n}", p) for part, module in _parts(run) for n, p in module.named_parameters()]
 
-def _named(run):
+def _named(run, weights=None):  # named_weights(run), if they are at hand
     "Every parameter and buffer with the name it has in a snapshot."
-    yield from ((f"weights/{n}", p) for n, p in named_weights(run))
+    yield from ((f"weights/{n}", p) for n, p in weights or named_weights(run))
     for part, module in _parts(run): yield from ((f"buffers/{part}{n}", b) for n, b in module.named_buffers())
 
 def _each(run): return [(f"{part}{path}", m) for part, module in _parts(run) for path, m in module.named_modules()]
@@ -92,9 +99,10 @@ def _extra(run):
     return {n: m for n, m in _each(run) if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
 
 def _keep_model(run, tensors, values):
-    tensors.update((n, _host(t)) for n, t in _named(run))
+    weights = named_weights(run)
+    for n, t in _named(run, weights): tensors.put(n, t)
     values["empty"] = _empty(run)
-    values["trainable"] = [n for n, p in named_weights(run) if p.requires_grad]
+    values["trainable"] = [n for n, p in weights if p.requires_grad]
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(run).items()}
 
 # %% ../nbs/21_snapshot.ipynb #382fbe98
@@ -135,18 +143,19 @@ def _names(run):
 
 def _loose(run):
     "Parameters that only the optimizer knows, with the names they have in a snapshot."
-    known, names = {id(p) for _, p in named_weights(run)}, _names(run)
+    weights, names = named_weights(run), _names(run)
+    known = {id(p) for _, p in weights}
     return [(names[id(p)], p) for g in run.optimizer.param_groups for p in g["params"] if id(p) not in known]
 
 def _keep_optimizer(run, tensors, values):
     if run.optimizer is None: values["optimizer"] = None; return
     names, plain, on_cpu = _names(run), {}, []
-    tensors.update((f"loose/{n}", _host(p)) for n, p in _loose(run))
+    for n, p in _loose(run): tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
         if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
         for key, v in entries.items():
             if isinstance(v, torch.Tensor):
-                tensors[f"optimizer/{names[id(p)]}/{key}"] = _host(v)
+                tensors.put(f"optimizer/{names[id(p)]}/{key}", v)
                 if v.device.type == "cpu" != p.device.type: on_cpu.append(f"{names[id(p)]}/{key}")
             else: plain[f"{names[id(p)]}/{key}"] = copy.deepcopy(v)
     groups = [{k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()} for g in run.optimizer.param_groups]
@@ -251,12 +260,19 @@ def made_with(run) -> dict:
     device = run.device.device.type if run.device is not None else "none"
     return {"torch": torch.__version__, "python": platform.python_version(), "threads": torch.get_num_threads(), "device": device, "processes": 1}
 
-def capture(run: Run) -> Snapshot:
+def _copied(value):
+    "A copy. The log is copied row by row: it is long, and what is in a row is plain."
+    if not isinstance(value, TrainerState): return copy.deepcopy(value)
+    new = copy.copy(value)
+    vars(new).update({k: [dict(row) for row in v] if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
+    return new
+
+def capture(run: Run, spare=()) -> Snapshot:  # spare: tensors of a snapshot that nobody needs any more
     "The run as a value. Call it between two steps."
-    tensors, values = {}, {"made_with": made_with(run), "run": run.history.run_id}
+    tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "events": len(run.history.events)}
     for keeper in KEEPERS.values(): keeper.keep(run, tensors, values)
-    values.update((name, copy.deepcopy(getattr(run, name))) for name in _VALUES)
-    return Snapshot(tensors, values)
+    values.update((name, _copied(getattr(run, name))) for name in _VALUES)
+    return Snapshot(dict(tensors), values)
 
 def check(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: as in put_back
     "Refuse a snapshot of another model, optimizer, schedule or precision, with a ValueError."
@@ -271,7 +287,7 @@ def put_back(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: which 
 def restore(run: Run, snapshot: Snapshot):
     "Make the run what it was; the rows of its history after that are marked as abandoned. ValueError as in put_back."
     put_back(run, snapshot)
-    for name in _VALUES: setattr(run, name, copy.deepcopy(snapshot.values[name]))
+    for name in _VALUES: setattr(run, name, _copied(snapshot.values[name]))
     run.history.abandon(snapshot.step)
 
 # %% ../nbs/21_snapshot.ipynb #43f67564
@@ -286,7 +302,7 @@ def _equal(a, b) -> bool:
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks and logs are not compared."
     def same(n): return n in a.tensors and n in b.tensors and _equal(a.tensors[n], b.tensors[n])
-    left_out = {"made_with", "run", "seconds", "callbacks"}
+    left_out = {"made_with", "run", "taken", "events", "seconds", "callbacks"}
     def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not _equal(x.get(k), y.get(k))]

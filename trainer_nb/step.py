@@ -199,8 +199,8 @@ def tear(step, error, first):  # first: as first_groups gave it, before the upda
     run.phase = "idle"
     run.torn = (f"the optimizer failed in the middle of its update after step {run.state.global_step} "
                 f"({type(error).__name__}: {error}), so some weights may be new and others old")
-    error.add_note("(in the optimizer's update: some weights may be new and others old. learn.restore(...) goes back to a snapshot, "
-                   "learn.reset() to the beginning.)")
+    error.add_note("(in the optimizer's update: some weights may be new and others old. learn.rewind(0) takes the last steps again "
+                   "from a snapshot, learn.restore(...) goes back to one, learn.reset() to the beginning.)")
 
 def begin_again(step, groups):
     "The run as before its first step."

@@ -7,7 +7,8 @@ from __future__ import annotations
 import html, numbers
 
 # %% auto #0
-__all__ = ['WIDE', 'bare', 'text', 'escaped', 'is_number', 'headings', 'text_table', 'html_table', 'thinned', 'Table', 'to_frame']
+__all__ = ['WIDE', 'bare', 'text', 'duration', 'escaped', 'is_number', 'headings', 'text_table', 'html_table', 'thinned', 'Table',
+           'to_frame']
 
 # %% ../nbs/01_tables.ipynb #8912f2f6
 def bare(value):
@@ -23,6 +24,14 @@ def text(value,            # anything; None is what is not known
     if isinstance(value, float): return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
     shown = "".join(o if o.isprintable() else " " for o in str(value)[:limit + 1])
     return shown if len(shown) <= limit else shown[:limit - 1] + "…"
+
+# %% ../nbs/01_tables.ipynb #610d3030
+def duration(seconds: float) -> str:
+    "Seconds as people say them."
+    if seconds < 9.95: return f"{seconds:.1f} s"
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours} h {m} min" if hours else f"{m} min {s} s" if m else f"{s} s"
 
 # %% ../nbs/01_tables.ipynb #cb2722e5
 def escaped(value, limit: int = 200) -> str:

@@ -4,7 +4,7 @@
 
 # %% ../nbs/31_timeline.ipynb #b9d44525
 from __future__ import annotations
-import gc
+import gc, time
 from collections import deque
 from dataclasses import MISSING, fields
 import torch
@@ -12,9 +12,10 @@ from .errors import Refused, let_go_last, nearest
 from .history import History
 from .prepare import prepare
 from .snapshot import Snapshot, check, put_back, restore
+from .tables import html_table, text_table
 
 # %% auto #0
-__all__ = ['go_back', 'fresh', 'as_given', 'again', 'first_again', 'free']
+__all__ = ['go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free']
 
 # %% ../nbs/31_timeline.ipynb #edb8ead1
 def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
@@ -31,7 +32,19 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
         run.history.close_log()
         run.history = History(parent=snapshot.values["run"])
     restore(run, snapshot)
+    if run.ring is not None: run.ring.clear()   # what it holds may be of another past
     run.history.note("restore", run.state.global_step)
+
+# %% ../nbs/31_timeline.ipynb #1b21989a
+class Snapshots(dict):
+    "Snapshots by name, shown as a table."
+    def rows(self) -> list[dict]:
+        "A row for each: its step, when it was taken, and its size."
+        return [{"name": name, "step": s.step, "epoch": s.values["state"].epoch, "taken": time.strftime("%H:%M:%S", time.localtime(s.values["taken"])),
+                 "MB": s.nbytes / 1e6} for name, s in self.items()]
+
+    def __repr__(self): return text_table(self.rows()) if self else "no snapshots"
+    def _repr_html_(self): return html_table(self.rows()) if self else "<i>no snapshots</i>"
 
 # %% ../nbs/31_timeline.ipynb #688097e6
 def fresh(run):
@@ -42,7 +55,8 @@ def fresh(run):
         if f.metadata["kind"] in ("value", "of_step"): setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
     run.start_clock()
     run.history, run.due = History(parent=run.history.run_id), deque()
-    run.optimizer = run.lr_scheduler = run.feed = run.shadows = None
+    run.optimizer = run.lr_scheduler = run.feed = run.shadows = run.hands = None
+    if run.ring is not None: run.ring.clear()
 
 def as_given(moves) -> list[str]:
     "The parts of the run that the user has made, and that a new run uses again: they have to be what they were at first."

@@ -15,8 +15,9 @@ from .seeding import generators_kept
 from .telling import tell_all
 
 # %% auto #0
-__all__ = ['elsewhere', 'refuse_inside', 'refuse_beside', 'at_work', 'owned', 'go_on', 'bring_rows', 'tell_outside', 'failed',
-           'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
+__all__ = ['elsewhere', 'refuse_inside', 'refuse_beside', 'at_work', 'owned', 'go_on', 'bring_rows', 'in_hand', 'note_hands',
+           'tell_outside', 'failed', 'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn',
+           'not_within']
 
 # %% ../nbs/28_work.ipynb #ce66a20c
 def elsewhere(run) -> bool: return run.owner is not None and run.owner[1] != threading.get_ident()   # does another thread train?
@@ -25,7 +26,8 @@ def refuse_inside(moves, verb):
     "Refuse a verb in the middle of a step, or while another thread trains."
     run = moves.run_state
     if elsewhere(run): raise Refused(f"{verb} was called while {run.owner[0]} is at work in another thread; learn.pause() ends that at the next step.")
-    if run.torn: raise Refused(f"{verb} cannot go on: {run.torn}. learn.restore(...) goes back to a snapshot, learn.reset() to the beginning.")
+    if run.torn: raise Refused(f"{verb} cannot go on: {run.torn}. learn.rewind(0) takes the last steps again from a snapshot, "
+                               "learn.restore(...) goes back to one, learn.reset() to the beginning.")
     if run.phase == "debug": raise Refused(f"{verb} has to wait: a debug step is open. Finish it with its update(), or give it up with its abort(); learn.debug_step() gives it up too, and begins anew.")
     if run.phase != "idle":
         where = "from inside a step" if run.phase == "step" else "while the learner is at work"
@@ -47,6 +49,7 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
         let_go_last()
         try:
             prepare(moves)
+            note_hands(run)
             stop_if_pressed(moves)
         except BaseException as error: failed(moves, error)
         with run.device.in_force():
@@ -54,7 +57,7 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
             try: yield run
             except BaseException as error: failed(moves, error)
             finally:
-                run.phase = "idle"
+                run.phase, run.hands = "idle", in_hand(run)
                 if rows: bring_rows(run)
         stop_if_pressed(moves)
 
@@ -80,6 +83,19 @@ def bring_rows(run):
     if run.history.path is None: return
     try: run.history.fetch()
     except RuntimeError: pass   # a device that has failed has said so already
+
+# %% ../nbs/28_work.ipynb #993ce047
+def in_hand(run) -> dict:
+    "What could be changed by hand, in a form that can be compared; empty before there is an optimizer."
+    if run.optimizer is None: return {}
+    groups = [{k: v for k, v in g.items() if isinstance(v, int | float | str | tuple)} | {"params": len(g["params"])} for g in run.optimizer.param_groups]
+    return {"weights": [p._version for p in run.params], "requires_grad": [p.requires_grad for p in run.params], "param_groups": groups}
+
+def note_hands(run):
+    "Write into the history what was changed since the last verb."
+    now = in_hand(run)
+    changed = [name for name, value in (run.hands or {}).items() if now and now[name] != value]
+    if changed: run.history.note("by hand", run.state.global_step, changed=changed)
 
 # %% ../nbs/28_work.ipynb #be668d21
 def tell_outside(moves, event, **data):
@@ -148,7 +164,10 @@ def in_turn(moves, verb, act):  # act: a function without arguments
         return None
     if not (run.torn and verb in ("restore()", "reset()")): refuse_inside(moves, verb)
     let_go_last()
-    with run.interrupts: return act()   # whole, whatever is pressed
+    with run.interrupts:   # whole, whatever is pressed
+        note_hands(run)
+        try: return act()
+        finally: run.hands = in_hand(run)
 
 def not_within(moves, verb):
     "Refuse to use the model in the middle of a step; let go of what the last error held."

@@ -1,0 +1,216 @@
+"Back to any step, exactly: the ring of snapshots, what is replayed, and what stands in the way."
+import numpy as np
+import pytest
+import torch
+
+from toys import Augmented, Bomb, Boom, accuracy, finish, hard_learner, told, unequal
+from trainer_nb import TrainerCallback, differences
+from trainer_nb.errors import Refused
+
+LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
+
+
+def stood_at(step, **given):
+    "The snapshot of an undisturbed run at a step."
+    learn = hard_learner(**LONG, **given)
+    if step: learn.step(step)
+    return learn.snapshot()
+
+
+@pytest.mark.parametrize("every", [1, 4, None])
+def test_from_every_step_to_every_earlier_one(every):
+    "Byte for byte what it was there, and the run ends as one that never went further."
+    was = [stood_at(step) for step in range(13)]
+    want = finish(hard_learner(**LONG))
+    for start in (1, 5, 8, 12):
+        for back in range(1, start + 1):
+            learn = hard_learner(ring_every=every, **LONG)
+            learn.step(start)
+            out = learn.rewind(back)
+            found = set(differences(was[start - back], learn.snapshot())) - {"args"}
+            assert found <= ({"begun"} if start == back else set()), (start, back, found)
+            assert out.step == start - back == learn.state.global_step and not out.different
+            if every: assert out.replayed < every
+            assert learn.history.column("step")[learn.history.column("abandoned") == 0].tolist() == [*range(1, start - back + 1)]
+        assert unequal(finish(learn), want, ignore=("args",)) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_again_and_again(workers):
+    "Rewinds and steps in any order, with evaluations on the way; then to the end."
+    settings = LONG | dict(dataloader_num_workers=workers, dataloader_persistent_workers=workers > 0, eval_dataset=Augmented(9), compute_metrics=accuracy,
+                           eval_strategy="steps", eval_steps=5)
+    want = finish(hard_learner(**settings))
+    learn, rng = hard_learner(ring_every=3, **settings), np.random.default_rng(workers)
+    for _ in range(12):
+        learn.step(int(rng.integers(1, 5)))
+        if learn.state.global_step > 2: learn.rewind(int(rng.integers(1, min(learn.state.global_step, 9))))
+    assert unequal(finish(learn), want, ignore=("args",)) == []
+    assert "rewind" in {e["kind"] for e in learn.history.events}
+
+
+def test_from_the_end():
+    "A finished run is not finished any more."
+    learn = hard_learner(ring_every=5, **LONG)
+    want = finish(learn)
+    learn.rewind(7)
+    assert learn.state.global_step == 23 and not learn.run_state.finished
+    assert unequal(finish(learn), want) == []
+
+
+@pytest.mark.parametrize("act", [lambda l: l.set(lr=0.005), lambda l: l.freeze("inner"), lambda l: l.set(per_device_train_batch_size=2),
+                                 lambda l: l.model.outer.bias.detach().zero_()],
+                         ids=["set", "freeze", "batch size", "by hand"])
+def test_acts_are_not_replayed(act):
+    "What was done between two steps is in the snapshot that the next step begins with."
+    learn = hard_learner(ring_every=50, **LONG)
+    learn.step(6); act(learn); learn.step(3)
+    was = learn.snapshot()
+    learn.step(6)
+    out = learn.rewind(6)
+    assert differences(was, learn.snapshot()) == [] and out.replayed == 3
+    learn.rewind(5)   # before it: from the beginning
+    assert learn.state.global_step == 4
+    assert differences(stood_at(4, ring_every=50), learn.snapshot()) == []
+
+
+def test_what_was_done_by_hand_is_written_down():
+    learn = hard_learner(**LONG)
+    learn.step(2)
+    with torch.no_grad(): learn.model.outer.bias.zero_()
+    learn.model.inner.bias.requires_grad_(False)
+    learn.step()
+    learn.optimizer.param_groups[0]["weight_decay"] = 0.3
+    learn.step()
+    learn.evaluate(Augmented(6)), learn.set(lr=0.01), learn.step()
+    noted = [(e["step"], e["data"]["changed"]) for e in learn.history.events if e["kind"] == "by hand"]
+    assert noted == [(2, ["weights", "requires_grad"]), (3, ["param_groups"])]
+
+
+def test_undisturbed_runs_note_nothing_by_hand(tmp_path):
+    "Verbs, failed steps, debug steps and snapshots are not taken for it."
+    learn = hard_learner(hook=Bomb("backward", 8), eval_dataset=Augmented(6), **LONG)
+    learn.step(2)
+    with pytest.raises(Boom): learn.step()
+    learn.step(); learn.evaluate(); snap = learn.snapshot(); learn.set(lr=0.01); learn.step(); learn.freeze("inner"); learn.unfreeze("inner"); learn.restore(snap)
+    debug = learn.debug_step()
+    for _ in range(3): debug.forward(); debug.backward()
+    debug.update()
+    learn.step(2); learn.rewind(1); learn.step(2); learn.reset(); learn.step(2); learn.train(); learn.save_model(tmp_path)
+    assert [e for e in learn.history.events if e["kind"] == "by hand"] == []
+
+
+def test_how_far_is_said():
+    "What stands in the way, and what to do."
+    learn = hard_learner(ring_every=0, **LONG)
+    learn.step(5)
+    with pytest.raises(ValueError, match=r"rewind\(6\) would go back behind the beginning: the run has done 5 steps"): learn.rewind(6)
+    learn.set(lr=0.001); learn.step(4)
+    with pytest.raises(ValueError, match="step 7: ring_every=0 keeps no snapshots"): learn.rewind(2)
+    small = hard_learner(ring_memory=1e-6, **LONG)
+    small.step(3); small.set(lr=0.001); small.step(3)
+    with pytest.raises(ValueError, match="more than ring_memory allows"): small.rewind(2)
+    for n in (0, -1, 2.5, "3", True):
+        with pytest.raises((TypeError, ValueError), match="whole number|from 1 on"): learn.rewind(n)
+
+
+def test_named_snapshots_are_places_to_begin():
+    learn = hard_learner(ring_every=0, **LONG)
+    learn.step(4); learn.set(lr=0.002); learn.snapshot("four"); learn.step(6)
+    was = learn.snapshot("ten")
+    learn.step(2)
+    assert learn.rewind(2).replayed == 0 and differences(was, learn.snapshot()) == []
+    assert learn.rewind(4).replayed == 2
+    learn.step(8)
+    learn.rewind(3)                  # "ten" is of an abandoned future, though as good as any: it is not used
+    assert learn.state.global_step == 11
+    assert "four" in repr(learn.snapshots) and "<table" in learn.snapshots._repr_html_() and repr(hard_learner().snapshots) == "no snapshots"
+
+
+def test_memory_is_bounded_and_used_again():
+    learn = hard_learner(ring_every=1, **LONG)
+    learn.step()
+    size = learn.snapshot().nbytes
+    learn = hard_learner(ring_every=1, ring_memory=3.5 * size / 1e9, **LONG)
+    learn.step(3)
+    there = [t.data_ptr() for t in learn.run_state.ring.kept[0].tensors.values()]
+    learn.step(8)
+    ring = learn.run_state.ring
+    assert len(ring.kept) == 3 and [s.step for s in ring.kept] == [8, 9, 10]
+    assert set(there) & {t.data_ptr() for s in ring.kept for t in s.tensors.values()}
+    assert learn.rewind(3).replayed == 0
+    assert learn.rewind(5).replayed == 3   # the ring does not reach so far, the first weights do
+
+
+def test_the_ring_costs_its_share():
+    "The spacing follows from what a copy takes and what a step takes."
+    learn = hard_learner(num_train_epochs=40)
+    learn.train()
+    ring = learn.run_state.ring
+    assert 1 < ring.every < 120 and 1 < len(ring.kept) <= 100 and "snapshots of steps" in repr(ring)
+
+
+def test_losses_that_are_not_the_same_are_told():
+    "A data set with a generator of its own."
+    class Own(Augmented):
+        rng = np.random.default_rng(0)
+        def __getitem__(self, i): return super().__getitem__(i) | {"x": torch.from_numpy(self.rng.normal(size=4).astype(np.float32))}
+    learn = hard_learner(train_dataset=Own(), ring_every=50, **LONG)
+    learn.step(8)
+    with pytest.warns(UserWarning, match="The loss of step 1 is not what it was.*decides about it"): out = learn.rewind(2)
+    assert out.different[0] == 1 and "step 1 was not the same" in repr(out)
+
+
+def test_a_torn_run_is_put_right():
+    "By replay from the last snapshot."
+    class Fails(torch.optim.SGD):
+        fails = False
+        @torch.no_grad()
+        def step(self, closure=None):
+            if not self.fails: return super().step()
+            next(p for p in self.param_groups[0]["params"] if p.grad is not None).add_(1.0)
+            raise Boom("half of an update")
+    def make(): return hard_learner(optimizer_cls_and_kwargs=(Fails, {"lr": 0.01, "momentum": 0.9}), ring_every=4, **LONG)
+    want = finish(make())
+    learn = make()
+    learn.step(6)
+    learn.optimizer.fails = True
+    with pytest.raises(Boom): learn.step()
+    with pytest.raises(Refused, match=r"learn.rewind\(0\)"): learn.step()
+    learn.optimizer.fails = False
+    assert learn.rewind(0).replayed == 2 and learn.state.global_step == 6
+    assert unequal(finish(learn), want) == []
+
+
+def test_refused_at_work():
+    class Rewinds(TrainerCallback):
+        def on_step_end(self, args, state, control, learner, **kwargs):
+            if state.global_step == 3: learner.rewind(1)
+    learn = hard_learner(callbacks=[Rewinds()], **LONG)
+    with pytest.raises(Refused, match=r"rewind\(\) was called while"): learn.train()
+
+
+def test_callbacks_hear_of_replayed_steps():
+    "A callback that takes part in the steps has to; it is the same run again."
+    ear = told()
+    learn = hard_learner(callbacks=[ear], ring_every=4, **LONG)
+    learn.step(7)
+    ear.heard.clear()
+    learn.rewind(1)
+    assert [step for event, step in ear.heard if event == "on_step_end"] == [5, 6]
+
+
+def test_an_interrupt_within_the_replay():
+    "The run stands at one of the steps on the way, and goes on from there."
+    want = finish(hard_learner(**LONG))
+    class Pauses(TrainerCallback):
+        on = False
+        def on_step_end(self, args, state, control, learner, **kwargs):
+            if self.on and state.global_step == 6: learner.pause()
+    pauses = Pauses()
+    learn = hard_learner(callbacks=[pauses], ring_every=50, **LONG)
+    learn.step(12)
+    pauses.on = True
+    assert learn.rewind(2).step == 6
+    pauses.on = False
+    assert unequal(finish(learn), want, ignore=("args",)) == []
