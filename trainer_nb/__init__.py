@@ -4,6 +4,7 @@ __version__ = "0.1.0"
 
 from .args import TrainingArguments
 from .batches import DataCollatorWithPadding, default_data_collator
+from .branch import compare
 from .errors import Paused, Refused
 from .evaluate import EvalPrediction, PredictionOutput
 from .events import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
@@ -15,4 +16,4 @@ from .snapshot import Snapshot, differences
 
 __all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
            "Record", "Records", "Refused", "Snapshot", "TrainOutput", "TrainerCallback", "TrainerControl", "TrainerState",
-           "TrainingArguments", "default_data_collator", "differences", "set_seed"]
+           "TrainingArguments", "compare", "default_data_collator", "differences", "set_seed"]

@@ -10,6 +10,7 @@ from .agenda import announce, say
 from .args import Settings, TrainingArguments
 from .errors import Refused, let_go_last
 from .history import Records
+from .journal import Journal
 from .loop import TrainOutput, go, output, status, steps, stop_after
 from .moves import Moves
 from .prepare import prepare, prepare_model
@@ -140,6 +141,14 @@ class Changing:
         if not (self.run_state.torn and n == 0): n = whole(n)
         return rewind(self, n, lambda _, verb, until: with_progress(self, verb, until))
 
+    def branch(self, **changes):   # settings, of those that a Learner takes
+        """A second learner that goes on from here: the same data order and random numbers, its own copy of the weights, and the changes made.
+        Refused in the middle of a step, or with an optimizer that was given; TypeError or ValueError for changes that cannot be made."""
+        from trainer_nb.branch import branch
+        refuse_inside(self, "branch()")
+        let_go_last()
+        with self.run_state.interrupts: return branch(self, changes)
+
     def reset(self):
         "A new run from the first weights, with the settings as they are now. Refused after free()."
         from trainer_nb.timeline import first_again
@@ -241,6 +250,11 @@ class Keeping:
     def is_local_process_zero(self) -> bool:
         "Whether this process is the first on its machine."
         return self.state.is_local_process_zero
+
+    @property
+    def journal(self) -> Journal:
+        "What was done to the run besides training it, by verbs and by hand."
+        return Journal.of(self.history)
 
     @property
     def accelerator(self):
