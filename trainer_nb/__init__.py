@@ -4,7 +4,6 @@ __version__ = "0.1.0"
 
 from .args import TrainingArguments
 from .batches import DataCollatorWithPadding, default_data_collator
-from .branch import compare
 from .errors import Paused, Refused
 from .evaluate import EvalPrediction, PredictionOutput
 from .events import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
@@ -13,6 +12,13 @@ from .learner import Learner
 from .loop import TrainOutput
 from .seeding import set_seed
 from .snapshot import Snapshot, differences
+
+
+def compare(learn, other):
+    "The losses of two learners side by side: see trainer_nb.branch.compare, which is imported when it is needed."
+    from .branch import compare
+    return compare(learn, other)
+
 
 __all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
            "Record", "Records", "Refused", "Snapshot", "TrainOutput", "TrainerCallback", "TrainerControl", "TrainerState",

@@ -8,7 +8,7 @@ import copy, os, warnings
 import numpy as np
 import torch
 from .args import resolve
-from .errors import Refused, nearest
+from .errors import Refused
 from .events import CallbackHandler
 from .history import History, keep
 from .prepare import prepare

@@ -10,15 +10,12 @@ from .agenda import announce, say
 from .args import Settings, TrainingArguments
 from .errors import Refused, let_go_last
 from .history import Records
-from .journal import Journal
 from .loop import TrainOutput, go, output, status, steps, stop_after
 from .moves import Moves
 from .prepare import prepare, prepare_model
 from .progress import ProgressCallback, make_progress
-from .rewind import Rewound, Ring
 from .run import Due
 from .snapshot import Snapshot, capture
-from .timeline import Snapshots
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
@@ -135,8 +132,8 @@ class Changing:
         from trainer_nb.timeline import go_back
         in_turn(self, "restore()", lambda: go_back(self, snapshot))
 
-    def rewind(self, n: int = 1) -> Rewound:   # optimizer steps, from 1 on; 0: the present one again, where an optimizer has torn it
-        "Go back n steps, exactly. ValueError if no snapshot reaches so far, or if something was done by hand in between."
+    def rewind(self, n: int = 1):   # optimizer steps, from 1 on; 0: the present one again, where an optimizer has torn it
+        "Go back n steps, exactly; returns how (step, replayed, seconds, different). ValueError if no snapshot reaches so far, or if something was done by hand in between."
         from trainer_nb.rewind import rewind
         if not (self.run_state.torn and n == 0): n = whole(n)
         return rewind(self, n, lambda _, verb, until: with_progress(self, verb, until))
@@ -252,8 +249,9 @@ class Keeping:
         return self.state.is_local_process_zero
 
     @property
-    def journal(self) -> Journal:
-        "What was done to the run besides training it, by verbs and by hand."
+    def journal(self):
+        "What was done to the run besides training it, by verbs and by hand: a table."
+        from trainer_nb.journal import Journal
         return Journal.of(self.history)
 
     @property
@@ -286,6 +284,8 @@ class Learner(Training, Changing, Looking, Keeping, Moves):
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init, compute_loss_func,
                          compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics,
                          loss_func=loss_func, **settings)
+        from trainer_nb.rewind import Ring
+        from trainer_nb.timeline import Snapshots
         self.snapshots, self.run_state.ring = Snapshots(), Ring()
         self.add_callback(ProgressCallback())
         announce(self, Due("event", "on_init_end"))

@@ -22,7 +22,7 @@ __all__ = ['ACTS', 'MOST', 'free_memory', 'size_of', 'Ring', 'base_for', 'acts_a
 ACTS = ("set", "freeze", "unfreeze", "restore", "reset", "train_dataset", "by hand")   # events of a history that no step brings about
 
 # %% ../nbs/32_rewind.ipynb #2913caa1
-MOST = 100   # snapshots in a ring
+MOST = 50   # snapshots in a ring
 
 def free_memory() -> float:
     "Bytes of host memory that nobody uses; 8 GB where the system does not say."
@@ -37,7 +37,8 @@ def size_of(run) -> int:
 # %% ../nbs/32_rewind.ipynb #2b291cca
 class Ring:
     "The last snapshots of a run, the oldest first, spaced so that they cost little."
-    share = 0.01   # of the time; as much again is lost, because a copy pushes other things out of the caches
+    share = 0.01     # of the time; as much again may be lost, because a copy pushes other things out of the caches
+    beside = 0.0005  # seconds that a snapshot takes besides, in what comes after it
 
     def __init__(self): self.kept, self.budget = deque(), None; self.clear()
 
@@ -74,7 +75,7 @@ class Ring:
         if self.clock is not None and now[1] > self.clock[1]: self.pace.append((now[0] - self.clock[0]) / (now[1] - self.clock[1]))
         self.clock = now
         if not self.pace or not min(self.pace): return 10
-        return max(1, math.ceil(cost / (self.share * min(self.pace))))
+        return max(1, math.ceil((cost + self.beside) / (self.share * min(self.pace))))
 
     def slots(self, run) -> int:
         "So many snapshots have room."
