@@ -1,10 +1,10 @@
-import json, math, os, subprocess, sys, textwrap, threading, time, tracemalloc, warnings
+import json, math, os, random, subprocess, sys, textwrap, threading, time, tracemalloc, warnings
 from pathlib import Path
 import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from trainer_nb.history import RESERVED, History, Record, Records, read
+from trainer_nb.history import RESERVED, History, Place, Record, Records, is_past, read
 from trainer_nb.rows import COLUMNS, Pending
 from trainer_nb.runlog import WRITER, LogFile, strict
 
@@ -62,7 +62,7 @@ def test_nothing_is_fetched_until_asked_and_then_once():
     h = History()
     with Transfers() as t:
         for i in range(1, 1001): h.append(i, i / 10, torch.tensor(1e-3), 32, i * 0.02, torch.tensor(1.0 / i), torch.tensor(2.0))
-        h[3], h[5:9], len(h), h.mark(), h[3].step, h[3].seconds, h[3].samples_per_second, h[-1].epoch
+        h[3], h[5:9], len(h), h.place(), h[3].step, h[3].seconds, h[3].samples_per_second, h[-1].epoch
         h.note("set", 4, lr=0.1)
         assert t.seen == []
         h[3].loss
@@ -197,9 +197,11 @@ def test_hostile_metric_names():
 
 def test_frame():
     pd = pytest.importorskip("pandas")
-    h = fill(History(), 4)
+    h = fill(History(), 2)
     h.note("evaluate", 2, acc=0.5)
-    h.abandon(2)
+    place = h.place()
+    fill(h, 2, start=3)
+    h.abandon(place)
     fill(h, 1, start=3, loss=lambda i: 9.0)
     f = h.frame()
     assert f.step.tolist() == [1, 2, 3] and f.loss.tolist() == [1, 0.5, 9] and f.acc[1] == 0.5 and "abandoned" not in f
@@ -216,7 +218,7 @@ def test_frame_without_pandas(monkeypatch):
 
 def test_mean_loss():
     h = fill(History(), 10, loss=float)
-    place = h.mark()
+    place = len(h)
     fill(h, 10, start=11, loss=lambda i: torch.tensor(float(i)))
     assert h.mean_loss() == 10.5 and h.mean_loss(place) == 15.5 and h.mean_loss(0, place) == 5.5 and math.isnan(h.mean_loss(20))
     h.append(21, 2.1, 1e-3, 32, 1.0)
@@ -232,20 +234,48 @@ def test_mean_loss():
 # ---- events
 
 def test_abandon():
-    h = fill(History(), 6)
-    h.note("evaluate", 4, acc=0.1); h.note("evaluate", 6, acc=0.2)
-    h.abandon(4)
-    assert h.column("abandoned").tolist() == [0, 0, 0, 0, 1, 1] and [o["abandoned"] for o in h.events] == [False, True]
+    h = fill(History(), 4)
+    beginning = History().place()
+    h.note("evaluate", 4, acc=0.1)
+    four = h.place()
     fill(h, 2, start=5)
-    h.note("evaluate", 6, acc=0.9)
+    h.note("evaluate", 6, acc=0.2)
+    h.abandon(four)
+    assert h.column("abandoned").tolist() == [0, 0, 0, 0, 1, 1] and [o["abandoned"] for o in h.events] == [False, True]
+    fill(h, 1, start=5)
     h.note("evaluate", 4, late=1)
+    five = h.place()
+    fill(h, 1, start=6)
+    h.note("evaluate", 6, acc=0.9)
     assert [o.metrics for o in h] == [{}, {}, {}, {"acc": 0.1, "late": 1}, {}, {"acc": 0.2}, {}, {"acc": 0.9}]
-    h.abandon(5)
+    h.abandon(five)
     assert h.column("abandoned").tolist() == [0, 0, 0, 0, 1, 1, 0, 1]
     assert list(h.evaluations()) == [{"step": 4, "acc": 0.1}, {"step": 4, "late": 1}] and len(h.evaluations(all=True)) == 4
     assert "abandoned" in repr(h[:]) and "abandoned" not in repr(h[:3])
-    h.abandon(0)
+    h.abandon(beginning)
     assert h.column("abandoned").all() and math.isnan(h.mean_loss())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_going_back_and_forth_between_places(tmp_path, seed):
+    "Against a model that knows no flags: what counts at a place is the path that led to it."
+    draw, h = random.Random(seed), History()
+    h.open_log(tmp_path)
+    path, places = [], [(h.place(), [])]               # path: what counts now, in order; places: with the path that led there
+    for _ in range(60):
+        what = draw.choice(["row", "row", "event", "place", "back"])
+        if what == "row": path = [*path, ("row", len(h))]; fill(h, 1, start=draw.randint(1, 9), loss=lambda i: torch.tensor(1.0))
+        elif what == "event": path = [*path, ("event", len(h.events))]; h.note("evaluate", 3, acc=0.5)
+        elif what == "place": places.append((h.place(), path))
+        else:
+            place, path = draw.choice(places)
+            h.abandon(place)
+            assert is_past(h, place)
+        assert [o.index for o in h if not o.abandoned] == [i for kind, i in path if kind == "row"]
+        assert [i for i, e in enumerate(h.events) if not e["abandoned"]] == [i for kind, i in path if kind == "event"]
+        for place, then in places: assert is_past(h, place) == (path[:len(then)] == then)
+    h.flush()
+    same(h, read(h.path))
 
 
 def test_events_hold_no_tensors():
@@ -264,10 +294,10 @@ def test_round_trip(tmp_path):
     h.open_log(tmp_path)
     fill(h, 100, loss=lambda i: torch.tensor([math.nan, math.inf, -math.inf, 0.1][i % 4]), norm=lambda i: [None, math.nan, 1e-300][i % 3])
     h.note("evaluate", 90, **{o: v for o, v in zip(HOSTILE, [math.nan, math.inf, "NaN", "\\Infinity", "-Infinity", None, True, 2**60, -0.0, [1, [2]], {"é\udc80": 1}, 1e308, ""])})
-    h.abandon(95)
+    h.abandon(Place(95, 1, 0))
     fill(h, 3000, start=96)
     h.note("exception", 3000, error="<b>\x00", where=Path("x"), value=torch.tensor(2.0))
-    h.abandon(3050)
+    h.abandon(Place(3055, 3, 1))
     h.flush()
     same(h, read(h.path))
     h.close_log()
@@ -294,7 +324,7 @@ def test_late_close_and_open_again(tmp_path):
     first = h.open_log(tmp_path, name="late")
     assert h.open_log(tmp_path) == first
     h.close_log()
-    fill(h, 10, start=5001); h.abandon(5005); h.note("log", 5005)
+    fill(h, 10, start=5001); h.abandon(Place(5005, 1, 0)); h.note("log", 5005)
     h.open_log(tmp_path)
     h.close_log()
     same(h, read(tmp_path))
@@ -357,7 +387,7 @@ def test_truncated_at_every_byte(tmp_path):
     same(read(path), h)
 
 
-@pytest.mark.parametrize("bad", [b"nonsense\n", b"[]\n", b"{}\n", b'{"kind":"rows","first":0,"step":[1]}\n', b'{"kind":"log","step":NaN}\n', b'{"kind":"log","step":1,"time":1,"rows":"x","data":{}}\n', b'{"kind":"abandon","after":1,"time":1,"rows":0.5,"events":0}\n', b'{"kind":"log","step":1,"time":1,"rows":0,"data":3}\n', b"\xff\xfe\n", b"[" * 5000 + b"\n",
+@pytest.mark.parametrize("bad", [b"nonsense\n", b"[]\n", b"{}\n", b'{"kind":"rows","first":0,"step":[1]}\n', b'{"kind":"log","step":NaN}\n', b'{"kind":"log","step":1,"time":1,"rows":"x","data":{}}\n', b'{"kind":"abandon","to":[0,0,0],"time":1,"rows":0.5,"events":0}\n', b'{"kind":"abandon","to":[1,0,0],"time":1,"rows":0,"events":0}\n', b'{"kind":"abandon","to":[0,0,1],"time":1,"rows":0,"events":0}\n', b'{"kind":"abandon","to":[0,0],"time":1,"rows":0,"events":0}\n', b'{"kind":"log","step":1,"time":1,"rows":0,"data":3}\n', b"\xff\xfe\n", b"[" * 5000 + b"\n",
     b'{"kind":"rows","first":0,"step":[1],"epoch":[1],"loss":[1,2],"learning_rate":[1],"grad_norm":[1],"samples":[1],"seconds":[1]}\n',
     b'{"kind":"rows","first":7,"step":[],"epoch":[],"loss":[],"learning_rate":[],"grad_norm":[],"samples":[],"seconds":[]}\n',
     b'{"kind":"rows","first":0,"step":["x"],"epoch":[1],"loss":[1],"learning_rate":[1],"grad_norm":[1],"samples":[1],"seconds":[1]}\n'])
@@ -370,7 +400,7 @@ def test_damage_in_the_middle_names_file_and_line(tmp_path, bad):
 def test_headers(tmp_path):
     h, path, lines = written(tmp_path)
     head = json.loads(lines[0])
-    for change, said in [({"schema": 2}, "install a newer"), ({"run": "../../x"}, "Line 1 .*damaged"), ({"kind": "log"}, "Line 1 .*damaged"), ({"started": None}, "Line 1")]:
+    for change, said in [({"schema": 3}, "install a newer"), ({"run": "../../x"}, "Line 1 .*damaged"), ({"kind": "log"}, "Line 1 .*damaged"), ({"started": None}, "Line 1")]:
         path.write_text(json.dumps(head | change) + "\n")
         with pytest.raises(ValueError, match=said): read(path)
     with pytest.raises(FileNotFoundError, match="output_dir"): read(tmp_path / "nowhere")

@@ -66,7 +66,7 @@ def test_a_part_is_a_copy():
 
 def test_left_behind():
     rows = filled(6)
-    abandon(rows, 4, 6)
+    abandon(rows, column(rows, "step") > 4)
     rows.append(5, 0.5, 1e-3, 32, 1.0, 50.0)
     assert column(rows, "abandoned").tolist() == [0, 0, 0, 0, 1, 1, 0] and mean_loss(rows) == (1 + 2 + 3 + 4 + 50) / 5
     assert last_of(rows, 5, 7) == 6 and last_of(rows, 5, 6) == 4 and last_of(rows, 9, 7) is None

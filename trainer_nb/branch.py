@@ -72,7 +72,7 @@ def branch(moves, changes: dict):
     if args.output_dir is not None: args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
     taken = capture(run)
     prepare(new)
-    restore(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id}))
+    restore(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id, "place": new.run_state.history.place()}))
     if later: change(new, later)
     for one, other in ((run, new.run_state), (new.run_state, run)):
         one.history.note("branch", one.state.global_step, run=other.history.run_id, changes={k: str(v) for k, v in changes.items()})

@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit, math, operator, os, secrets, time, warnings, weakref
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 import numpy as np
 from .rows import COLUMNS, LATE, PACK, Rows, abandon, column, extend, last_of, mean_loss, part, rates, to_lists
 from .runlog import LogFile, begin, checked_id, find_log, log_path, plain, read_lines, unstrict
@@ -14,9 +15,9 @@ from .tables import Table, text, thinned, to_frame
 
 # %% auto #0
 __all__ = ['HISTORIES', 'FIELDS', 'TIMINGS', 'RESERVED', 'History', 'watch_forks', 'value', 'Record', 'beside', 'cells',
-           'Records', 'pick', 'about', 'send', 'note', 'keep', 'leave_behind', 'mark', 'Evaluations', 'evaluations',
-           'frame', 'rows_line', 'missing', 'open_log', 'held', 'give_up', 'flush', 'close_log', 'from_head', 'take',
-           'settle', 'read']
+           'Records', 'pick', 'about', 'send', 'note', 'keep', 'Place', 'gone_at', 'is_past', 'leave_behind', 'mark',
+           'Evaluations', 'evaluations', 'frame', 'rows_line', 'missing', 'open_log', 'held', 'give_up', 'flush',
+           'close_log', 'from_head', 'take', 'checked_place', 'settle', 'read']
 
 # %% ../nbs/06_history.ipynb #c4bea7d9
 class History:
@@ -37,7 +38,7 @@ class History:
     def __getitem__(self, i): return pick(self, i)
     def __repr__(self): return about(self)
     def _repr_html_(self): return Records(thinned(self))._repr_html_()
-    def mark(self) -> int: return len(self)   # the place where it stands: `mean_loss(mark)` is the mean since
+    def place(self) -> Place: return Place(len(self), len(self.events), len(self.abandons))   # where it stands, to come back to
 
     def append(self, step: int, epoch: float, learning_rate,   # a number, or a tensor with one
                samples: int, seconds: float,                   # of this step; on the loop's own clock, which stands still between verbs
@@ -63,9 +64,9 @@ class History:
     def note(self, kind: str, step: int, /, **data) -> dict:
         "Note an event with its data, which becomes plain values."
         return note(self, kind, step, data)
-    def abandon(self, after_step: int):
-        "Mark the rows and events after a step as left behind; what is appended now follows that step."
-        leave_behind(self, after_step)
+    def abandon(self, place: Place):  # from place()
+        "Mark what came after a place as left behind; what is appended now follows that place."
+        leave_behind(self, place)
     def evaluations(self, all: bool = False) -> Evaluations:  # all: those that were left behind too
         "Every evaluation that was noted."
         return evaluations(self, all)
@@ -203,18 +204,44 @@ def keep(history, event: dict):
         if row is not None: history.metrics.setdefault(row, {}).update(event["data"])
 
 # %% ../nbs/06_history.ipynb #3a58750f
-def leave_behind(history, after_step: int):
-    "Mark the rows and events after a step as left behind."
-    mark(history, dict(kind="abandon", after=int(after_step), rows=len(history), events=len(history.events), time=time.time()))
+class Place(NamedTuple):
+    "How much a history has of each kind."
+    rows: int
+    events: int
+    abandons: int   # how often it has gone back
+
+def gone_at(history, place: Place) -> list:  # two arrays of flags, for rows and for events
+    "What had been left behind when a history stood at a place."
+    way = [place]   # from here, by the places that were gone back to
+    while way[-1].abandons: way.append(Place(*history.abandons[way[-1].abandons - 1]["to"]))
+    gone = [np.zeros(n, bool) for n in way.pop()[:2]]
+    for at in reversed(way):
+        line = history.abandons[at.abandons - 1]
+        gone = [np.r_[g, np.ones(line[kind] - len(g), bool), np.zeros(n - line[kind], bool)] for g, kind, n in zip(gone, ("rows", "events"), at)]
+    return gone
+
+def is_past(history, place: Place) -> bool:
+    "Whether a place lies in the past that counts: what counted there is the beginning of what counts now."
+    now = history.place()
+    if any(then > here for then, here in zip(place, now)): return False
+    count = [[np.flatnonzero(~gone) for gone in gone_at(history, at)] for at in (place, now)]
+    return all(np.array_equal(then, here[:len(then)]) for then, here in zip(*count))
+
+# %% ../nbs/06_history.ipynb #0a79daf8
+def leave_behind(history, place: Place):
+    "Go back to a place."
+    try: history.fetch()
+    except RuntimeError: pass   # a device that has failed says so elsewhere
+    history.abandons.append(dict(kind="abandon", to=list(place), rows=len(history), events=len(history.events), time=time.time()))
+    mark(history)
     send(history)
 
-def mark(history, line: dict):
-    "Mark what a line of the kind `abandon` says."
+def mark(history):
+    "Mark rows and events as counting or not."
     with history.rows.lock:
-        history.abandons.append(line)
-        abandon(history.rows, line["after"], line["rows"])
-        for event in history.events[:line["events"]]:
-            if event["step"] > line["after"]: event["abandoned"] = True
+        rows, events = gone_at(history, history.place())
+        abandon(history.rows, rows)
+        for event, gone in zip(history.events, events): event["abandoned"] = bool(gone)
 
 # %% ../nbs/06_history.ipynb #8421eaa2
 class Evaluations(Table):
@@ -323,17 +350,23 @@ def take(history, line: dict):
     if line["kind"] == "rows":
         if (known := len(history) - line["first"]) < 0: raise ValueError(f"the rows {len(history)} to {line['first']} are missing")
         return extend(history.rows, line, skip=known)
-    counts = ("after", "rows", "events") if line["kind"] == "abandon" else ("step", "rows")
+    counts = ("rows", "events") if line["kind"] == "abandon" else ("step", "rows")
     event = dict(kind=str(line["kind"]), time=float(line["time"])) | {o: operator.index(line[o]) for o in counts}
-    if line["kind"] == "abandon": history.abandons.append(event)
+    if line["kind"] == "abandon": history.abandons.append(event | dict(to=checked_place(line["to"], event, len(history.abandons))))
     else: history.events.append(event | dict(data=unstrict(dict(line["data"])), abandoned=False))
+
+def checked_place(to, line, abandons) -> list:  # line: how many rows and events there were
+    "A place that somebody can have gone back to from there."
+    to = [operator.index(n) for n in to]
+    if len(to) != 3 or not all(0 <= n <= most for n, most in zip(to, (line["rows"], line["events"], abandons))): raise ValueError(f"nobody can go back to {to} from there")
+    return to
 
 # %% ../nbs/06_history.ipynb #6b4cf634
 def settle(history):
     "Put evaluations in their places, and mark what was left behind."
-    events, abandons, history.events, history.abandons = history.events, history.abandons, [], []
+    events, history.events = history.events, []
     for event in events: keep(history, event)
-    for line in abandons: mark(history, line)
+    if history.abandons: mark(history)
 
 def read(path  # a log, the folder that holds it, or a run's output folder (the newest run there)
         ) -> History:

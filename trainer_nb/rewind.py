@@ -8,6 +8,7 @@ import math, os, time, warnings
 from collections import deque
 from typing import NamedTuple
 import numpy as np
+from .history import is_past
 from .loop import go
 from .prepare import prepare
 from .snapshot import Snapshot, capture, restore
@@ -94,14 +95,13 @@ def base_for(moves, step: int) -> Snapshot | None:
     run = moves.run_state
     every = [*run.ring.kept, *moves.snapshots.values(), *([run.first] if run.first is not None else [])]
     usable = [s for s in every if s.values["run"] == run.history.run_id and s.step <= step and not acts_after(run.history, s, step)]
-    return max(usable, key=lambda s: (s.step, s.values["events"]), default=None)
+    return max(usable, key=lambda s: (s.step, s.values["place"]), default=None)
 
 def acts_after(history, snapshot, step) -> bool:
     "Whether something was done between a snapshot and the step to go to, or has left the snapshot behind."
-    events = history.events[snapshot.values["events"]:]
-    if any(e["kind"] == "abandon" for e in events): return True
-    left = any(a["after"] < snapshot.step and a["events"] >= snapshot.values["events"] for a in history.abandons)
-    return left or any(e["kind"] in ACTS and e["step"] <= step and not e["abandoned"] for e in events)
+    place = snapshot.values["place"]
+    if not is_past(history, place): return True
+    return any(e["kind"] in ACTS and e["step"] <= step and not e["abandoned"] for e in history.events[place.events:])
 
 # %% ../nbs/32_rewind.ipynb #f5af4dd9
 class Rewound(NamedTuple):

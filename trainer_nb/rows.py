@@ -191,11 +191,9 @@ def mean_loss(rows: Rows, start: int = 0, stop: int | None = None) -> float:
     with np.errstate(all="ignore"): return float(loss.mean()) if len(loss) else math.nan
 
 # %% ../nbs/04_rows.ipynb #61801483
-def abandon(rows: Rows, after: int, among: int):  # among: of so many rows, from the first one on
-    "Mark the rows of later steps as left behind."
-    with rows.lock:
-        steps = rows.columns.view("step")[:among]
-        rows.columns.view("abandoned")[:among][steps > after] = 1
+def abandon(rows: Rows, gone: np.ndarray):  # a flag for each of the first rows
+    "Mark rows as left behind, or as counting again."
+    with rows.lock: rows.columns.view("abandoned")[:len(gone)] = gone
 
 def last_of(rows: Rows, step: int, among: int) -> int | None:
     "The last row of a step, among the first so many; None if there is none."

@@ -269,7 +269,7 @@ def _copied(value):
 
 def capture(run: Run, spare=()) -> Snapshot:  # spare: tensors of a snapshot that nobody needs any more
     "The run as a value. Call it between two steps."
-    tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "events": len(run.history.events)}
+    tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place()}
     for keeper in KEEPERS.values(): keeper.keep(run, tensors, values)
     values.update((name, _copied(getattr(run, name))) for name in _VALUES)
     return Snapshot(dict(tensors), values)
@@ -285,10 +285,10 @@ def put_back(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: which 
     run.window, run.torn, run.shadows = None, "", None   # what changes in the forward pass is looked at again
 
 def restore(run: Run, snapshot: Snapshot):
-    "Make the run what it was; the rows of its history after that are marked as abandoned. ValueError as in put_back."
+    "Make the run what it was; what its history has after that is marked as abandoned. ValueError as in put_back."
     put_back(run, snapshot)
     for name in _VALUES: setattr(run, name, _copied(snapshot.values[name]))
-    run.history.abandon(snapshot.step)
+    if snapshot.values["run"] == run.history.run_id: run.history.abandon(snapshot.values["place"])
 
 # %% ../nbs/21_snapshot.ipynb #43f67564
 def _equal(a, b) -> bool:
@@ -302,7 +302,7 @@ def _equal(a, b) -> bool:
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks and logs are not compared."
     def same(n): return n in a.tensors and n in b.tensors and _equal(a.tensors[n], b.tensors[n])
-    left_out = {"made_with", "run", "taken", "events", "seconds", "callbacks"}
+    left_out = {"made_with", "run", "taken", "place", "seconds", "callbacks"}
     def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not _equal(x.get(k), y.get(k))]
