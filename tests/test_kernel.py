@@ -455,7 +455,7 @@ def test_verbs_that_change_a_run_are_not_torn(kernel):
 
 def test_in_a_cell_that_awaits(kernel):
     kernel.run("import asyncio; like = make(); like.train(); learn = make(delay=0.02)")
-    paused(kernel.pressed("await asyncio.sleep(0); here(); learn.train()"))
+    paused(kernel.pressed("await asyncio.sleep(0); here(); learn.train()"), "Paused")   # the first step may take a while
     kernel.run("learn.model.delay = 0; await asyncio.sleep(0); learn.train()")
     assert kernel.run("check(learn, like)") == "the same"
 

@@ -258,7 +258,7 @@ if set(KEEPERS) != {n for n, kind in _KINDS.items() if kind == "kept"}: raise Ty
 def made_with(run) -> dict:
     "What a run was made with: on something else its bits may differ."
     device = run.device.device.type if run.device is not None else "none"
-    return {"torch": torch.__version__, "python": platform.python_version(), "threads": torch.get_num_threads(), "device": device, "processes": 1}
+    return {"torch": str(torch.__version__), "python": platform.python_version(), "threads": torch.get_num_threads(), "device": device, "processes": 1}
 
 def _copied(value):
     "A copy. The log is copied row by row: it is long, and what is in a row is plain."
