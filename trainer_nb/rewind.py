@@ -166,3 +166,4 @@ def go_to(run, base):
         run.ring.kept = deque(s for s in run.ring.kept if s.step <= base.step)
         run.ring.wait, run.ring.seen = run.ring.every, len(run.history.events)
         run.paused, run.hands = False, in_hand(run)
+        if run.saver is not None: run.saver.went_back(run)

@@ -21,7 +21,7 @@ __all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Run', 'modules
 @dataclass
 class Due:
     "Something that a step has made due and that is not done yet."
-    kind: str                                # "event", "step_end", "say", "note", "flow", "wish", "log", "evaluate", "save", "best", "close", "next_epoch", "finish"
+    kind: str                                # which of agenda.DEEDS
     name: str = ""                           # of an event, or of a wish
     data: dict = field(default_factory=dict) # what the event brings, or what is to be logged
     todo: list | None = None                 # of an event: callbacks yet to be called; None: nobody has been called
@@ -81,6 +81,8 @@ class Run:
     versions: list = part(list)                              # shadows.versions() when it was taken
     freed: bool = part(False)                                # free() has let go of the first weights
     ring: Any = part()                                       # rewind.Ring: the last snapshots, to go back to
+    saver: Any = part()                                      # saver.Saver: writes checkpoints
+    given: dict = part(dict)                                 # the settings that the learner was made with
     hands: Any = part()                                      # what could be changed by hand, as the last verb left it
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in

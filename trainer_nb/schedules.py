@@ -167,5 +167,6 @@ def load_scheduler_state(scheduler,   # made in the same way as the one that the
     elif isinstance(scheduler, LambdaLR): state.setdefault("lr_lambdas", [None] * len(scheduler.lr_lambdas))
     for name in SCHEDULER_RATES:
         if not state.get(name): continue
-        state[name] = [same_kind(old, r) for old, r in zip(getattr(scheduler, name), state[name])]
+        olds = getattr(scheduler, name)   # fewer, where the state is of an optimizer that got another group since
+        state[name] = [same_kind(olds[min(i, len(olds) - 1)], r) for i, r in enumerate(state[name])]
     scheduler.load_state_dict(state)

@@ -267,10 +267,10 @@ def _copied(value):
     vars(new).update({k: [dict(row) for row in v] if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
     return new
 
-def capture(run: Run, spare=()) -> Snapshot:  # spare: tensors of a snapshot that nobody needs any more
+def capture(run: Run, spare=(), kept=tuple(KEEPERS)) -> Snapshot:  # spare: tensors of a snapshot that nobody needs any more; kept: as in put_back
     "The run as a value. Call it between two steps."
     tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place()}
-    for keeper in KEEPERS.values(): keeper.keep(run, tensors, values)
+    for name in kept: KEEPERS[name].keep(run, tensors, values)
     values.update((name, _copied(getattr(run, name))) for name in _VALUES)
     return Snapshot(dict(tensors), values)
 
@@ -302,7 +302,7 @@ def _equal(a, b) -> bool:
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks and logs are not compared."
     def same(n): return n in a.tensors and n in b.tensors and _equal(a.tensors[n], b.tensors[n])
-    left_out = {"made_with", "run", "taken", "place", "seconds", "callbacks"}
+    left_out = {"made_with", "run", "taken", "place", "about", "seconds", "callbacks"}
     def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not _equal(x.get(k), y.get(k))]
