@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model, save_file
 
-from toys import SETTINGS, Augmented, Hard, accuracy, finish, hard_learner, hard_model, outcome, unequal
+from toys import Augmented, Hard, accuracy, finish, hard_learner, hard_model, outcome, unequal
 from trainer_nb import Learner, TrainerCallback, differences, get_last_checkpoint
 from trainer_nb.checkpoint import read_checkpoint
 from trainer_nb.errors import Refused
-from trainer_nb.folders import MANIFEST, Damaged
+from trainer_nb.folders import MANIFEST
 from trainer_nb.history import read
 from trainer_nb.saver import SaveFailed
 from trainer_nb.shelf import checkpoints

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from .encoding import decode, encode
 from .folders import Damaged, examine, read_manifest, seal
-from .run import modules_of
 from .runlog import plain
 from .saving import write_weights
 from .snapshot import Snapshot

@@ -19,7 +19,8 @@ from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Keeping', 'Learner']
+__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Storing', 'Keeping',
+           'Learner']
 
 # %% ../nbs/90_learner.ipynb #f8dc33d2
 class Training:
@@ -218,12 +219,8 @@ class Looking:
         return confusion(self, dataset)
 
 # %% ../nbs/90_learner.ipynb #96d447a1
-class Keeping:
-    "The verbs that write down, and the callbacks."
-    def log(self, logs: dict, start_time=None):   # start_time: taken for the Trainer's sake
-        "Log values: into state.log_history, the history, and to the callbacks."
-        with self.run_state.interrupts: say(self, logs)
-
+class Storing:
+    "The verbs that write to the disk and read from it."
     def save_model(self, output_dir=None):   # None: the learner's output_dir; ValueError if there is none either
         "Write the model's weights as safetensors, or as its own save_pretrained does; returns the folder."
         from trainer_nb.saving import save_model
@@ -251,6 +248,13 @@ class Keeping:
         "What the loop does at the end, if the best model is wanted."
         from trainer_nb.resume import load_best
         load_best(self)
+
+# %% ../nbs/90_learner.ipynb #73c59109
+class Keeping:
+    "Logs, callbacks and the journal."
+    def log(self, logs: dict, start_time=None):   # start_time: taken for the Trainer's sake
+        "Log values: into state.log_history, the history, and to the callbacks."
+        with self.run_state.interrupts: say(self, logs)
 
     def add_callback(self, callback):
         "Add a callback or a callback class; at any time. TypeError if it is none."
@@ -286,7 +290,7 @@ class Keeping:
         return self.run_state.device.accelerator
 
 # %% ../nbs/90_learner.ipynb #0b828c57
-class Learner(Training, Changing, Looking, Keeping, Moves):
+class Learner(Training, Changing, Looking, Storing, Keeping, Moves):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module

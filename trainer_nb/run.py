@@ -15,7 +15,7 @@ from .data import Cursor
 from .interrupts import Interrupts
 
 # %% auto #0
-__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Run', 'modules_of', 'first_on']
+__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'Run', 'modules_of', 'first_on']
 
 # %% ../nbs/20_run.ipynb #d676918e
 @dataclass
@@ -49,7 +49,25 @@ def of_verb(default):
 
 # %% ../nbs/20_run.ipynb #c70ee2d8
 @dataclass
-class Run:
+class Passing:
+    "What of a run is about the step or the verb under way, and passes with it."
+    window: list | None = of_step(None)                      # micro-batches of the step under way
+    said: list = of_step(list)                               # what was logged from within it
+    taken_back: bool = of_step(False)                        # the last step was
+    open_step: Any = of_step(None)                           # the debug step that is open
+    torn: str = of_step("")                                  # why the weights cannot be trusted
+    paused: bool = of_step(False)                            # it stands between two steps, and on_resume is to be called
+
+    owner: Any = of_verb(None)                               # (name, thread) of the verb that trains
+    phase: str = of_verb("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
+    tick: float = of_verb(0.0)                               # when the clock was last read
+    pausing: bool = of_verb(False)                           # somebody wants it to stop at the next boundary
+    later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
+    brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
+
+# %% ../nbs/20_run.ipynb #7666cd3e
+@dataclass
+class Run(Passing):
     "One training run: where it stands, and what it works with."
     args: Any = kept()                                       # TrainingArguments: the settings in force
     model: Any = kept()                                      # the user's module, not wrapped; and with it `loss`
@@ -87,20 +105,6 @@ class Run:
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
     interrupts: Interrupts = part(Interrupts)
-
-    window: list | None = of_step(None)                      # micro-batches of the step under way
-    said: list = of_step(list)                               # what was logged from within it
-    taken_back: bool = of_step(False)                        # the last step was
-    open_step: Any = of_step(None)                           # the debug step that is open
-    torn: str = of_step("")                                  # why the weights cannot be trusted
-    paused: bool = of_step(False)                            # it stands between two steps, and on_resume is to be called
-
-    owner: Any = of_verb(None)                               # (name, thread) of the verb that trains
-    phase: str = of_verb("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
-    tick: float = of_verb(0.0)                               # when the clock was last read
-    pausing: bool = of_verb(False)                           # somebody wants it to stop at the next boundary
-    later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
-    brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
 
     def start_clock(self): self.tick = time.perf_counter()   # time runs from here
 

@@ -4,7 +4,7 @@
 
 # %% ../nbs/43_shelf.ipynb #be7a59ea
 from __future__ import annotations
-import re, time, warnings
+import re, warnings
 from pathlib import Path
 from typing import NamedTuple
 from .folders import Damaged, examine, remove
