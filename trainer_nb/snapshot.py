@@ -47,14 +47,20 @@ class _Keeper:
 
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
-    def __init__(self, spare=()): self.spare = dict(spare)   # tensors that nobody needs any more, by name
+    def __init__(self, spare=()): self.spare, self.later = dict(spare), []   # spare: tensors that nobody needs any more, by name
 
     def put(self, name, t):
-        "Copy a tensor. TypeError for a kind that has more to it than its numbers."
+        "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
         if type(t) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer): raise TypeError(f"A {type(t).__name__} cannot be kept in a snapshot yet.")
-        old = self.spare.pop(name, None)
-        fits = old is not None and old.shape == t.shape and old.dtype == t.dtype
-        self[name] = old.copy_(t.detach()) if fits else t.detach().to("cpu", copy=True)
+        old, t = self.spare.pop(name, None), t.detach()
+        if t.layout is not torch.strided: self[name] = t.to("cpu", copy=True); return
+        self[name] = old if old is not None and old.shape == t.shape and old.dtype == t.dtype else torch.empty_like(t, device="cpu")
+        self.later.append((self[name], t))
+
+    def fill(self):
+        "Copy what was put, all at once."
+        if self.later: torch._foreach_copy_(*map(list, zip(*self.later)))
+        self.later = []
 
 # %% ../nbs/21_snapshot.ipynb #7b13f89c
 _BUILT_IN = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
@@ -88,22 +94,22 @@ def _named(run, weights=None):  # named_weights(run), if they are at hand
 
 def _each(run): return [(f"{part}{path}", m) for part, module in _parts(run) for path, m in module.named_modules()]
 
-def _slots(run):
+def _slots(each):  # as _each(run) gives them
     "Where each buffer is kept, by the name it has in a snapshot."
-    return {f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k) for path, m in _each(run) for k in m._buffers}
+    return {f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k) for path, m in each for k in m._buffers}
 
-def _empty(run): return [n for n, (held, k) in _slots(run).items() if held[k] is None]
+def _empty(each): return [n for n, (held, k) in _slots(each).items() if held[k] is None]
 
-def _extra(run):
+def _extra(each):
     "The modules that keep an extra state, by name."
-    return {n: m for n, m in _each(run) if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
+    return {n: m for n, m in each if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
 
 def _keep_model(run, tensors, values):
-    weights = named_weights(run)
+    weights, each = named_weights(run), _each(run)
     for n, t in _named(run, weights): tensors.put(n, t)
-    values["empty"] = _empty(run)
+    values["empty"] = _empty(each)
     values["trainable"] = [n for n, p in weights if p.requires_grad]
-    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(run).items()}
+    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(each).items()}
 
 # %% ../nbs/21_snapshot.ipynb #382fbe98
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
@@ -112,7 +118,7 @@ def own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip
 def _put_buffers(run, there, empty):
     "Buffers that cannot take the values they had are made anew."
     device = run.device.device if run.device is not None else "cpu"
-    for n, (held, k) in _slots(run).items():
+    for n, (held, k) in _slots(_each(run)).items():
         if n in empty: held[k] = None
         elif n in there and (held[k] is None or not _alike(held[k], there[n]) or not own_memory(held[k])): held[k] = there[n].to(device, copy=True)
 
@@ -120,7 +126,7 @@ def _of_model(snapshot): return {n: t for n, t in snapshot.tensors.items() if n.
 
 def _check_model(run, snapshot):
     here, there = dict(_named(run)), _of_model(snapshot)
-    wrong = {*here, *_empty(run)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
+    wrong = {*here, *_empty(_each(run))} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
     if wrong: raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
 
 def _put_model(run, snapshot):
@@ -131,26 +137,28 @@ def _put_model(run, snapshot):
     _put_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run): p.requires_grad_(n in trainable); p.grad = None
-    for n, m in _extra(run).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
+    for n, m in _extra(_each(run)).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
 
 # %% ../nbs/21_snapshot.ipynb #7806bc3d
-def _names(run):
+def _names(run, weights):  # named_weights(run)
     "The name of each parameter that the optimizer may hold, by identity."
-    names = {id(p): n for n, p in reversed(named_weights(run))}   # what the loss shares with the model has the model's name
+    names = {id(p): n for n, p in reversed(weights)}   # what the loss shares with the model has the model's name
     for g, group in enumerate(run.optimizer.param_groups):
         for i, p in enumerate(group["params"]): names.setdefault(id(p), f"#{g}.{i}")
     return names
 
-def _loose(run):
+def _loose(run, weights=None, names=None):  # as above, if they are at hand
     "Parameters that only the optimizer knows, with the names they have in a snapshot."
-    weights, names = named_weights(run), _names(run)
+    weights = weights or named_weights(run)
+    names = names or _names(run, weights)
     known = {id(p) for _, p in weights}
     return [(names[id(p)], p) for g in run.optimizer.param_groups for p in g["params"] if id(p) not in known]
 
 def _keep_optimizer(run, tensors, values):
     if run.optimizer is None: values["optimizer"] = None; return
-    names, plain, on_cpu = _names(run), {}, []
-    for n, p in _loose(run): tensors.put(f"loose/{n}", p)
+    weights = named_weights(run)
+    names, plain, on_cpu = _names(run, weights), {}, []
+    for n, p in _loose(run, weights, names): tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
         if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
         for key, v in entries.items():
@@ -176,8 +184,9 @@ def _check_optimizer(run, snapshot):
 def _put_optimizer(run, snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: run.optimizer = None; return
-    names = _names(run)
-    params = {names[id(p)]: p for p in [*(p for _, p in named_weights(run)), *(p for g in run.optimizer.param_groups for p in g["params"])]}
+    weights = named_weights(run)
+    names = _names(run, weights)
+    params = {names[id(p)]: p for p in [*(p for _, p in weights), *(p for g in run.optimizer.param_groups for p in g["params"])]}
     del run.optimizer.param_groups[len(saved["groups"]):]
     for i, group in enumerate(saved["groups"]):
         group = {k: copy.deepcopy(v) if k != "params" else [params[n] for n in v] for k, v in group.items()}
@@ -271,6 +280,7 @@ def capture(run: Run, spare=(), kept=tuple(KEEPERS)) -> Snapshot:  # spare: tens
     "The run as a value. Call it between two steps."
     tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place()}
     for name in kept: KEEPERS[name].keep(run, tensors, values)
+    tensors.fill()
     values.update((name, _copied(getattr(run, name))) for name in _VALUES)
     return Snapshot(dict(tensors), values)
 
