@@ -37,6 +37,7 @@ def encode(value, tensors: dict, where: str = "value"):  # tensors: tensors foun
         plain = all(type(k) is str for k in value) and MARK not in value
         if plain: return {k: inside(v, k) for k, v in value.items()}
         return _marked("dict", [[inside(k, "a key"), inside(v, k)] for k, v in value.items()])
+    if isinstance(value, torch.Size): value = tuple(value)
     if type(value) in (tuple, set, frozenset): return _marked(type(value).__name__, [inside(v, i) for i, v in enumerate(value)])
     if isinstance(value, torch.Tensor): return _marked("tensor", _stored(value, tensors))
     if isinstance(value, (np.ndarray, np.generic)): return _encode_array(value, tensors, where)

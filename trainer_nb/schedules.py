@@ -118,7 +118,7 @@ def create_scheduler(optimizer: torch.optim.Optimizer,
         raise ValueError(f"There is no schedule {name!r}.{nearest(name, [*SCHEDULES, 'one_cycle'])}")
     functions = _factor_functions(args, n, rates)
     for group, rate in zip(optimizer.param_groups, rates):
-        group["initial_lr"] = rate
+        group["initial_lr"] = rate.clone() if isinstance(rate, torch.Tensor) else rate   # the present rate is changed in place
         for key in ("max_lr", "min_lr"): group.pop(key, None)   # what one cycle left there
     return LambdaLR(optimizer, functions)
 

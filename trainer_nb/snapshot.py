@@ -8,6 +8,7 @@ import copy, platform, time
 from dataclasses import dataclass, fields
 from typing import Any, Callable
 import torch
+from .apart import PLAIN_TENSORS, put_together, taken_apart
 from .events import TrainerState
 from .models import describe
 from .rates import stretch_schedule
@@ -51,7 +52,7 @@ class Copies(dict):
 
     def put(self, name, t):
         "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
-        if type(t) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer): raise TypeError(f"A {type(t).__name__} cannot be kept in a snapshot yet.")
+        if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         old, t = self.spare.pop(name, None), t.detach()
         if t.layout is not torch.strided: self[name] = t.to("cpu", copy=True); return
         self[name] = old if old is not None and old.shape == t.shape and old.dtype == t.dtype else torch.empty_like(t, device="cpu")
@@ -157,17 +158,19 @@ def _loose(run, weights=None, names=None):  # as above, if they are at hand
 def _keep_optimizer(run, tensors, values):
     if run.optimizer is None: values["optimizer"] = None; return
     weights = named_weights(run)
-    names, plain, on_cpu = _names(run, weights), {}, []
+    names, plain, on_cpu, apart = _names(run, weights), {}, [], {}
     for n, p in _loose(run, weights, names): tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
         if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
         for key, v in entries.items():
-            if isinstance(v, torch.Tensor):
-                tensors.put(f"optimizer/{names[id(p)]}/{key}", v)
-                if v.device.type == "cpu" != p.device.type: on_cpu.append(f"{names[id(p)]}/{key}")
-            else: plain[f"{names[id(p)]}/{key}"] = copy.deepcopy(v)
+            name = f"{names[id(p)]}/{key}"
+            if not isinstance(v, torch.Tensor): plain[name] = copy.deepcopy(v); continue
+            parts, recipe = taken_apart(v)
+            for suffix, t in parts.items(): tensors.put(f"optimizer/{name}{suffix}", t)
+            if recipe is not None: apart[name] = recipe
+            if v.device.type == "cpu" != p.device.type: on_cpu.append(name)
     groups = [{k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()} for g in run.optimizer.param_groups]
-    values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu}
+    values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu, "apart": apart}
 
 # %% ../nbs/21_snapshot.ipynb #a8d1b2a6
 def _same_class(what, then, now):
@@ -195,15 +198,22 @@ def _put_optimizer(run, snapshot):
         run.optimizer.param_groups[i].update(group)
     with torch.no_grad():
         for n, p in _loose(run): p.copy_(snapshot.tensors[f"loose/{n}"])
-    run.optimizer.state.clear()
-    for name, t in snapshot.tensors.items():
-        if not name.startswith("optimizer/"): continue
-        owner, key = name.removeprefix("optimizer/").rsplit("/", 1)
-        home = "cpu" if f"{owner}/{key}" in saved["on_cpu"] else params[owner].device
-        run.optimizer.state[params[owner]][key] = t.to(home, copy=True)
+    _put_state(run.optimizer, snapshot.tensors, saved, params)
+
+def _put_state(optimizer, tensors, saved, params):  # saved: as _keep_optimizer has written it; params: by name
+    "Give an optimizer the state that it had."
+    optimizer.state.clear()
+    parts = {f"{name}.{part}" for name, recipe in saved["apart"].items() for part in recipe["names"]}
+    def copied(name, owner): return tensors[f"optimizer/{name}"].to("cpu" if name in saved["on_cpu"] else params[owner].device, copy=True)
+    for name in (n.removeprefix("optimizer/") for n in tensors if n.startswith("optimizer/")):
+        owner, key = name.rsplit("/", 1)
+        if name not in parts: optimizer.state[params[owner]][key] = copied(name, owner)
+    for name, recipe in saved["apart"].items():
+        owner, key = name.rsplit("/", 1)
+        optimizer.state[params[owner]][key] = put_together(recipe, {part: copied(f"{name}.{part}", owner) for part in recipe["names"]})
     for name, v in saved["plain"].items():
         owner, key = name.rsplit("/", 1)
-        run.optimizer.state[params[owner]][key] = copy.deepcopy(v)
+        optimizer.state[params[owner]][key] = copy.deepcopy(v)
 
 # %% ../nbs/21_snapshot.ipynb #a2a4bd51
 def _keep_schedule(run, tensors, values):

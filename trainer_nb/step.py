@@ -7,6 +7,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, NamedTuple
 import torch
+from .apart import check_state
 from .batches import map_tensors
 from .models import describe
 from .run import modules_of
@@ -130,6 +131,7 @@ def commit(step) -> Committed:
     try:
         run.shadows[0].after_first()
         if not skipped and not isinstance(run.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau): run.lr_scheduler.step()
+        if not run.state.global_step: check_state(run.optimizer)
     except BaseException as error: late = late or error
     done = Committed(rate, count(run), step.loss, step.norm)
     if step.committed is not None: step.committed(step.moves, done)
