@@ -47,6 +47,7 @@ def encode(value, tensors: dict, where: str = "value"):  # tensors: tensors foun
     parts = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else value._asdict()
     return _marked(type(value).__name__, {k: inside(v, k) for k, v in parts.items()})
 
+# %% ../nbs/41_encoding.ipynb #86ff41b6
 def _encode_array(value, tensors, where):
     array = np.asarray(value)
     try: return _marked("array" if isinstance(value, np.ndarray) else "scalar", _stored(torch.from_numpy(array.copy()), tensors))

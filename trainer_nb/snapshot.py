@@ -200,6 +200,7 @@ def _put_optimizer(run, snapshot):
         for n, p in _loose(run): p.copy_(snapshot.tensors[f"loose/{n}"])
     _put_state(run.optimizer, snapshot.tensors, saved, params)
 
+# %% ../nbs/21_snapshot.ipynb #72f976fd
 def _put_state(optimizer, tensors, saved, params):  # saved: as _keep_optimizer has written it; params: by name
     "Give an optimizer the state that it had."
     optimizer.state.clear()
