@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-import trainer_nb.apart as apart
+import trainer_nb.optim as optim_module
 from toys import finish, hard_learner, unequal
 from trainer_nb.snapshot import differences
 
@@ -46,7 +46,7 @@ def coarse(**given): return hard_learner(optimizer_cls_and_kwargs=(CoarseMomentu
 
 def test_known_kinds_are_held_exactly(tmp_path, monkeypatch):
     "In snapshots, rewinds, branches and checkpoints."
-    monkeypatch.setattr(apart, "KNOWN", (__name__,))
+    monkeypatch.setattr(optim_module, "KNOWN", (__name__,))
     want = finish(coarse())
     learn = coarse(output_dir=str(tmp_path), save_strategy="no")
     learn.step(5)

@@ -8,9 +8,9 @@ import copy, platform, time
 from dataclasses import dataclass, fields
 from typing import Any, Callable
 import torch
-from .apart import PLAIN_TENSORS, put_together, taken_apart
 from .events import TrainerState
 from .models import describe
+from .optim import PLAIN_TENSORS, put_together, taken_apart
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run, modules_of

@@ -7,9 +7,9 @@ from __future__ import annotations
 import warnings
 from typing import Any, NamedTuple
 import torch
-from .apart import check_state
 from .batches import map_tensors
 from .models import describe
+from .optim import check_state
 from .run import modules_of
 from .seeding import FORWARD, mix, seed_all
 from .shadows import FullCopy, LookingShadows, copied_groups, put_groups, versions
