@@ -66,7 +66,7 @@ class Ring:
         while len(self.kept) >= max(slots, 1): self.spare = self.kept.popleft().tensors
         if not slots: self.wait = 100; return   # looked at again when some memory may be free
         start = time.perf_counter()
-        self.kept.append(capture(run, self.spare))
+        self.kept.append(capture(run, self.spare, beside=True))
         self.spare, cost = (), time.perf_counter() - start
         self.every = self.wait = run.args.ring_every or self.spacing(cost, run)
 

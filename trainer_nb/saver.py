@@ -70,7 +70,7 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     place = Path(place).absolute()
     if own and run.state.best_global_step == run.state.global_step: run.state.best_model_checkpoint = str(place)
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
-    snapshot = capture(run, run.saver.spare, ("model",) if run.args.save_only_model else tuple(KEEPERS))
+    snapshot = capture(run, run.saver.spare, ("model",) if run.args.save_only_model else tuple(KEEPERS), beside=True)
     run.saver.spare = ()
     run.saver.start(writing(moves, snapshot, place, own), snapshot)
     if wait or run.callbacks.listeners("on_save"): finish(run)

@@ -5,9 +5,10 @@
 # %% ../nbs/21_snapshot.ipynb #825d5343
 from __future__ import annotations
 import copy, platform, time
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Callable
 import torch
+from .device import Beside, in_order
 from .events import TrainerState
 from .models import describe
 from .optim import PLAIN_TENSORS, put_together, taken_apart
@@ -20,11 +21,20 @@ __all__ = ['KEEPERS', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made
            'differences']
 
 # %% ../nbs/21_snapshot.ipynb #79dd5a32
-@dataclass(frozen=True, eq=False, repr=False)
 class Snapshot:
     "A run as it was between two steps."
-    tensors: dict[str, torch.Tensor]  # on the host, by flat name
-    values: dict[str, Any]            # everything else
+    def __init__(self,
+                 tensors: dict[str, torch.Tensor],  # on the host, by flat name
+                 values: dict[str, Any],            # everything else
+                 copying=None):                     # device.Beside, if the tensors are still being copied
+        self._tensors, self.values, self._copying = tensors, values, copying
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        "The tensors by name; waits until they are all there."
+        if self._copying is not None: self._copying.wait()
+        self._copying = None
+        return self._tensors
 
     @property
     def step(self) -> int:
@@ -34,11 +44,11 @@ class Snapshot:
     @property
     def nbytes(self) -> int:
         "Bytes of memory that the tensors take."
-        return sum(t.nbytes for t in self.tensors.values())
+        return sum(t.nbytes for t in self._tensors.values())
 
     def __repr__(self):
         epoch = self.values["state"].epoch
-        return f"Snapshot(step {self.step}, epoch {epoch:.4g}, {len(self.tensors)} tensors, {self.nbytes / 1e6:.4g} MB)"
+        return f"Snapshot(step {self.step}, epoch {epoch:.4g}, {len(self._tensors)} tensors, {self.nbytes / 1e6:.4g} MB)"
 
 # %% ../nbs/21_snapshot.ipynb #c73fb4ee
 class _Keeper:
@@ -46,22 +56,27 @@ class _Keeper:
     def __init__(self, keep: Callable, put_back: Callable, check: Callable = lambda run, snapshot: None):
         self.keep, self.put_back, self.check = keep, put_back, check
 
+# %% ../nbs/21_snapshot.ipynb #a9824653
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
     def __init__(self, spare=()): self.spare, self.later = dict(spare), []   # spare: tensors that nobody needs any more, by name
 
-    def put(self, name, t):
+    def put(self, name, t, changes=False):  # changes: a forward pass may change it
         "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
         if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         old, t = self.spare.pop(name, None), t.detach()
         if t.layout is not torch.strided: self[name] = t.to("cpu", copy=True); return
-        self[name] = old if old is not None and old.shape == t.shape and old.dtype == t.dtype else torch.empty_like(t, device="cpu")
-        self.later.append((self[name], t))
+        fits = old is not None and old.shape == t.shape and old.dtype == t.dtype
+        self[name] = old if fits else torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
+        self.later.append((self[name], t, changes))
 
-    def fill(self):
+    def fill(self) -> Beside | None:  # copies from a GPU that go on beside its work, if there are some
         "Copy what was put, all at once."
-        if self.later: torch._foreach_copy_(*map(list, zip(*self.later)))
-        self.later = []
+        here = [(copy, t) for copy, t, _ in self.later if not t.is_cuda]
+        if here: torch._foreach_copy_(*map(list, zip(*here)))
+        in_order([(copy, t) for copy, t, changes in self.later if t.is_cuda and changes])
+        there, self.later = [(copy, t) for copy, t, changes in self.later if t.is_cuda and not changes], []
+        return Beside(there) if there else None
 
 # %% ../nbs/21_snapshot.ipynb #7b13f89c
 _BUILT_IN = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
@@ -107,7 +122,8 @@ def _extra(each):
 
 def _keep_model(run, tensors, values):
     weights, each = named_weights(run), _each(run)
-    for n, t in _named(run, weights): tensors.put(n, t)
+    limited = {id(m.weight) for _, m in each if getattr(m, "max_norm", None) is not None and hasattr(m, "weight")}   # scaled as they are looked up
+    for n, t in _named(run, weights): tensors.put(n, t, not t.requires_grad or id(t) in limited)
     values["empty"] = _empty(each)
     values["trainable"] = [n for n, p in weights if p.requires_grad]
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(each).items()}
@@ -287,13 +303,20 @@ def _copied(value):
     vars(new).update({k: [dict(row) for row in v] if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
     return new
 
-def capture(run: Run, spare=(), kept=tuple(KEEPERS)) -> Snapshot:  # spare: tensors of a snapshot that nobody needs any more; kept: as in put_back
+def capture(run: Run,
+            spare=(),               # tensors of a snapshot that nobody needs any more, by name
+            kept=tuple(KEEPERS),    # as in put_back
+            beside=False            # the loop goes on from here: a GPU may copy beside the next step's work, up to its update
+           ) -> Snapshot:
     "The run as a value. Call it between two steps."
     tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place()}
     for name in kept: KEEPERS[name].keep(run, tensors, values)
-    tensors.fill()
+    copying = tensors.fill()
     values.update((name, _copied(getattr(run, name))) for name in _VALUES)
-    return Snapshot(dict(tensors), values)
+    if copying is not None:
+        if beside: run.copying = copying
+        else: copying.before_update()
+    return Snapshot(dict(tensors), values, copying)
 
 def check(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: as in put_back
     "Refuse a snapshot of another model, optimizer, schedule or precision, with a ValueError."
@@ -302,6 +325,7 @@ def check(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: as in put
 def put_back(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: which of the kept fields
     "Put kept fields back. ValueError, and nothing is changed, if the snapshot does not fit the run."
     check(run, snapshot, kept)
+    if run.copying is not None: run.copying.before_update()
     for name in kept: KEEPERS[name].put_back(run, snapshot)
     run.window, run.torn, run.shadows = None, "", None   # what changes in the forward pass is looked at again
 
