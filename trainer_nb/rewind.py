@@ -131,6 +131,7 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
     different = [step for step in before if step in after and before[step] != after[step]]
     if different: warnings.warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
                                 "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
+    if run.saver is not None: run.saver.went_back(run)   # now: what was replayed has been saved again
     run.history.note("rewind", run.state.global_step, steps=n)
     return Rewound(run.state.global_step, target - base.step, time.perf_counter() - start, different)
 
@@ -166,4 +167,3 @@ def go_to(run, base):
         run.ring.kept = deque(s for s in run.ring.kept if s.step <= base.step)
         run.ring.wait, run.ring.seen = run.ring.every, len(run.history.events)
         run.paused, run.hands = False, in_hand(run)
-        if run.saver is not None: run.saver.went_back(run)

@@ -318,6 +318,7 @@ def capture(run: Run,
         else: copying.before_update()
     return Snapshot(dict(tensors), values, copying)
 
+# %% ../nbs/21_snapshot.ipynb #3099b072
 def check(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: as in put_back
     "Refuse a snapshot of another model, optimizer, schedule or precision, with a ValueError."
     for name in kept: KEEPERS[name].check(run, snapshot)
