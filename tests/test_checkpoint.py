@@ -669,3 +669,25 @@ def test_resuming_a_torn_run(tmp_path):
     assert learn.run_state.torn
     learn.load_checkpoint()
     assert unequal(finish(learn), finish(quiet_learner(tmp_path / "like")), ignore=("args", "state")) == []
+
+
+def test_a_run_that_another_process_has_open(tmp_path):
+    "Two kernels on one run: the second is told, and nothing is written twice. When the first ends, also by a signal, the run is free."
+    import signal, subprocess, sys, textwrap
+    code = f"""
+        import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from test_checkpoint import quiet_learner
+        learn = quiet_learner({str(tmp_path)!r}, dataloader_num_workers=2)
+        learn.step(2); learn.save_checkpoint()
+        print("here", flush=True)
+        time.sleep(60)"""
+    other = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "here\n"
+        learn = quiet_learner(tmp_path, dataloader_num_workers=2)
+        with pytest.raises(ValueError, match="another process has open; end it there"): learn.load_checkpoint()
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        learn.load_checkpoint()
+        assert learn.step(1).step == [3]
+    finally: other.kill()

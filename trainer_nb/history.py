@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 import numpy as np
 from .rows import COLUMNS, LATE, PACK, Rows, abandon, column, extend, last_of, mean_loss, part, rates, to_lists
-from .runlog import LogFile, begin, checked_id, dump, find_log, log_path, plain, read_lines, unstrict
+from .runlog import Claim, LogFile, begin, checked_id, dump, find_log, log_path, plain, read_lines, unstrict
 from .tables import Table, text, thinned, to_frame
 
 # %% auto #0
 __all__ = ['HISTORIES', 'FIELDS', 'TIMINGS', 'RESERVED', 'NOTHING', 'History', 'watch_forks', 'value', 'Record', 'beside',
            'cells', 'Records', 'pick', 'about', 'send', 'note', 'keep', 'Place', 'gone_at', 'is_past', 'leave_behind',
            'mark', 'Evaluations', 'evaluations', 'frame', 'rows_line', 'missing', 'open_log', 'begins_with',
-           'take_over', 'head_of', 'held', 'give_up', 'flush', 'copy_log', 'close_log', 'from_head', 'take',
+           'take_over', 'head_of', 'held', 'give_up', 'flush', 'copy_log', 'close_log', 'let_go', 'from_head', 'take',
            'checked_place', 'settle', 'read']
 
 # %% ../nbs/06_history.ipynb #c4bea7d9
@@ -31,7 +31,7 @@ class History:
         self.rows = Rows()
         self.columns, self.pending = self.rows.columns, self.rows.pending
         self.events, self.abandons, self.metrics = [], [], {}   # dicts, in order of time; `metrics`: what was evaluated, by row
-        self.path, self.log, self.sent = None, None, {}         # `sent`: how much of each kind the log has
+        self.path, self.log, self.claim, self.sent = None, None, None, {}   # `sent`: how much of each kind the log has
         watch_forks(self)
 
     def __len__(self): return len(self.rows)
@@ -88,7 +88,7 @@ HISTORIES = weakref.WeakSet()
 def _in_child():
     for history in list(HISTORIES):
         history.rows.new_locks()
-        history.log = None
+        let_go(history)
         history.run_id, history.parent = secrets.token_hex(6), history.run_id
 
 @cache
@@ -291,7 +291,9 @@ def open_log(history, output_dir, name: str | None) -> Path | None:
     history.close_log()   # another folder, or an error before
     take_over(history, path)
     if name is not None: history.name = plain(name)
-    try: history.sent = held(history, path)
+    try:
+        history.claim = Claim(path)
+        history.sent = held(history, path)
     except (OSError, ValueError) as e: return give_up(history, path, e)
     history.path, history.log = path, LogFile(path)
     _watch_exit()
@@ -334,7 +336,7 @@ def _watch_exit():
 # %% ../nbs/06_history.ipynb #adab516f
 def give_up(history, path, error):
     "No log from here on; said once."
-    history.log = None
+    let_go(history)
     warnings.warn(f"The log of this run cannot be written to {path} ({type(error).__name__}: {error}). The run goes on without it; "
                   "when the cause is gone, `history.open_log(output_dir)` writes what is missing.", stacklevel=4)
 
@@ -359,7 +361,12 @@ def close_log(history):
     "End the log."
     if history.log is None: return
     try: history.flush()
-    finally: history.log = None
+    finally: let_go(history)
+
+def let_go(history):
+    "The file is somebody else's now."
+    if history.claim is not None: history.claim.drop()
+    history.log = history.claim = None
 
 # %% ../nbs/06_history.ipynb #3a50bd7c
 def from_head(line: dict, path: Path) -> History:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from .checkpoint import read_checkpoint, read_weights
 from .events import TrainerState
 from .folders import examine
-from .history import History, Place, read
+from .history import History, Place, read, take_over
 from .moves import drop_feed
 from .prepare import prepare, prepare_model
-from .runlog import log_path
+from .runlog import claimed, log_path
 from .saver import data_facts, finish, logged
 from .settings import SETTABLE, change
 from .shelf import newest
@@ -22,7 +22,8 @@ from .work import in_hand, where
 
 # %% auto #0
 __all__ = ['OF_PROCESS', 'chosen', 'edited', 'check_edits', 'in_force', 'about', 'check_data', 'other_machine', 'history_of',
-           'log_history', 'Resumed', 'load', 'snapshot_in', 'go_there', 'load_best', 'load_weights', 'weights_for']
+           'log_history', 'Resumed', 'load', 'snapshot_in', 'refuse_elsewhere', 'go_there', 'load_best', 'load_weights',
+           'weights_for']
 
 # %% ../nbs/51_resume.ipynb #59e5811a
 def chosen(moves, where) -> Path:  # a folder; True: the newest in output_dir
@@ -113,6 +114,7 @@ def load(moves, place, wait=finish) -> Resumed:  # place: a folder, or True
     folder = chosen(moves, place)
     prepare(moves)
     snapshot = snapshot_in(moves, folder)
+    refuse_elsewhere(run, folder, snapshot)
     then = about(snapshot).get("given", {})
     edits = edited(then, run.given)
     snapshot.values["args"] = in_force(snapshot, vars(run.args))
@@ -132,6 +134,14 @@ def load(moves, place, wait=finish) -> Resumed:  # place: a folder, or True
 def snapshot_in(moves, folder) -> Snapshot:
     "What is in a folder, of whichever layout."
     return read_checkpoint(folder)
+
+def refuse_elsewhere(run, folder, snapshot):
+    "Refuse a run that another process has open: both would write its log and its checkpoints."
+    path = log_path(folder.parent, snapshot.values["run"])
+    take_over(run.history, path)
+    if run.history.path != path and claimed(path):
+        raise ValueError(f"{folder} is of a run that another process has open; end it there, with learn.free() or by shutting its kernel down, "
+                         "or begin a run of its own here without resuming.")
 
 def go_there(moves, folder, snapshot, edits):
     "Make the run what it was, or leave it as it is."

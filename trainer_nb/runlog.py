@@ -12,7 +12,8 @@ import torch
 
 # %% auto #0
 __all__ = ['ODD', 'SCHEMA', 'WRITER', 'plain', 'strict', 'unstrict', 'dump', 'checked_id', 'log_path', 'begin', 'Writer',
-           'write_all', 'LogFile', 'NewerLog', 'check_head', 'no_constant', 'whole_lines', 'read_lines', 'find_log']
+           'write_all', 'Claim', 'claimed', 'LogFile', 'NewerLog', 'check_head', 'no_constant', 'whole_lines',
+           'read_lines', 'find_log']
 
 # %% ../nbs/05_runlog.ipynb #20962831
 def _array(value):
@@ -130,6 +131,37 @@ def _at_exit():
 def _watch():
     atexit.register(_at_exit)
     if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=WRITER.__init__)
+
+# %% ../nbs/05_runlog.ipynb #a8e7ae90
+try: import fcntl
+except ImportError: fcntl = None   # Windows
+
+# %% ../nbs/05_runlog.ipynb #803ac105
+class Claim:
+    "This process writes a file, and no other one does. BlockingIOError if another one has it."
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0))
+        try:
+            if fcntl is not None: fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.drop()
+            raise BlockingIOError("another process has this run open; end it there, with learn.free() or by shutting its kernel down") from None
+        except OSError: pass
+
+    def drop(self):
+        "Let others have it."
+        fd, self.fd = getattr(self, "fd", None), None
+        if fd is not None: os.close(fd)
+
+    def __del__(self): self.drop()   # a history that nobody holds any more
+
+def claimed(path: Path) -> bool:
+    "Whether somebody has a claim on a file."
+    if not path.is_file(): return False
+    try: Claim(path).drop()
+    except OSError: return True
+    return False
 
 # %% ../nbs/05_runlog.ipynb #b68dc339
 class LogFile:
