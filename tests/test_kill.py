@@ -9,10 +9,10 @@ from killing import CASES
 
 def killed(folder, case, seed, kills):
     "Runs of a case under fire until there were so many kills; how many there were, and where lives began."
-    out = subprocess.run([sys.executable, Path(__file__).with_name("killing.py"), folder, case, str(seed), str(kills)], text=True, stdout=subprocess.PIPE,
-                         stderr=open(folder / "err", "w"), timeout=1500)
-    found = [json.loads(line) for line in out.stdout.splitlines()]
-    assert out.returncode == 0 and all(o["different"] == [] for o in found), (found, (folder / "err").read_text()[-3000:])
+    with open(folder / "out", "w") as out, open(folder / "err", "w") as err:
+        code = subprocess.run([sys.executable, Path(__file__).with_name("killing.py"), folder, case, str(seed), str(kills)], stdout=out, stderr=err).returncode
+    found = [json.loads(line) for line in (folder / "out").read_text().splitlines()]
+    assert code == 0 and all(o["different"] == [] for o in found), (found, (folder / "err").read_text()[-3000:])
     return sum(o["kills"] for o in found), {step for o in found for step in o["lives"]}
 
 
