@@ -119,6 +119,7 @@ def write_model(package, folder) -> dict:  # key of the state_dict -> (file, key
     if hasattr(package.processing_class, "save_pretrained"): package.processing_class.save_pretrained(folder)
     return {} if package.says.get("only_model") else found_in(folder, weights)
 
+# %% ../nbs/42_checkpoint.ipynb #ee4883fc
 def placed(package, found) -> dict:  # name in the snapshot -> (file, key); found: as write_model gives it
     "Which tensors of the snapshot are among the weights that are written already."
     places = {}
@@ -190,12 +191,15 @@ def _pickled(folder) -> list:
 def weights_for(model, folder) -> dict:  # key of the model's state_dict -> tensor
     "The weights in a folder by the names that they have in a model. ValueError if they are those of another model."
     weights, own = read_weights(folder), {k: t for k, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
-    if hasattr(model, "from_pretrained") and not set(weights) <= set(own): weights = type(model).from_pretrained(folder).state_dict()
+    if not set(weights) <= set(own) and _library(model) == "peft":
+        raise ValueError(f"{folder} holds the weights of adapters under PEFT's own names, which cannot be put into a model here yet.")
+    if not set(weights) <= set(own) and hasattr(model, "from_pretrained"): weights = type(model).from_pretrained(folder).state_dict()
     there = {id(own[k]) for k in weights if k in own}   # a tied one has one name in the file
     computed = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     strange = [k for k in weights if k not in own] + [k for k, t in own.items() if id(t) not in there and k not in computed]
     if strange: raise ValueError(f"{folder} holds the weights of another model: {strange[0]!r} is not in both.")
     for k, t in weights.items():
         if t.shape != own[k].shape:
-            raise ValueError(f"{folder} holds the weights of another model: {k!r} has the shape {tuple(t.shape)} there and {tuple(own[k].shape)} here.")
+            raise ValueError(f"{folder} holds the weights of another model: {k!r} has the shape {tuple(t.shape)} there "
+                             f"and {tuple(own[k].shape)} here.")
     return weights

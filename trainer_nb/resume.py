@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 from .checkpoint import read_checkpoint, weights_for
 from .events import TrainerState
-from .folders import MANIFEST, examine
+from .folders import examine
 from .history import History, Place, read
 from .moves import drop_feed
 from .prepare import prepare, prepare_model
 from .runlog import log_path
 from .saver import data_facts, finish, logged
 from .settings import SETTABLE, change
-from .shelf import newest, of_trainer
+from .shelf import newest, of_trainer, sealed
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore
 from .trainer_files import read_trainer
 from .work import in_hand, where
@@ -173,6 +173,6 @@ def load_best(moves):
 def load_weights(moves, folder: Path):
     "Put the weights of a checkpoint into the model; those of the whole snapshot where there is one. ValueError if they do not fit."
     prepare_model(moves)
-    theirs = of_trainer(folder) and not (folder / MANIFEST).is_file()
+    theirs = of_trainer(folder) and not sealed(folder)
     if not theirs and not examine(folder).get("only_model"): return put_back(moves.run_state, snapshot_in(moves, folder), ["model"])
     moves.model.load_state_dict(weights_for(moves.model, folder), strict=False)

@@ -15,20 +15,21 @@ from .checkpoint import SCHEMA, entries, examined, parts_of, placed, read_plain,
 from .data import Cursor, Indexed
 from .encoding import encode
 from .events import TrainerControl, TrainerState
-from .folders import MANIFEST, Damaged, seal
+from .folders import Damaged, seal
 from .groups import decay_names
 from .history import History
 from .moves import Moves
 from .runlog import plain
 from .schedules import SCHEDULER_RATES, is_ours
 from .seeding import FORWARD, generators_kept, mix
+from .shelf import sealed
 from .snapshot import Snapshot, capture
 
 # %% auto #0
 __all__ = ['HOW', 'two_groups', 'sources', 'regrouped', 'asked', 'write_state', 'save_plain', 'in_numbers', 'write_torch',
            'generators', 'write_rest', 'write_trainer', 'read_state', 'position_after', 'stood_at', 'place_of',
            'samples_behind', 'settings_here', 'would_keep', 'check_kept', 'in_names', 'order_of', 'lay_optimizer',
-           'apart', 'differing', 'lay_schedule', 'files_of', 'weights_in', 'callbacks_in', 'read_theirs',
+           'on_cpu', 'apart', 'differing', 'lay_schedule', 'files_of', 'weights_in', 'callbacks_in', 'read_theirs',
            'about_scaler', 'best_beside', 'read_ours', 'read_trainer']
 
 # %% ../nbs/47_trainer_files.ipynb #8c4c0f88
@@ -45,8 +46,8 @@ def sources(groups, schedule, wanted) -> list | None:  # groups: dicts, 'params'
     "For each list of names the number of the group that these are in; None if they are in groups that differ."
     lists, found = _lists(schedule, len(groups)), []
     def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [schedule[k][i] for k in lists]
-    for names in wanted:
-        mine = [i for i, g in enumerate(groups) if not set(names).isdisjoint(g["params"])] or [0]
+    for names in map(set, wanted):
+        mine = [i for i, g in enumerate(groups) if not names.isdisjoint(g["params"])] or [0]
         if any(settings(i) != settings(mine[0]) for i in mine): return None
         found.append(mine[0])
     return found
@@ -59,7 +60,8 @@ def regrouped(groups, schedule, wanted, numbers):  # numbers: as sources gave th
 # %% ../nbs/47_trainer_files.ipynb #f57daa04
 def asked(moves) -> dict:
     "What the Trainer's layout needs to know besides a snapshot."
-    by_rule = moves.optimizers[0] is None and type(moves).create_optimizer is Moves.create_optimizer
+    own_groups = "params" in (moves.optimizer_cls_and_kwargs or (None, {}))[1]
+    by_rule = moves.optimizers[0] is None and type(moves).create_optimizer is Moves.create_optimizer and not own_groups
     held = {}
     for c in moves.run_state.callbacks.callbacks:
         if callable(getattr(c, "state", None)): held.setdefault(type(c).__name__, []).append(copy.deepcopy(c.state()))
@@ -68,7 +70,8 @@ def asked(moves) -> dict:
 def write_state(package, folder):
     "Write `trainer_state.json`; the control is among the callbacks there."
     values = package.snapshot.values
-    held = {"TrainerControl": {"args": vars(values["control"]), "attributes": {}}} | package.about["trainer"]["callbacks"]
+    control = {f.name: getattr(values["control"], f.name) for f in fields(TrainerControl)}
+    held = {"TrainerControl": {"args": control, "attributes": {}}} | package.about["trainer"]["callbacks"]
     text = json.dumps(plain(vars(values["state"]) | {"stateful_callbacks": held}), indent=2, sort_keys=True)
     (folder / "trainer_state.json").write_text(text + "\n", "utf-8")
 
@@ -82,7 +85,8 @@ def _check_plain(value, where):
     if isinstance(value, dict): value = [*value, *value.values()]
     if isinstance(value, (list, tuple)): return [_check_plain(v, where) for v in value]
     if value is not None and type(value) not in (bool, int, float, str, torch.Tensor):
-        raise TypeError(f"{where} would hold a {type(value).__name__}, which cannot be written without pickling it; save_format='safetensors' may keep it.")
+        raise TypeError(f"{where} would hold a {type(value).__name__}, which cannot be written without pickling it; "
+                        "save_format='safetensors' may keep it.")
 
 def in_numbers(snapshot, groups) -> dict:  # groups: 'params' are names
     "The optimizer's `state_dict`: parameters as numbers."
@@ -144,9 +148,10 @@ def read_state(folder: Path) -> TrainerState:
     path = folder / "trainer_state.json"
     try: written = json.loads(path.read_text("utf-8"))
     except ValueError: written = None
-    if not isinstance(written, dict) or type(written.get("global_step")) is not int: raise Damaged(f"{path} was cut short, or is not the Trainer's.")
     known = {f.name for f in fields(TrainerState)}
-    return TrainerState(**{k: v for k, v in written.items() if k in known and v is not None})
+    says = {k: v for k, v in written.items() if k in known and v is not None} if isinstance(written, dict) else {}
+    if type(says.get("global_step")) is int and type(says.get("epoch", 0)) in (int, float): return TrainerState(**says)
+    raise Damaged(f"{path} was cut short, or is not the Trainer's.")
 
 def position_after(feed, epoch: int, batches: int) -> int:
     "Samples in the first micro-batches of an epoch; where nobody knows, they are read."
@@ -157,7 +162,7 @@ def position_after(feed, epoch: int, batches: int) -> int:
     with generators_kept():
         for _ in range(batches):
             window = feed.take(cursor, 1)
-            if not window: raise ValueError(f"the data ends in epoch {epoch} after {cursor.position} samples, before the place where the Trainer stood")
+            if not window: raise ValueError(f"the data ends in epoch {epoch} after {cursor.position} samples, and the Trainer stood behind that")
             cursor = window[0].after
     return cursor.position
 
@@ -171,9 +176,9 @@ def stood_at(run, state) -> tuple[int, int]:  # state: as read_state gives it
         behind = round((state.epoch - epoch) * batches) if epoch else step * window
     here = epoch + behind / batches
     if state.epoch and abs(here - state.epoch) * batches > 0.5:
-        raise ValueError(f"after {step} steps the Trainer stood at epoch {state.epoch:.6g}, and with the data and settings here {step} steps are epoch {here:.6g}; "
-                         f"give the Learner the data, the per_device_train_batch_size ({state.train_batch_size} then, {run.args.train_batch_size} now) "
-                         "and the gradient_accumulation_steps that the Trainer had")
+        raise ValueError(f"after {step} steps the Trainer stood at epoch {state.epoch:.6g}, and with the data and settings here {step} steps "
+                         f"are epoch {here:.6g}; give the Learner the data, the per_device_train_batch_size ({state.train_batch_size} then, "
+                         f"{run.args.train_batch_size} now) and the gradient_accumulation_steps that the Trainer had")
     return epoch, behind
 
 # %% ../nbs/47_trainer_files.ipynb #d5f1065c
@@ -199,12 +204,13 @@ def samples_behind(run, cursor) -> int:
 def settings_here(run, there) -> tuple[TrainerState, list]:  # there: as read_state gives it
     "The state for this run, and what is to be said. ValueError if the run would be over already."
     if there.global_step > run.state.max_steps:
-        raise ValueError(f"the Trainer's run has done {there.global_step} steps, and by the settings here it has {run.state.max_steps} in all; give the Learner "
-                         "a larger max_steps or num_train_epochs")
+        raise ValueError(f"the Trainer's run has done {there.global_step} steps, and by the settings here it has {run.state.max_steps} in all; "
+                         "give the Learner a larger max_steps or num_train_epochs")
     length = ("max_steps", "num_train_epochs", "train_batch_size")
     here = {name: getattr(run.state, name) for name in (*length, "logging_steps", "eval_steps", "save_steps")}
     differ = [name for name in length if getattr(there, name) not in (0, None, here[name])]
-    said = [f"{name} is {getattr(there, name)} in trainer_state.json and {here[name]} by the settings here: the run goes on with {here[name]}" for name in differ]
+    said = [f"{name} is {getattr(there, name)} in trainer_state.json and {here[name]} by the settings here: the run goes on with {here[name]}"
+            for name in differ]
     return replace(there, stateful_callbacks={}, **here), said
 
 # %% ../nbs/47_trainer_files.ipynb #45500fc3
@@ -220,7 +226,7 @@ def would_keep(optimizer, group, like) -> dict | None:  # group: its settings; l
     except Exception: return None
 
 def check_kept(run, groups, state):  # groups: 'params' are names, in the order of the optimizer's; state: by name, dicts
-    "Refuse the state of another optimizer, or of other parameters."
+    "Refuse the state of another optimizer, or of other parameters; what fits gets the precision that they have here."
     kept = {}
     for group, own in zip(groups, run.optimizer.param_groups):
         for name, p in zip(group["params"], own["params"]):
@@ -228,6 +234,9 @@ def check_kept(run, groups, state):  # groups: 'params' are names, in the order 
             kind, has = (id(group), p.dim(), p.dtype), state.get(name, {})
             if kind not in kept: kept[kind] = would_keep(run.optimizer, group, p)
             if kept[kind] is not None: _check_entries(type(run.optimizer).__name__, name, p, has, kept[kind])
+            if has: state[name] = {k: v.to(p.dtype) if _like(v, p) else v for k, v in has.items()}   # as torch does when it loads them
+
+def _like(v, p) -> bool: return isinstance(v, torch.Tensor) and v.dim() > 0 and v.shape == p.shape and v.is_floating_point() and p.is_floating_point()
 
 def _check_entries(kind, name, p, has, kept):
     def words(keys): return ", ".join(sorted(keys)) or "nothing"
@@ -235,7 +244,8 @@ def _check_entries(kind, name, p, has, kept):
         raise ValueError(f"optimizer.pt is that of another optimizer: it keeps {words(has)} for {name!r}, and {kind} keeps {words(kept)}; "
                          "give the Learner the optim= and optim_args= that the Trainer had")
     wrong = next((k for k, same in kept.items() if same and has[k].shape != p.shape), None)
-    if wrong: raise ValueError(f"optimizer.pt is that of another model: {wrong} of {name!r} has the shape {tuple(has[wrong].shape)}, and {name!r} has {tuple(p.shape)}")
+    if wrong: raise ValueError(f"optimizer.pt is that of another model: {wrong} of {name!r} has the shape {tuple(has[wrong].shape)}, "
+                               f"and {name!r} has {tuple(p.shape)}")
 
 # %% ../nbs/47_trainer_files.ipynb #70fb0df1
 HOW = ("fused", "foreach", "capturable", "differentiable")   # settings of a group that say how, not what
@@ -244,6 +254,7 @@ def in_names(file, order) -> tuple[list, dict]:  # order: names, group by group
     "Groups and state of an optimizer's `state_dict`, parameters as names."
     groups = [{**{k: v for k, v in g.items() if k != "param_names"}, "params": names} for g, names in zip(file["param_groups"], order)]
     numbers = dict(zip(chain.from_iterable(g["params"] for g in file["param_groups"]), chain.from_iterable(order)))
+    if not set(file["state"]) <= set(numbers): raise ValueError("optimizer.pt keeps something for parameters that are in none of its groups")
     return groups, {numbers[i]: {k: v for k, v in held.items() if v is not None} for i, held in file["state"].items()}
 
 def order_of(run, file, own) -> list:  # own: the names in the learner's groups
@@ -251,8 +262,8 @@ def order_of(run, file, own) -> list:  # own: the names in the learner's groups
     counts = [len(g["params"]) for g in file["param_groups"]]
     for order in (own, two_groups(run.model, {n for names in own for n in names})):
         if order and [len(names) for names in order] == counts: return order
-    raise ValueError(f"optimizer.pt has groups of {counts} parameters, and this learner's optimizer has {[len(names) for names in own]}; give the Learner "
-                     "the model, the frozen parameters and the optimizer that the Trainer had")
+    raise ValueError(f"optimizer.pt has groups of {counts} parameters, and this learner's optimizer has {[len(names) for names in own]}; "
+                     "give the Learner the model, the frozen parameters and the optimizer that the Trainer had")
 
 # %% ../nbs/47_trainer_files.ipynb #3ce2ff61
 def lay_optimizer(run, template, file, schedule):  # template: the learner's own, as a snapshot has it
@@ -262,15 +273,18 @@ def lay_optimizer(run, template, file, schedule):  # template: the learner's own
     numbers = sources(groups, schedule, own)
     if numbers is None:
         decays = ", ".join(str(g.get("weight_decay")) for g in groups)
-        raise ValueError(f"optimizer.pt treats parameters in several ways that are in one group here (weight_decay {decays}); give the Learner the weight_decay= "
-                         "that the Trainer had")
+        raise ValueError(f"optimizer.pt treats parameters in several ways that are in one group here (weight_decay {decays}); "
+                         "give the Learner the weight_decay= that the Trainer had")
     groups, schedule = regrouped(groups, schedule, own, numbers)
     groups = [mine | {k: v for k, v in g.items() if k not in HOW} for mine, g in zip(template["groups"], groups)]
     check_kept(run, groups, state)
-    on_host = {n for g in groups if not (g.get("fused") or g.get("capturable")) for n in g["params"]} if run.device.device.type != "cpu" else set()
     tensors, others = apart(state)
-    optimizer = template | {"groups": groups, "plain": others, "on_cpu": [f"{n}/step" for n in on_host if f"optimizer/{n}/step" in tensors]}
-    return tensors, optimizer, schedule
+    return tensors, template | {"groups": groups, "plain": others, "on_cpu": on_cpu(run.device.device, groups, state)}, schedule
+
+def on_cpu(device, groups, state) -> list:
+    "What torch leaves on the CPU when it loads an optimizer's state: the step count, unless the update itself counts on the device."
+    counted = {n for g in groups if g.get("fused") or g.get("capturable") for n in g["params"]}
+    return [f"{n}/step" for n, held in state.items() if device.type != "cpu" and n not in counted and isinstance(held.get("step"), torch.Tensor)]
 
 def apart(state) -> tuple[dict, dict]:  # state: by name, dicts
     "Tensors and plain values of an optimizer's state, by the names that they have in a snapshot."
@@ -283,15 +297,18 @@ def differing(mine, groups) -> list[str]:
     said = {}
     for name in ("initial_lr", "weight_decay", "betas", "eps", "momentum"):
         for here, there in zip(mine, groups):
-            if "max_lr" not in there and name in here and name in there and here[name] != there[name]:   # one cycle changes them under way
-                said.setdefault(name, f"{name} of the optimizer's groups is {there[name]} in optimizer.pt and {here[name]} by the settings here: it goes on with {there[name]}")
+            if "max_lr" in there or name not in here or here[name] == there.get(name, here[name]): continue   # one cycle changes them under way
+            said.setdefault(name, f"{name} of the optimizer's groups is {there[name]} in optimizer.pt and {here[name]} by the settings here: "
+                                  f"the run goes on with {there[name]}, until learn.set(...) says otherwise")
     return list(said.values())
 
 # %% ../nbs/47_trainer_files.ipynb #415d0492
 def lay_schedule(run, template: dict, schedule: dict) -> tuple[dict, list]:  # both as a schedule's `state_dict`
     "The schedule's state for this run, and what is to be said. ValueError if it is of another kind."
-    missing = [k for k in run.lr_scheduler.state_dict() if k not in schedule and k[0] != "_"]
-    if missing: raise ValueError(f"scheduler.pt is that of another kind of schedule: it has no {missing[0]!r}, which {type(run.lr_scheduler).__name__} needs")
+    lists, n = _lists(run.lr_scheduler.state_dict(), len(run.optimizer.param_groups)), len(run.optimizer.param_groups)
+    missing = [k for k in run.lr_scheduler.state_dict() if k not in schedule and k[0] != "_"] + [k for k in lists if len(schedule.get(k, ())) != n]
+    if missing: raise ValueError(f"scheduler.pt is that of another kind of schedule: it has no {missing[0]!r} for {n} groups, which "
+                                 f"{type(run.lr_scheduler).__name__} needs")
     new = {k: v for k, v in schedule.items() if k != "verbose"}
     if "lr_lambdas" in template: new["lr_lambdas"] = template["lr_lambdas"]
     if not is_ours(run.lr_scheduler): return new, []
@@ -299,7 +316,8 @@ def lay_schedule(run, template: dict, schedule: dict) -> tuple[dict, list]:  # b
     for base, there, function in zip(schedule["base_lrs"], schedule["_last_lr"], run.lr_scheduler.lr_lambdas):
         here = base * function(step)
         if not math.isclose(here, there, rel_tol=1e-6, abs_tol=1e-12):
-            return new, [f"the Trainer's learning rate at step {step} is {there:.6g}, and the schedule here has {here:.6g} there: the next steps have its rates"]
+            return new, [f"the Trainer's learning rate at step {step} is {there:.6g}, and the schedule here has {here:.6g} there: "
+                         "after the next step the run follows the schedule here"]
     return new, []
 
 # %% ../nbs/47_trainer_files.ipynb #5f58866f
@@ -307,11 +325,17 @@ def files_of(folder) -> dict:
     "What is in the files of torch's; None for a scaler that there is not. Damaged if one is missing or holds more than tensors and plain values."
     for name in ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
-            raise Damaged(f"{folder} has no {name}, so there is nothing to go on with: it was written with save_only_model=True, or by DeepSpeed or FSDP. "
-                          "Load the weights into the model, and train() begins a new run from them.")
+            raise Damaged(f"{folder} has no {name}, so there is nothing to go on with: it was written with save_only_model=True, or by DeepSpeed "
+                          "or FSDP. Load the weights into the model, and train() begins a new run from them.")
     found = {n: read_plain(folder / f"{n}.pt") if (folder / f"{n}.pt").is_file() else None for n in ("optimizer", "scheduler", "scaler")}
-    if {"state", "param_groups"} - set(found["optimizer"]): raise Damaged(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
+    if not _of_optimizer(found["optimizer"]): raise Damaged(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
+    if not isinstance(found["scheduler"], dict): raise Damaged(f"{folder / 'scheduler.pt'} does not hold the state of a schedule.")
     return found
+
+def _of_optimizer(file) -> bool:
+    if not isinstance(file, dict) or not isinstance(file.get("state"), dict) or not isinstance(file.get("param_groups"), list): return False
+    if not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in file["param_groups"]): return False
+    return all(isinstance(v, dict) for v in file["state"].values())
 
 def weights_in(run, folder, tensors) -> dict:  # tensors: of the learner, by their names in a snapshot
     "The weights and buffers that a folder holds, by the same names. ValueError if they are those of another model."
@@ -320,11 +344,12 @@ def weights_in(run, folder, tensors) -> dict:  # tensors: of the learner, by the
 
 def callbacks_in(run, held, states) -> list:  # held: `stateful_callbacks`; states: of the learner's callbacks, as a snapshot has them
     "The states of callbacks: the Trainer's for those that have one, of the same class."
-    left, new = {k: list(v) if isinstance(v, list) else [v] for k, v in held.items()}, []
-    for callback, (kind, state) in zip(run.callbacks.callbacks, states):
-        takes = callable(getattr(callback, "state", None)) and not hasattr(callback, "load_state_dict")
-        new.append((kind, left[kind].pop(0).get("attributes", {}) if takes and left.get(kind) else state))
-    return new
+    takes = [callable(getattr(c, "state", None)) and not hasattr(c, "load_state_dict") for c in run.callbacks.callbacks]
+    left = {}
+    for kind in {kind for (kind, _), ok in zip(states, takes) if ok and kind in held}:
+        n = sum(k == kind for k, _ in states)   # of several of a class the Trainer appends to a list at each save: the last ones are of now
+        left[kind] = held[kind][-n:] if isinstance(held[kind], list) else [held[kind]]
+    return [(kind, left[kind].pop(0).get("attributes", {}) if ok and left.get(kind) else state) for (kind, state), ok in zip(states, takes)]
 
 # %% ../nbs/47_trainer_files.ipynb #c784c495
 def read_theirs(moves, folder) -> Snapshot:
@@ -332,17 +357,18 @@ def read_theirs(moves, folder) -> Snapshot:
     run, there, files = moves.run_state, read_state(folder), files_of(folder)
     form = capture(run)
     mine, tensors = form.values, {n: t for n, t in form.tensors.items() if not n.startswith("optimizer/")}
+    tensors |= weights_in(run, folder, tensors)
     try:
         state, said = settings_here(run, there)
-        tensors |= weights_in(run, folder, tensors)
         kept, optimizer, schedule = lay_optimizer(run, mine["optimizer"], files["optimizer"], files["scheduler"])
         schedule, of_rates = lay_schedule(run, mine["lr_scheduler"], schedule)
         values = mine | place_of(run, there)
     except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += differing(mine["optimizer"]["groups"], optimizer["groups"]) + of_rates + about_scaler(run, files["scaler"])
     state.best_model_checkpoint = best_beside(folder, state.best_model_checkpoint)
-    values |= {"state": state, "optimizer": optimizer, "lr_scheduler": schedule, "scaler": files["scaler"] if run.device.scaler is not None else None,
-               "callbacks": callbacks_in(run, there.stateful_callbacks, mine["callbacks"]), "run": History().run_id, "about": {"said": said}}
+    values |= {"state": state, "optimizer": optimizer, "lr_scheduler": schedule, "run": History().run_id, "about": {"said": said},
+               "scaler": None if run.device.scaler is None else files["scaler"],
+               "callbacks": callbacks_in(run, there.stateful_callbacks, mine["callbacks"])}
     return Snapshot(tensors | kept, values)
 
 def about_scaler(run, file) -> list[str]:
@@ -371,8 +397,8 @@ def read_ours(folder) -> Snapshot:
     return Snapshot(snapshot.tensors | tensors, values)
 
 def read_trainer(moves, folder) -> Snapshot:  # moves: prepared
-    "What is in a folder in the Trainer's layout. Damaged if it is not whole, ValueError if it does not fit; nothing but tensors and plain values is unpickled."
+    "What is in a folder in the Trainer's layout. Damaged if it is not whole, ValueError if it does not fit this learner."
     folder = Path(folder)
-    if not (folder / MANIFEST).is_file(): return read_theirs(moves, folder)
+    if not sealed(folder): return read_theirs(moves, folder)
     examined(folder)
     return read_ours(folder)
