@@ -294,6 +294,18 @@ def test_a_factor_per_group(name):
     scale_schedule(a, o1, [2.0, 0.5])
     close(go(a, o1, 14), [[r * 2.0, s * 0.5] for r, s in go(b, o2, 14)])
 
+@pytest.mark.parametrize("name", [*TORCHS, *(n for n in SCHEDULE_NAMES)])
+@pytest.mark.parametrize("steps", [1, 5])
+def test_each_scheduler_goes_on_from_its_state(name, steps):
+    "Also where a part of the state is not plain, such as the milestones of a MultiStepLR: it stays as the new one has it."
+    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3), 20))
+    o1, o2 = groups_of(), groups_of()
+    a, b = make(o1), make(o2)
+    go(a, o1, steps)
+    load_scheduler_state(b, json.loads(json.dumps(scheduler_state(a))))
+    for g, h in zip(o2.param_groups, o1.param_groups): g.update({k: v for k, v in h.items() if k != "params"})
+    close(go(a, o1, 10), go(b, o2, 10))
+
 def test_plateau_and_none():
     o = groups_of()
     s = S.ReduceLROnPlateau(o, patience=0, factor=0.5, min_lr=0.2)

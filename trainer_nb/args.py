@@ -160,7 +160,7 @@ class _Keep:
     save_steps: float = 500                # steps between two checkpoints; below 1 a ratio of all steps
     save_total_limit: int | None = None    # so many checkpoints are kept, the best one besides; None: all
     save_only_model: bool = False          # write the weights only: nothing can be resumed from that
-    save_format: str = "safetensors"       # "safetensors": our own files; "trainer": files that transformers' Trainer resumes from
+    save_format: str = "safetensors"       # "safetensors": our own files; "trainer": files that transformers' Trainer resumes from, and so does the Learner
     load_best_model_at_end: bool = False   # at the end take the weights of the best evaluation, which is saved for that
 
 # %% ../nbs/02_args.ipynb #58276df1

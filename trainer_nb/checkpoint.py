@@ -4,7 +4,7 @@
 
 # %% ../nbs/42_checkpoint.ipynb #a3780675
 from __future__ import annotations
-import json, shutil, tempfile, time
+import json, pickle, shutil, tempfile, time
 from pathlib import Path
 from typing import Any, NamedTuple
 import torch
@@ -16,8 +16,8 @@ from .snapshot import Snapshot
 
 # %% auto #0
 __all__ = ['SCHEMA', 'LAST_ROWS', 'entries', 'writes_live', 'written_live', 'same_bytes', 'found_in', 'write_tensors',
-           'read_tensors', 'Package', 'pack', 'write_values', 'write_checkpoint', 'write_run', 'refuse_newer',
-           'read_checkpoint', 'parts_of', 'read_weights']
+           'read_tensors', 'Package', 'pack', 'write_values', 'write_checkpoint', 'write_model', 'placed', 'write_run',
+           'refuse_newer', 'examined', 'read_checkpoint', 'parts_of', 'read_plain', 'read_weights', 'weights_for']
 
 # %% ../nbs/42_checkpoint.ipynb #2eb93522
 def entries(run) -> dict:  # by key of the state_dict: a name in a snapshot, or a tensor
@@ -106,21 +106,31 @@ def write_values(package: Package, folder: Path, tensors: dict) -> dict:  # tens
 
 def write_checkpoint(package: Package, folder: Path):  # an empty folder
     "Write a checkpoint and seal it."
+    found = write_model(package, folder)
+    if not package.says.get("only_model"): write_run(package, folder, found)
+    seal(folder, package.says)
+
+def write_model(package, folder) -> dict:  # key of the state_dict -> (file, key): what was found again in the files
+    "Write the weights, and the processing class if there is one."
     given, weights = package.snapshot.tensors, {}
     for key, entry in package.entries.items(): weights[key] = given[entry] if isinstance(entry, str) else entry
     if package.live is None: write_weights(package.model, folder, {k: t for k, t in weights.items() if t.dtype != torch.complex128})
     else: shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
     if hasattr(package.processing_class, "save_pretrained"): package.processing_class.save_pretrained(folder)
-    if not package.says.get("only_model"): write_run(package, folder, found_in(folder, weights))
-    seal(folder, package.says)
+    return {} if package.says.get("only_model") else found_in(folder, weights)
 
-def write_run(package, folder, found):  # found: as `found_in` gives it
-    "Write what a run needs to go on, besides the weights that are written already."
-    tensors = dict(package.snapshot.tensors)
-    values = write_values(package, folder, tensors)
+# %% ../nbs/42_checkpoint.ipynb #ee4883fc
+def placed(package, found) -> dict:  # name in the snapshot -> (file, key); found: as write_model gives it
+    "Which tensors of the snapshot are among the weights that are written already."
     places = {}
     for key, entry in package.entries.items():
         if isinstance(entry, str) and key in found: places.setdefault(entry, found[key])
+    return places
+
+def write_run(package, folder, found):  # found: as write_model gives it
+    "Write what a run needs to go on, besides the weights that are written already."
+    tensors = dict(package.snapshot.tensors)
+    values, places = write_values(package, folder, tensors), placed(package, found)
     left = {n: t for n, t in tensors.items() if n not in places}
     optimizer = {n: t for n, t in left.items() if n.startswith(("optimizer/", "loose/"))}
     places |= write_tensors(optimizer, folder / "optimizer.safetensors")
@@ -133,14 +143,19 @@ def refuse_newer(path, schema):
     if schema <= SCHEMA: return
     raise Damaged(f"{path} was written by a later version of trainer_nb (schema {schema}, and this one reads up to {SCHEMA}); install that one.")
 
-def read_checkpoint(folder) -> Snapshot:
-    "The snapshot that was written into a folder. Damaged, with the file's name, if it is not whole; nothing is unpickled."
-    folder = Path(folder)
+def examined(folder) -> dict:
+    "The manifest of a folder that a run can go on from. Damaged, with the file's name, if it is not whole."
     refuse_newer(folder, read_manifest(folder).get("schema", 0))
     manifest = examine(folder)
     if manifest.get("only_model"):
         raise Damaged(f"{folder} was written with save_only_model=True: it has the weights and nothing to go on with. "
                       "Load them into the model, and train() begins a new run from them.")
+    return manifest
+
+def read_checkpoint(folder) -> Snapshot:
+    "The snapshot that was written into a folder. Damaged, with the file's name, if it is not whole; nothing is unpickled."
+    folder = Path(folder)
+    examined(folder)
     return parts_of(folder, json.loads((folder / "run.json").read_text("utf-8")))
 
 def parts_of(folder, written: dict) -> Snapshot:
@@ -149,10 +164,42 @@ def parts_of(folder, written: dict) -> Snapshot:
     values = {name: decode(value, tensors) for name, value in written["values"].items()}
     return Snapshot({n: t for n, t in tensors.items() if not n.startswith("values/")}, values)
 
+# %% ../nbs/42_checkpoint.ipynb #1e65f33e
+def read_plain(path: Path):
+    "What `torch.save` wrote into a file, if that is tensors and plain values. Damaged otherwise; nothing is run."
+    try: return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError: problem = "holds more than tensors and plain values, and was not run"
+    except Exception as error: problem = f"cannot be read ({type(error).__name__}), it may have been cut short"
+    raise Damaged(f"{path} {problem}.")
+
 def read_weights(folder) -> dict:  # key of the state_dict -> tensor
     "The weights in the files of a folder, whoever wrote it; tied ones by one of their names."
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
     folder = Path(folder)
     files = [p for p in sorted(folder.glob("*.safetensors")) if p.name not in ("optimizer.safetensors", "rest.safetensors")]
-    if not files: raise Damaged(f"{folder} holds no weights: there is no model.safetensors in it.")
-    return {k: v for p in files for k, v in load_file(p).items()}
+    if not files: return {k: v for p in _pickled(folder) for k, v in read_plain(p).items()}
+    try: return {k: v for p in files for k, v in load_file(p).items()}
+    except SafetensorError as error: raise Damaged(f"The weights in {folder} cannot be read ({error}); they may have been cut short.") from None
+
+def _pickled(folder) -> list:
+    found = sorted(folder.glob("pytorch_model*.bin"))
+    if found: return found
+    raise Damaged(f"{folder} holds no weights: there is no model.safetensors in it, and no pytorch_model.bin.")
+
+# %% ../nbs/42_checkpoint.ipynb #16f69ec6
+def weights_for(model, folder) -> dict:  # key of the model's state_dict -> tensor
+    "The weights in a folder by the names that they have in a model. ValueError if they are those of another model."
+    weights, own = read_weights(folder), {k: t for k, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
+    if not set(weights) <= set(own) and _library(model) == "peft":
+        raise ValueError(f"{folder} holds the weights of adapters under PEFT's own names, which cannot be put into a model here yet.")
+    if not set(weights) <= set(own) and hasattr(model, "from_pretrained"): weights = type(model).from_pretrained(folder).state_dict()
+    there = {id(own[k]) for k in weights if k in own}   # a tied one has one name in the file
+    computed = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    strange = [k for k in weights if k not in own] + [k for k, t in own.items() if id(t) not in there and k not in computed]
+    if strange: raise ValueError(f"{folder} holds the weights of another model: {strange[0]!r} is not in both.")
+    for k, t in weights.items():
+        if t.shape != own[k].shape:
+            raise ValueError(f"{folder} holds the weights of another model: {k!r} has the shape {tuple(t.shape)} there "
+                             f"and {tuple(own[k].shape)} here.")
+    return weights

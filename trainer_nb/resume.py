@@ -7,7 +7,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 from typing import NamedTuple
-from .checkpoint import read_checkpoint, read_weights
+from .checkpoint import read_checkpoint, weights_for
 from .events import TrainerState
 from .folders import examine
 from .history import History, Place, read, take_over
@@ -16,14 +16,14 @@ from .prepare import prepare, prepare_model
 from .runlog import claimed, log_path
 from .saver import data_facts, finish, logged
 from .settings import SETTABLE, change
-from .shelf import newest
+from .shelf import newest, of_trainer, sealed
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore
+from .trainer_files import read_trainer
 from .work import in_hand, where
 
 # %% auto #0
 __all__ = ['OF_PROCESS', 'chosen', 'edited', 'check_edits', 'in_force', 'about', 'check_data', 'other_machine', 'history_of',
-           'log_history', 'Resumed', 'load', 'snapshot_in', 'refuse_elsewhere', 'go_there', 'load_best', 'load_weights',
-           'weights_for']
+           'log_history', 'Resumed', 'load', 'snapshot_in', 'refuse_elsewhere', 'go_there', 'load_best', 'load_weights']
 
 # %% ../nbs/51_resume.ipynb #59e5811a
 def chosen(moves, where) -> Path:  # a folder; True: the newest in output_dir
@@ -82,6 +82,7 @@ def other_machine(snapshot, now: dict) -> list[str]:  # now: as made_with gives 
 def history_of(folder: Path, snapshot) -> History:
     "The history that leads to a checkpoint; an empty one, and a warning, if it is lost."
     run_id, place = snapshot.values["run"], Place(*snapshot.values["place"])
+    if "beside" not in about(snapshot): return History(run_id=run_id)   # the Trainer's: it keeps none
     path = log_path(folder.parent, run_id) if about(snapshot).get("beside") else folder / "history.jsonl"
     try:
         history = read(path)
@@ -123,7 +124,7 @@ def load(moves, place, wait=finish) -> Resumed:  # place: a folder, or True
         said = check_data(moves, snapshot)
         check(run, snapshot)
     except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
-    said += other_machine(snapshot, made_with(run))
+    said += [*about(snapshot).get("said", []), *other_machine(snapshot, made_with(run))]
     go_there(moves, folder, snapshot, edits)
     said += [f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()]
     run.history.note("resume", run.state.global_step, folder=str(folder), said=said)
@@ -133,7 +134,7 @@ def load(moves, place, wait=finish) -> Resumed:  # place: a folder, or True
 # %% ../nbs/51_resume.ipynb #7ddeeafa
 def snapshot_in(moves, folder) -> Snapshot:
     "What is in a folder, of whichever layout."
-    return read_checkpoint(folder)
+    return read_trainer(moves, folder) if of_trainer(folder) else read_checkpoint(folder)
 
 def refuse_elsewhere(run, folder, snapshot):
     "Refuse a run that another process has open: both would write its log and its checkpoints."
@@ -181,15 +182,6 @@ def load_best(moves):
 def load_weights(moves, folder: Path):
     "Put the weights of a checkpoint into the model; those of the whole snapshot where there is one. ValueError if they do not fit."
     prepare_model(moves)
-    if not examine(folder).get("only_model"): return put_back(moves.run_state, snapshot_in(moves, folder), ["model"])
-    weights, own = weights_for(moves.model, folder), moves.model.state_dict(keep_vars=True)
-    there = {id(own[k]) for k in weights if k in own}   # a tied one has one name in the file
-    strange = [k for k in weights if k not in own] + [k for k, t in own.items() if k not in weights and id(t) not in there]
-    if strange: raise ValueError(f"{folder} holds the weights of another model: {strange[0]!r} is not in both")
-    moves.model.load_state_dict(weights, strict=False)
-
-def weights_for(model, folder) -> dict:
-    "The weights in a folder by the names that they have in a model; a library that renames them is asked to read them."
-    weights = read_weights(folder)
-    if hasattr(model, "from_pretrained") and not set(weights) <= set(model.state_dict()): return type(model).from_pretrained(folder).state_dict()
-    return weights
+    theirs = of_trainer(folder) and not sealed(folder)
+    if not theirs and not examine(folder).get("only_model"): return put_back(moves.run_state, snapshot_in(moves, folder), ["model"])
+    moves.model.load_state_dict(weights_for(moves.model, folder), strict=False)

@@ -16,6 +16,7 @@ from .prepare import prepare
 from .run import Due
 from .shelf import checkpoints, retire, retire_future, rotate
 from .snapshot import KEEPERS, capture
+from .trainer_files import asked, write_trainer
 
 # %% auto #0
 __all__ = ['SaveFailed', 'Saver', 'save', 'save_now', 'finish', 'fingerprint', 'data_facts', 'writing', 'logged', 'without_log',
@@ -118,12 +119,14 @@ def writing(moves, snapshot, place, own):  # own: it is one of the run's own, wh
     limit, best = run.args.save_total_limit if own else None, run.state.best_model_checkpoint
     beside = history.log is not None and history.path.parent.parent == place.parent
     about = {"given": dict(run.given), "data": data_facts(moves), "beside": beside} | without_log(snapshot, history)
+    write = write_trainer if run.args.save_format == "trainer" else write_checkpoint
+    if write is write_trainer: about["trainer"] = asked(moves)
     package = pack(run, snapshot, moves.processing_class, {"only_model": True} if run.args.save_only_model else None, about)
     def work():
         try:
             with written_whole(place, history.run_id, lambda taken: make_room(taken, history.run_id)) as folder:
                 write_log(history, beside, folder)
-                write_checkpoint(package, folder)
+                write(package, folder)
             rotate(place.parent, history.run_id, limit, best)
         except Exception as error: raise SaveFailed(why_not(place, error)) from error
     return work

@@ -136,7 +136,8 @@ def _keep(value):
     "The plain part of a value, and whether it was plain enough to keep."
     value = plain(value)
     if isinstance(value, dict):
-        kept = {k: _keep(v) for k, v in value.items() if isinstance(k, str)}
+        if not all(isinstance(k, str) for k in value): return value, False   # a MultiStepLR's milestones
+        kept = {k: _keep(v) for k, v in value.items()}
         return {k: v for k, (v, ok) in kept.items() if ok}, True
     if isinstance(value, list):
         kept = [_keep(v) for v in value]

@@ -7,13 +7,13 @@ from __future__ import annotations
 import re, warnings
 from pathlib import Path
 from typing import NamedTuple
-from .folders import Damaged, examine, remove
+from .folders import MANIFEST, Damaged, examine, remove
 from .history import History, Place, is_past, read
 from .runlog import log_path
 
 # %% auto #0
-__all__ = ['NAME', 'Found', 'of_trainer', 'look_at', 'checkpoints', 'log_beside', 'counts', 'newest', 'get_last_checkpoint',
-           'retire', 'retire_future', 'too_many', 'rotate']
+__all__ = ['NAME', 'Found', 'by_trainer', 'of_trainer', 'sealed', 'look_at', 'checkpoints', 'log_beside', 'counts', 'newest',
+           'get_last_checkpoint', 'retire', 'retire_future', 'too_many', 'rotate']
 
 # %% ../nbs/43_shelf.ipynb #f8cc93f4
 NAME = re.compile(r"checkpoint-(\d+)(\.tmp-[\w-]+)?")
@@ -30,13 +30,16 @@ class Found(NamedTuple):
         "When it was written, in seconds since 1970."
         return self.says.get("written") or (self.path / "trainer_state.json").stat().st_mtime
 
-def of_trainer(path: Path) -> bool: return (path / "trainer_state.json").is_file() and not (path / "run.json").is_file()   # the Trainer's layout
+def by_trainer(path: Path) -> bool: return (path / "training_args.bin").is_file()   # the Trainer has written it, or over one of ours
+def of_trainer(path: Path) -> bool: return (path / "trainer_state.json").is_file() and (by_trainer(path) or not (path / "run.json").is_file())   # its layout
+def sealed(path: Path) -> bool: return (path / MANIFEST).is_file() and not by_trainer(path)   # written here
 
 def look_at(path: Path, step: int) -> Found:
     "One folder, quickly."
     if path.name != f"checkpoint-{step}": return Found(step, path, {}, f"{path} was not written to its end.")
+    if of_trainer(path) and not sealed(path): return Found(step, path, {}, "")
     try: return Found(step, path, examine(path, every_byte=False), "")
-    except Damaged as error: return Found(step, path, {}, "" if of_trainer(path) and not (path / "manifest.json").exists() else str(error))
+    except Damaged as error: return Found(step, path, {}, str(error))
 
 def checkpoints(folder) -> list[Found]:
     "The checkpoints in a folder, by their steps."
