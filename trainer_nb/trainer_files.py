@@ -101,6 +101,8 @@ def in_numbers(snapshot, groups) -> dict:  # groups: 'params' are names
 def write_torch(package, folder, groups, schedule):
     "Write what the Trainer keeps in files of torch's."
     snapshot, args = package.snapshot, package.snapshot.values["args"]
+    if snapshot.values["optimizer"]["apart"]:
+        raise TypeError(f"{snapshot.values['optimizer']['class']} keeps tensors of another kind, which optimizer.pt has no place for; save_format='safetensors' keeps them.")
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
     save_plain(in_numbers(snapshot, groups), folder / "optimizer.pt")
     save_plain(schedule, folder / "scheduler.pt")
@@ -393,7 +395,7 @@ def read_ours(folder) -> Snapshot:
     state.stateful_callbacks = {}
     tensors, others = apart(held)
     values |= {"state": state, "scaler": files["scaler"], "lr_scheduler": schedule | ({} if functions is None else {"lr_lambdas": functions}),
-               "optimizer": {"class": kept["class"], "groups": groups, "plain": others, "on_cpu": kept["on_cpu"]}}
+               "optimizer": {"class": kept["class"], "groups": groups, "plain": others, "on_cpu": kept["on_cpu"], "apart": {}}}
     return Snapshot(snapshot.tensors | tensors, values)
 
 def read_trainer(moves, folder) -> Snapshot:  # moves: prepared
