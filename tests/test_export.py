@@ -386,8 +386,8 @@ EXACT = {   # cells after those with the model and the data
                           "    def on_train_end(self, args, state, control, **kwargs): net.load_state_dict(ema.state_dict())",
                           learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]", max_steps=6), "learn.train()"],
 }
-QUICK = ("a model taken over", "data made in a loop", "functions in the call", "steps in every way", "an optimizer given later", "a callback from a future left behind", "arguments", "our names",
-         "a branch without its parent", "stopped by an evaluation", "a running average")   # the others are run with the slow ones
+QUICK = ("a model taken over", "steps in every way", "a callback from a future left behind", "our names", "a branch without its parent",
+         "stopped by an evaluation", "a running average")   # the others are run with the slow ones
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in EXACT])
