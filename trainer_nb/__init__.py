@@ -20,6 +20,13 @@ def compare(learn, other):
     return compare(learn, other)
 
 
+def get_last_checkpoint(folder):
+    "The checkpoint in a folder to go on from: see trainer_nb.shelf.get_last_checkpoint, which is imported when it is needed."
+    from .shelf import get_last_checkpoint
+    return get_last_checkpoint(folder)
+
+
 __all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
            "Record", "Records", "Refused", "Snapshot", "TrainOutput", "TrainerCallback", "TrainerControl", "TrainerState",
-           "TrainingArguments", "compare", "default_data_collator", "differences", "set_seed"]
+           "TrainingArguments", "compare", "default_data_collator", "differences", "get_last_checkpoint",
+           "set_seed"]

@@ -13,7 +13,7 @@ from .telling import tell
 
 # %% auto #0
 __all__ = ['DEEDS', 'committed', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'rows_to_log', 'say', 'do_say',
-           'do_note', 'do_evaluate', 'do_best', 'do_save', 'at_end', 'is_last', 'epoch_end', 'do_close',
+           'do_note', 'do_evaluate', 'do_best', 'do_save', 'do_load_best', 'at_end', 'is_last', 'epoch_end', 'do_close',
            'do_next_epoch', 'do_finish', 'train_metrics', 'settle', 'do_next', 'announce', 'ask_later']
 
 # %% ../nbs/27_agenda.ipynb #b6d82a50
@@ -121,6 +121,9 @@ def do_best(moves, due):
     best, larger = run.state.best_metric, moves.args.greater_is_better
     better = value == value if best is None else value > best if larger else value < best   # nan is never the best
     if better: run.state.best_metric, run.state.best_global_step = value, run.state.global_step
+    if better and (run.args.load_best_model_at_end or run.args.save_strategy == "best"):
+        run.control.should_save = True
+        first_on(run, Due("wish", "save"))
 
 def _metric(metrics, name):
     "A metric by its name, with or without eval_ before it."
@@ -130,9 +133,17 @@ def _metric(metrics, name):
 
 # %% ../nbs/27_agenda.ipynb #80c49ea0
 def do_save(moves, due):
-    "Say that there are no checkpoints yet."
-    moves.run_state.control.should_save = False
-    warnings.warn("A callback asked for a checkpoint (control.should_save), but checkpoints are not written yet; learn.save_model(dir) writes the weights.")
+    "Begin to write a checkpoint, and tell the callbacks; without a folder there is none."
+    moves.run_state.control.should_save = False   # it would be saved as a wish
+    if moves.args.output_dir is None:
+        warnings.warn("A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the Learner an output_dir=.")
+        return
+    moves._save_checkpoint()
+    first_on(moves.run_state, Due("event", "on_save"))
+
+def do_load_best(moves, due):
+    "Take the weights of the best evaluation."
+    moves._load_best_model()
 
 # %% ../nbs/27_agenda.ipynb #8fd3dcb7
 def at_end(run) -> bool:
@@ -162,6 +173,7 @@ def do_finish(moves, due):
     run = moves.run_state
     run.finished, run.begun, run.logged = True, False, run.state.global_step
     run.feed.close()   # and with it its workers
+    if run.args.load_best_model_at_end: first_on(run, Due("load_best"))
     first_on(run, Due("log", data={"logs": train_metrics(run)}), Due("event", "on_train_end"))
 
 def train_metrics(run) -> dict:
@@ -172,7 +184,8 @@ def train_metrics(run) -> dict:
             "train_loss": run.history.mean_loss()}
 
 DEEDS = {"event": do_event, "step_end": do_step_end, "note": do_note, "say": do_say, "flow": do_flow, "wish": do_wish,
-         "log": do_log, "evaluate": do_evaluate, "best": do_best, "save": do_save, "close": do_close, "next_epoch": do_next_epoch, "finish": do_finish}
+         "log": do_log, "evaluate": do_evaluate, "best": do_best, "save": do_save, "load_best": do_load_best, "close": do_close,
+         "next_epoch": do_next_epoch, "finish": do_finish}
 
 # %% ../nbs/27_agenda.ipynb #bd0b8cbb
 def settle(moves):

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'CHOICES', 'NOT_YET', 'RENAMED', 'MEANT', 'OFF_IS_ON', 'AS_IT_IS',
            'WITHOUT_EFFECT', 'BOUNDS', 'asks_for_nothing', 'check_names', 'asked_for', 'plain', 'fits', 'check_types',
-           'check_values', 'check_steps', 'check_together', 'check_not_yet', 'TrainingArguments', 'Settings', 'resolve']
+           'check_values', 'check_steps', 'check_together', 'check_saving', 'check_not_yet', 'TrainingArguments',
+           'Settings', 'resolve']
 
 # %% ../nbs/02_args.ipynb #30c3d116
 import copy, functools, json, math, os
@@ -26,7 +27,7 @@ CHOICES = {
     "optim": OPTIMIZER_NAMES, "lr_scheduler_type": SCHEDULE_NAMES,
     "logging_strategy": ("no", "steps", "epoch"), "eval_strategy": ("no", "steps", "epoch"),
     "save_strategy": ("no", "steps", "epoch", "best"), "transaction": ("light", "copy"),
-    "train_sampling_strategy": ("random", "sequential"),
+    "train_sampling_strategy": ("random", "sequential"), "save_format": ("safetensors", "trainer"),
 }
 
 # %% ../nbs/02_args.ipynb #ab64dc8f
@@ -39,7 +40,7 @@ gradient_checkpointing_kwargs hub_always_push hub_model_id hub_private_repo hub_
 ignore_data_skip include_for_metrics include_num_input_tokens_seen length_column_name liger_kernel_config local_rank
 log_level log_level_replica log_on_each_node logging_nan_inf_filter neftune_noise_alpha optim_target_modules
 parallelism_config project push_to_hub restore_callback_states_from_checkpoint resume_from_checkpoint save_on_each_node
-save_only_model save_total_limit skip_memory_metrics tf32 torch_compile torch_compile_backend torch_compile_mode
+skip_memory_metrics tf32 torch_compile torch_compile_backend torch_compile_mode
 torch_empty_cache_steps trackio_bucket_id trackio_space_id trackio_static_space_id use_cache use_liger_kernel
 """.split())
 
@@ -61,7 +62,6 @@ WITHOUT_EFFECT = {
     "do_eval": "a flag for scripts, likewise; eval_strategy and evaluate() are what evaluates",
     "do_predict": "a flag for scripts, likewise; predict() is what predicts",
     "average_tokens_across_devices": "there is one process, which has all the tokens: both values come to the same",
-    "save_steps": "it says how often; whether at all is said by save_strategy, which can only be 'no' yet",
 }
 
 def asks_for_nothing(name, value) -> bool:  # name: of an argument; False if it is one of our own fields
@@ -150,11 +150,18 @@ class _Watch:
     eval_on_start: bool = False       # evaluate once before the first step
     prediction_loss_only: bool = False           # evaluation keeps the loss only, no predictions
     eval_accumulation_steps: int | None = None   # move predictions to the CPU each so many batches; None: at the end
-    save_strategy: str = "no"         # when to write a checkpoint; only "no" for now
-    save_steps: float = 500           # steps between two checkpoints; no effect while save_strategy is "no"
-    metric_for_best_model: str | None = None     # name of the metric that says which model is best
+    metric_for_best_model: str | None = None     # name of the metric that says which model is best; None: the loss, where a best one is asked for
     greater_is_better: bool | None = None        # None: True unless that name ends in "loss"
-    load_best_model_at_end: bool = False         # only False for now
+
+# %% ../nbs/02_args.ipynb #3916a7e2
+@dataclass
+class _Keep:
+    save_strategy: str = "steps"           # when to write a checkpoint: "no", "steps", "epoch", "best"
+    save_steps: float = 500                # steps between two checkpoints; below 1 a ratio of all steps
+    save_total_limit: int | None = None    # so many checkpoints are kept, the best one besides; None: all
+    save_only_model: bool = False          # write the weights only: nothing can be resumed from that
+    save_format: str = "safetensors"       # "safetensors": our own files; "trainer": files that transformers' Trainer resumes from
+    load_best_model_at_end: bool = False   # at the end take the weights of the best evaluation, which is saved for that
 
 # %% ../nbs/02_args.ipynb #58276df1
 @dataclass
@@ -208,7 +215,7 @@ def check_types(args):  # a dataclass instance whose annotations are types
 
 # %% ../nbs/02_args.ipynb #dd46ed34
 BOUNDS = {  # what must hold: (test, in words, the fields)
-    "at least 1": (lambda x: x >= 1, "per_device_train_batch_size per_device_eval_batch_size "
+    "at least 1": (lambda x: x >= 1, "per_device_train_batch_size per_device_eval_batch_size save_total_limit "
                    "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor"),
     "0 or more": (lambda x: 0 <= x < math.inf, "learning_rate weight_decay warmup_steps max_grad_norm adam_epsilon ring_every ring_memory "
                   "eval_delay logging_steps eval_steps save_steps dataloader_num_workers seed data_seed"),
@@ -264,15 +271,20 @@ def check_together(args):
         if args.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers is for data workers; give dataloader_num_workers as well.")
 
+# %% ../nbs/02_args.ipynb #6fad7368
+def check_saving(args):
+    "Refuse to save where there is no folder, and to look for a best model where nothing is evaluated."
+    asked = [f.name for f in fields(_Keep) if getattr(args, f.name) != f.default]
+    if args.output_dir is None and asked and args.save_strategy != "no":
+        raise ValueError(f"{asked[0]}={getattr(args, asked[0])!r} asks for checkpoints, but there is no folder to write them to; give output_dir=.")
+    best = "load_best_model_at_end=True" if args.load_best_model_at_end else "save_strategy='best'" if args.save_strategy == "best" else ""
+    if best and args.output_dir is None: raise ValueError(f"{best} needs a folder to keep the best model in; give output_dir=.")
+    if best and args.eval_strategy == "no":
+        raise ValueError(f"{best}, but nothing is evaluated, so no model is the best; give eval_strategy='epoch' or 'steps'.")
+
 # %% ../nbs/02_args.ipynb #83ef6ded
 def check_not_yet(args):
     "Refuse values that name something that cannot be done yet."
-    if args.save_strategy != "no":
-        raise ValueError(f"save_strategy={args.save_strategy!r}: checkpoints are not written yet; "
-                         "leave save_strategy at 'no' and call save_model(dir).")
-    if args.load_best_model_at_end:
-        raise ValueError("load_best_model_at_end=True: checkpoints are not written yet, so there is no best one to load; "
-                         "leave it out and call save_model(dir).")
     if args.report_to != "none":
         raise ValueError(f"report_to={args.report_to!r}: trackers are not connected yet; "
                          "leave report_to at 'none' and report from a callback's on_log.")
@@ -344,7 +356,7 @@ class _Place:
 # %% ../nbs/02_args.ipynb #e45810e6
 @_checks_names
 @dataclass(repr=False)
-class TrainingArguments(_Reading, _Showing, _Place, _Data, _Watch, _Machine, _Update, _Length):
+class TrainingArguments(_Reading, _Showing, _Place, _Data, _Keep, _Watch, _Machine, _Update, _Length):
     "The settings of a run, with the Trainer's names and defaults; checked when made."
     def __post_init__(self): self.check()
 
@@ -364,7 +376,7 @@ class TrainingArguments(_Reading, _Showing, _Place, _Data, _Watch, _Machine, _Up
         for f in fields(self): setattr(self, f.name, plain(getattr(self, f.name)))
         if isinstance(self.output_dir, str): self.output_dir = os.path.expanduser(self.output_dir)
         if self.report_to in (None, [], ["none"]): self.report_to = "none"
-        for check in (check_types, check_values, check_steps, check_together, check_not_yet): check(self)
+        for check in (check_types, check_values, check_steps, check_together, check_saving, check_not_yet): check(self)
         _move_ratio(self)
         _fill(self)
 
@@ -378,11 +390,12 @@ def _move_ratio(args):
     args.warmup_steps, args.warmup_ratio = args.warmup_ratio, None
 
 def _fill(args):
-    "Give `eval_steps` and `greater_is_better` the values that follow from other fields, where they are None."
+    "Give fields that are None the values that follow from other fields."
     filled = {}
     if args.eval_strategy == "steps" and args.eval_steps is None: filled["eval_steps"] = args.logging_steps
-    if args.metric_for_best_model is not None and args.greater_is_better is None:
-        filled["greater_is_better"] = not args.metric_for_best_model.endswith("loss")
+    if (args.load_best_model_at_end or args.save_strategy == "best") and args.metric_for_best_model is None: filled["metric_for_best_model"] = "loss"
+    metric = filled.get("metric_for_best_model", args.metric_for_best_model)
+    if metric is not None and args.greater_is_better is None: filled["greater_is_better"] = not metric.endswith("loss")
     for name, value in filled.items(): setattr(args, name, value)
     if args.eval_strategy == "steps" and args.eval_steps == 0:
         raise ValueError("eval_strategy='steps' needs eval_steps (or logging_steps) above 0.")
@@ -403,8 +416,8 @@ class Settings(TypedDict, total=False):
     run_name: str | None; report_to: str | list[str] | None
     eval_strategy: str; eval_steps: float | None; eval_delay: float; eval_on_start: bool
     prediction_loss_only: bool; eval_accumulation_steps: int | None
-    save_strategy: str; save_steps: float; metric_for_best_model: str | None
-    greater_is_better: bool | None; load_best_model_at_end: bool
+    metric_for_best_model: str | None; greater_is_better: bool | None
+    save_strategy: str; save_steps: float; save_total_limit: int | None; save_only_model: bool; save_format: str; load_best_model_at_end: bool
     dataloader_drop_last: bool; dataloader_num_workers: int; dataloader_pin_memory: bool
     dataloader_persistent_workers: bool; dataloader_prefetch_factor: int | None
     remove_unused_columns: bool; label_names: list[str] | None; train_sampling_strategy: str

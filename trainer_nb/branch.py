@@ -35,7 +35,7 @@ def twin(moves, args):  # args: the settings that the new one begins with
     memo = {id(moves): new} | {id(o): o for o in known if o is not None}
     model, new.loss_func, new.compute_loss_func = (copied(o, memo) for o in (run.model, moves.loss_func, moves.compute_loss_func))
     callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
-    new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), first=run.first)
+    new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=type(run.saver)(), first=run.first)
     new.snapshots, new._facts, new._takes_items = Snapshots(), None, None
     return new
 
@@ -70,6 +70,7 @@ def branch(moves, changes: dict):
     new = twin(moves, args)
     new.run_state.history = with_past(run.history)
     if args.output_dir is not None: args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
+    new.run_state.given = args.to_dict()
     taken = capture(run)
     prepare(new)
     restore(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id, "place": new.run_state.history.place()}))

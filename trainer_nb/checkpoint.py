@@ -4,18 +4,18 @@
 
 # %% ../nbs/42_checkpoint.ipynb #a3780675
 from __future__ import annotations
-import json, time
+import json, shutil, tempfile, time
 from pathlib import Path
 from typing import Any, NamedTuple
 import torch
 from .encoding import decode, encode
 from .folders import Damaged, examine, read_manifest, seal
-from .run import modules_of
 from .runlog import plain
+from .saving import write_weights
 from .snapshot import Snapshot
 
 # %% auto #0
-__all__ = ['SHARD', 'SCHEMA', 'LAST_ROWS', 'entries', 'writes_live', 'write_weights', 'same_bytes', 'found_in', 'write_tensors',
+__all__ = ['SCHEMA', 'LAST_ROWS', 'entries', 'writes_live', 'written_live', 'same_bytes', 'found_in', 'write_tensors',
            'read_tensors', 'Package', 'pack', 'write_values', 'write_checkpoint', 'write_run', 'refuse_newer',
            'read_checkpoint', 'parts_of', 'read_weights']
 
@@ -29,18 +29,15 @@ def entries(run) -> dict:  # by key of the state_dict: a name in a snapshot, or 
     return {k: names.get(id(v)) or v.detach().to("cpu", copy=True) for k, v in state.items()}
 
 # %% ../nbs/42_checkpoint.ipynb #b2739522
-SHARD = "5GB"   # of the weights in one file
-
 def _library(model) -> str: return next((c.__module__.split(".")[0] for c in type(model).__mro__ if "save_pretrained" in vars(c)), "")
 def writes_live(model) -> bool: return hasattr(model, "save_pretrained") and _library(model) not in ("transformers", "peft")
 
-def write_weights(model, weights: dict, folder: Path):  # weights: tensors on the host, by key of the state_dict
-    "Write a model's weights as its own library does, or as files of safetensors."
-    if hasattr(model, "save_pretrained"):
-        how = {} if writes_live(model) else {"state_dict": weights}
-        return model.save_pretrained(folder, **how)
-    from huggingface_hub import save_torch_state_dict
-    save_torch_state_dict(weights, folder, max_shard_size=SHARD)
+def written_live(model):
+    "A temporary folder with what a model has written itself; None for one that takes the weights to write."
+    if not writes_live(model): return None
+    folder = tempfile.TemporaryDirectory()
+    model.save_pretrained(folder.name)
+    return folder
 
 # %% ../nbs/42_checkpoint.ipynb #be057bff
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -84,24 +81,26 @@ class Package(NamedTuple):
     "All that a checkpoint is made of."
     snapshot: Snapshot
     model: Any              # whose library writes it
+    live: Any               # as `written_live` gives it
     entries: dict           # as `entries` gives them
     processing_class: Any   # a tokenizer, say; it is written too
     says: dict              # for the manifest: step, run, ...
-    more: dict              # values besides the snapshot's
+    about: dict             # what else resuming has to know; and `state`, if it is another than the snapshot's
 
-def pack(run, snapshot, processing_class=None, says=None, more=None) -> Package:
+def pack(run, snapshot, processing_class=None, says=None, about=None) -> Package:
     "What has to be kept of a run, which may go on afterwards."
     says = {"format": "trainer_nb", "schema": SCHEMA, "step": snapshot.step, "run": run.history.run_id, "parent": run.history.parent,
             "place": list(snapshot.values["place"]), "written": time.time()} | (says or {})
-    return Package(snapshot, run.model, entries(run), processing_class, says, more or {})
+    return Package(snapshot, run.model, written_live(run.model), entries(run), processing_class, says, about or {})
 
 # %% ../nbs/42_checkpoint.ipynb #deeebe68
 SCHEMA, LAST_ROWS = 1, 10_000
 
 def write_values(package: Package, folder: Path, tensors: dict) -> dict:  # tensors: those among the values are added to it
     "The values in terms of JSON; the Trainer's file is written."
-    values = dict(package.snapshot.values) | package.more
-    state = vars(values["state"])
+    about = dict(package.about)
+    values = package.snapshot.values | {"state": about.pop("state", package.snapshot.values["state"]), "about": about}
+    state = vars(package.snapshot.values["state"])
     (folder / "trainer_state.json").write_text(json.dumps(plain(state | {"log_history": state["log_history"][-LAST_ROWS:]}), indent=1), "utf-8")
     return {name: encode(value, tensors, name) for name, value in values.items()}
 
@@ -109,7 +108,8 @@ def write_checkpoint(package: Package, folder: Path):  # an empty folder
     "Write a checkpoint and seal it."
     given, weights = package.snapshot.tensors, {}
     for key, entry in package.entries.items(): weights[key] = given[entry] if isinstance(entry, str) else entry
-    if not writes_live(package.model): write_weights(package.model, weights, folder)
+    if package.live is None: write_weights(package.model, folder, {k: t for k, t in weights.items() if t.dtype != torch.complex128})
+    else: shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
     if hasattr(package.processing_class, "save_pretrained"): package.processing_class.save_pretrained(folder)
     if not package.says.get("only_model"): write_run(package, folder, found_in(folder, weights))
     seal(folder, package.says)

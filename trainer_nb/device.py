@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 # %% auto #0
-__all__ = ['precision', 'Device']
+__all__ = ['precision', 'Device', 'Beside', 'in_order']
 
 # %% ../nbs/16_device.ipynb #d09e1712
 def _shared() -> list[dict]:
@@ -104,3 +104,30 @@ class Device:
         "Forget the models."
         self.accelerator._models.clear()
         self._borrowed.clear()
+
+# %% ../nbs/16_device.ipynb #0b8c7ff1
+_STREAMS = {}   # by device
+
+class Beside:
+    "Copies from a GPU that are being made while it works."
+    def __init__(self, pairs):  # of tensors: pinned ones on the host, and what is copied into them
+        self.device = pairs[0][1].device
+        stream = _STREAMS.get(self.device) or _STREAMS.setdefault(self.device, torch.cuda.Stream(self.device))
+        stream.wait_stream(torch.cuda.current_stream(self.device))   # what is being computed is copied when it is done
+        with torch.cuda.stream(stream):
+            for copy, t in pairs:
+                copy.copy_(t, non_blocking=True)
+                t.record_stream(stream)                              # its memory is not given away before that
+            self.event = stream.record_event()
+
+    def before_update(self):
+        "What is computed from here on comes after the copies."
+        torch.cuda.current_stream(self.device).wait_event(self.event)
+
+    def wait(self):
+        "Until the copies can be read."
+        self.event.synchronize()
+
+def in_order(pairs):
+    "Copy in the order of the work; when a later event of the same GPU has come, these are done too."
+    for copy, t in pairs: copy.copy_(t, non_blocking=True)

@@ -37,6 +37,7 @@ def encode(value, tensors: dict, where: str = "value"):  # tensors: tensors foun
         plain = all(type(k) is str for k in value) and MARK not in value
         if plain: return {k: inside(v, k) for k, v in value.items()}
         return _marked("dict", [[inside(k, "a key"), inside(v, k)] for k, v in value.items()])
+    if isinstance(value, torch.Size): value = tuple(value)
     if type(value) in (tuple, set, frozenset): return _marked(type(value).__name__, [inside(v, i) for i, v in enumerate(value)])
     if isinstance(value, torch.Tensor): return _marked("tensor", _stored(value, tensors))
     if isinstance(value, (np.ndarray, np.generic)): return _encode_array(value, tensors, where)
@@ -46,6 +47,7 @@ def encode(value, tensors: dict, where: str = "value"):  # tensors: tensors foun
     parts = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else value._asdict()
     return _marked(type(value).__name__, {k: inside(v, k) for k, v in parts.items()})
 
+# %% ../nbs/41_encoding.ipynb #86ff41b6
 def _encode_array(value, tensors, where):
     array = np.asarray(value)
     try: return _marked("array" if isinstance(value, np.ndarray) else "scalar", _stored(torch.from_numpy(array.copy()), tensors))

@@ -161,7 +161,7 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_log = True
         if args.eval_strategy == "steps" and args.eval_delay <= step and (last or step % state.eval_steps == 0):
             control.should_evaluate = True
-        if args.save_strategy == "steps" and (last or step % state.save_steps == 0):
+        if args.save_strategy == "steps" and args.output_dir is not None and (last or step % state.save_steps == 0):
             control.should_save = True
         if last: control.should_training_stop = True
 
@@ -169,4 +169,4 @@ class DefaultFlowCallback(TrainerCallback):
         "What the epoch-wise strategies want at the end of an epoch."
         if args.logging_strategy == "epoch": control.should_log = True
         if args.eval_strategy == "epoch" and args.eval_delay <= state.epoch: control.should_evaluate = True
-        if args.save_strategy == "epoch": control.should_save = True
+        if args.save_strategy == "epoch" and args.output_dir is not None: control.should_save = True

@@ -42,6 +42,7 @@ def acts_of(moves, since: float) -> list[dict]:  # since: as in Beginning
         elif e["data"].get("into") in ids and not set(e["data"]["changes"]) <= set(SETTABLE):
             if set(e["data"]["changes"]) & set(SETTABLE): found.pop()   # the part of the changes that was set
             found.append(e)
+    found = [e for e in found if e["kind"] not in ("checkpoint", "load_best", "resume")]   # the script does these as well, or has no need to
     return [e for e in found if e["kind"] not in ("rewind", "restore", "reset") or e["data"].get("by")]
 
 # %% ../nbs/54_export.ipynb #712300a5
@@ -366,6 +367,9 @@ def doubt(draft, begun, acts, path):
     settings_by_hand(draft, begun.settings, acts)
     unheard(draft)
     look_around(draft, path.parent)
+    if begun.folder and moves.model_init is None:
+        draft.doubt(f"The run was resumed from {begun.folder}, and began in another session; the script begins with the weights that the cells of "
+                    "this one have made, which may be others. With model_init= they are the same.")
     if begun.snapshot.values["extra"] and moves.model_init is None:
         draft.doubt("The model keeps an extra state (get_extra_state), which the script makes anew; keep it in buffers.")
 

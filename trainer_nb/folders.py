@@ -43,15 +43,17 @@ def seal(folder: Path, says: dict):  # says: plain values, what the manifest hol
 def unfinished(place: Path, writer: str) -> Path: return place.with_name(f"{place.name}.tmp-{writer}")   # what it is called until it is whole
 
 @contextmanager
-def written_whole(place: Path,   # where the folder is going to be
-                  writer: str):  # an id; no two that are alive have the same
+def written_whole(place: Path,        # where the folder is going to be
+                  writer: str,        # an id; no two that are alive have the same
+                  make_room=None):    # called with the place if it is taken
     "A folder to write into and to seal; afterwards it is in its place. FileExistsError if that is taken."
-    if place.exists(): raise FileExistsError(f"{place} is there already.")
+    if place.exists() and make_room is None: raise FileExistsError(f"{place} is there already.")
+    for old in place.parent.glob(unfinished(place.parent / "*", writer).name): shutil.rmtree(old, ignore_errors=True)
     folder = unfinished(place, writer)
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
         yield folder
+        if place.exists() and make_room is not None: make_room(place)
         os.rename(folder, place)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -85,7 +87,7 @@ def examine(folder: Path, every_byte: bool = True) -> dict:  # every_byte: else 
 # %% ../nbs/40_folders.ipynb #a20cc0ea
 def remove(folder: Path, writer: str):
     "Remove a folder, so that at no time there is half of it under its name."
-    away = unfinished(folder, writer)
+    away = unfinished(folder, f"{writer}-gone")
     shutil.rmtree(away, ignore_errors=True)
     os.rename(folder, away)
     shutil.rmtree(away, ignore_errors=True)

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 import numpy as np
 from .rows import COLUMNS, LATE, PACK, Rows, abandon, column, extend, last_of, mean_loss, part, rates, to_lists
-from .runlog import LogFile, begin, checked_id, find_log, log_path, plain, read_lines, unstrict
+from .runlog import LogFile, begin, checked_id, dump, find_log, log_path, plain, read_lines, unstrict
 from .tables import Table, text, thinned, to_frame
 
 # %% auto #0
-__all__ = ['HISTORIES', 'FIELDS', 'TIMINGS', 'RESERVED', 'History', 'watch_forks', 'value', 'Record', 'beside', 'cells',
-           'Records', 'pick', 'about', 'send', 'note', 'keep', 'Place', 'gone_at', 'is_past', 'leave_behind', 'mark',
-           'Evaluations', 'evaluations', 'frame', 'rows_line', 'missing', 'open_log', 'held', 'give_up', 'flush',
-           'close_log', 'from_head', 'take', 'checked_place', 'settle', 'read']
+__all__ = ['HISTORIES', 'FIELDS', 'TIMINGS', 'RESERVED', 'NOTHING', 'History', 'watch_forks', 'value', 'Record', 'beside',
+           'cells', 'Records', 'pick', 'about', 'send', 'note', 'keep', 'Place', 'gone_at', 'is_past', 'leave_behind',
+           'mark', 'Evaluations', 'evaluations', 'frame', 'rows_line', 'missing', 'open_log', 'begins_with',
+           'take_over', 'head_of', 'held', 'give_up', 'flush', 'copy_log', 'close_log', 'from_head', 'take',
+           'checked_place', 'settle', 'read']
 
 # %% ../nbs/06_history.ipynb #c4bea7d9
 class History:
@@ -183,7 +184,7 @@ def send(history):
     with history.rows.lock:
         if (log := history.log) is None: return
         if log.error: return give_up(history, log.path, log.error)
-        for line in missing(history): log.put(line)
+        for line in missing(history, history.sent): log.put(line)
 
 # %% ../nbs/06_history.ipynb #7cb064dc
 RESERVED = ("run", "rows", "abandon")   # lines of the log that are no events
@@ -270,9 +271,9 @@ def rows_line(first: int, part: dict) -> dict:  # number of the first row; copie
     "A line with rows; made by the thread that writes."
     return {"kind": "rows", "first": first} | to_lists(part)
 
-def missing(history):
-    "The lines that the log does not have yet; each counts as sent when the next is asked for."
-    sent, whole = history.sent, history.rows.whole()
+def missing(history, sent: dict):
+    "The lines that a log does not have yet, by how much of each kind was sent; each counts as sent when the next is asked for."
+    whole = history.rows.whole()
     while sent["rows"] < whole:
         start, stop = sent["rows"], min(sent["rows"] + 1024, whole)
         yield partial(rows_line, start, part(history.rows, start, stop))
@@ -288,6 +289,7 @@ def open_log(history, output_dir, name: str | None) -> Path | None:
     path = log_path(output_dir, history.run_id)
     if history.log is not None and history.path == path and not history.log.error: return path
     history.close_log()   # another folder, or an error before
+    take_over(history, path)
     if name is not None: history.name = plain(name)
     try: history.sent = held(history, path)
     except (OSError, ValueError) as e: return give_up(history, path, e)
@@ -296,12 +298,26 @@ def open_log(history, output_dir, name: str | None) -> Path | None:
     send(history)
     return path
 
+def begins_with(history, old) -> bool:
+    "Whether a history goes on from another one."
+    rows = len(old)
+    same = old.run_id == history.run_id and rows <= len(history) and np.array_equal(old.columns.view("seconds"), history.columns.view("seconds")[:rows])
+    return same and [e["time"] for e in old.events] == [e["time"] for e in history.events[:len(old.events)]]
+
+def take_over(history, path: Path):
+    "Another learner in this process may have this log open: it has written its last line there."
+    for other in list(HISTORIES):
+        if other is not history and other.log is not None and other.path == path: other.close_log(); other.path = None
+
+NOTHING = dict(rows=0, events=0, abandons=0)
+
+def head_of(history) -> dict: return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)   # the first line
+
 def held(history, path: Path) -> dict:
     "How many rows, events and abandons a log holds already, made ready to go on."
-    if begin(path, dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)):
-        return dict(rows=0, events=0, abandons=0)
+    if begin(path, head_of(history)): return dict(NOTHING)
     old = read(path)
-    if old.run_id != history.run_id or len(old) > len(history): raise ValueError("the file holds another run")
+    if not begins_with(history, old): raise ValueError("the file holds another run, or somebody else has gone on with this one there")
     return dict(rows=len(old), events=len(old.events), abandons=len(old.abandons))
 
 # %% ../nbs/06_history.ipynb #5e379974
@@ -331,6 +347,13 @@ def flush(history, timeout: float) -> bool:
         done = log is None or log.wait(timeout)
         send(history)   # says it if writing failed
     return done
+
+def copy_log(history, path: Path):
+    "Write the whole history into another file, as it is now. OSError if that cannot be written."
+    history.fetch()
+    with history.rows.lock: lines = [line() if callable(line) else line for line in missing(history, dict(NOTHING))]
+    begin(path, head_of(history))
+    with open(path, "ab") as f: f.writelines(dump(line).encode() for line in lines)
 
 def close_log(history):
     "End the log."

@@ -17,6 +17,8 @@ WORDS = {   # what is said of an act's data, by kind
     "by hand": lambda d: "changed: " + ", ".join(d["changed"]),
     "rewind": lambda d: f"{d['steps']} steps back",
     "branch": lambda d: f"run {d['run']}" + "".join(f", {k}={v}" for k, v in d["changes"].items()),
+    "checkpoint": lambda d: d["folder"], "resume": lambda d: "; ".join([f"from {d['folder']}", *d["said"]]),
+    "load_best": lambda d: f"the weights of step {d['best_step']}",
     "restore": lambda d: "", "reset": lambda d: "", "train_dataset": lambda d: "replaced",
     "add_callback": lambda d: d["callback"], "remove_callback": lambda d: d["callback"],
 }

@@ -19,7 +19,8 @@ from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Keeping', 'Learner']
+__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Storing', 'Keeping',
+           'Learner']
 
 # %% ../nbs/90_learner.ipynb #f8dc33d2
 class Training:
@@ -38,17 +39,21 @@ class Training:
         "Go on until the first of these holds; without any, to the end. Returns the records. Refused on a finished run."
         return advance_by(self, "run()", None if steps is None else whole(steps), epochs, until)
 
-    def train(self, resume_from_checkpoint=None) -> TrainOutput:
+    def train(self,
+              resume_from_checkpoint=None   # a checkpoint's folder; True: the newest in output_dir, unless the run is under way here
+             ) -> TrainOutput:
         "Train to the end, going on with a run under way; a finished run is followed by a new one from the present weights."
+        from trainer_nb.saver import finish
         from trainer_nb.timeline import again
-        if resume_from_checkpoint:
-            raise NotImplementedError("There are no checkpoints to resume from yet; a run goes on by itself with learn.train(), "
-                                      "and learn.restore(name) goes back to a snapshot.")
-        with self.run_state.interrupts:
+        run = self.run_state
+        with run.interrupts:
             refuse_beside(self, "train()")
-            if self.run_state.finished and not self.run_state.due: again(self)
+            under_way = run.state.global_step and not run.finished and not run.torn
+            if resume_from_checkpoint and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
+            elif run.finished and not run.due: again(self)
             with_progress(self, "train()")
-            return output(self.run_state)
+            finish(run)
+            return output(run)
 
     def steps(self):
         "A generator of records, one for each step: for rec in learn.steps(): ... Leaving it loses nothing. Refused on a finished run."
@@ -214,12 +219,8 @@ class Looking:
         return confusion(self, dataset)
 
 # %% ../nbs/90_learner.ipynb #96d447a1
-class Keeping:
-    "The verbs that write down, and the callbacks."
-    def log(self, logs: dict, start_time=None):   # start_time: taken for the Trainer's sake
-        "Log values: into state.log_history, the history, and to the callbacks."
-        with self.run_state.interrupts: say(self, logs)
-
+class Storing:
+    "The verbs that write to the disk and read from it."
     def save_model(self, output_dir=None):   # None: the learner's output_dir; ValueError if there is none either
         "Write the model's weights as safetensors, or as its own save_pretrained does; returns the folder."
         from trainer_nb.saving import save_model
@@ -227,6 +228,33 @@ class Keeping:
         folder = output_dir or self.args.output_dir
         if folder is None: raise ValueError("There is no folder to save to; call save_model(folder), or give the Learner an output_dir=.")
         return save_model(self.model, folder, self.processing_class)
+
+    def save_checkpoint(self, output_dir=None):   # a folder for this one; None: checkpoint-<step> in the learner's output_dir
+        "Write the run as it is now, to go on from; returns the folder. ValueError without one, SaveFailed if it cannot be written; later if a callback asks."
+        from trainer_nb.saver import save_now
+        return in_turn(self, "save_checkpoint()", lambda: save_now(self, output_dir))
+
+    def load_checkpoint(self, folder=True):   # a checkpoint's folder, the Trainer's too; True: the newest in output_dir
+        "Go on from a checkpoint; says what is not as it was. ValueError, and nothing is changed, if the run cannot go on from it here."
+        from trainer_nb.resume import load
+        return in_turn(self, "load_checkpoint()", lambda: load(self, folder))
+
+    def _save_checkpoint(self, model=None, trial=None):   # taken for the Trainer's sake
+        "What the loop does when a checkpoint is due."
+        from trainer_nb.saver import save
+        save(self)
+
+    def _load_best_model(self):
+        "What the loop does at the end, if the best model is wanted."
+        from trainer_nb.resume import load_best
+        load_best(self)
+
+# %% ../nbs/90_learner.ipynb #73c59109
+class Keeping:
+    "Logs, callbacks and the journal."
+    def log(self, logs: dict, start_time=None):   # start_time: taken for the Trainer's sake
+        "Log values: into state.log_history, the history, and to the callbacks."
+        with self.run_state.interrupts: say(self, logs)
 
     def export_script(self, path, limit: float = 100):   # path: of the script, train.py, say; limit: MB of data that may be written beside it
         """Write a script that trains this model again, with what was done by hand; started fresh, it ends in the same weights.
@@ -273,7 +301,7 @@ class Keeping:
         return self.run_state.device.accelerator
 
 # %% ../nbs/90_learner.ipynb #0b828c57
-class Learner(Training, Changing, Looking, Keeping, Moves):
+class Learner(Training, Changing, Looking, Storing, Keeping, Moves):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module
@@ -296,8 +324,9 @@ class Learner(Training, Changing, Looking, Keeping, Moves):
                          compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics,
                          loss_func=loss_func, **settings)
         from trainer_nb.rewind import Ring
+        from trainer_nb.saver import Saver
         from trainer_nb.timeline import Snapshots
-        self.snapshots, self.run_state.ring = Snapshots(), Ring()
+        self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), Ring(), Saver()
         self.run_state.callbacks.add_callback(ProgressCallback())
         announce(self, Due("event", "on_init_end"))
 

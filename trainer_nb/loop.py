@@ -12,7 +12,7 @@ from .history import Record
 from .prepare import prepare
 from .run import Due
 from .step import take_step
-from .work import at_boundary, at_work, bring_rows, where
+from .work import at_boundary, at_work, bring_rows, hear_of_saving, where
 
 # %% auto #0
 __all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'steps', 'stop_after',
@@ -46,6 +46,7 @@ def catch_up(moves):
 def before_step(moves) -> bool:
     "Do all that comes before the next step; False if the run is over."
     run, ring = moves.run_state, moves.run_state.ring
+    hear_of_saving(run)
     while True:
         catch_up(moves)
         if run.finished: return False

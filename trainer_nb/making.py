@@ -44,6 +44,7 @@ class Beginning:
     snapshot: object   # with the weights
     settings: dict     # by name, all of them
     since: float       # the time after which what was done to the run is in its journal
+    folder: str = ""   # the checkpoint that the run went on from in this session; the weights are those that the session has made, then
 
 def beginning(moves) -> Beginning | None:
     "Where a run began; None if the weights are not known any more."
@@ -54,6 +55,9 @@ def beginning(moves) -> Beginning | None:
         settings = {f.name: f.default for f in fields(TrainingArguments)} | reset["data"]["settings"]
         return Beginning(run.first, settings, reset["time"])
     first = run.first   # with what was set before, when there was no optimizer yet
+    resumed = next((e for e in history.events if e["kind"] == "resume" and not e["abandoned"]), None)
+    if resumed is not None and first.values["run"] not in ancestors(history) and first.step == 0:
+        return Beginning(first, {f.name: f.default for f in fields(TrainingArguments)} | resumed["data"]["given"], 0.0, resumed["data"]["folder"])
     if first.values["run"] not in ancestors(history):
         kept = [*(run.ring.kept if run.ring is not None else ()), *moves.snapshots.values()]
         first = next((s for s in kept if s.step == 0 and began_with(history, s)), None)

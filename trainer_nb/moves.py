@@ -382,7 +382,7 @@ class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
         self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
         self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
         self.current_gradient_accumulation_steps, self._facts, self._takes_items = args.gradient_accumulation_steps, None, None
-        self.run_state = Run(args=args, model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
+        self.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
 
 # %% ../nbs/24_moves.ipynb #3ddf9ad9
 def refuse_to_replace(run, name, present):

@@ -66,7 +66,7 @@ class Ring:
         while len(self.kept) >= max(slots, 1): self.spare = self.kept.popleft().tensors
         if not slots: self.wait = 100; return   # looked at again when some memory may be free
         start = time.perf_counter()
-        self.kept.append(capture(run, self.spare))
+        self.kept.append(capture(run, self.spare, beside=True))
         self.spare, cost = (), time.perf_counter() - start
         self.every = self.wait = run.args.ring_every or self.spacing(cost, run)
 
@@ -131,6 +131,7 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
     different = [step for step in before if step in after and before[step] != after[step]]
     if different: warnings.warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
                                 "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
+    if run.saver is not None: run.saver.went_back(run)   # now: what was replayed has been saved again
     run.history.note("rewind", run.state.global_step, steps=n)
     return Rewound(run.state.global_step, target - base.step, time.perf_counter() - start, different)
 

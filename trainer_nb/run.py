@@ -15,13 +15,14 @@ from .data import Cursor
 from .interrupts import Interrupts
 
 # %% auto #0
-__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Run', 'modules_of', 'note_act', 'for_callback', 'first_on']
+__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'Run', 'modules_of', 'note_act', 'for_callback',
+           'first_on']
 
 # %% ../nbs/20_run.ipynb #d676918e
 @dataclass
 class Due:
     "Something that a step has made due and that is not done yet."
-    kind: str                                # "event", "step_end", "say", "note", "flow", "wish", "log", "evaluate", "save", "best", "close", "next_epoch", "finish"
+    kind: str                                # which of agenda.DEEDS
     name: str = ""                           # of an event, or of a wish
     data: dict = field(default_factory=dict) # what the event brings, or what is to be logged
     todo: list | None = None                 # of an event: callbacks yet to be called; None: nobody has been called
@@ -49,7 +50,27 @@ def of_verb(default):
 
 # %% ../nbs/20_run.ipynb #c70ee2d8
 @dataclass
-class Run:
+class Passing:
+    "What of a run is about the step or the verb under way, and passes with it."
+    window: list | None = of_step(None)                      # micro-batches of the step under way
+    said: list = of_step(list)                               # what was logged from within it
+    taken_back: bool = of_step(False)                        # the last step was
+    copying: Any = of_step(None)                             # device.Beside: copies of weights that the next update has to wait for
+    open_step: Any = of_step(None)                           # the debug step that is open
+    torn: str = of_step("")                                  # why the weights cannot be trusted
+    paused: bool = of_step(False)                            # it stands between two steps, and on_resume is to be called
+
+    owner: Any = of_verb(None)                               # (name, thread) of the verb that trains
+    phase: str = of_verb("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
+    tick: float = of_verb(0.0)                               # when the clock was last read
+    pausing: bool = of_verb(False)                           # somebody wants it to stop at the next boundary
+    later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
+    brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
+    asker: str = of_verb("")                                 # "callback" while something is done that one has asked for
+
+# %% ../nbs/20_run.ipynb #7666cd3e
+@dataclass
+class Run(Passing):
     "One training run: where it stands, and what it works with."
     args: Any = kept()                                       # TrainingArguments: the settings in force
     model: Any = kept()                                      # the user's module, not wrapped; and with it `loss`
@@ -81,25 +102,12 @@ class Run:
     versions: list = part(list)                              # shadows.versions() when it was taken
     freed: bool = part(False)                                # free() has let go of the first weights
     ring: Any = part()                                       # rewind.Ring: the last snapshots, to go back to
+    saver: Any = part()                                      # saver.Saver: writes checkpoints
+    given: dict = part(dict)                                 # the settings that the learner was made with
     hands: Any = part()                                      # what could be changed by hand, as the last verb left it
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
     interrupts: Interrupts = part(Interrupts)
-
-    window: list | None = of_step(None)                      # micro-batches of the step under way
-    said: list = of_step(list)                               # what was logged from within it
-    taken_back: bool = of_step(False)                        # the last step was
-    open_step: Any = of_step(None)                           # the debug step that is open
-    torn: str = of_step("")                                  # why the weights cannot be trusted
-    paused: bool = of_step(False)                            # it stands between two steps, and on_resume is to be called
-
-    owner: Any = of_verb(None)                               # (name, thread) of the verb that trains
-    phase: str = of_verb("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
-    tick: float = of_verb(0.0)                               # when the clock was last read
-    pausing: bool = of_verb(False)                           # somebody wants it to stop at the next boundary
-    later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
-    brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
-    asker: str = of_verb("")                                 # "callback" while something is done that one has asked for
 
     def start_clock(self): self.tick = time.perf_counter()   # time runs from here
 
@@ -115,7 +123,7 @@ def modules_of(run) -> torch.nn.ModuleList:
     "The modules that hold the run's weights and buffers: the model, and the loss function if it is one."
     return torch.nn.ModuleList(m for m in (run.model, run.loss) if m is not None)
 
-# %% ../nbs/20_run.ipynb #ce44f35f
+# %% ../nbs/20_run.ipynb #811d21b5
 def note_act(run, kind: str, /, **data):
     "Note in the history what is done to a run, and in whose name."
     by = run.asker or ("callback" if run.phase in ("step", "after", "look") else "")   # there, only code of the run itself is at work

@@ -5,18 +5,26 @@
 # %% ../nbs/30_saving.ipynb #01bd3881
 from __future__ import annotations
 from pathlib import Path
+import torch
 
 # %% auto #0
-__all__ = ['save_model']
+__all__ = ['SHARD', 'write_weights', 'save_model']
+
+# %% ../nbs/30_saving.ipynb #7fcaf96c
+SHARD = "5GB"   # of the weights in one file
+
+def write_weights(model, folder: Path, weights: dict | None = None):  # weights: by key of the state_dict; None: what the model holds
+    "Write a model's weights as its own library does, or as files of safetensors."
+    if hasattr(model, "save_pretrained"): return model.save_pretrained(folder, **({} if weights is None else {"state_dict": weights}))
+    from huggingface_hub import save_torch_state_dict
+    tensors = {k: v for k, v in (model.state_dict() if weights is None else weights).items() if isinstance(v, torch.Tensor)}
+    save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
 
 # %% ../nbs/30_saving.ipynb #f1da4da9
 def save_model(model, folder, processing_class=None) -> Path:  # a module, not wrapped; a folder, made if it is not there
     "Write a model's weights, and its tokenizer or processor if there is one; returns the folder."
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if hasattr(model, "save_pretrained"): model.save_pretrained(folder)
-    else:
-        from safetensors.torch import save_model as write
-        write(model, str(folder / "model.safetensors"))
+    write_weights(model, folder)
     if hasattr(processing_class, "save_pretrained"): processing_class.save_pretrained(folder)
     return folder

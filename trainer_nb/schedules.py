@@ -118,7 +118,7 @@ def create_scheduler(optimizer: torch.optim.Optimizer,
         raise ValueError(f"There is no schedule {name!r}.{nearest(name, [*SCHEDULES, 'one_cycle'])}")
     functions = _factor_functions(args, n, rates)
     for group, rate in zip(optimizer.param_groups, rates):
-        group["initial_lr"] = rate
+        group["initial_lr"] = rate.clone() if isinstance(rate, torch.Tensor) else rate   # the present rate is changed in place
         for key in ("max_lr", "min_lr"): group.pop(key, None)   # what one cycle left there
     return LambdaLR(optimizer, functions)
 
@@ -167,5 +167,6 @@ def load_scheduler_state(scheduler,   # made in the same way as the one that the
     elif isinstance(scheduler, LambdaLR): state.setdefault("lr_lambdas", [None] * len(scheduler.lr_lambdas))
     for name in SCHEDULER_RATES:
         if not state.get(name): continue
-        state[name] = [same_kind(old, r) for old, r in zip(getattr(scheduler, name), state[name])]
+        olds = getattr(scheduler, name)   # fewer, where the state is of an optimizer that got another group since
+        state[name] = [same_kind(olds[min(i, len(olds) - 1)], r) for i, r in enumerate(state[name])]
     scheduler.load_state_dict(state)

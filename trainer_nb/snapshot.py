@@ -5,11 +5,13 @@
 # %% ../nbs/21_snapshot.ipynb #825d5343
 from __future__ import annotations
 import copy, platform, time
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Callable
 import torch
+from .device import Beside, in_order
 from .events import TrainerState
 from .models import describe
+from .optim import PLAIN_TENSORS, put_together, taken_apart
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run, modules_of
@@ -19,11 +21,20 @@ __all__ = ['KEEPERS', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made
            'differences']
 
 # %% ../nbs/21_snapshot.ipynb #79dd5a32
-@dataclass(frozen=True, eq=False, repr=False)
 class Snapshot:
     "A run as it was between two steps."
-    tensors: dict[str, torch.Tensor]  # on the host, by flat name
-    values: dict[str, Any]            # everything else
+    def __init__(self,
+                 tensors: dict[str, torch.Tensor],  # on the host, by flat name
+                 values: dict[str, Any],            # everything else
+                 copying=None):                     # device.Beside, if the tensors are still being copied
+        self._tensors, self.values, self._copying = tensors, values, copying
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        "The tensors by name; waits until they are all there."
+        if self._copying is not None: self._copying.wait()
+        self._copying = None
+        return self._tensors
 
     @property
     def step(self) -> int:
@@ -33,11 +44,11 @@ class Snapshot:
     @property
     def nbytes(self) -> int:
         "Bytes of memory that the tensors take."
-        return sum(t.nbytes for t in self.tensors.values())
+        return sum(t.nbytes for t in self._tensors.values())
 
     def __repr__(self):
         epoch = self.values["state"].epoch
-        return f"Snapshot(step {self.step}, epoch {epoch:.4g}, {len(self.tensors)} tensors, {self.nbytes / 1e6:.4g} MB)"
+        return f"Snapshot(step {self.step}, epoch {epoch:.4g}, {len(self._tensors)} tensors, {self.nbytes / 1e6:.4g} MB)"
 
 # %% ../nbs/21_snapshot.ipynb #c73fb4ee
 class _Keeper:
@@ -45,16 +56,27 @@ class _Keeper:
     def __init__(self, keep: Callable, put_back: Callable, check: Callable = lambda run, snapshot: None):
         self.keep, self.put_back, self.check = keep, put_back, check
 
+# %% ../nbs/21_snapshot.ipynb #a9824653
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
-    def __init__(self, spare=()): self.spare = dict(spare)   # tensors that nobody needs any more, by name
+    def __init__(self, spare=()): self.spare, self.later = dict(spare), []   # spare: tensors that nobody needs any more, by name
 
-    def put(self, name, t):
-        "Copy a tensor. TypeError for a kind that has more to it than its numbers."
-        if type(t) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer): raise TypeError(f"A {type(t).__name__} cannot be kept in a snapshot yet.")
-        old = self.spare.pop(name, None)
+    def put(self, name, t, changes=False):  # changes: a forward pass may change it
+        "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
+        if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
+        old, t = self.spare.pop(name, None), t.detach()
+        if t.layout is not torch.strided: self[name] = t.to("cpu", copy=True); return
         fits = old is not None and old.shape == t.shape and old.dtype == t.dtype
-        self[name] = old.copy_(t.detach()) if fits else t.detach().to("cpu", copy=True)
+        self[name] = old if fits else torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
+        self.later.append((self[name], t, changes))
+
+    def fill(self) -> Beside | None:  # copies from a GPU that go on beside its work, if there are some
+        "Copy what was put, all at once."
+        here = [(copy, t) for copy, t, _ in self.later if not t.is_cuda]
+        if here: torch._foreach_copy_(*map(list, zip(*here)))
+        in_order([(copy, t) for copy, t, changes in self.later if t.is_cuda and changes])
+        there, self.later = [(copy, t) for copy, t, changes in self.later if t.is_cuda and not changes], []
+        return Beside(there) if there else None
 
 # %% ../nbs/21_snapshot.ipynb #7b13f89c
 _BUILT_IN = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
@@ -88,22 +110,23 @@ def _named(run, weights=None):  # named_weights(run), if they are at hand
 
 def _each(run): return [(f"{part}{path}", m) for part, module in _parts(run) for path, m in module.named_modules()]
 
-def _slots(run):
+def _slots(each):  # as _each(run) gives them
     "Where each buffer is kept, by the name it has in a snapshot."
-    return {f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k) for path, m in _each(run) for k in m._buffers}
+    return {f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k) for path, m in each for k in m._buffers}
 
-def _empty(run): return [n for n, (held, k) in _slots(run).items() if held[k] is None]
+def _empty(each): return [n for n, (held, k) in _slots(each).items() if held[k] is None]
 
-def _extra(run):
+def _extra(each):
     "The modules that keep an extra state, by name."
-    return {n: m for n, m in _each(run) if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
+    return {n: m for n, m in each if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
 
 def _keep_model(run, tensors, values):
-    weights = named_weights(run)
-    for n, t in _named(run, weights): tensors.put(n, t)
-    values["empty"] = _empty(run)
+    weights, each = named_weights(run), _each(run)
+    limited = {id(m.weight) for _, m in each if getattr(m, "max_norm", None) is not None and hasattr(m, "weight")}   # scaled as they are looked up
+    for n, t in _named(run, weights): tensors.put(n, t, not t.requires_grad or id(t) in limited)
+    values["empty"] = _empty(each)
     values["trainable"] = [n for n, p in weights if p.requires_grad]
-    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(run).items()}
+    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(each).items()}
 
 # %% ../nbs/21_snapshot.ipynb #382fbe98
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
@@ -112,7 +135,7 @@ def own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip
 def _put_buffers(run, there, empty):
     "Buffers that cannot take the values they had are made anew."
     device = run.device.device if run.device is not None else "cpu"
-    for n, (held, k) in _slots(run).items():
+    for n, (held, k) in _slots(_each(run)).items():
         if n in empty: held[k] = None
         elif n in there and (held[k] is None or not _alike(held[k], there[n]) or not own_memory(held[k])): held[k] = there[n].to(device, copy=True)
 
@@ -120,7 +143,7 @@ def _of_model(snapshot): return {n: t for n, t in snapshot.tensors.items() if n.
 
 def _check_model(run, snapshot):
     here, there = dict(_named(run)), _of_model(snapshot)
-    wrong = {*here, *_empty(run)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
+    wrong = {*here, *_empty(_each(run))} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
     if wrong: raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
 
 def _put_model(run, snapshot):
@@ -131,35 +154,39 @@ def _put_model(run, snapshot):
     _put_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run): p.requires_grad_(n in trainable); p.grad = None
-    for n, m in _extra(run).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
+    for n, m in _extra(_each(run)).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
 
 # %% ../nbs/21_snapshot.ipynb #7806bc3d
-def _names(run):
+def _names(run, weights):  # named_weights(run)
     "The name of each parameter that the optimizer may hold, by identity."
-    names = {id(p): n for n, p in reversed(named_weights(run))}   # what the loss shares with the model has the model's name
+    names = {id(p): n for n, p in reversed(weights)}   # what the loss shares with the model has the model's name
     for g, group in enumerate(run.optimizer.param_groups):
         for i, p in enumerate(group["params"]): names.setdefault(id(p), f"#{g}.{i}")
     return names
 
-def _loose(run):
+def _loose(run, weights=None, names=None):  # as above, if they are at hand
     "Parameters that only the optimizer knows, with the names they have in a snapshot."
-    weights, names = named_weights(run), _names(run)
+    weights = weights or named_weights(run)
+    names = names or _names(run, weights)
     known = {id(p) for _, p in weights}
     return [(names[id(p)], p) for g in run.optimizer.param_groups for p in g["params"] if id(p) not in known]
 
 def _keep_optimizer(run, tensors, values):
     if run.optimizer is None: values["optimizer"] = None; return
-    names, plain, on_cpu = _names(run), {}, []
-    for n, p in _loose(run): tensors.put(f"loose/{n}", p)
+    weights = named_weights(run)
+    names, plain, on_cpu, apart = _names(run, weights), {}, [], {}
+    for n, p in _loose(run, weights, names): tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
         if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
         for key, v in entries.items():
-            if isinstance(v, torch.Tensor):
-                tensors.put(f"optimizer/{names[id(p)]}/{key}", v)
-                if v.device.type == "cpu" != p.device.type: on_cpu.append(f"{names[id(p)]}/{key}")
-            else: plain[f"{names[id(p)]}/{key}"] = copy.deepcopy(v)
+            name = f"{names[id(p)]}/{key}"
+            if not isinstance(v, torch.Tensor): plain[name] = copy.deepcopy(v); continue
+            parts, recipe = taken_apart(v)
+            for suffix, t in parts.items(): tensors.put(f"optimizer/{name}{suffix}", t)
+            if recipe is not None: apart[name] = recipe
+            if v.device.type == "cpu" != p.device.type: on_cpu.append(name)
     groups = [{k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()} for g in run.optimizer.param_groups]
-    values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu}
+    values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu, "apart": apart}
 
 # %% ../nbs/21_snapshot.ipynb #a8d1b2a6
 def _same_class(what, then, now):
@@ -176,8 +203,9 @@ def _check_optimizer(run, snapshot):
 def _put_optimizer(run, snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: run.optimizer = None; return
-    names = _names(run)
-    params = {names[id(p)]: p for p in [*(p for _, p in named_weights(run)), *(p for g in run.optimizer.param_groups for p in g["params"])]}
+    weights = named_weights(run)
+    names = _names(run, weights)
+    params = {names[id(p)]: p for p in [*(p for _, p in weights), *(p for g in run.optimizer.param_groups for p in g["params"])]}
     del run.optimizer.param_groups[len(saved["groups"]):]
     for i, group in enumerate(saved["groups"]):
         group = {k: copy.deepcopy(v) if k != "params" else [params[n] for n in v] for k, v in group.items()}
@@ -186,15 +214,23 @@ def _put_optimizer(run, snapshot):
         run.optimizer.param_groups[i].update(group)
     with torch.no_grad():
         for n, p in _loose(run): p.copy_(snapshot.tensors[f"loose/{n}"])
-    run.optimizer.state.clear()
-    for name, t in snapshot.tensors.items():
-        if not name.startswith("optimizer/"): continue
-        owner, key = name.removeprefix("optimizer/").rsplit("/", 1)
-        home = "cpu" if f"{owner}/{key}" in saved["on_cpu"] else params[owner].device
-        run.optimizer.state[params[owner]][key] = t.to(home, copy=True)
+    _put_state(run.optimizer, snapshot.tensors, saved, params)
+
+# %% ../nbs/21_snapshot.ipynb #72f976fd
+def _put_state(optimizer, tensors, saved, params):  # saved: as _keep_optimizer has written it; params: by name
+    "Give an optimizer the state that it had."
+    optimizer.state.clear()
+    parts = {f"{name}.{part}" for name, recipe in saved["apart"].items() for part in recipe["names"]}
+    def copied(name, owner): return tensors[f"optimizer/{name}"].to("cpu" if name in saved["on_cpu"] else params[owner].device, copy=True)
+    for name in (n.removeprefix("optimizer/") for n in tensors if n.startswith("optimizer/")):
+        owner, key = name.rsplit("/", 1)
+        if name not in parts: optimizer.state[params[owner]][key] = copied(name, owner)
+    for name, recipe in saved["apart"].items():
+        owner, key = name.rsplit("/", 1)
+        optimizer.state[params[owner]][key] = put_together(recipe, {part: copied(f"{name}.{part}", owner) for part in recipe["names"]})
     for name, v in saved["plain"].items():
         owner, key = name.rsplit("/", 1)
-        run.optimizer.state[params[owner]][key] = copy.deepcopy(v)
+        optimizer.state[params[owner]][key] = copy.deepcopy(v)
 
 # %% ../nbs/21_snapshot.ipynb #a2a4bd51
 def _keep_schedule(run, tensors, values):
@@ -267,13 +303,22 @@ def _copied(value):
     vars(new).update({k: [dict(row) for row in v] if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
     return new
 
-def capture(run: Run, spare=()) -> Snapshot:  # spare: tensors of a snapshot that nobody needs any more
+def capture(run: Run,
+            spare=(),               # tensors of a snapshot that nobody needs any more, by name
+            kept=tuple(KEEPERS),    # as in put_back
+            beside=False            # the loop goes on from here: a GPU may copy beside the next step's work, up to its update
+           ) -> Snapshot:
     "The run as a value. Call it between two steps."
     tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place()}
-    for keeper in KEEPERS.values(): keeper.keep(run, tensors, values)
+    for name in kept: KEEPERS[name].keep(run, tensors, values)
+    copying = tensors.fill()
     values.update((name, _copied(getattr(run, name))) for name in _VALUES)
-    return Snapshot(dict(tensors), values)
+    if copying is not None:
+        if beside: run.copying = copying
+        else: copying.before_update()
+    return Snapshot(dict(tensors), values, copying)
 
+# %% ../nbs/21_snapshot.ipynb #3099b072
 def check(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: as in put_back
     "Refuse a snapshot of another model, optimizer, schedule or precision, with a ValueError."
     for name in kept: KEEPERS[name].check(run, snapshot)
@@ -281,6 +326,7 @@ def check(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: as in put
 def put_back(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: which of the kept fields
     "Put kept fields back. ValueError, and nothing is changed, if the snapshot does not fit the run."
     check(run, snapshot, kept)
+    if run.copying is not None: run.copying.before_update()
     for name in kept: KEEPERS[name].put_back(run, snapshot)
     run.window, run.torn, run.shadows = None, "", None   # what changes in the forward pass is looked at again
 
@@ -302,7 +348,7 @@ def _equal(a, b) -> bool:
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks and logs are not compared."
     def same(n): return n in a.tensors and n in b.tensors and _equal(a.tensors[n], b.tensors[n])
-    left_out = {"made_with", "run", "taken", "place", "seconds", "callbacks"}
+    left_out = {"made_with", "run", "taken", "place", "about", "seconds", "callbacks"}
     def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not _equal(x.get(k), y.get(k))]

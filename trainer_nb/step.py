@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from .batches import map_tensors
 from .models import describe
+from .optim import check_state
 from .run import modules_of
 from .seeding import FORWARD, mix, seed_all
 from .shadows import FullCopy, LookingShadows, copied_groups, put_groups, versions
@@ -130,6 +131,7 @@ def commit(step) -> Committed:
     try:
         run.shadows[0].after_first()
         if not skipped and not isinstance(run.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau): run.lr_scheduler.step()
+        if not run.state.global_step: check_state(run.optimizer)
     except BaseException as error: late = late or error
     done = Committed(rate, count(run), step.loss, step.norm)
     if step.committed is not None: step.committed(step.moves, done)
@@ -140,6 +142,8 @@ def commit(step) -> Committed:
 def optimizer_step(run) -> bool:
     "Update the weights; True if the scaler is known to have skipped it because of an overflow: a fused optimizer does not say."
     scaler = run.device.scaler
+    if run.copying is not None: run.copying.before_update()   # a snapshot is being copied from the GPU
+    run.copying = None
     if scaler is None:
         run.optimizer.step()
         return False

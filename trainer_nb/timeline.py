@@ -34,6 +34,7 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
         run.history = History(parent=snapshot.values["run"])
     restore(run, snapshot)
     if run.ring is not None: run.ring.clear()   # what it holds may be of another past
+    if run.saver is not None: run.saver.went_back(run)
     note_act(run, "restore")
 
 # %% ../nbs/31_timeline.ipynb #1b21989a
@@ -90,6 +91,7 @@ def free(moves):
     if run.model is not None: run.model.to("cpu")
     run.device = run.wrapped = run.first = run.eval_dataloader = None
     run.params, run.freed = [], True
+    if run.saver is not None: run.saver.free()
     if moves.optimizers[0] is not None: moves.optimizers[0].state.clear()
     moves.snapshots.clear()
     let_go_last()

@@ -15,9 +15,9 @@ from .seeding import generators_kept
 from .telling import tell_all
 
 # %% auto #0
-__all__ = ['elsewhere', 'refuse_inside', 'refuse_beside', 'at_work', 'owned', 'go_on', 'bring_rows', 'in_hand', 'note_hands',
-           'tell_outside', 'failed', 'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn',
-           'not_within']
+__all__ = ['elsewhere', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on', 'bring_rows', 'in_hand',
+           'note_hands', 'tell_outside', 'failed', 'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary',
+           'in_turn', 'not_within']
 
 # %% ../nbs/28_work.ipynb #ce66a20c
 def elsewhere(run) -> bool: return run.owner is not None and run.owner[1] != threading.get_ident()   # does another thread train?
@@ -39,6 +39,11 @@ def refuse_beside(moves, verb):
     if torch.is_inference_mode_enabled(): raise Refused(f"{verb} was called under torch.inference_mode(), where nothing can be trained; call it outside.")
     if (owner := moves.run_state.owner) is not None: raise Refused(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
 
+# %% ../nbs/28_work.ipynb #61c57dc7
+def hear_of_saving(run):
+    "Raise SaveFailed if a checkpoint could not be written."
+    if run.saver is not None: run.saver.check()
+
 # %% ../nbs/28_work.ipynb #38b65161
 @contextmanager
 def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: bring_rows at the end
@@ -48,6 +53,7 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
     with run.interrupts, owned(run, verb), generators_kept():   # what cells draw is theirs, before and after
         let_go_last()
         try:
+            hear_of_saving(run)
             note_hands(run)
             prepare(moves)
             stop_if_pressed(moves)
@@ -57,6 +63,7 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
             try: yield run
             except BaseException as error: failed(moves, error)
             finally:
+                if run.copying is not None: run.copying.before_update()   # the user may change weights now
                 run.phase, run.hands = "idle", in_hand(run)
                 if rows: bring_rows(run)
         stop_if_pressed(moves)
@@ -163,8 +170,9 @@ def in_turn(moves, verb, act):  # act: a function without arguments
     if run.phase in ("after", "look") or elsewhere(run):
         run.later.append(act if elsewhere(run) else for_callback(run, act))
         return None
-    if not (run.torn and verb in ("restore()", "reset()")): refuse_inside(moves, verb)
+    if not (run.torn and verb in ("restore()", "reset()", "load_checkpoint()")): refuse_inside(moves, verb)
     let_go_last()
+    hear_of_saving(run)
     with run.interrupts:   # whole, whatever is pressed
         note_hands(run)
         try: return act()
@@ -174,3 +182,4 @@ def not_within(moves, verb):
     "Refuse to use the model in the middle of a step; let go of what the last error held."
     let_go_last()
     if moves.run_state.phase in ("step", "debug") or elsewhere(moves.run_state): refuse_inside(moves, verb)
+    if moves.run_state.phase == "idle": hear_of_saving(moves.run_state)
