@@ -76,7 +76,7 @@ def branch(moves, changes: dict):
     restore(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id, "place": new.run_state.history.place()}))
     if later: change(new, later)
     for one, other in ((run, new.run_state), (new.run_state, run)):
-        one.history.note("branch", one.state.global_step, run=other.history.run_id, changes={k: str(v) for k, v in changes.items()})
+        one.history.note("branch", one.state.global_step, run=other.history.run_id, changes=changes, into=new.run_state.history.run_id)
     return new
 
 # %% ../nbs/39_branch.ipynb #db631f25

@@ -12,10 +12,11 @@ from .moves import StepMoves
 from .prepare import prepare
 from .seeding import generator_states, generators_kept, set_generator_states
 from .step import Step
-from .work import failed, go_on, refuse_beside
+from .work import failed, go_on, in_hand, note_hands, refuse_beside
 
 # %% auto #0
-__all__ = ['in_one_piece', 'next_move', 'OpenStep', 'DebugStep', 'check', 'make_move', 'begin', 'go_back_through', 'close']
+__all__ = ['in_one_piece', 'next_move', 'OpenStep', 'DebugStep', 'check', 'make_move', 'in_reach', 'note_touched', 'begin',
+           'go_back_through', 'close']
 
 # %% ../nbs/45_debug.ipynb #9fba6c8e
 def in_one_piece(moves) -> bool:
@@ -63,6 +64,7 @@ class DebugStep(OpenStep):
             raise Refused(f"debug_step() has nothing to do: the run is finished after step {moves.state.global_step}. "
                           "learn.set(max_steps=...) prolongs it.")
         with run.interrupts:
+            note_hands(run)
             try: prepare(moves)
             except BaseException as error: failed(moves, error)
         self._moves, self._step, self._loss, self.loss = moves, Step(moves, committed), None, None
@@ -126,6 +128,7 @@ def make_move(debug, move, last=False):  # a function; last: the step is over af
             run.phase, run.interrupts.abortable = "step", not last
             run.start_clock()
             if debug._generators is not None: set_generator_states(debug._generators)
+            if last: note_touched(debug)
             result = move()
             debug._generators = generator_states()
             if not last: run.read_clock()
@@ -142,6 +145,17 @@ def make_move(debug, move, last=False):  # a function; last: the step is over af
             if last:
                 close(debug, "updated" if run.state.global_step > before else "given up because the optimizer failed")
                 run.phase = "idle"
+
+# %% ../nbs/45_debug.ipynb #67c44ea6
+def in_reach(run) -> dict:
+    "What could be changed by hand before the update, in a form that can be compared."
+    return {"weights": [p._version for p in run.params], "gradients": [None if p.grad is None else (id(p.grad), p.grad._version) for p in run.params]}
+
+def note_touched(debug):
+    "Write into the history what was changed by hand since the last backward."
+    run = debug._moves.run_state
+    changed = [name for name, value in in_reach(run).items() if debug._touched[name] != value]
+    if changed: run.history.note("by hand", run.state.global_step, changed=changed)
 
 # %% ../nbs/45_debug.ipynb #e4c83b71
 def begin(debug) -> bool:
@@ -165,9 +179,11 @@ def go_back_through(debug):
     else:
         debug._moves.backward_move(loss)
         step.add(loss.detach())
-    if not step.more(): step.gradients()
+    if not step.more():
+        step.gradients()
+        debug._touched = in_reach(step.run)
 
 def close(debug, outcome):
     "The step is over; it lets go of everything."
-    debug._moves.run_state.open_step = None
+    debug._moves.run_state.open_step, debug._moves.run_state.hands = None, in_hand(debug._moves.run_state)
     debug.outcome, debug._moves, debug._step, debug._loss = outcome, None, None, None

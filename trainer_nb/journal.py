@@ -20,16 +20,19 @@ WORDS = {   # what is said of an act's data, by kind
     "checkpoint": lambda d: d["folder"], "resume": lambda d: "; ".join([f"from {d['folder']}", *d["said"]]),
     "load_best": lambda d: f"the weights of step {d['best_step']}",
     "restore": lambda d: "", "reset": lambda d: "", "train_dataset": lambda d: "replaced",
+    "add_callback": lambda d: d["callback"], "remove_callback": lambda d: d["callback"],
 }
 
 class Journal(Table):
-    "Acts: dicts with step, time (seconds since 1970), act, what, abandoned."
+    "Acts: dicts with step, time (seconds since 1970), act, what, by (whom, if it was not the user), abandoned."
     def _cells(self, row):
         shown = {"step": row["step"], "time": time.strftime("%H:%M:%S", time.localtime(row["time"])), "act": row["act"], "what": row["what"]}
+        if any(o["by"] for o in self): shown["by"] = row["by"]
         return shown | ({"left behind": "yes" if row["abandoned"] else ""} if any(o["abandoned"] for o in self) else {})
 
     @classmethod
     def of(cls, history):
         "The acts among the events of a history."
-        return cls({"step": e["step"], "time": e["time"], "act": e["kind"], "what": WORDS[e["kind"]](e["data"]), "abandoned": e["abandoned"]}
+        def what(e): return WORDS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
+        return cls({"step": e["step"], "time": e["time"], "act": e["kind"], "what": what(e), "by": e["data"].get("by", ""), "abandoned": e["abandoned"]}
                    for e in history.events if e["kind"] in WORDS)

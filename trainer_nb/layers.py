@@ -11,6 +11,7 @@ from .moves import call_model
 from .prepare import prepare_model
 from .groups import layer_groups, parameter_groups
 from .rates import add_group
+from .run import note_act
 from .samples import first_batch
 from .tables import Table, escaped
 
@@ -40,7 +41,7 @@ def set_trainable(moves, which, trainable: bool):  # which: layer groups; none: 
         for _, p in groups[name]: p.requires_grad_(trainable); p.grad = None
     run.shadows = None   # what is frozen is looked at again
     if run.optimizer is not None and trainable: admit(moves)
-    run.history.note("unfreeze" if trainable else "freeze", run.state.global_step, groups=list(names))
+    note_act(run, "unfreeze" if trainable else "freeze", groups=list(names))
 
 def all_but_last(groups: dict) -> list[str]:
     "The groups below the last one. ValueError if there are none."

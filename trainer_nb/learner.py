@@ -14,7 +14,7 @@ from .loop import TrainOutput, go, output, status, steps, stop_after
 from .moves import Moves
 from .prepare import prepare, prepare_model
 from .progress import ProgressCallback, make_progress
-from .run import Due
+from .run import Due, note_act
 from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
@@ -256,17 +256,28 @@ class Keeping:
         "Log values: into state.log_history, the history, and to the callbacks."
         with self.run_state.interrupts: say(self, logs)
 
+    def export_script(self, path, limit: float = 100):   # path: of the script, train.py, say; limit: MB of data that may be written beside it
+        """Write a script that trains this model again, with what was done by hand; started fresh, it ends in the same weights.
+        Refused, and nothing is written, where a part cannot be found; what may not be exact is in the result's `doubts`."""
+        from trainer_nb.export import export_script
+        refuse_inside(self, "export_script()")
+        let_go_last()
+        with self.run_state.interrupts: return export_script(self, path, limit)
+
     def add_callback(self, callback):
         "Add a callback or a callback class; at any time. TypeError if it is none."
         self.run_state.callbacks.add_callback(callback)
+        note_act(self.run_state, "add_callback", callback=(callback if isinstance(callback, type) else type(callback)).__name__)
 
     def pop_callback(self, callback):
         "Take a callback out, by instance or class, and return it; None if it is not there."
-        return self.run_state.callbacks.pop_callback(callback)
+        popped = self.run_state.callbacks.pop_callback(callback)
+        if popped is not None: note_act(self.run_state, "remove_callback", callback=type(popped).__name__)
+        return popped
 
     def remove_callback(self, callback):
         "Take a callback out, by instance or class."
-        self.run_state.callbacks.pop_callback(callback)
+        self.pop_callback(callback)
 
     def is_world_process_zero(self) -> bool:
         "Whether this process is the first of all."
@@ -316,7 +327,7 @@ class Learner(Training, Changing, Looking, Storing, Keeping, Moves):
         from trainer_nb.saver import Saver
         from trainer_nb.timeline import Snapshots
         self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), Ring(), Saver()
-        self.add_callback(ProgressCallback())
+        self.run_state.callbacks.add_callback(ProgressCallback())
         announce(self, Due("event", "on_init_end"))
 
     def __repr__(self): return f"Learner({status(self.run_state)})"

@@ -18,7 +18,7 @@ from .models import check_loss, explain_labels, known_classes, logits_in, loss_i
 from .groups import decay_names
 from .optim import create_optimizer
 from .schedules import create_scheduler
-from .run import Run
+from .run import Run, for_callback, note_act
 from .seeding import MODEL, generators_kept, mix, seed_all
 
 # %% auto #0
@@ -400,14 +400,14 @@ def put_in(moves, name, act):  # act: what replaces it
     "Replace a part: now, or at the boundary if a callback asks after the step. Refused in the middle of one."
     run = moves.run_state
     refuse_within(run, name)
-    if run.phase in ("after", "look"): run.later.append(act)
+    if run.phase in ("after", "look"): run.later.append(for_callback(run, act))
     else: act()
 
 def replace_data(moves, dataset):
     "Another training set, from the next step on."
     moves._train_dataset, moves._learns_itself = dataset, None
     if moves.run_state.feed is not None: drop_feed(moves.run_state)
-    moves.run_state.history.note("train_dataset", moves.state.global_step)
+    note_act(moves.run_state, "train_dataset")
 
 def replace_optimizer(run, optimizer):
     "Another optimizer, before the first step; a schedule that was made here for the old one goes with it."

@@ -134,3 +134,4 @@ def measure_anew(run):
     if state.max_steps == state.global_step and not run.finished and not run.due: run.due.append(Due("close" if run.epoch_open else "finish"))
     if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:
         run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, state.max_steps)
+        if run.hands: run.hands = run.hands | {"param_groups": None}   # it was not by hand that they have changed

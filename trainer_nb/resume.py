@@ -127,7 +127,7 @@ def load(moves, place, wait=finish) -> Resumed:  # place: a folder, or True
     said += [*about(snapshot).get("said", []), *other_machine(snapshot, made_with(run))]
     go_there(moves, folder, snapshot, edits)
     said += [f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()]
-    run.history.note("resume", run.state.global_step, folder=str(folder), said=said)
+    run.history.note("resume", run.state.global_step, folder=str(folder), said=said, given=then)
     for sentence in said: warnings.warn(f"{folder.name}: {sentence}.", stacklevel=4)
     return Resumed(run.state.global_step, str(folder), said, where(run))
 

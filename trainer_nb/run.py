@@ -15,7 +15,8 @@ from .data import Cursor
 from .interrupts import Interrupts
 
 # %% auto #0
-__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'Run', 'modules_of', 'first_on']
+__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'Run', 'modules_of', 'note_act', 'for_callback',
+           'first_on']
 
 # %% ../nbs/20_run.ipynb #d676918e
 @dataclass
@@ -65,6 +66,7 @@ class Passing:
     pausing: bool = of_verb(False)                           # somebody wants it to stop at the next boundary
     later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
     brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
+    asker: str = of_verb("")                                 # "callback" while something is done that one has asked for
 
 # %% ../nbs/20_run.ipynb #7666cd3e
 @dataclass
@@ -120,6 +122,20 @@ class Run(Passing):
 def modules_of(run) -> torch.nn.ModuleList:
     "The modules that hold the run's weights and buffers: the model, and the loss function if it is one."
     return torch.nn.ModuleList(m for m in (run.model, run.loss) if m is not None)
+
+# %% ../nbs/20_run.ipynb #811d21b5
+def note_act(run, kind: str, /, **data):
+    "Note in the history what is done to a run, and in whose name."
+    by = run.asker or ("callback" if run.phase in ("step", "after", "look") else "")   # there, only code of the run itself is at work
+    run.history.note(kind, run.state.global_step, **data, **({"by": by} if by else {}))
+
+def for_callback(run, act):  # act: a function without arguments
+    "The same act, in the name of a callback."
+    def done():
+        run.asker = "callback"
+        try: return act()
+        finally: run.asker = ""
+    return done
 
 # %% ../nbs/20_run.ipynb #c3462271
 for _f in Run.__dataclass_fields__.values():

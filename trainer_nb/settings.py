@@ -14,6 +14,7 @@ from .moves import LOADERS, drop_feed
 from .prepare import measure_anew, prepare
 from .groups import decay_names
 from .rates import add_group, set_base_lr, set_lr
+from .run import note_act
 from .schedules import load_scheduler_state, scheduler_state
 from .tables import Table
 
@@ -162,5 +163,5 @@ def change(moves, changes: dict) -> Changes:
         put_back()
         raise
     for c in made: c["after"] = present(moves, c["name"])
-    moves.run_state.history.note("set", moves.state.global_step, **{c["name"]: c["after"] for c in made})
+    note_act(moves.run_state, "set", **changes)   # as it was asked for: a list of rates is more than the first of them
     return made

@@ -11,6 +11,7 @@ import torch
 from .errors import Refused, let_go_last, nearest
 from .history import History
 from .prepare import prepare
+from .run import note_act
 from .snapshot import Snapshot, check, put_back, restore
 from .tables import html_table, text_table
 
@@ -34,7 +35,7 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     restore(run, snapshot)
     if run.ring is not None: run.ring.clear()   # what it holds may be of another past
     if run.saver is not None: run.saver.went_back(run)
-    run.history.note("restore", run.state.global_step)
+    note_act(run, "restore")
 
 # %% ../nbs/31_timeline.ipynb #1b21989a
 class Snapshots(dict):
@@ -77,7 +78,7 @@ def first_again(moves):
         raise Refused("reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into learn.model.")
     put_back(run, run.first, ["model", "callbacks", *as_given(moves)])
     fresh(run)
-    run.history.note("reset", 0)
+    note_act(run, "reset", settings=run.args.changed())
     prepare(moves)
 
 # %% ../nbs/31_timeline.ipynb #cb3d5892

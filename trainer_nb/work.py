@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from .agenda import ask_later
 from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses
 from .prepare import prepare
-from .run import Due
+from .run import Due, for_callback
 from .seeding import generators_kept
 from .telling import tell_all
 
@@ -54,8 +54,8 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
         let_go_last()
         try:
             hear_of_saving(run)
-            prepare(moves)
             note_hands(run)
+            prepare(moves)
             stop_if_pressed(moves)
         except BaseException as error: failed(moves, error)
         with run.device.in_force():
@@ -101,8 +101,9 @@ def in_hand(run) -> dict:
 def note_hands(run):
     "Write into the history what was changed since the last verb."
     now = in_hand(run)
-    changed = [name for name, value in (run.hands or {}).items() if now and now[name] != value]
+    changed = [name for name, value in (run.hands or {}).items() if now and value is not None and now[name] != value]
     if changed: run.history.note("by hand", run.state.global_step, changed=changed)
+    run.hands = now
 
 # %% ../nbs/28_work.ipynb #be668d21
 def tell_outside(moves, event, **data):
@@ -167,7 +168,7 @@ def in_turn(moves, verb, act):  # act: a function without arguments
     "Change a run now, or at the boundary if a callback asks; returns what `act` gives, None if that is later."
     run = moves.run_state
     if run.phase in ("after", "look") or elsewhere(run):
-        run.later.append(act)
+        run.later.append(act if elsewhere(run) else for_callback(run, act))
         return None
     if not (run.torn and verb in ("restore()", "reset()", "load_checkpoint()")): refuse_inside(moves, verb)
     let_go_last()
