@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 from .args import TrainingArguments
-from .checkpoint import entries, same_bytes, write_weights
+from .checkpoint import entries, same_bytes
+from .saving import write_weights
 from .history import is_past
 from .moves import Moves
 from .rewind import ACTS
@@ -382,7 +383,7 @@ def pretrained(draft, model, begun) -> Stored | None:
     weights = {k: first[e] if isinstance(e, str) else e for k, e in entries(draft.moves.run_state).items()}
     how = (f', attn_implementation="{attention}"' if attention else "") + (f", dtype={dtypes.pop()}" if len(dtypes) == 1 else "")
     return Stored(draft.ours(f'{of_class(draft, type(model))}.from_pretrained(FILES / "first"{how})'),
-                  folders={"first": (lambda path: write_weights(model, weights, path), 0)})
+                  folders={"first": (lambda path: write_weights(model, path, weights), 0)})
 
 # %% ../nbs/52_making.ipynb #b06ae81d
 def model_code(draft, node, begun) -> tuple:  # (code of the argument, lines that come before the learner, lines that come after it)
