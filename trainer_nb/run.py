@@ -62,6 +62,7 @@ class Run:
     state: TrainerState = value(TrainerState)
     control: TrainerControl = value(TrainerControl)
     cursor: Cursor = value(Cursor())                         # where the next micro-batch comes from
+    bookmark: dict | None = value(None)                      # how a stream is opened there; None: by reading up to it
     begun: bool = value(False)                               # on_train_begin is behind us
     epoch_open: bool = value(False)                          # on_epoch_begin is, too
     batches_in_epoch: int = value(0)                         # micro-batches since the epoch began
