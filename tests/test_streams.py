@@ -1,17 +1,19 @@
 "Going back to a place in a stream: exact, by the data set's states where they are exact, and then without reading what comes before it."
 import json, random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from trainer_nb import Learner, TrainerCallback, differences
+from trainer_nb import Learner, differences
 from trainer_nb.batches import equal
 from trainer_nb.data import Cursor
 from trainer_nb.moves import Iterated
 from trainer_nb.snapshot import Snapshot
-from trainer_nb.streams import DatasetsStates, Doubt, States, Streamed, has_states, reads_again, states_of
+from trainer_nb.streams import DatasetsStates, Doubt, Mark, States, Streamed, has_states, reads_again, states_of
 
 datasets = pytest.importorskip("datasets")
 
@@ -294,7 +296,7 @@ def test_states_that_cost_much(workers, monkeypatch):
         snapshot, past = places[k]
         marks = [m for m in snapshot.values["bookmark"]["marks"] if m]
         assert {m["at"] for m in marks} == {2} and max(m["given"] for m in marks) > 2
-        learn = learner(data := Sticky(), workers)
+        learn = learner(Sticky(), workers)
         learn.restore(places[3 if k == 1 else 1][0])
         learn.step()
         learn.restore(by_file(snapshot))
@@ -516,7 +518,7 @@ def test_other_workers():
 
 
 def test_a_bookmark_of_another_place_is_not_used():
-    learn = learner(data := Own())
+    learn = learner(Own())
     learn.step(2)
     learn.run_state.cursor = Cursor(0, 2)
     learn.step()
@@ -530,6 +532,18 @@ def test_what_has_states():
     assert not has_states(Iterated([1, 2])) and not hasattr(Iterated([1, 2]), "state_dict") and not hasattr(Iterated([1, 2]), "load_state_dict")
     class Half(Own): state_dict = None
     assert not has_states(Half())
+    class Stub(Own):
+        def state_dict(self): raise NotImplementedError
+    class Late(Own):
+        def state_dict(self):
+            if not self.at: raise RuntimeError("not begun")
+            return super().state_dict()
+    assert states_of(Stub()) is None and states_of(Late()) is not None
+    want, _ = undisturbed(Own)
+    for make in (Stub, Late):
+        learn = learner(make())
+        learn.step(2); learn.snapshot("a"); learn.step(); learn.restore("a"); learn.train()
+        assert same(learn, want)
 
 
 def test_states_of_datasets(monkeypatch):
@@ -581,6 +595,28 @@ def test_where_a_data_set_was_put_by_its_user():
     bookmark = source.bookmark
     assert [b["number"].tolist() for b, _ in source.open(Cursor(0, 2), bookmark)] == begun[1:]
     assert [b["number"].tolist() for b, _ in source.open(Cursor())] == begun
+
+
+class Arrays(Own):
+    "A state of tensors and arrays."
+    begun = 0
+    def __iter__(self): self.begun += 1; return super().__iter__()
+    def state_dict(self): return {"at": self.at, "t": torch.full((2,), float("nan")), "a": np.array([self.at, 0])}
+
+
+def test_a_state_of_tensors():
+    "It can be compared, too: nobody has moved the data set, so each epoch is begun once."
+    learn = learner(data := Arrays())
+    learn.train()
+    assert data.begun == 2
+    learn.restore(learn.snapshot())
+    assert equal(learn.run_state.bookmark["marks"][0]["state"]["t"], torch.full((2,), float("nan")))
+
+
+def test_pinning_leaves_a_mark_alone():
+    "It goes through the loader's pinning with its batch, which makes lists of tuples."
+    mark = Mark(0, 4, 4, {"place": (1, 2)}, False)
+    assert pin_memory((4, mark))[1] is mark and mark.state == {"place": (1, 2)}
 
 
 class Ticks(Own):

@@ -105,10 +105,6 @@ class Feed:
         self._open, self._place, self._ahead = None, None, []
         if workers: self.source.close()
 
-    def ends_here(self, cursor: Cursor) -> bool | None:
-        "Whether nothing is left of the epoch; None where only reading on would tell."
-        return self.source.at_end(cursor)
-
     def at_end(self, cursor: Cursor, bookmark: dict | None = None) -> bool:
         "Whether nothing is left of the epoch, by reading on if need be; what cannot be fetched is left to `take`."
         known = self.source.at_end(cursor)
@@ -123,10 +119,6 @@ class Feed:
         self._ahead, self._place = [] if step is None else [step], cursor
         return step is None
 
-    def check(self, bookmark: dict | None):
-        "ValueError if a bookmark is of no use with this data."
-        self.source.check(bookmark)
-
-    def batches_left(self, cursor: Cursor) -> int | None:
-        "Micro-batches left of the epoch, None if that is not known."
-        return self.source.batches_left(cursor)
+    def ends_here(self, cursor: Cursor) -> bool | None: return self.source.at_end(cursor)         # is nothing left? None: reading on would tell
+    def batches_left(self, cursor: Cursor) -> int | None: return self.source.batches_left(cursor) # of the epoch; None: nobody knows
+    def check(self, bookmark: dict | None): self.source.check(bookmark)                           # ValueError if it is of no use with this data

@@ -105,9 +105,8 @@ class Run:
 
     def read_clock(self) -> float:
         "Seconds of training so far."
-        now = time.perf_counter()
-        self.seconds += now - self.tick
-        self.tick = now
+        before, self.tick = self.tick, time.perf_counter()
+        self.seconds += self.tick - before
         return self.seconds
 
 # %% ../nbs/20_run.ipynb #bceb1a77

@@ -13,9 +13,9 @@ from .data import Cursor, Source, Workers, tell_epoch
 from .seeding import FETCH, generator_states, mix, seed_all, set_generator_states
 
 # %% auto #0
-__all__ = ['has_states', 'States', 'Beginnings', 'beginnings', 'begun_anew', 'Doubt', 'children', 'reads_again', 'copied',
-           'own_copy', 'DatasetsStates', 'states_of', 'Mark', 'SeededStream', 'Counted', 'skip', 'with_mark',
-           'Streamed', 'check_readers']
+__all__ = ['has_states', 'copied_state', 'States', 'Beginnings', 'beginnings', 'begun_anew', 'Doubt', 'children', 'reads_again',
+           'copied', 'own_copy', 'DatasetsStates', 'states_of', 'Mark', 'SeededStream', 'Counted', 'skip', 'with_mark',
+           'check_readers', 'Streamed']
 
 # %% ../nbs/18_streams.ipynb #e477976d
 _END = object()   # of an iterator
@@ -27,6 +27,15 @@ def has_states(dataset) -> bool:
         inspect.signature(dataset.load_state_dict).bind({})
         return True
     except (AttributeError, TypeError, ValueError): return False
+
+# %% ../nbs/18_streams.ipynb #e7792a0e
+_PLAIN = frozenset((int, float, str, bool, bytes, type(None)))
+
+def copied_state(state):
+    "A deep copy; a quick one, if the state is made of plain values."
+    if type(state) is dict: return {k: v if type(v) in _PLAIN else copied_state(v) for k, v in state.items()}
+    if type(state) is list: return [v if type(v) in _PLAIN else copied_state(v) for v in state]
+    return copy.deepcopy(state)
 
 # %% ../nbs/18_streams.ipynb #1b6b381f
 class States:
@@ -48,14 +57,20 @@ class States:
             self.cost = self.when - now
         return self.last, self.at
 
-    def now(self): return copy.deepcopy(self.dataset.state_dict())
+    def now(self): return copied_state(self.dataset.state_dict())
     def quiet(self):
         "The state; None where there is none before the first example."
         try: return self.now()
         except Exception: return None
 
-    def load(self, state): self.dataset.load_state_dict(copy.deepcopy(state))
-    def moved(self) -> bool: return self.cost <= self.cheap and self.last is not None and not equal(self.dataset.state_dict(), self.last)
+    def load(self, state): self.dataset.load_state_dict(copied_state(state))
+
+    def moved(self) -> bool:
+        "Whether somebody else has moved the data set."
+        if self.cost > self.cheap or self.last is None: return False
+        now = self.dataset.state_dict()
+        try: return now != self.last and not equal(now, self.last)
+        except (RuntimeError, ValueError): return not equal(now, self.last)   # tensors or arrays in it
 
     def after(self, mark):  # a Mark, as a dict
         "The examples after a mark; an error on the way there is told with a note."
@@ -170,7 +185,12 @@ def states_of(dataset) -> States | None:
     "The states of a data set; None if it has none, or they are not exact."
     if not has_states(dataset): return None
     datasets = sys.modules.get("datasets")
-    if datasets is None or not isinstance(dataset, datasets.IterableDataset): return States(dataset)
+    if datasets is None or not isinstance(dataset, datasets.IterableDataset):
+        states = States(dataset)
+        try: states.now()
+        except NotImplementedError: return None   # of a base class
+        except Exception: pass                    # before the first example there may be none
+        return states
     try:
         checked = [int(part) for part in datasets.__version__.split(".")[:2]] >= [5, 2] and type(dataset) is datasets.IterableDataset
         again = reads_again(dataset._ex_iterable) if checked else None
@@ -263,6 +283,14 @@ def with_mark(marks, mark, workers) -> list:  # marks: of all readers, as dicts;
     marks[mark.worker] = {"given": mark.given, "at": mark.at, "state": state, "ended": mark.ended}
     return marks
 
+# %% ../nbs/18_streams.ipynb #b5bb7ff5
+def check_readers(then, now):  # dicts with num_workers and batch_size
+    "ValueError if other workers have read a stream, or the same in batches of another size: nobody would know which samples are left."
+    name = next((n for n in ("num_workers", *(["batch_size"] if now["num_workers"] else [])) if then.get(n, now[n]) != now[n]), None)
+    if name is None: return
+    raise ValueError(f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it is {now[name]}: nobody "
+                     f"would know which samples are left. Load the data with {name}={then[name]}, or go to a place at the end of an epoch.")
+
 # %% ../nbs/18_streams.ipynb #d3d1c5b5
 class Streamed(Source):
     "A loader over an iterable data set, opened at a place by states, or by reading up to it."
@@ -276,12 +304,12 @@ class Streamed(Source):
 
     def open(self, cursor, bookmark=None):
         "An iterator of (batch, samples) from a cursor on; after each of them, `bookmark` is that of the place where it ends."
-        if bookmark is not None and Cursor(*bookmark["place"]) != cursor: bookmark = None
+        if bookmark and bookmark.get("place", list(cursor)) != list(cursor): bookmark = None   # it is old
         self.check(bookmark)
         if self.states is not None or self.dataset.epoch != cursor.epoch: self.close()   # workers that live on would not hear of the place
         self.dataset.epoch = cursor.epoch
         for dataset in {id(d): d for d in (self.loader.dataset, self.dataset.dataset)}.values(): tell_epoch(cursor.epoch, dataset)
-        return self._from_marks(cursor, bookmark) if self.states and bookmark and bookmark["marks"] else self._from_beginning(cursor)
+        return self._from_marks(cursor, bookmark) if self.states and bookmark and "marks" in bookmark else self._from_beginning(cursor)
 
     def _from_beginning(self, cursor):
         self.dataset.start = cursor.position
@@ -299,21 +327,19 @@ class Streamed(Source):
 
     def _read(self, cursor, bookmark=None):
         stream, workers, size, position = self.dataset, self.loader.num_workers, self.loader.batch_size, cursor.position
-        marks, last, stream.then = (bookmark["marks"], bookmark["last"], bookmark["size"]) if bookmark else (None, -1, size)
+        marks, last, stream.then = (bookmark["marks"], bookmark["last"], bookmark["batch_size"]) if bookmark else (None, -1, size)
         stream.marks, stream.last = marks, last if workers else -1
-        counted = Counted(self.loader.collate_fn, size)
+        counted, readers = Counted(self.loader.collate_fn, size), {"num_workers": workers, "batch_size": size}
+        self.bookmark = readers
         if workers and self._workers is None: self._workers = Workers(self.loader, stream, counted, batch_size=None)
         for given in self._workers.begin() if workers else map(counted, stream):
             if given is None: continue
             batch, samples, mark = given
             position += samples
-            if mark is not None: marks, last = with_mark(marks, mark, workers), mark.worker
-            self.bookmark = {"place": [cursor.epoch, position], "workers": workers, "size": size, "last": last, "marks": marks}
+            if mark is not None:
+                marks, last = with_mark(marks, mark, workers), mark.worker
+                self.bookmark = readers | {"place": [cursor.epoch, position], "last": last, "marks": marks}
             yield batch, samples
-
-    def check(self, bookmark):
-        "ValueError if other workers have read the stream up to a bookmark: nobody would know which samples are left."
-        if bookmark is not None: check_readers(bookmark, self.loader.num_workers, self.loader.batch_size)
 
     def close(self):
         "Let the workers go."
@@ -321,13 +347,5 @@ class Streamed(Source):
         self._workers = None
 
     def moved(self) -> bool: return self.states is not None and not self.loader.num_workers and self.states.moved()
+    def check(self, bookmark): check_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.loader.batch_size})
     def batches_left(self, cursor): return self.batches and max(self.batches - -(-cursor.position // (self.loader.batch_size or 1)), 0)
-
-# %% ../nbs/18_streams.ipynb #b5bb7ff5
-def check_readers(bookmark, workers, size):  # size: of a batch
-    "ValueError if a stream was read up to a bookmark by other workers than these, or in other batches by them."
-    then, now = {"num_workers": bookmark["workers"], "batch_size": bookmark["size"]}, {"num_workers": workers, "batch_size": size}
-    name = next((n for n in ("num_workers", *(["batch_size"] if workers else [])) if then[n] != now[n]), None)
-    if name is None: return
-    raise ValueError(f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it is {now[name]}: nobody "
-                     f"would know which samples are left. Load the data with {name}={then[name]}, or go to a place at the end of an epoch.")
