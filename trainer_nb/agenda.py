@@ -49,7 +49,7 @@ def see(run):
     control = run.control
     wishes = control.should_log or control.should_evaluate or control.should_save
     if wishes: first_on(run, Due("flow"))
-    if wishes or is_last(run) or control.should_epoch_stop or run.feed.source.at_end(run.cursor) is not False: first_on(run, Due("close"))
+    if wishes or is_last(run) or control.should_epoch_stop or run.feed.ends_here(run.cursor) is not False: first_on(run, Due("close"))
 
 # %% ../nbs/27_agenda.ipynb #5033946e
 def do_flow(moves, due):
@@ -148,7 +148,7 @@ def do_load_best(moves, due):
 # %% ../nbs/27_agenda.ipynb #8fd3dcb7
 def at_end(run) -> bool:
     "Whether the data of the epoch is at its end; to know that may take a while."
-    with run.interrupts.opened(): return run.feed.at_end(run.cursor)
+    with run.interrupts.opened(): return run.feed.at_end(run.cursor, run.bookmark)
 
 def is_last(run) -> bool: return run.control.should_training_stop or run.state.global_step >= run.state.max_steps   # the run ends here
 
@@ -163,7 +163,7 @@ def do_next_epoch(moves, due):
     "Go to the next epoch, or to the end."
     run = moves.run_state
     stop = is_last(run)
-    if not stop or run.control.should_epoch_stop or at_end(run): run.cursor, run.batches_in_epoch = Cursor(run.cursor.epoch + 1, 0), 0
+    if not stop or run.control.should_epoch_stop or at_end(run): run.cursor, run.bookmark, run.batches_in_epoch = Cursor(run.cursor.epoch + 1, 0), None, 0
     run.epoch_open = False
     if stop: run.due.append(Due("finish"))
 

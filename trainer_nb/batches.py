@@ -11,7 +11,7 @@ import torch
 
 # %% auto #0
 __all__ = ['default_data_collator', 'ragged', 'DataCollatorWithPadding', 'kept_columns', 'RemoveColumns', 'batch_size',
-           'map_tensors', 'shallow_copy', 'to_device']
+           'map_tensors', 'shallow_copy', 'equal', 'to_device']
 
 # %% ../nbs/09_batches.ipynb #9bc54807
 def _labels(values):
@@ -126,6 +126,17 @@ def map_tensors(batch, change):  # change: a function of one tensor
 def shallow_copy(batch):
     "New containers around the same tensors."
     return map_tensors(batch, lambda t: t)
+
+# %% ../nbs/09_batches.ipynb #0d1222e8
+def equal(a, b) -> bool:
+    "Are two values the same, tensors, arrays and nan included?"
+    if type(a) is not type(b): return False
+    if isinstance(a, torch.Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+    if isinstance(a, np.ndarray): return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if isinstance(a, dict): return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(equal, a, b))
+    return bool(a == b or (a != a and b != b))
 
 # %% ../nbs/09_batches.ipynb #1afe1a7e
 def to_device(batch, device, pin=False):  # a torch.device; pin: take a GPU's batch through page-locked memory

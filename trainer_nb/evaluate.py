@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from .batches import map_tensors
-from .data import Cursor, Feed
+from .data import Cursor
 from .errors import relieve
+from .feed import Feed
 from .prepare import prepare_model
 from .run import modules_of
 from .seeding import EVALUATE, generator_states, mix, seed_all, set_generator_states

@@ -35,7 +35,11 @@ def is_stream(dataset) -> bool:
 
 class Iterated(IterableDataset):
     "A torch data set around something that can only be iterated."
-    def __init__(self, source): self.source = source
+    def __init__(self, source):
+        self.source = source
+        if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
+            self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
+
     def __iter__(self): return iter(self.source)
     def __len__(self): return len(self.source)
     def set_epoch(self, epoch):
@@ -405,7 +409,7 @@ def put_in(moves, name, act):  # act: what replaces it
 
 def replace_data(moves, dataset):
     "Another training set, from the next step on."
-    moves._train_dataset, moves._learns_itself = dataset, None
+    moves._train_dataset, moves._learns_itself, moves.run_state.bookmark = dataset, None, None
     if moves.run_state.feed is not None: drop_feed(moves.run_state)
     note_act(moves.run_state, "train_dataset")
 

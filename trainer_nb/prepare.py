@@ -6,8 +6,8 @@
 from __future__ import annotations
 import math, sys, warnings
 import torch
-from .data import Feed
 from .device import Device
+from .feed import Feed
 from .rates import stretch_schedule
 from .run import Due
 from .seeding import be_deterministic

@@ -83,6 +83,7 @@ class Run(Passing):
     state: TrainerState = value(TrainerState)
     control: TrainerControl = value(TrainerControl)
     cursor: Cursor = value(Cursor())                         # where the next micro-batch comes from
+    bookmark: dict | None = value(None)                      # how a stream is opened there; None: by reading up to it
     begun: bool = value(False)                               # on_train_begin is behind us
     epoch_open: bool = value(False)                          # on_epoch_begin is, too
     batches_in_epoch: int = value(0)                         # micro-batches since the epoch began
@@ -113,9 +114,8 @@ class Run(Passing):
 
     def read_clock(self) -> float:
         "Seconds of training so far."
-        now = time.perf_counter()
-        self.seconds += now - self.tick
-        self.tick = now
+        before, self.tick = self.tick, time.perf_counter()
+        self.seconds += self.tick - before
         return self.seconds
 
 # %% ../nbs/20_run.ipynb #bceb1a77

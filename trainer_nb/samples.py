@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 # %% ../nbs/35_samples.ipynb #de855f8f
 from .batches import shallow_copy
-from .data import Cursor, Feed
+from .data import Cursor
 from .evaluate import eval_batches
+from .feed import Feed
 from .moves import split_labels
 from .pictures import Picture, grid
 from .seeding import generators_kept

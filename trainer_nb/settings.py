@@ -9,13 +9,13 @@ from dataclasses import fields
 import torch
 from .args import plain, resolve
 from .errors import let_go_last, nearest
-from .data import Streamed
 from .moves import LOADERS, drop_feed
 from .prepare import measure_anew, prepare
 from .groups import decay_names
 from .rates import add_group, set_base_lr, set_lr
 from .run import note_act
 from .schedules import load_scheduler_state, scheduler_state
+from .streams import Streamed
 from .tables import Table
 
 # %% auto #0

@@ -8,6 +8,7 @@ import copy, platform, time
 from dataclasses import fields
 from typing import Any, Callable
 import torch
+from .batches import equal
 from .device import Beside, in_order
 from .events import TrainerState
 from .models import describe
@@ -337,18 +338,10 @@ def restore(run: Run, snapshot: Snapshot):
     if snapshot.values["run"] == run.history.run_id: run.history.abandon(snapshot.values["place"])
 
 # %% ../nbs/21_snapshot.ipynb #43f67564
-def _equal(a, b) -> bool:
-    "Are two values the same, tensors and nan included?"
-    if type(a) is not type(b): return False
-    if isinstance(a, torch.Tensor): return _alike(a, b) and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
-    if isinstance(a, dict): return a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(_equal, a, b))
-    return bool(a == b or (a != a and b != b))
-
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
-    "The names of what is not equal, byte for byte, in two snapshots. Clocks and logs are not compared."
-    def same(n): return n in a.tensors and n in b.tensors and _equal(a.tensors[n], b.tensors[n])
-    left_out = {"made_with", "run", "taken", "place", "about", "seconds", "callbacks"}
+    "The names of what is not equal, byte for byte, in two snapshots. Clocks, logs and the bookmark are not compared."
+    def same(n): return n in a.tensors and n in b.tensors and equal(a.tensors[n], b.tensors[n])
+    left_out = {"made_with", "run", "taken", "place", "about", "seconds", "callbacks", "bookmark"}
     def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
-    return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not _equal(x.get(k), y.get(k))]
+    return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not equal(x.get(k), y.get(k))]

@@ -33,7 +33,7 @@ class Step:
         run = self.run
         run.said = []
         for p in run.params: p.grad = None   # a backward of the user's own, between two steps, is none of this one's
-        if run.window is None: run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps) or None
+        if run.window is None: run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.window is None: return False
         self.keep()
         self.moves.current_gradient_accumulation_steps = len(run.window)
@@ -158,7 +158,7 @@ def count(run) -> int:
     state, window = run.state, run.window
     for p in run.params: p.grad = None
     samples = sum(f.samples for f in window)
-    run.cursor, run.window, run.phase = window[-1].after, None, "after"
+    run.cursor, run.bookmark, run.window, run.phase = window[-1].after, window[-1].bookmark, None, "after"
     run.batches_in_epoch += len(window)
     run.samples += samples
     state.global_step += 1

@@ -16,9 +16,16 @@ from .snapshot import Snapshot, check, put_back, restore
 from .tables import html_table, text_table
 
 # %% auto #0
-__all__ = ['go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free']
+__all__ = ['check_place', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free']
 
 # %% ../nbs/31_timeline.ipynb #edb8ead1
+def check_place(moves, snapshot):
+    "ValueError for a place in a stream that was read by other workers."
+    run, then = moves.run_state, snapshot.values["args"]
+    changes = any(then[name] != getattr(run.args, name) for name in ("dataloader_num_workers", "per_device_train_batch_size"))
+    follows = run.feed.loader is not moves.train_dataset and getattr(run.feed.loader, "num_workers", None) == run.args.dataloader_num_workers
+    if not (changes and follows): run.feed.check(snapshot.values["bookmark"])   # otherwise the loader will be as it was then
+
 def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     "Restore a snapshot."
     if not isinstance(snapshot, Snapshot):
@@ -29,6 +36,7 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     prepare(moves)
     run = moves.run_state
     check(run, snapshot)
+    check_place(moves, snapshot)
     if snapshot.values["run"] != run.history.run_id:   # of an earlier run: its rows are not this history's
         run.history.close_log()
         run.history = History(parent=snapshot.values["run"])
