@@ -29,3 +29,26 @@ def test_very_many_kills(tmp_path, case):
     "Five hundred, with new seeds."
     kills, begun = killed(tmp_path, case, 1000 + len(case), 125)
     assert kills >= 125 and len(begun) > 8
+
+
+def test_no_data_worker_outlives_a_kill(tmp_path):
+    "Two of them wait to hand over batches when their parent is killed."
+    import signal, textwrap, time
+    code = f"""
+        import os, sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from toys import hard_learner
+        learn = hard_learner(dataloader_num_workers=2, num_train_epochs=100)
+        learn.step(2)
+        print(*[p.pid for p in __import__("multiprocessing").active_children()], flush=True)
+        time.sleep(60)"""
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+    workers = [int(o) for o in process.stdout.readline().split()]
+    assert len(workers) == 2
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    def alive(pid):
+        try: return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+        except OSError: return False
+    end = time.monotonic() + 20
+    while any(map(alive, workers)) and time.monotonic() < end: time.sleep(0.1)
+    assert not any(map(alive, workers))

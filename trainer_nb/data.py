@@ -4,7 +4,7 @@
 
 # %% ../nbs/11_data.ipynb #e694ad9a
 from __future__ import annotations
-import random, signal, threading, weakref
+import multiprocessing, os, random, signal, threading, time, weakref
 from contextlib import contextmanager
 from typing import NamedTuple
 import numpy as np
@@ -14,8 +14,8 @@ from .interrupts import Interrupts
 from .seeding import FETCH, ORDER, generators_kept, mix, seed_all
 
 # %% auto #0
-__all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'WorkerInit', 'ChildWatch', 'told', 'Workers',
-           'Source', 'tell_epoch', 'requests', 'Indexed']
+__all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit', 'ChildWatch', 'told',
+           'Workers', 'Source', 'tell_epoch', 'requests', 'Indexed']
 
 # %% ../nbs/11_data.ipynb #5e2c9571
 class Cursor(NamedTuple):
@@ -60,11 +60,17 @@ def deaf():
         try: yield
         finally: signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
+def end_with(parent: int):
+    "Wait until the parent process is gone, and end."
+    while os.getppid() == parent: time.sleep(1)
+    os._exit(1)
+
 class WorkerInit:
     "What a data worker does first: ignore interrupts, then the user's own initialisation."
     def __init__(self, then=None): self.then = then
     def __call__(self, worker_id):
         if threading.current_thread() is threading.main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if (parent := multiprocessing.parent_process()) is not None: threading.Thread(target=end_with, args=(parent.pid,), daemon=True).start()
         if self.then is not None: self.then(worker_id)
 
 # %% ../nbs/11_data.ipynb #4959fa78
@@ -120,7 +126,9 @@ def told(batches):  # an iterator of a DataLoader
 def _tell_to_end(event, queues):
     "Garbage in a cycle dies in any order: were the queues closed first, each worker would be waited for, five seconds long."
     event.set()
-    for q in queues: q.put(None)
+    for q in queues:
+        try: q.put(None)
+        except ValueError: pass   # it is closed already
 
 class Workers:
     "Data workers like those of a loader, over another data set."
