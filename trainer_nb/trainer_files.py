@@ -281,8 +281,8 @@ def lay_optimizer(run, template, file, schedule):  # template: the learner's own
     groups, schedule = regrouped(groups, schedule, own, numbers)
     groups = [mine | {k: v for k, v in g.items() if k not in HOW} for mine, g in zip(template["groups"], groups)]
     check_kept(run, groups, state)
-    tensors, others = apart(state)
-    return tensors, template | {"groups": groups, "plain": others, "on_cpu": on_cpu(run.device.device, groups, state), "apart": {}}, schedule
+    (tensors, others), host = apart(state), on_cpu(run.device.device, groups, state)
+    return tensors, template | {"groups": groups, "plain": others, "on_cpu": host, "apart": {}}, schedule
 
 def on_cpu(device, groups, state) -> list:
     "What torch leaves on the CPU when it loads an optimizer's state: the step count, unless the update itself counts on the device."
