@@ -239,7 +239,9 @@ def check_kept(run, groups, state):  # groups: 'params' are names, in the order 
             if kept[kind] is not None: _check_entries(type(run.optimizer).__name__, name, p, has, kept[kind])
             if has: state[name] = {k: v.to(p.dtype) if _like(v, p) else v for k, v in has.items()}   # as torch does when it loads them
 
-def _like(v, p) -> bool: return isinstance(v, torch.Tensor) and v.dim() > 0 and v.shape == p.shape and v.is_floating_point() and p.is_floating_point()
+def _like(v, p) -> bool:
+    numbers = isinstance(v, torch.Tensor) and v.is_floating_point() and p.is_floating_point()
+    return numbers and v.dim() > 0 and v.shape == p.shape
 
 def _check_entries(kind, name, p, has, kept):
     def words(keys): return ", ".join(sorted(keys)) or "nothing"
