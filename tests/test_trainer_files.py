@@ -15,6 +15,7 @@ from toys import Augmented, accuracy, finish, hard_learner, unequal
 from trainer_nb import Learner, TrainerCallback, TrainerState, differences, get_last_checkpoint
 from trainer_nb.folders import MANIFEST
 from trainer_nb.history import read
+from trainer_nb.saver import SaveFailed
 from trainer_nb.shelf import checkpoints
 from trainer_nb.trainer_files import on_cpu, read_trainer
 
@@ -400,6 +401,18 @@ def test_weights_only(tmp_path):
     theirs(tmp_path / "theirs", net(), points(50), save_only_model=True, max_steps=3)
     with pytest.raises(ValueError, match="has no optimizer.pt, so there is nothing to go on with"):
         ours(tmp_path / "a", net(), points(50)).load_checkpoint(tmp_path / "theirs" / "checkpoint-3")
+
+
+def test_what_the_files_cannot_hold_is_refused(tmp_path, monkeypatch):
+    "A state of tensors of another kind would have to be pickled."
+    import test_apart
+    monkeypatch.setattr(test_apart.optim_module, "KNOWN", (test_apart.__name__,))
+    learn = test_apart.coarse(output_dir=str(tmp_path), save_strategy="no", save_format="trainer")
+    learn.step(2)
+    with pytest.raises(SaveFailed, match="CoarseMomentum keeps tensors of a kind of its own.*save_format='safetensors' keeps them"): learn.save_checkpoint()
+    assert checkpoints(tmp_path) == []
+    learn.set(save_format="safetensors")
+    assert learn.save_checkpoint().is_dir()
 
 
 # --- nothing is run -----------------------------------------------------------------------------------------------------

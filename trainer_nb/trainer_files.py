@@ -86,10 +86,13 @@ def _check_plain(value, where):
     if isinstance(value, (list, tuple)): return [_check_plain(v, where) for v in value]
     if value is not None and type(value) not in (bool, int, float, str, torch.Tensor):
         raise TypeError(f"{where} would hold a {type(value).__name__}, which cannot be written without pickling it; "
-                        "save_format='safetensors' may keep it.")
+                        "save_format='safetensors' may keep it")
 
 def in_numbers(snapshot, groups) -> dict:  # groups: 'params' are names
-    "The optimizer's `state_dict`: parameters as numbers."
+    "The optimizer's `state_dict`: parameters as numbers. TypeError where a state is of tensors that are taken apart in a snapshot."
+    if snapshot.values["optimizer"]["apart"]:
+        raise TypeError(f"{snapshot.values['optimizer']['class']} keeps tensors of a kind of its own, which the Trainer's files cannot hold without "
+                        "pickling them; save_format='safetensors' keeps them")
     number = {n: i for i, n in enumerate(chain.from_iterable(g["params"] for g in groups))}
     state, held = {}, {n.removeprefix("optimizer/"): t for n, t in snapshot.tensors.items() if n.startswith("optimizer/")}
     for name, value in (held | snapshot.values["optimizer"]["plain"]).items():
@@ -101,8 +104,6 @@ def in_numbers(snapshot, groups) -> dict:  # groups: 'params' are names
 def write_torch(package, folder, groups, schedule):
     "Write what the Trainer keeps in files of torch's."
     snapshot, args = package.snapshot, package.snapshot.values["args"]
-    if snapshot.values["optimizer"]["apart"]:
-        raise TypeError(f"{snapshot.values['optimizer']['class']} keeps tensors of another kind, which optimizer.pt has no place for; save_format='safetensors' keeps them.")
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
     save_plain(in_numbers(snapshot, groups), folder / "optimizer.pt")
     save_plain(schedule, folder / "scheduler.pt")
@@ -122,7 +123,7 @@ def write_rest(package, folder, found, groups):  # found: as write_model gives i
     values, about = dict(package.snapshot.values), {k: v for k, v in package.about.items() if k not in ("state", "logs", "trainer")}
     for name in ("state", "scaler"): del values[name]
     schedule, optimizer = values.pop("lr_scheduler"), values["optimizer"]
-    values["optimizer"] = {k: optimizer[k] for k in ("class", "on_cpu")} | {
+    values["optimizer"] = {k: v for k, v in optimizer.items() if k != "plain"} | {
         "groups": [g["params"] for g in optimizer["groups"]], "order": [g["params"] for g in groups]}
     tensors, places = {n: t for n, t in package.snapshot.tensors.items() if not n.startswith("optimizer/")}, placed(package, found)
     values |= {"lr_lambdas": schedule.get("lr_lambdas"), "about": about}
@@ -238,7 +239,9 @@ def check_kept(run, groups, state):  # groups: 'params' are names, in the order 
             if kept[kind] is not None: _check_entries(type(run.optimizer).__name__, name, p, has, kept[kind])
             if has: state[name] = {k: v.to(p.dtype) if _like(v, p) else v for k, v in has.items()}   # as torch does when it loads them
 
-def _like(v, p) -> bool: return isinstance(v, torch.Tensor) and v.dim() > 0 and v.shape == p.shape and v.is_floating_point() and p.is_floating_point()
+def _like(v, p) -> bool:
+    numbers = isinstance(v, torch.Tensor) and v.is_floating_point() and p.is_floating_point()
+    return numbers and v.dim() > 0 and v.shape == p.shape
 
 def _check_entries(kind, name, p, has, kept):
     def words(keys): return ", ".join(sorted(keys)) or "nothing"
@@ -280,8 +283,8 @@ def lay_optimizer(run, template, file, schedule):  # template: the learner's own
     groups, schedule = regrouped(groups, schedule, own, numbers)
     groups = [mine | {k: v for k, v in g.items() if k not in HOW} for mine, g in zip(template["groups"], groups)]
     check_kept(run, groups, state)
-    tensors, others = apart(state)
-    return tensors, template | {"groups": groups, "plain": others, "on_cpu": on_cpu(run.device.device, groups, state)}, schedule
+    (tensors, others), host = apart(state), on_cpu(run.device.device, groups, state)
+    return tensors, template | {"groups": groups, "plain": others, "on_cpu": host, "apart": {}}, schedule
 
 def on_cpu(device, groups, state) -> list:
     "What torch leaves on the CPU when it loads an optimizer's state: the step count, unless the update itself counts on the device."
@@ -395,7 +398,7 @@ def read_ours(folder) -> Snapshot:
     state.stateful_callbacks = {}
     tensors, others = apart(held)
     values |= {"state": state, "scaler": files["scaler"], "lr_scheduler": schedule | ({} if functions is None else {"lr_lambdas": functions}),
-               "optimizer": {"class": kept["class"], "groups": groups, "plain": others, "on_cpu": kept["on_cpu"], "apart": {}}}
+               "optimizer": {k: v for k, v in kept.items() if k != "order"} | {"groups": groups, "plain": others}}
     return Snapshot(snapshot.tensors | tensors, values)
 
 def read_trainer(moves, folder) -> Snapshot:  # moves: prepared
