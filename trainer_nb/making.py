@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 from .args import TrainingArguments
-from .checkpoint import entries, same_bytes, write_weights
+from .checkpoint import entries, same_bytes
 from .history import is_past
 from .moves import Moves
 from .rewind import ACTS
@@ -38,6 +38,7 @@ def plain_settings(args: dict) -> dict:
     filled = args.get("_filled") or {}
     return {f.name: None if f.name in filled and args[f.name] == filled[f.name] else args[f.name] for f in fields(TrainingArguments)}
 
+# %% ../nbs/52_making.ipynb #fb4ae64a
 @dataclass
 class Beginning:
     "Where a run began."
@@ -382,7 +383,7 @@ def pretrained(draft, model, begun) -> Stored | None:
     weights = {k: first[e] if isinstance(e, str) else e for k, e in entries(draft.moves.run_state).items()}
     how = (f', attn_implementation="{attention}"' if attention else "") + (f", dtype={dtypes.pop()}" if len(dtypes) == 1 else "")
     return Stored(draft.ours(f'{of_class(draft, type(model))}.from_pretrained(FILES / "first"{how})'),
-                  folders={"first": (lambda path: write_weights(model, weights, path), 0)})
+                  folders={"first": (lambda path: model.save_pretrained(path, state_dict=weights), 0)})
 
 # %% ../nbs/52_making.ipynb #b06ae81d
 def model_code(draft, node, begun) -> tuple:  # (code of the argument, lines that come before the learner, lines that come after it)
