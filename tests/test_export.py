@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from test_kernel import Kernel
+from toys import Augmented, hard_learner
+from trainer_nb import Refused, TrainerCallback
 
 ENV = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -396,6 +398,17 @@ def test_exact(session, name):
     session.exact()
 
 
+def test_resumed(session):
+    "What was done before the checkpoint is in the script. Where the model does not come from model_init, it is said that its first weights may be others."
+    session.run(NET, DATA, "net = Net()\ntorch.manual_seed(1)", "net = Net()", learner(output_dir="out"), "learn.step(3); learn.set(lr=0.002); learn.step(1); learn.save_checkpoint()",
+                "torch.manual_seed(1)", "net = Net()", learner(output_dir="out"), "learn.load_checkpoint(); learn.step(2)")
+    out = session.export()
+    assert len(out.doubts) == 1 and "was resumed from" in out.doubts[0] and "learn.set(lr=0.002)" in out.text and session.equal()
+    made = learner("model_init=Net, train_dataset=train, loss_func=nn.functional.mse_loss", output_dir="other", max_grad_norm=0.4)
+    session.run(made, "learn.step(3); learn.save_checkpoint()", made.replace("0.4", "0.2"), "with warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    learn.load_checkpoint()", "learn.step(2)")
+    assert "max_grad_norm=0.4" in (text := session.exact()) and "learn.set(max_grad_norm=0.2)" in text
+
+
 # --- where it does not, and why ---------------------------------------------------------------------------------------------
 
 def test_by_hand(session):
@@ -504,3 +517,32 @@ def test_from_a_script(tmp_path, forks):
     assert done.stdout.strip().endswith("It ends in the same weights, byte for byte.")
     code, said = forks(tmp_path/"train.py", tmp_path/"got")
     assert code == 0 and same(tmp_path/"want", tmp_path/"got"), said
+
+
+# --- what is noted for it -----------------------------------------------------------------------------------------------------
+
+def test_who_did_it():
+    "The journal says what a callback has asked for; a debug step and data that is given anew are not taken for work by hand."
+    class Asks(TrainerCallback):
+        def on_step_end(self, args, state, control, learner, **kwargs):
+            if state.global_step == 2: learner.set(lr=0.02), learner.freeze("inner")
+    learn = hard_learner(callbacks=[Asks()], num_train_epochs=10, gradient_accumulation_steps=1)
+    learn.step(3)
+    learn.set(lr=[0.03] * len(learn.optimizer.param_groups))
+    learn.train_dataset = Augmented(40)
+    learn.snapshot()
+    with learn.debug_step() as debug: debug.forward(), debug.backward(), debug.update()
+    with learn.debug_step() as debug: debug.forward()
+    learn.add_callback(Asks), learn.remove_callback(Asks), learn.step()
+    assert [(o["step"], o["act"], o["by"]) for o in learn.journal] == [
+        (2, "set", "callback"), (2, "freeze", "callback"), (3, "set", ""), (3, "train_dataset", ""), (4, "add_callback", ""), (4, "remove_callback", "")]
+    assert learn.history.events[[e["kind"] for e in learn.history.events].index("train_dataset") - 1]["data"]["lr"] == [0.03] * len(learn.optimizer.param_groups)
+    assert "callback" in repr(learn.journal)
+
+
+def test_nobody_has_kept_the_beginning(tmp_path):
+    "A finished run that was trained again begins with weights that only the ring may hold."
+    learn = hard_learner(ring_every=0, num_train_epochs=1)
+    learn.train(), learn.train()
+    with pytest.raises(Refused, match="nobody has kept the weights.*learn.reset"): learn.export_script(tmp_path/"train.py")
+    assert not list(tmp_path.iterdir())

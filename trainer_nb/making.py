@@ -39,6 +39,7 @@ def plain_settings(args: dict) -> dict:
     filled = args.get("_filled") or {}
     return {f.name: None if f.name in filled and args[f.name] == filled[f.name] else args[f.name] for f in fields(TrainingArguments)}
 
+# %% ../nbs/52_making.ipynb #fb4ae64a
 @dataclass
 class Beginning:
     "Where a run began."
