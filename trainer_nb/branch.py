@@ -12,7 +12,7 @@ from .errors import Refused
 from .events import CallbackHandler
 from .history import History, keep
 from .prepare import prepare
-from .rewind import Ring
+from .rewind import Ring, differing_steps, losses
 from .rows import extend, part, to_lists
 from .run import Run
 from .settings import SETTABLE, change
@@ -21,7 +21,7 @@ from .tables import Table
 from .timeline import Snapshots
 
 # %% auto #0
-__all__ = ['twin', 'copied', 'with_past', 'branch', 'Comparison', 'compare', 'losses_of']
+__all__ = ['twin', 'copied', 'with_past', 'branch', 'Comparison', 'compare']
 
 # %% ../nbs/39_branch.ipynb #4681b985
 def twin(moves, args):  # args: the settings that the new one begins with
@@ -96,15 +96,10 @@ class Comparison(Table):
 
 def compare(learn, other) -> Comparison:  # two learners; a branch and what it came from, say
     "The losses of two runs, step by step, over the steps that both have done."
-    mine, theirs = (losses_of(o.run_state.history) for o in (learn, other))
+    mine, theirs = (losses(o.run_state.history) for o in (learn, other))
     steps = [step for step in mine if step in theirs]
-    table = Comparison({"step": s, "one": mine[s], "other": theirs[s], "difference": theirs[s] - mine[s]} for s in steps)
-    table.parted = next((s for s in steps if np.float64(mine[s]).tobytes() != np.float64(theirs[s]).tobytes()), None)
+    table = Comparison({"step": s, "one": float(mine[s]), "other": float(theirs[s]), "difference": float(theirs[s] - mine[s])} for s in steps)
+    table.parted = next(iter(differing_steps(mine, theirs)), None)
     a, b = (vars(o.run_state.args) for o in (learn, other))
     table.settings = {k: (a[k], b[k]) for k in a if a[k] != b.get(k) and k not in ("output_dir", "run_name")}
     return table
-
-def losses_of(history) -> dict:
-    "The losses of the steps that count, by step."
-    step, loss, gone = (history.column(name) for name in ("step", "loss", "abandoned"))
-    return {int(s): float(v) for s, v, g in zip(step, loss, gone) if not g}

@@ -17,7 +17,7 @@ from .work import in_hand, refuse_beside
 
 # %% auto #0
 __all__ = ['ACTS', 'MOST', 'free_memory', 'size_of', 'Ring', 'base_for', 'acts_after', 'Rewound', 'rewind', 'reachable', 'losses',
-           'announce_replay', 'go_to']
+           'differing_steps', 'announce_replay', 'go_to']
 
 # %% ../nbs/32_rewind.ipynb #d4dab8bc
 ACTS = ("set", "freeze", "unfreeze", "restore", "reset", "train_dataset", "by hand")   # events of a history that no step brings about
@@ -128,7 +128,7 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
     go_to(run, base)
     if base.step < target: advance(moves, "rewind()", until=lambda record: record.step >= target)
     after = losses(run.history, base.step, target)
-    different = [step for step in before if step in after and before[step] != after[step]]
+    different = differing_steps(before, after)
     if different: warnings.warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
                                 "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
     if run.saver is not None: run.saver.went_back(run)   # now: what was replayed has been saved again
@@ -150,10 +150,14 @@ def reachable(moves, n, target) -> Snapshot:
     else: why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more ring_memory keeps more of them"
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
 
-def losses(history, after: int, until: int) -> dict:
-    "The losses of the steps of a stretch, as bytes by step; of rows that are not abandoned."
+def losses(history, after: int = 0, until: float = math.inf) -> dict:
+    "The losses of the steps of a stretch, by step; of rows that are not abandoned."
     step, loss, gone = (history.column(name) for name in ("step", "loss", "abandoned"))
-    return {int(step[i]): loss[i].tobytes() for i in np.flatnonzero((step > after) & (step <= until) & (gone == 0))}
+    return {int(step[i]): loss[i] for i in np.flatnonzero((step > after) & (step <= until) & (gone == 0))}
+
+def differing_steps(one: dict, other: dict) -> list:  # losses by step
+    "The steps whose losses are not the same, byte for byte, among those that both have."
+    return [step for step in one if step in other and one[step].tobytes() != other[step].tobytes()]
 
 def announce_replay(run, base, target):
     "Say beforehand how long it will take, where it is worth saying."
