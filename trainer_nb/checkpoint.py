@@ -16,8 +16,9 @@ from .snapshot import Snapshot
 
 # %% auto #0
 __all__ = ['SCHEMA', 'LAST_ROWS', 'entries', 'writes_live', 'written_live', 'same_bytes', 'found_in', 'write_tensors',
-           'read_tensors', 'Package', 'pack', 'write_values', 'write_checkpoint', 'write_model', 'placed', 'write_run',
-           'refuse_newer', 'examined', 'read_checkpoint', 'parts_of', 'read_plain', 'read_weights', 'weights_for']
+           'strides_of', 'with_strides', 'read_tensors', 'Package', 'pack', 'write_values', 'write_checkpoint',
+           'write_model', 'placed', 'write_run', 'refuse_newer', 'examined', 'read_checkpoint', 'parts_of',
+           'read_plain', 'read_weights', 'weights_for']
 
 # %% ../nbs/42_checkpoint.ipynb #2eb93522
 def entries(run) -> dict:  # by key of the state_dict: a name in a snapshot, or a tensor
@@ -62,6 +63,14 @@ def write_tensors(tensors: dict, path: Path) -> dict:  # name -> (file, name[, "
     pairs = {n for n, t in tensors.items() if t.dtype == torch.complex128}
     save_file({n: torch.view_as_real(t).contiguous() if n in pairs else t.contiguous() for n, t in tensors.items()}, path)
     return {n: (path.name, n, "complex") if n in pairs else (path.name, n) for n in tensors}
+
+def strides_of(tensors: dict) -> dict:
+    "How tensors lie in memory that do not lie in the order of their numbers; files have them in that order."
+    return {n: list(t.stride()) for n, t in tensors.items() if not t.is_contiguous() and torch.empty_like(t).stride() == t.stride()}
+
+def with_strides(tensors: dict, strides: dict) -> dict:
+    "The same tensors, lying as they lay: an optimizer may go through a weight and its state side by side."
+    return tensors | {n: torch.empty_strided(tensors[n].shape, s, dtype=tensors[n].dtype).copy_(tensors[n]) for n, s in strides.items()}
 
 def read_tensors(folder: Path, places: dict) -> dict:  # places: as write_tensors gives them
     "Tensors by name, in memory of their own."
@@ -135,7 +144,8 @@ def write_run(package, folder, found):  # found: as write_model gives it
     optimizer = {n: t for n, t in left.items() if n.startswith(("optimizer/", "loose/"))}
     places |= write_tensors(optimizer, folder / "optimizer.safetensors")
     places |= write_tensors({n: t for n, t in left.items() if n not in optimizer}, folder / "rest.safetensors")
-    (folder / "run.json").write_text(json.dumps({"schema": SCHEMA, "tensors": {n: places[n] for n in tensors}, "values": values}), "utf-8")
+    text = json.dumps({"schema": SCHEMA, "tensors": {n: places[n] for n in tensors}, "strides": strides_of(tensors), "values": values})
+    (folder / "run.json").write_text(text, "utf-8")
 
 # %% ../nbs/42_checkpoint.ipynb #bfc84ada
 def refuse_newer(path, schema):
@@ -160,7 +170,7 @@ def read_checkpoint(folder) -> Snapshot:
 
 def parts_of(folder, written: dict) -> Snapshot:
     "Tensors and values from what run.json says."
-    tensors = read_tensors(folder, written["tensors"])
+    tensors = with_strides(read_tensors(folder, written["tensors"]), written.get("strides", {}))
     values = {name: decode(value, tensors) for name, value in written["values"].items()}
     return Snapshot({n: t for n, t in tensors.items() if not n.startswith("values/")}, values)
 

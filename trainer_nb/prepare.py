@@ -4,7 +4,7 @@
 
 # %% ../nbs/25_prepare.ipynb #ad98f5a4
 from __future__ import annotations
-import math, sys, warnings
+import math, os, sys, warnings
 import torch
 from .device import Device
 from .feed import Feed
@@ -23,6 +23,7 @@ def prepare_model(moves):
     "Put the model on its device."
     run = moves.run_state
     run.loss = next((f for f in (moves.loss_func, moves.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
+    if run.args.output_dir is not None: run.args.output_dir = os.path.abspath(run.args.output_dir)   # wherever the program goes from here
     if run.wrapped is not None: return
     if isinstance(run.model, torch.jit.ScriptModule):
         raise TypeError("The model is scripted (torch.jit), so nobody can see what its forward takes; give the Learner the module it was made from.")

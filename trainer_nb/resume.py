@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from .checkpoint import read_checkpoint, weights_for
 from .events import TrainerState
-from .folders import examine
+from .folders import examine, read_manifest
 from .history import History, Place, read, take_over
 from .moves import drop_feed
 from .prepare import prepare, prepare_model
@@ -23,7 +23,8 @@ from .work import in_hand, where
 
 # %% auto #0
 __all__ = ['OF_PROCESS', 'chosen', 'edited', 'check_edits', 'in_force', 'about', 'check_data', 'other_machine', 'history_of',
-           'log_history', 'Resumed', 'load', 'snapshot_in', 'refuse_elsewhere', 'go_there', 'load_best', 'load_weights']
+           'log_history', 'Resumed', 'load', 'snapshot_in', 'moved_best', 'refuse_elsewhere', 'go_there', 'load_best',
+           'best_folder', 'load_weights']
 
 # %% ../nbs/51_resume.ipynb #59e5811a
 def chosen(moves, where) -> Path:  # a folder; True: the newest in output_dir
@@ -136,6 +137,12 @@ def snapshot_in(moves, folder) -> Snapshot:
     "What is in a folder, of whichever layout."
     return read_trainer(moves, folder) if of_trainer(folder) else read_checkpoint(folder)
 
+def moved_best(state, shelf: Path):
+    "The best checkpoint is beside the one that was resumed, where the whole folder has been moved."
+    if state.best_model_checkpoint is None: return
+    here = shelf / Path(state.best_model_checkpoint).name
+    if here.is_dir() and not Path(state.best_model_checkpoint).is_dir(): state.best_model_checkpoint = str(here)
+
 def refuse_elsewhere(run, folder, snapshot):
     "Refuse a run that another process has open: both would write its log and its checkpoints."
     path = log_path(folder.parent, snapshot.values["run"])
@@ -163,6 +170,7 @@ def go_there(moves, folder, snapshot, edits):
         run.torn = torn
         raise
     if not same: history.close_log()
+    moved_best(run.state, folder.parent)
     if run.ring is not None: run.ring.clear()
     if run.saver is not None: run.saver.went_back(run)
     run.paused, run.hands = False, in_hand(run)
@@ -174,10 +182,21 @@ def load_best(moves):
     finish(run)
     try:
         if path is None: raise ValueError("no evaluation has given one")
-        load_weights(moves, Path(path))
+        path = best_folder(run, Path(path))
+        load_weights(moves, path)
     except (OSError, ValueError) as error:
         warnings.warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else: run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
+
+def best_folder(run, path: Path) -> Path:
+    "Where the best checkpoint is: another run may have taken its name. ValueError if it is gone."
+    ids, every = (run.history.run_id, run.history.parent), [path, *path.parent.glob(f"retired*{path.name}*")]
+    def is_it(p):
+        if of_trainer(p) and not sealed(p): return True
+        return (says := read_manifest(p)).get("run") in ids and says.get("step") == run.state.best_global_step
+    mine = [p for p in every if p.is_dir() and is_it(p)]
+    if not mine: raise ValueError(f"{path} is not there any more, or is another run's")
+    return mine[0]
 
 def load_weights(moves, folder: Path):
     "Put the weights of a checkpoint into the model; those of the whole snapshot where there is one. ValueError if they do not fit."

@@ -10,17 +10,18 @@ from pathlib import Path
 import torch
 from .agenda import announce
 from .checkpoint import pack, write_checkpoint
-from .folders import Damaged, examine, flush, remove, written_whole
+from .folders import MANIFEST, Damaged, examine, flush, remove, written_whole
 from .history import copy_log
 from .prepare import prepare
 from .run import Due
+from .runlog import plain
 from .shelf import checkpoints, retire, retire_future, rotate
 from .snapshot import KEEPERS, capture
 from .trainer_files import asked, write_trainer
 
 # %% auto #0
-__all__ = ['SaveFailed', 'Saver', 'save', 'save_now', 'finish', 'fingerprint', 'data_facts', 'writing', 'logged', 'without_log',
-           'write_log', 'make_room', 'why_not', 'retire_ahead']
+__all__ = ['SaveFailed', 'Saver', 'save', 'refuse_taken', 'only_ours', 'save_now', 'finish', 'fingerprint', 'data_facts',
+           'writing', 'logged', 'without_log', 'write_log', 'make_room', 'why_not', 'retire_ahead']
 
 # %% ../nbs/50_saver.ipynb #a5406100
 class SaveFailed(RuntimeError):
@@ -68,7 +69,8 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     run, own = moves.run_state, place is None
     finish(run)
     if place is None: place = Path(run.args.output_dir, f"checkpoint-{run.state.global_step}")
-    place = Path(place).absolute()
+    place = Path(place).expanduser().absolute()
+    if not own: refuse_taken(place, run.history.run_id)
     if own and run.state.best_global_step == run.state.global_step: run.state.best_model_checkpoint = str(place)
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
     snapshot = capture(run, run.saver.spare, ("model",) if run.args.save_only_model else tuple(KEEPERS), beside=True)
@@ -76,6 +78,17 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     run.saver.start(writing(moves, snapshot, place, own), snapshot)
     if wait or run.callbacks.listeners("on_save"): finish(run)
     return place
+
+def refuse_taken(place: Path, run_id):
+    "Refuse a folder, named by hand, that holds something else than a checkpoint of this run."
+    if place.exists() and not only_ours(place, run_id):
+        raise ValueError(f"{place} is there already and holds other things than a checkpoint of this run; name a folder that is not there yet.")
+
+def only_ours(place: Path, run_id) -> bool:
+    "Whether a folder is a checkpoint of this run, and nothing was added to it."
+    try: says = examine(place, every_byte=False)
+    except Damaged: return False
+    return says.get("run") == run_id and {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()} == {*says["files"], MANIFEST}
 
 def save_now(moves, place=None) -> Path:  # as in save
     "A checkpoint that is on the disk when this returns. ValueError if there is no folder."
@@ -125,7 +138,7 @@ def writing(moves, snapshot, place, own):  # own: it is one of the run's own, wh
     def work():
         try:
             with written_whole(place, history.run_id, lambda taken: make_room(taken, history.run_id)) as folder:
-                write_log(history, beside, folder)
+                about["beside"] = write_log(history, beside, folder)
                 write(package, folder)
             rotate(place.parent, history.run_id, limit, best)
         except Exception as error: raise SaveFailed(why_not(place, error)) from error
@@ -139,21 +152,20 @@ def logged(history) -> list[dict]:
 def without_log(snapshot, history) -> dict:
     "The state without its `log_history`, if the history says the same."
     state = snapshot.values["state"]
-    if not state.log_history or logged(history) != state.log_history: return {}
+    if not state.log_history or logged(history) != plain(state.log_history): return {}
     return {"state": replace(state, log_history=[]), "logs": len(state.log_history)}
 
-def write_log(history, beside, folder):
-    "See to it that the log is on the disk, here or where it is kept."
-    if not beside: return copy_log(history, folder / "history.jsonl")
-    history.flush()
-    if history.log is None: raise OSError("the run's log could not be written")
-    flush(history.path)
+def write_log(history, beside, folder) -> bool:
+    "See to it that the log is on the disk: beside the folder (True), or a copy in it, also where the log has got lost."
+    if beside:
+        history.flush()
+        if history.log is not None: flush(history.path); return True
+    copy_log(history, folder / "history.jsonl")
+    return False
 
 def make_room(taken: Path, run_id):
     "A checkpoint of the same run gives way; anything else is kept under another name."
-    try: same = examine(taken, every_byte=False).get("run") == run_id
-    except Damaged: same = False
-    if same: remove(taken, run_id)
+    if only_ours(taken, run_id): remove(taken, run_id)
     else: retire(taken)
 
 def why_not(place, error) -> str:

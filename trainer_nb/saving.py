@@ -23,7 +23,7 @@ def write_weights(model, folder: Path, weights: dict | None = None):  # weights:
 # %% ../nbs/30_saving.ipynb #f1da4da9
 def save_model(model, folder, processing_class=None) -> Path:  # a module, not wrapped; a folder, made if it is not there
     "Write a model's weights, and its tokenizer or processor if there is one; returns the folder."
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(model, folder)
     if hasattr(processing_class, "save_pretrained"): processing_class.save_pretrained(folder)

@@ -19,7 +19,7 @@ from .streams import Streamed
 from .tables import Table
 
 # %% auto #0
-__all__ = ['SETTABLE', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_settable', 'change']
+__all__ = ['SETTABLE', 'go_beyond', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_settable', 'change']
 
 # %% ../nbs/33_settings.ipynb #bac457c9
 def _decay(moves, value):
@@ -36,11 +36,17 @@ def _decay(moves, value):
 def _lengthen(moves, value):
     "Another length of the run: count its steps again, and stretch the schedule to them."
     run = moves.run_state
+    before = run.state.max_steps
     if run.optimizer is None:   # nothing has begun: what there is of the data is prepared anew
         if run.feed is not None: drop_feed(run)
         return
     prepare(moves) if run.feed is None else measure_anew(run)   # a new feed is measured
-    if run.finished and run.state.max_steps > run.state.global_step: run.finished, run.control.should_training_stop = False, False
+    if run.state.max_steps > run.state.global_step >= before: go_beyond(run)
+
+def go_beyond(run):
+    "What was to be the end is none any more."
+    run.finished = run.control.should_training_stop = False
+    for due in [d for d in run.due if d.kind == "finish"]: run.due.remove(due)
 
 def _reload(moves, value):
     "Another way to cut or load the data: a new feed, at the same sample."

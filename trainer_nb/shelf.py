@@ -43,7 +43,7 @@ def look_at(path: Path, step: int) -> Found:
 
 def checkpoints(folder) -> list[Found]:
     "The checkpoints in a folder, by their steps."
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     named = [(NAME.fullmatch(p.name), p) for p in (folder.iterdir() if folder.is_dir() else ()) if p.is_dir()]
     return sorted((look_at(p, int(m[1])) for m, p in named if m), key=lambda f: f.step)
 

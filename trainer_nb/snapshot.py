@@ -146,6 +146,8 @@ def _check_model(run, snapshot):
     here, there = dict(_named(run)), _of_model(snapshot)
     wrong = {*here, *_empty(_each(run))} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
     if wrong: raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
+    other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype), None)
+    if other: raise ValueError(f"The snapshot is of a model in {there[other].dtype}, and this one is in {here[other].dtype} ({other.split('/', 1)[1]!r}).")
 
 def _put_model(run, snapshot):
     here, there = dict(_named(run)), _of_model(snapshot)

@@ -1,0 +1,144 @@
+"What a stranger has tried with checkpoints."
+import os, shutil, warnings
+
+import numpy as np
+import pytest
+import torch
+
+from toys import Augmented, finish, hard_learner, unequal
+from trainer_nb import Learner, get_last_checkpoint
+
+LONG = dict(num_train_epochs=10, logging_steps=4, save_strategy="no")
+
+
+def made(folder, **given): return hard_learner(**LONG | dict(output_dir=str(folder)) | given)
+
+
+class Turned(torch.nn.Module):
+    "Weights that do not lie in the order of their numbers, whose state an optimizer goes through beside them."
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.w, self.conv = torch.nn.Parameter(torch.randn(4, 2).t()), torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+    def forward(self, x): return self.conv((x @ self.w.t()).reshape(-1, 2, 5, 5).to(memory_format=torch.channels_last)).flatten(1)
+
+
+@pytest.mark.parametrize("given", [{}, dict(save_format="trainer")])
+def test_weights_that_lie_otherwise(tmp_path, given):
+    x = torch.randn(60 * 25, 4).reshape(60, 25, 4)
+    def learner(folder):
+        return Learner(Turned(), train_dataset=torch.utils.data.TensorDataset(x), loss_func=lambda out, labels: out.square().mean(), learning_rate=0.05,
+                       output_dir=str(folder), disable_tqdm=True, save_strategy="no", num_train_epochs=3)
+    want, learn = finish(learner(tmp_path / "like")), learner(tmp_path / "a")
+    learn.step(9)
+    learn.set(save_format=given.get("save_format", "safetensors"))
+    folder = learn.save_checkpoint()
+    other = learner(tmp_path / "b")
+    with warnings.catch_warnings(): warnings.simplefilter("ignore"); other.load_checkpoint(folder)
+    state, weight = other.optimizer.state[other.model.w]["exp_avg"], other.model.w
+    assert state.stride() == weight.stride() == (1, 2) and other.optimizer.state[other.model.conv.weight]["exp_avg"].is_contiguous(memory_format=torch.channels_last)
+    assert [n for n in unequal(finish(other), want, ignore=("args",)) if isinstance(n, str) and "/" in n] == []
+
+
+def test_a_folder_of_the_users_is_not_touched(tmp_path):
+    learn = made(tmp_path / "out", save_strategy="steps", save_steps=5)
+    learn.step(7)
+    (tmp_path / "mine").mkdir(); (tmp_path / "mine" / "notes.txt").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "out", tmp_path / "mine", tmp_path, tmp_path / "empty"):
+        with pytest.raises(ValueError, match="name a folder that is not there yet"): learn.save_checkpoint(folder)
+    assert (tmp_path / "mine" / "notes.txt").exists() and (tmp_path / "out" / "checkpoint-5").is_dir() and not list(tmp_path.glob("retired*"))
+    learn.save_checkpoint(tmp_path / "new"); learn.step(1); learn.save_checkpoint(tmp_path / "new")   # its own: written again
+    (tmp_path / "new" / "notes.txt").write_text("x")
+    with pytest.raises(ValueError, match="name a folder"): learn.save_checkpoint(tmp_path / "new")
+    (tmp_path / "out" / "checkpoint-5" / "notes.txt").write_text("x")
+    learn.load_checkpoint(tmp_path / "out" / "checkpoint-5"); learn.save_checkpoint()
+    assert (tmp_path / "out" / "retired-checkpoint-5" / "notes.txt").exists() and (tmp_path / "out" / "checkpoint-5").is_dir()
+
+
+@pytest.mark.parametrize("how", ["edited", "set", "epochs"])
+def test_a_finished_run_is_prolonged_by_resuming(tmp_path, how):
+    first = dict(max_steps=12) if how != "epochs" else dict(num_train_epochs=4)
+    more = dict(max_steps=20) if how != "epochs" else dict(num_train_epochs=6)
+    learn = made(tmp_path, save_strategy="steps", save_steps=100, **first)
+    learn.train(); learn.free()
+    other = made(tmp_path, save_strategy="steps", save_steps=100, **(first if how == "set" else more))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if how == "set": other.load_checkpoint(); other.set(**more); other.train()
+        else: other.train(resume_from_checkpoint=True)
+    end = 20 if how != "epochs" else 18
+    assert other.state.global_step == end and other.history.frame().step.tolist() == [*range(1, end + 1)] and other.run_state.finished
+
+
+def scripted(values):
+    values = iter(values)
+    return lambda p: {"score": next(values, 0.0)}
+
+BEST = dict(eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, metric_for_best_model="score", load_best_model_at_end=True)
+
+
+def test_the_best_of_another_run_is_not_taken(tmp_path):
+    "A cell that is run again writes under the same names."
+    alone = made(tmp_path / "alone", compute_metrics=scripted([0.1, 0.9]), **BEST)
+    alone.train()
+    a = made(tmp_path / "a", compute_metrics=scripted([0.1, 0.9]), **BEST)
+    a.step(12); a.run_state.saver.wait()
+    b = made(tmp_path / "a", compute_metrics=scripted([0.1, 0.2, 0.3]), seed=7, **BEST)
+    b.step(12); b.run_state.saver.wait()
+    a.train()
+    assert all(torch.equal(x, y) for x, y in zip(a.model.state_dict().values(), alone.model.state_dict().values()))
+
+
+def test_a_moved_folder_keeps_its_best(tmp_path):
+    a = made(tmp_path / "x", compute_metrics=scripted([0.1, 0.9, 0.8, 0.7]), save_total_limit=2, **BEST | dict(save_strategy="steps", save_steps=5))
+    a.step(17); a.save_checkpoint(); a.free()
+    os.rename(tmp_path / "x", tmp_path / "y")
+    b = made(tmp_path / "y", compute_metrics=scripted([]), save_total_limit=2, **BEST | dict(save_strategy="steps", save_steps=5))
+    with warnings.catch_warnings(): warnings.simplefilter("error"); b.train(resume_from_checkpoint=True)
+    assert b.state.best_model_checkpoint == str(tmp_path / "y" / "checkpoint-10") and (tmp_path / "y" / "checkpoint-10").is_dir()
+
+
+def test_home_and_the_present_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir(); (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    learn = made("out", save_strategy="steps", save_steps=5)
+    learn.step(6)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    learn.step(6); learn.run_state.saver.wait()
+    assert sorted(p.name for p in (tmp_path / "out").glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-5"] and os.listdir(tmp_path / "elsewhere") == []
+    assert learn.save_checkpoint("~/my") == tmp_path / "home" / "my" and learn.save_model("~/model") == tmp_path / "home" / "model"
+    learn.save_checkpoint("~/runs/checkpoint-12")
+    assert get_last_checkpoint("~/runs") == str(tmp_path / "home" / "runs" / "checkpoint-12")
+
+
+def test_arrays_among_the_metrics(tmp_path):
+    learn = made(tmp_path, eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, compute_metrics=lambda p: {"per_class": np.array([0.1, 0.2])},
+                 save_strategy="steps", save_steps=5)
+    learn.train()
+    other = made(tmp_path, eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, save_strategy="steps", save_steps=5)
+    other.load_checkpoint()
+    assert any("eval_per_class" in row for row in other.state.log_history)
+
+
+def test_a_model_of_another_precision(tmp_path):
+    learn = made(tmp_path)
+    learn.step(2)
+    folder = learn.save_checkpoint()
+    from toys import hard_model
+    other = made(tmp_path / "b", model=hard_model().double())
+    with pytest.raises(ValueError, match="a model in torch.float32, and this one is in torch.float64"): other.load_checkpoint(folder)
+    assert {t.dtype for t in other.model.state_dict().values() if t.is_floating_point()} == {torch.float64}
+
+
+def test_a_log_that_is_deleted_under_way(tmp_path):
+    learn = made(tmp_path, save_strategy="steps", save_steps=5)
+    learn.step(6); learn.run_state.saver.wait()
+    shutil.rmtree(tmp_path / "runs")
+    with pytest.warns(UserWarning, match="goes on without it"): learn.step(6)
+    learn.run_state.saver.wait()
+    assert (tmp_path / "checkpoint-10" / "history.jsonl").is_file() and learn.step(1)
+    other = made(tmp_path, save_strategy="steps", save_steps=5)
+    other.load_checkpoint()
+    assert other.state.global_step == 10 and other.history.frame().step.tolist() == [*range(1, 11)]
