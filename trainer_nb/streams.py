@@ -14,8 +14,8 @@ from .seeding import FETCH, generator_states, mix, seed_all, set_generator_state
 
 # %% auto #0
 __all__ = ['has_states', 'copied_state', 'States', 'Beginnings', 'beginnings', 'begun_anew', 'Doubt', 'children', 'reads_again',
-           'copied', 'own_copy', 'DatasetsStates', 'states_of', 'Mark', 'SeededStream', 'Counted', 'skip', 'with_mark',
-           'check_readers', 'Streamed']
+           'copied', 'of_datasets', 'own_copy', 'apart', 'DatasetsStates', 'states_of', 'Mark', 'SeededStream',
+           'Counted', 'skip', 'with_mark', 'check_readers', 'Streamed']
 
 # %% ../nbs/18_streams.ipynb #e477976d
 _END = object()   # of an iterator
@@ -149,12 +149,23 @@ def copied(node):
     if hasattr(new, "ex_iterables"): new.ex_iterables = [copied(child) for child in new.ex_iterables]
     return new
 
+def of_datasets(dataset) -> bool:
+    "Whether it is a datasets.IterableDataset."
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(dataset, datasets.IterableDataset)
+
 def own_copy(dataset):  # a datasets.IterableDataset
     "The same data set, with a position and an epoch of its own."
     new = object.__new__(type(dataset))
     vars(new).update(vars(dataset) | {"_ex_iterable": copied(dataset._ex_iterable), "_epoch": copy.deepcopy(dataset._epoch)})
     return new
 
+def apart(dataset):
+    "A data set that nobody else reads, where there is a way to have one; otherwise itself."
+    try: return own_copy(dataset) if of_datasets(dataset) else dataset
+    except Exception: return dataset   # of another version
+
+# %% ../nbs/18_streams.ipynb #af396f52
 class DatasetsStates(States):
     "The states of a datasets.IterableDataset."
     def __init__(self, dataset, again):  # again: as reads_again says
@@ -184,14 +195,14 @@ class DatasetsStates(States):
 def states_of(dataset) -> States | None:
     "The states of a data set; None if it has none, or they are not exact."
     if not has_states(dataset): return None
-    datasets = sys.modules.get("datasets")
-    if datasets is None or not isinstance(dataset, datasets.IterableDataset):
+    if not of_datasets(dataset):
         states = States(dataset)
         try: states.now()
         except NotImplementedError: return None   # of a base class
         except Exception: pass                    # before the first example there may be none
         return states
     try:
+        datasets = sys.modules["datasets"]
         checked = [int(part) for part in datasets.__version__.split(".")[:2]] >= [5, 2] and type(dataset) is datasets.IterableDataset
         again = reads_again(dataset._ex_iterable) if checked else None
         return None if again is None else DatasetsStates(dataset, again)
@@ -299,7 +310,7 @@ class Streamed(Source):
         try: self.batches = len(loader)
         except TypeError: self.batches = None
         self.states = states_of(loader.dataset)
-        read = loader.dataset if self.states is None else self.states.dataset
+        read = apart(loader.dataset) if self.states is None else self.states.dataset
         self.dataset = SeededStream(read, self.states, loader.batch_size, loader.drop_last, seed, rank)
 
     def open(self, cursor, bookmark=None):
