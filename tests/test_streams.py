@@ -581,8 +581,8 @@ def test_states_of_datasets(monkeypatch):
     for name, value in (("__version__", "5.1.9"), ("__version__", "dev")):
         with monkeypatch.context() as m:
             m.setattr(datasets, name, value)
-            assert states_of(stream) is None
-    assert known(stream)
+            assert states_of(stream) is None and apart(stream) is stream
+    assert known(stream) and apart(stream) is not stream
     broken = datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": SHARDS})
     del broken._ex_iterable
     assert states_of(broken) is None
