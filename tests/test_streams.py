@@ -11,9 +11,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from trainer_nb import Learner, differences
 from trainer_nb.batches import equal
 from trainer_nb.data import Cursor
+from trainer_nb.feed import Feed
 from trainer_nb.moves import Iterated
 from trainer_nb.snapshot import Snapshot
-from trainer_nb.streams import DatasetsStates, Doubt, Mark, States, Streamed, has_states, reads_again, states_of
+from trainer_nb.streams import DatasetsStates, Doubt, Mark, States, Streamed, apart, children, has_states, reads_again, states_of
 
 datasets = pytest.importorskip("datasets")
 
@@ -262,7 +263,7 @@ def test_back_and_forth_in_one_learner(kind, workers):
     assert losses(learn) == losses(want)
 
 
-@pytest.mark.parametrize("kind", ["own", "sticky", "foreign", "datasets", "without states"])
+@pytest.mark.parametrize("kind", ["own", "sticky", "foreign", "datasets", "shuffled below", "without states"])
 def test_others_read_the_same_data(kind):
     "A cell, an evaluation, another learner and a branch, all in this process, each with the very same data set."
     make, _ = STREAMS[kind]
@@ -270,7 +271,8 @@ def test_others_read_the_same_data(kind):
     learn = learner(make())
     learn.show_batch()
     learn.step()
-    next(iter(learn.train_dataset))
+    rows = iter(learn.train_dataset)
+    for _ in range(4): next(rows)
     learn.step()
     learn.evaluate(learn.train_dataset)
     other = learner(learn.train_dataset)
@@ -284,6 +286,21 @@ def test_others_read_the_same_data(kind):
     alone = alone.branch(learning_rate=0.01)
     alone.train()
     assert losses(other) == losses(want) and losses(branch) == losses(alone)
+
+
+@pytest.mark.parametrize("kind", ["datasets", "interleaved", "shuffled", "shuffled below", "own", "without states"])
+def test_a_look_at_the_data(kind):
+    "Somebody reads a few examples between two batches: the feed does not notice."
+    def numbers(data, looks):
+        feed, found, cursor, bookmark = Feed(DataLoader(data, batch_size=1, collate_fn=collate), 0), [], Cursor(), None
+        while window := feed.take(cursor, 1, bookmark):
+            found += window[0].batch["number"].tolist()
+            cursor, bookmark = window[0].after, window[0].bookmark
+            for _ in zip(range(looks), iter(data)): pass
+        return found
+    make = STREAMS[kind][0]
+    want = numbers(make(), 0)
+    for looks in (1, 2, 5, 12): assert numbers(make(), looks) == want, looks
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -564,11 +581,25 @@ def test_states_of_datasets(monkeypatch):
     for name, value in (("__version__", "5.1.9"), ("__version__", "dev")):
         with monkeypatch.context() as m:
             m.setattr(datasets, name, value)
-            assert states_of(stream) is None
-    assert known(stream)
+            assert states_of(stream) is None and apart(stream) is stream
+    assert known(stream) and apart(stream) is not stream
     broken = datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": SHARDS})
     del broken._ex_iterable
     assert states_of(broken) is None
+
+
+def test_a_stream_of_its_own():
+    "Streams of datasets are read from a copy, whether states are used or not: their parts hold positions, and threads of theirs go on for a while."
+    def parts(node): return [id(node)] + [i for child in children(node) for i in parts(child)]
+    for kind in ("interleaved", "shuffled below"):
+        stream = STREAMS[kind][0]()
+        read = Streamed(DataLoader(stream, batch_size=2), seed=0).dataset.dataset
+        assert type(read) is type(stream) and len(parts(read._ex_iterable)) > 4 and not set(parts(read._ex_iterable)) & set(parts(stream._ex_iterable))
+        read.set_epoch(3)
+        assert stream.epoch == 0
+    broken = STREAMS["shuffled"][0]()
+    del broken._epoch
+    assert apart(broken) is broken and apart([1]) == [1]
 
 
 def test_doubt():

@@ -163,7 +163,8 @@ def do_next_epoch(moves, due):
     "Go to the next epoch, or to the end."
     run = moves.run_state
     stop = is_last(run)
-    if not stop or run.control.should_epoch_stop or at_end(run): run.cursor, run.bookmark, run.batches_in_epoch = Cursor(run.cursor.epoch + 1, 0), None, 0
+    if not stop or run.control.should_epoch_stop or at_end(run):
+        run.cursor, run.bookmark, run.batches_in_epoch = Cursor(run.cursor.epoch + 1, 0), None, 0
     run.epoch_open = False
     if stop: run.due.append(Due("finish"))
 

@@ -13,9 +13,9 @@ from .data import Cursor, Source, Workers, tell_epoch
 from .seeding import FETCH, generator_states, mix, seed_all, set_generator_states
 
 # %% auto #0
-__all__ = ['has_states', 'copied_state', 'States', 'Beginnings', 'beginnings', 'begun_anew', 'Doubt', 'children', 'reads_again',
-           'copied', 'own_copy', 'DatasetsStates', 'states_of', 'Mark', 'SeededStream', 'Counted', 'skip', 'with_mark',
-           'check_readers', 'Streamed']
+__all__ = ['KNOWN', 'has_states', 'copied_state', 'States', 'Beginnings', 'beginnings', 'begun_anew', 'Doubt', 'children',
+           'reads_again', 'copied', 'of_datasets', 'own_copy', 'apart', 'DatasetsStates', 'states_of', 'Mark',
+           'SeededStream', 'Counted', 'skip', 'with_mark', 'check_readers', 'Streamed']
 
 # %% ../nbs/18_streams.ipynb #e477976d
 _END = object()   # of an iterator
@@ -123,10 +123,12 @@ def begun_anew(states, epoch):
 class Doubt(Exception):
     "A state may not lead to where it was taken."
 
+KNOWN = (5, 2)   # the version of datasets that was looked into
 _EXACT = ("ArrowExamplesIterable", "RebatchedArrowExamplesIterable", "SelectColumnsIterable", "StepExamplesIterable", "SkipExamplesIterable",
           "TakeExamplesIterable", "RepeatExamplesIterable", "FormattedExamplesIterable", "MappedExamplesIterable", "FilteredExamplesIterable",
           "VerticallyConcatenatedMultiSourcesExamplesIterable", "HorizontallyConcatenatedMultiSourcesExamplesIterable")
-_READ_AGAIN = ("ExamplesIterable", "CyclingMultiSourcesExamplesIterable", "RandomlyCyclingMultiSourcesExamplesIterable", "InterleavedShardsExamplesIterable")
+_READ_AGAIN = ("ExamplesIterable", "InterleavedShardsExamplesIterable",
+               "CyclingMultiSourcesExamplesIterable", "RandomlyCyclingMultiSourcesExamplesIterable")
 
 def children(node): return [node.ex_iterable] if hasattr(node, "ex_iterable") else list(getattr(node, "ex_iterables", ()))   # what a node reads from
 
@@ -149,12 +151,25 @@ def copied(node):
     if hasattr(new, "ex_iterables"): new.ex_iterables = [copied(child) for child in new.ex_iterables]
     return new
 
+def of_datasets(dataset, version=()) -> bool:  # version: (major, minor)
+    "Whether it is a datasets.IterableDataset, of a version that is at least so new."
+    datasets = sys.modules.get("datasets")
+    if datasets is None or not isinstance(dataset, datasets.IterableDataset): return False
+    try: return not version or tuple(int(part) for part in datasets.__version__.split(".")[:2]) >= version
+    except ValueError: return False
+
 def own_copy(dataset):  # a datasets.IterableDataset
     "The same data set, with a position and an epoch of its own."
     new = object.__new__(type(dataset))
     vars(new).update(vars(dataset) | {"_ex_iterable": copied(dataset._ex_iterable), "_epoch": copy.deepcopy(dataset._epoch)})
     return new
 
+def apart(dataset):
+    "A data set that nobody else reads, where there is a way to have one; otherwise itself."
+    try: return own_copy(dataset) if of_datasets(dataset, KNOWN) else dataset
+    except Exception: return dataset   # it is made in another way than is known here
+
+# %% ../nbs/18_streams.ipynb #af396f52
 class DatasetsStates(States):
     "The states of a datasets.IterableDataset."
     def __init__(self, dataset, again):  # again: as reads_again says
@@ -184,16 +199,15 @@ class DatasetsStates(States):
 def states_of(dataset) -> States | None:
     "The states of a data set; None if it has none, or they are not exact."
     if not has_states(dataset): return None
-    datasets = sys.modules.get("datasets")
-    if datasets is None or not isinstance(dataset, datasets.IterableDataset):
+    if not of_datasets(dataset):
         states = States(dataset)
         try: states.now()
         except NotImplementedError: return None   # of a base class
         except Exception: pass                    # before the first example there may be none
         return states
+    if not of_datasets(dataset, KNOWN) or type(dataset) is not sys.modules["datasets"].IterableDataset: return None
     try:
-        checked = [int(part) for part in datasets.__version__.split(".")[:2]] >= [5, 2] and type(dataset) is datasets.IterableDataset
-        again = reads_again(dataset._ex_iterable) if checked else None
+        again = reads_again(dataset._ex_iterable)
         return None if again is None else DatasetsStates(dataset, again)
     except Exception: return None   # it is made in another way than is known here
 
@@ -288,8 +302,8 @@ def check_readers(then, now):  # dicts with num_workers and batch_size
     "ValueError if other workers have read a stream, or the same in batches of another size: nobody would know which samples are left."
     name = next((n for n in ("num_workers", *(["batch_size"] if now["num_workers"] else [])) if then.get(n, now[n]) != now[n]), None)
     if name is None: return
-    raise ValueError(f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it is {now[name]}: nobody "
-                     f"would know which samples are left. Load the data with {name}={then[name]}, or go to a place at the end of an epoch.")
+    raise ValueError(f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it is {now[name]}: "
+                     f"nobody would know which samples are left. Load the data with {name}={then[name]}, or go to a place at the end of an epoch.")
 
 # %% ../nbs/18_streams.ipynb #d3d1c5b5
 class Streamed(Source):
@@ -299,7 +313,7 @@ class Streamed(Source):
         try: self.batches = len(loader)
         except TypeError: self.batches = None
         self.states = states_of(loader.dataset)
-        read = loader.dataset if self.states is None else self.states.dataset
+        read = apart(loader.dataset) if self.states is None else self.states.dataset
         self.dataset = SeededStream(read, self.states, loader.batch_size, loader.drop_last, seed, rank)
 
     def open(self, cursor, bookmark=None):
