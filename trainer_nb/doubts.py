@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from .events import listens
-from .making import calls_in, draw_in, draws, plain_settings
+from .making import ancestors, calls_in, draw_in, draws, plain_settings
+from .resume import OF_PROCESS
 from .sources import at_once, came_from, changed_in, compiled, import_lines, last_name, names_in, roots
 
 # %% auto #0
 __all__ = ['seeds', 'library_setting', 'settle_seeds', 'plain_attributes', 'looked_up', 'look_again', 'changed_by_functions',
-           'check_classes', 'users_callbacks', 'settings_by_hand', 'unheard', 'unknown_callbacks', 'foreign_modules',
-           'installed', 'look_around']
+           'check_classes', 'forgetful', 'users_callbacks', 'settings_by_hand', 'unheard', 'unknown_callbacks',
+           'foreign_modules', 'installed', 'look_around']
 
 # %% ../nbs/53_doubts.ipynb #aa50074c
 def seeds(s) -> bool: return isinstance(s.node, ast.Expr) and isinstance(s.node.value, ast.Call) and "seed" in last_name(s.node.value.func)
@@ -114,6 +115,20 @@ def check_classes(draft, things):
         if draft.book.binding(name)[-1] is s and not came_from(draft.book.names.get(name), s) and not draft.book.changing(name, s.number, math.inf):
             draft.doubt(f"`{name}` is not what its cell says; run the cell again and begin a new run.")
 
+# %% ../nbs/53_doubts.ipynb #c6d4b240
+def forgetful(draft):
+    "Name callbacks that change themselves and have no state, in a run that has gone back."
+    history = draft.exported.history
+    restarted = history.parent is not None and history.parent not in ancestors(history)   # after a reset, say
+    if not history.abandons and not restarted: return
+    for c in users_callbacks(draft.exported):
+        found = [s.node for s in draft.slice.chosen.values() if s.defines and type(c).__name__ in s.binds]
+        if not found or hasattr(c, "state_dict") or callable(getattr(c, "state", None)): continue
+        methods = [m for m in found[-1].body if isinstance(m, ast.FunctionDef) and m.name != "__init__" and m.args.args]
+        if any(m.args.args[0].arg in changed_in(m.body) for m in methods):
+            draft.doubt(f"`{type(c).__name__}` keeps something of its own from step to step, and did not go back when the run did; "
+                        "give it state_dict() and load_state_dict().")
+
 # %% ../nbs/53_doubts.ipynb #a7795bc6
 def users_callbacks(moves) -> list: return [c for c in moves.run_state.callbacks.callbacks if not type(c).__module__.startswith("trainer_nb.")]
 
@@ -121,8 +136,8 @@ def settings_by_hand(draft, settings: dict, acts):  # settings: those that the r
     "Name settings that are not what the verbs have made them."
     expected, now = dict(settings), plain_settings(vars(draft.exported.args))
     for e in acts: expected |= {"set": e["data"], "branch": e["data"].get("changes")}.get(e["kind"]) or {}
-    derived = ("output_dir", "run_name", "eval_steps", "greater_is_better")
-    for name in [k for k, v in now.items() if k not in derived and v != expected.get(k)][:1]:
+    left_out = (*OF_PROCESS, "eval_steps", "greater_is_better")   # what is each process's own, and what follows from others
+    for name in [k for k, v in now.items() if k not in left_out and v != expected.get(k)][:1]:
         draft.doubt(f"learn.args.{name} is {now[name]!r}, and no verb has made it so; learn.set({name}=...) can be written down.")
 
 def unheard(draft):

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from .args import TrainingArguments
 from .batches import DataCollatorWithPadding, default_data_collator
-from .doubts import changed_by_functions, check_classes, library_setting, look_again, look_around, plain_attributes, seeds
+from .doubts import changed_by_functions, check_classes, forgetful, library_setting, look_again, look_around, plain_attributes, seeds
 from .doubts import settings_by_hand, settle_seeds, unheard, unknown_callbacks, users_callbacks
 from .errors import Refused
 from .journal import WORDS
-from .making import PARTS, Draft, ancestors, beginning, by_object, data_code, draws, expression, first_weights, frozen_lines
+from .making import FILES, PARTS, Draft, ancestors, beginning, by_object, data_code, draws, expression, first_weights, frozen_lines
 from .making import given_parts, is_plain_code, model_code, of_class, other_modules, plain_settings, same_part
 from .prepare import prepare
 from .settings import SETTABLE
@@ -293,10 +293,12 @@ def compose(draft, begun, rest: list, path: Path) -> tuple:  # rest: the lines f
     "The script's text, and what is to be written beside it: files of weights, by name."
     others = other_modules(draft)
     changed_by_functions(draft, others)
-    weights, loads = {f"{name}.safetensors": tensors for name, tensors in others.items()}, list(draft.loads)
-    for name in others:
+    weights, loads = {}, list(draft.loads)
+    for name, tensors in others.items():
+        file = f"{name}_" if name in FILES else name
+        weights[f"{file}.safetensors"] = tensors
         number = max(n for n, s in draft.slice.chosen.items() if name in s.binds or name in draft.book.changed_names(s))
-        loads.append((number + 0.5, draft.ours("load_weights({}, FILES / \"{}.safetensors\")").format(name, name)))
+        loads.append((number + 0.5, draft.ours("load_weights({}, FILES / \"{}.safetensors\")").format(name, file)))
     body = "\n".join([*rest, *(line for _, line in loads)])
     for file, which in (("first", ""), ("first_loss", "(loss).")):
         if f'"{file}.safetensors"' in body: weights[f"{file}.safetensors"] = first_weights(begun, which)
@@ -366,6 +368,7 @@ def doubt(draft, begun, acts, path):
     check_classes(draft, [type(moves), *(p for p in parts if p is not None), *users_callbacks(moves)])
     settings_by_hand(draft, begun.settings, acts)
     unheard(draft)
+    forgetful(draft)
     look_around(draft, path.parent)
     if begun.folder and moves.model_init is None:
         draft.doubt(f"The run was resumed from {begun.folder}, and began in another session; the script begins with the weights that the cells of "

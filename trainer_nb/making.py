@@ -19,7 +19,7 @@ from .sources import Book, Slice, Statement, at_once, import_line, last_name, ro
 from .stored import Stored, is_plain, stored
 
 # %% auto #0
-__all__ = ['PARTS', 'ancestors', 'plain_settings', 'Beginning', 'beginning', 'began_with', 'value_of', 'makes_learner',
+__all__ = ['PARTS', 'FILES', 'ancestors', 'plain_settings', 'Beginning', 'beginning', 'began_with', 'value_of', 'makes_learner',
            'branches', 'learner_names', 'origin_of', 'Construct', 'arguments', 'construct_of', 'calls_in', 'draw_in',
            'draws', 'is_plain_code', 'by_loader', 'of_pretrained', 'trains', 'own_names', 'training_in', 'Draft',
            'as_statement', 'expression', 'by_object', 'of_class', 'same_part', 'given_parts', 'data_code', 'in_file',
@@ -199,6 +199,8 @@ def of_pretrained(value, name) -> Stored | None:
     return Stored(f'{type(value).__name__}.from_pretrained(FILES / "{name}")', folders={name: (value.save_pretrained, 0)}, imports={line})
 
 # %% ../nbs/52_making.ipynb #5f8b9035
+FILES = ("data", "first", "first_loss")   # names that the script's own files have
+
 _LOOKS = frozenset("""summary set freeze unfreeze show_batch save_model export_script snapshot add_callback pop_callback remove_callback
 evaluate predict top_losses confusion free reset restore branch print display len type""".split())
 
@@ -257,7 +259,8 @@ class Draft:
         if by_loader(self.book, s) or all(is_plain_code(o, self.book.names) for o in [s, *changing]): return None
         between = self.book.statements[s.number + 1:changing[-1].number] if changing else []
         if any(name in o.now and o not in changing and not self.slice.forbidden & o.now for o in between): return None   # it was read before
-        found = self.small(name, of_pretrained(value, name) or stored(value, name))
+        file = f"{name}_" if name in FILES else name
+        found = self.small(name, of_pretrained(value, file) or stored(value, file))
         if found is not None: self.watched[name] = s.number
         return found
 
@@ -377,7 +380,9 @@ def pretrained(draft, model, begun) -> Stored | None:
     "A model of transformers in its own layout."
     library = sys.modules.get("transformers")
     if library is None or not isinstance(model, library.PreTrainedModel): return None
-    with torch.device("meta"): plain = type(model)(model.config)
+    try:
+        with torch.device("meta"): plain = type(model)(model.config)
+    except Exception: return None   # there is more to it
     shapes = [{n: t.shape for n, t in [*m.named_parameters(), *m.named_buffers()]} for m in (model, plain)]
     if shapes[0] != shapes[1]: return None
     first, attention, dtypes = begun.snapshot.tensors, getattr(model.config, "_attn_implementation", None), {t.dtype for t in model.parameters()}

@@ -253,13 +253,17 @@ def import_line(thing, name: str) -> str | None:  # name: under which it is to b
 class Book:
     "The statements of a session, in the order in which they were executed."
     def __init__(self, texts: list, names: dict):  # texts: of Executed; names: the namespace as it is now
-        self.statements, self.names, self._changed = [], names, {}
+        self.statements, self.names, self._bound, self._methods, self._changed = [], names, {}, {}, {}
         for where, text, most in texts: self.statements += split(text, where, most, len(self.statements))
+        for s in self.statements:
+            for name in s.binds: self._bound.setdefault(name, []).append(s)
+            for m in (m for m in s.node.body if isinstance(m, ast.FunctionDef) and m.args.args) if isinstance(s.node, ast.ClassDef) else ():
+                self._methods.setdefault(m.name, []).append((s.number, m.args.args[0].arg in changed_in(m.body)))   # whether it changes its object
 
     def binding(self, name, before=math.inf) -> list[Statement]:
         "The statements that may have bound a name, the last certain one and those after it; none if there is none."
         found = []
-        for s in reversed([s for s in self.statements if s.number < before and name in s.binds]):
+        for s in reversed([s for s in self._bound.get(name, ()) if s.number < before]):
             found.append(s)
             if s.certain: break
         return found[::-1]
@@ -282,10 +286,7 @@ class Book:
         "What a call of a function that was defined in a cell changes of its arguments, or of the object whose method it is."
         name = last_name(call.func)
         if isinstance(call.func, ast.Attribute):
-            classes = [s.node for s in self.statements[:int(before)] if isinstance(s.node, ast.ClassDef)]
-            methods = [m for c in classes for m in c.body if getattr(m, "name", "") == name]
-            own = [m.args.args[0].arg in changed_in(m.body) for m in methods if isinstance(m, ast.FunctionDef) and m.args.args]
-            return roots(call.func.value) if any(own) else set()
+            return roots(call.func.value) if any(changes for number, changes in self._methods.get(name, ()) if number < before) else set()
         bound = self.binding(name, before)
         if not bound or not isinstance(bound[-1].node, ast.FunctionDef): return set()
         inner = changed_in(bound[-1].node.body)
@@ -320,7 +321,8 @@ class Slice:
         self.wanted.setdefault(s.number, set()).add(name)
         if s.number in self.chosen: return
         if self.forbidden & s.now:
-            if not change: self.problems.append(f"`{name}` is made with `{min(self.forbidden & s.now)}` ({s.where})")
+            used = min(self.forbidden & s.now)
+            if not change: self.problems.append(f"`{name}` is made with `{used}` ({s.where}); write it to a file and read it in a cell")
             return
         self.chosen[s.number] = s
         if s.imports: return
@@ -336,7 +338,7 @@ class Slice:
         line = None if thing is self else import_line(thing, name)
         if line is None and type(thing) in (bool, int, float, str, type(None)): line = f"{name} = {thing!r}"
         if line is not None: self.lines[name] = line
-        elif thing is not self: self.problems.append(f"nobody knows how `{name}` was made")
+        elif thing is not self: self.problems.append(f"nobody knows how `{name}` was made; make it in a cell")
 
     def star(self, name, thing):
         "The statement that has imported everything from a module, this among it."
