@@ -87,7 +87,7 @@ def saves(millions, folder):
 def trainers_saves(millions, folder):
     "What transformers' Trainer stands still for its checkpoint."
     import torch
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import Trainer, TrainingArguments
     model, width = make_model(millions)
     found = []
 

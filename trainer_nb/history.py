@@ -49,8 +49,7 @@ class History:
         if row % PACK == PACK - 1: send(self)
     def fetch(self):
         "Bring every value that is still on a device to the host, in one transfer."
-        self.rows.fetch()
-        send(self)
+        self.rows.fetch(); send(self)
     def column(self, name: str) -> np.ndarray:
         "A copy of one column; `samples_per_second` is worked out."
         self.fetch()

@@ -143,6 +143,7 @@ def moved_best(state, shelf: Path):
     here = shelf / Path(state.best_model_checkpoint).name
     if here.is_dir() and not Path(state.best_model_checkpoint).is_dir(): state.best_model_checkpoint = str(here)
 
+# %% ../nbs/51_resume.ipynb #25ec93a9
 def refuse_elsewhere(run, folder, snapshot):
     "Refuse a run that another process has open: both would write its log and its checkpoints."
     path = log_path(folder.parent, snapshot.values["run"])
