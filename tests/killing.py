@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import IterableDataset
 
-from toys import SETTINGS, Augmented, accuracy, hard_learner, outcome
+from toys import Augmented, accuracy, hard_learner, outcome
 
 
 class Stream(IterableDataset):
