@@ -447,10 +447,10 @@ def test_verbs_that_change_a_run_are_not_torn(kernel):
         like = make(); like.step(3); like.train(); learn = make(); learn.step(3); snap = learn.snapshot("three"); learn.step(5)
         class Slow(dict):
             def items(self): here(); time.sleep(0.3); return super().items()
-        object.__setattr__(snap, "tensors", Slow(snap.tensors))""")
+        object.__setattr__(snap, "_tensors", Slow(snap.tensors))""")
     cell = kernel.pressed("learn.restore('three')")
     assert cell.ename == "KeyboardInterrupt" and cell.seconds < 3, cell
-    assert kernel.run("object.__setattr__(snap, 'tensors', dict(snap.tensors)); differences(snap, learn.snapshot())") == "[]"
+    assert kernel.run("object.__setattr__(snap, '_tensors', dict(snap._tensors)); differences(snap, learn.snapshot())") == "[]"
 
 
 def test_in_a_cell_that_awaits(kernel):

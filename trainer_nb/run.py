@@ -55,7 +55,7 @@ class Passing:
     window: list | None = of_step(None)                      # micro-batches of the step under way
     said: list = of_step(list)                               # what was logged from within it
     taken_back: bool = of_step(False)                        # the last step was
-    copying: Any = of_step(None)                             # device.Beside: copies of weights that the next update has to wait for
+    copying: list = of_step(list)                            # of device.Beside: copies of weights that the next update has to wait for
     open_step: Any = of_step(None)                           # the debug step that is open
     torn: str = of_step("")                                  # why the weights cannot be trusted
     paused: bool = of_step(False)                            # it stands between two steps, and on_resume is to be called

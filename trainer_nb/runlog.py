@@ -4,7 +4,7 @@
 
 # %% ../nbs/05_runlog.ipynb #ede83e4e
 from __future__ import annotations
-import atexit, json, math, os, queue, re, threading
+import atexit, json, math, os, queue, re, threading, time
 from functools import cache
 from pathlib import Path
 import numpy as np
@@ -158,10 +158,11 @@ class Claim:
 
 def claimed(path: Path) -> bool:
     "Whether somebody has a claim on a file."
-    if not path.is_file(): return False
-    try: Claim(path).drop()
-    except OSError: return True
-    return False
+    for _ in range(30 if path.is_file() else 0):   # a process that was just killed may take a moment to be gone
+        try: Claim(path).drop()
+        except BlockingIOError: time.sleep(0.1)
+        else: return False
+    return path.is_file()
 
 # %% ../nbs/05_runlog.ipynb #b68dc339
 class LogFile:

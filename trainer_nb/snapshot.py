@@ -317,7 +317,7 @@ def capture(run: Run,
     copying = tensors.fill()
     values.update((name, _copied(getattr(run, name))) for name in _VALUES)
     if copying is not None:
-        if beside: run.copying = copying
+        if beside: run.copying.append(copying)
         else: copying.before_update()
     return Snapshot(dict(tensors), values, copying)
 
@@ -329,7 +329,7 @@ def check(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: as in put
 def put_back(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: which of the kept fields
     "Put kept fields back. ValueError, and nothing is changed, if the snapshot does not fit the run."
     check(run, snapshot, kept)
-    if run.copying is not None: run.copying.before_update()
+    for copying in run.copying: copying.before_update()
     for name in kept: KEEPERS[name].put_back(run, snapshot)
     run.window, run.torn, run.shadows = None, "", None   # what changes in the forward pass is looked at again
 

@@ -142,8 +142,8 @@ def commit(step) -> Committed:
 def optimizer_step(run) -> bool:
     "Update the weights; True if the scaler is known to have skipped it because of an overflow: a fused optimizer does not say."
     scaler = run.device.scaler
-    if run.copying is not None: run.copying.before_update()   # a snapshot is being copied from the GPU
-    run.copying = None
+    for copying in run.copying: copying.before_update()   # snapshots that are being copied from the GPU
+    run.copying = []
     if scaler is None:
         run.optimizer.step()
         return False

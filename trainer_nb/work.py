@@ -63,7 +63,7 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
             try: yield run
             except BaseException as error: failed(moves, error)
             finally:
-                if run.copying is not None: run.copying.before_update()   # the user may change weights now
+                for copying in run.copying: copying.before_update()   # the user may change weights now
                 run.phase, run.hands = "idle", in_hand(run)
                 if rows: bring_rows(run)
         stop_if_pressed(moves)
