@@ -40,8 +40,9 @@ export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
 	@$(BIN)/nbdev_export
 	@$(BIN)/python scripts/make_readme.py
 
-bench: $(VENV)/.bench ## measure what a step costs, beside other libraries
+bench: $(VENV)/.bench ## measure what a step and a checkpoint cost, beside other libraries
 	@$(BIN)/python benchmarks/overhead.py
+	@$(BIN)/python benchmarks/saving.py --sizes 1 30
 
 wheel: $(BIN)/pip ## build the wheel into dist/
 	@rm -rf build/lib build/bdist.* # setuptools would pack the modules that it finds there

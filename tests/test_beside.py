@@ -21,6 +21,9 @@ class Late:
             self.pairs = []
     wait = before_update
 
+    took = 0.0
+    def seconds(self): self.wait(); return self.took
+
 
 @pytest.fixture
 def late(monkeypatch):
@@ -71,3 +74,13 @@ def test_a_step_that_fails_and_a_restore(late):
     assert differences(learn.snapshot(), was) == ["epoch_open"]   # its event was told
     learn.step(2); learn.restore(was)
     assert unequal(finish(learn), want, ignore=("args",)) == []
+
+
+@pytest.mark.parametrize("took", [0.0, 1e3])
+def test_how_long_a_copy_took_counts_for_the_spacing_of_the_ring(late, monkeypatch, took):
+    monkeypatch.setattr(Late, "took", took)
+    learn = hard_learner(num_train_epochs=40)
+    learn.step(12)
+    ring = learn.run_state.ring
+    assert [s.step for s in ring.kept] == [0, 10] and ring.kept[0].copied_in == took
+    assert ring.every > 1e5 if took else ring.every < 1e4

@@ -8,6 +8,7 @@ import json, pickle, shutil, tempfile, time
 from pathlib import Path
 from typing import Any, NamedTuple
 import torch
+from .batches import equal
 from .encoding import decode, encode
 from .folders import Damaged, examine, read_manifest, seal
 from .runlog import plain
@@ -15,10 +16,10 @@ from .saving import write_weights
 from .snapshot import Snapshot
 
 # %% auto #0
-__all__ = ['SCHEMA', 'LAST_ROWS', 'entries', 'writes_live', 'written_live', 'same_bytes', 'found_in', 'write_tensors',
-           'strides_of', 'with_strides', 'read_tensors', 'Package', 'pack', 'write_values', 'write_checkpoint',
-           'write_model', 'placed', 'write_run', 'refuse_newer', 'examined', 'read_checkpoint', 'parts_of',
-           'read_plain', 'read_weights', 'weights_for']
+__all__ = ['SCHEMA', 'LAST_ROWS', 'entries', 'writes_live', 'written_live', 'found_in', 'write_tensors', 'strides_of',
+           'with_strides', 'read_tensors', 'Package', 'pack', 'write_values', 'write_checkpoint', 'write_model',
+           'placed', 'write_run', 'refuse_newer', 'examined', 'read_checkpoint', 'parts_of', 'read_plain',
+           'read_weights', 'weights_for']
 
 # %% ../nbs/42_checkpoint.ipynb #2eb93522
 def entries(run) -> dict:  # by key of the state_dict: a name in a snapshot, or a tensor
@@ -41,18 +42,13 @@ def written_live(model):
     return folder
 
 # %% ../nbs/42_checkpoint.ipynb #be057bff
-def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    "Whether two tensors are equal, byte for byte."
-    if a.shape != b.shape or a.dtype != b.dtype: return False
-    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b))) if a.numel() else True
-
 def found_in(folder: Path, weights: dict) -> dict:  # key -> (file, key)
     "Which of these tensors the files of a folder hold."
     from safetensors import safe_open
     found = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
-            found |= {k: (path.name, k) for k in file.keys() if k in weights and same_bytes(file.get_tensor(k), weights[k])}
+            found |= {k: (path.name, k) for k in file.keys() if k in weights and equal(file.get_tensor(k), weights[k])}
     return found
 
 # %% ../nbs/42_checkpoint.ipynb #c66a7dd3

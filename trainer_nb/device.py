@@ -115,10 +115,11 @@ class Beside:
         stream = _STREAMS.get(self.device) or _STREAMS.setdefault(self.device, torch.cuda.Stream(self.device))
         stream.wait_stream(torch.cuda.current_stream(self.device))   # what is being computed is copied when it is done
         with torch.cuda.stream(stream):
+            self.begun = stream.record_event(torch.cuda.Event(enable_timing=True))
             for copy, t in pairs:
                 copy.copy_(t, non_blocking=True)
                 t.record_stream(stream)                              # its memory is not given away before that
-            self.event = stream.record_event()
+            self.event = stream.record_event(torch.cuda.Event(enable_timing=True))
 
     def before_update(self):
         "What is computed from here on comes after the copies."
@@ -127,6 +128,11 @@ class Beside:
     def wait(self):
         "Until the copies can be read."
         self.event.synchronize()
+
+    def seconds(self) -> float:
+        "What the copying took; waits until it is done."
+        self.wait()
+        return self.begun.elapsed_time(self.event) / 1000
 
 def in_order(pairs):
     "Copy in the order of the work; when a later event of the same GPU has come, these are done too."

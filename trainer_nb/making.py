@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 from .args import TrainingArguments
-from .checkpoint import entries, same_bytes
+from .batches import equal
+from .checkpoint import entries
 from .saving import write_weights
 from .history import is_past
 from .moves import Moves
@@ -374,7 +375,7 @@ def made_the_same(moves, weights) -> bool:
         seed_all(mix(moves.args.seed, MODEL))
         model = moves.model_init()
     here = dict([*model.named_parameters(), *model.named_buffers()])
-    return here.keys() == weights.keys() and all(same_bytes(t.detach().cpu(), weights[n]) for n, t in here.items())
+    return here.keys() == weights.keys() and all(equal(t.detach().cpu(), weights[n]) for n, t in here.items())
 
 def pretrained(draft, model, begun) -> Stored | None:
     "A model of transformers in its own layout."

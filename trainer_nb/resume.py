@@ -109,10 +109,10 @@ class Resumed(NamedTuple):
 
     def __repr__(self): return "\n".join([f"The run stands {self.stands}, from {self.folder}.", *(f"- {o}" for o in self.said)])
 
-def load(moves, place, wait=finish) -> Resumed:  # place: a folder, or True
+def load(moves, place) -> Resumed:  # place: a folder, or True
     "Go on from a checkpoint. ValueError, and nothing is changed, if it cannot go on here."
     run = moves.run_state
-    wait(run)
+    finish(run)
     folder = chosen(moves, place)
     prepare(moves)
     snapshot = snapshot_in(moves, folder)

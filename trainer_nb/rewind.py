@@ -52,7 +52,7 @@ class Ring:
     def before_step(self, moves):
         "Called at the boundary before each step: take a snapshot if it is time, or if something was done that no step would do again."
         run = moves.run_state
-        if run.args.ring_every == 0 or (run.args.ring_every is None and run.device.device.type != "cpu"): return
+        if run.args.ring_every == 0: return
         events = run.history.events
         if len(events) != self.seen:
             if any(e["kind"] in ACTS or e["kind"] == "evaluate" for e in events[self.seen:]): self.wait = 0
@@ -62,13 +62,19 @@ class Ring:
 
     def take(self, run):
         "Keep the run as it is now, and decide when the next one is due."
-        slots = self.slots(run)
+        slots, copied_in = self.slots(run), self.copied_in()
         while len(self.kept) >= max(slots, 1): self.spare = self.kept.popleft().tensors
         if not slots: self.wait = 100; return   # looked at again when some memory may be free
         start = time.perf_counter()
         self.kept.append(capture(run, self.spare, beside=True))
         self.spare, cost = (), time.perf_counter() - start
-        self.every = self.wait = run.args.ring_every or self.spacing(cost, run)
+        self.every = self.wait = run.args.ring_every or self.spacing(cost + copied_in, run)
+
+    def copied_in(self) -> float:
+        "Seconds that a GPU copied the last snapshot beside its work; 0 on a CPU."
+        if not self.kept: return 0.0
+        self.kept[-1].tensors   # long there: it was taken so many steps ago
+        return self.kept[-1].copied_in
 
     def spacing(self, cost: float, run) -> int:  # cost: seconds that a snapshot takes
         "Steps until the next snapshot, for them to take their share of the time; ten where no step was measured."
@@ -145,7 +151,6 @@ def reachable(moves, n, target) -> Snapshot:
                 and any(s.step <= e["step"] for s in ring.kept)), None)
     if act is not None: why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
     elif moves.run_state.args.ring_every == 0: why = "ring_every=0 keeps no snapshots to go back to"
-    elif not ring.kept and moves.run_state.device.device.type != "cpu": why = "on a GPU snapshots are kept when ring_every says how often"
     elif not ring.kept: why = f"a snapshot takes {size_of(moves.run_state) / 1e9:.3g} GB, which is more than ring_memory allows"
     else: why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more ring_memory keeps more of them"
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")

@@ -178,7 +178,7 @@ def why_not(place, error) -> str:
 # %% ../nbs/50_saver.ipynb #78dfdb15
 def retire_ahead(run):
     "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
-    finish(run)
+    run.saver.wait(run.interrupts)   # if it fails, the next verb says so
     if run.args.output_dir is None: return
     try: retire_future(run.args.output_dir, run.history, run.state.best_model_checkpoint)
     except OSError as error: warnings.warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")

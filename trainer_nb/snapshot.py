@@ -29,11 +29,12 @@ class Snapshot:
                  values: dict[str, Any],            # everything else
                  copying=None):                     # device.Beside, if the tensors are still being copied
         self._tensors, self.values, self._copying = tensors, values, copying
+        self.copied_in = 0.0                                # seconds that a GPU copied beside its work; known when the tensors have been read
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         "The tensors by name; waits until they are all there."
-        if self._copying is not None: self._copying.wait()
+        if self._copying is not None: self.copied_in = self._copying.seconds()
         self._copying = None
         return self._tensors
 

@@ -30,7 +30,7 @@ __all__ = ['HOW', 'two_groups', 'sources', 'regrouped', 'asked', 'write_state', 
            'generators', 'write_rest', 'write_trainer', 'read_state', 'position_after', 'stood_at', 'place_of',
            'samples_behind', 'settings_here', 'would_keep', 'check_kept', 'in_names', 'order_of', 'lay_optimizer',
            'on_cpu', 'apart', 'differing', 'lay_schedule', 'files_of', 'weights_in', 'callbacks_in', 'read_theirs',
-           'about_scaler', 'best_beside', 'read_ours', 'read_trainer']
+           'about_scaler', 'read_ours', 'read_trainer']
 
 # %% ../nbs/47_trainer_files.ipynb #8c4c0f88
 def two_groups(model, names) -> list | None:  # names: of the parameters that an optimizer holds
@@ -370,7 +370,6 @@ def read_theirs(moves, folder) -> Snapshot:
         values = mine | place_of(run, there)
     except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += differing(mine["optimizer"]["groups"], optimizer["groups"]) + of_rates + about_scaler(run, files["scaler"])
-    state.best_model_checkpoint = best_beside(folder, state.best_model_checkpoint)
     values |= {"state": state, "optimizer": optimizer, "lr_scheduler": schedule, "run": History().run_id, "about": {"said": said},
                "scaler": None if run.device.scaler is None else files["scaler"],
                "callbacks": callbacks_in(run, there.stateful_callbacks, mine["callbacks"])}
@@ -381,11 +380,6 @@ def about_scaler(run, file) -> list[str]:
     if file is not None and run.device.scaler is None: return ["the Trainer trained in fp16, with a scaler, and here nothing is scaled"]
     if file is None and run.device.scaler is not None: return ["there is no scaler.pt: the scale of the gradients begins anew"]
     return []
-
-def best_beside(folder, best) -> str | None:
-    "The best checkpoint where it is now: the folder may have moved together with it."
-    moved = None if best is None else folder.parent / Path(best).name
-    return str(moved) if moved is not None and not Path(best).is_dir() and moved.is_dir() else best
 
 # %% ../nbs/47_trainer_files.ipynb #16bbf2d1
 def read_ours(folder) -> Snapshot:
