@@ -1,12 +1,14 @@
 "What a stranger has tried with checkpoints."
-import os, shutil, warnings
+import errno, os, shutil, time, warnings
 
 import numpy as np
 import pytest
 import torch
 
 from toys import Augmented, finish, hard_learner, unequal
-from trainer_nb import Learner, get_last_checkpoint
+from trainer_nb import Learner, get_last_checkpoint, saver
+from trainer_nb.saver import SaveFailed
+from trainer_nb.shelf import checkpoints
 
 LONG = dict(num_train_epochs=10, logging_steps=4, save_strategy="no")
 
@@ -142,3 +144,36 @@ def test_a_log_that_is_deleted_under_way(tmp_path):
     other = made(tmp_path, save_strategy="steps", save_steps=5)
     other.load_checkpoint()
     assert other.state.global_step == 10 and other.history.frame().step.tolist() == [*range(1, 11)]
+
+
+def test_two_learners_that_write_one_run(tmp_path, monkeypatch):
+    "What one has begun to write is there for the other, and neither removes what the other is writing."
+    write = saver.write_checkpoint
+    def slowly(package, folder): time.sleep(0.5); write(package, folder)
+    monkeypatch.setattr(saver, "write_checkpoint", slowly)
+    one = made(tmp_path, save_strategy="steps", save_steps=5)
+    one.step(5)
+    two = made(tmp_path, save_strategy="steps", save_steps=5)
+    two.load_checkpoint(True)
+    assert two.state.global_step == 5
+    one.step(5); two.set(save_steps=6); two.step(1)   # both write now
+    one.free(); two.free()
+    assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert [f.path.name for f in checkpoints(tmp_path) if not f.problem] == ["checkpoint-5", "checkpoint-6", "checkpoint-10"]
+
+
+def test_what_cannot_be_resumed_from_is_said(tmp_path):
+    learn = made(tmp_path, save_only_model=True)
+    for wrong in (5, ["a"], 1.0):
+        with pytest.raises(ValueError, match="True or a folder"): learn.train(resume_from_checkpoint=wrong)
+    learn.step(2); learn.save_checkpoint()
+    with pytest.raises(ValueError, match=r"checkpoint-2 holds the weights alone"): made(tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_a_full_disk_says_how_to_keep_fewer(tmp_path, monkeypatch):
+    def full(package, folder): raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(saver, "write_checkpoint", full)
+    learn = made(tmp_path)
+    learn.step(2)
+    with pytest.raises(SaveFailed, match=r"learn.set\(save_total_limit=2\)"): learn.save_checkpoint()
+    learn.set(save_total_limit=2); learn.step(1)

@@ -4,7 +4,7 @@
 
 # %% ../nbs/51_resume.ipynb #2503cce5
 from __future__ import annotations
-import warnings
+import os, warnings
 from pathlib import Path
 from typing import NamedTuple
 from .checkpoint import read_checkpoint, weights_for
@@ -14,27 +14,33 @@ from .history import History, Place, read, take_over
 from .moves import drop_feed
 from .prepare import prepare, prepare_model
 from .runlog import claimed, log_path
-from .saver import data_facts, finish, logged
+from .saver import at_work, data_facts, finish, logged
 from .settings import SETTABLE, change
-from .shelf import newest, of_trainer, sealed
+from .shelf import checkpoints, newest, of_trainer, sealed
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore
 from .trainer_files import read_trainer
 from .work import in_hand, where
 
 # %% auto #0
-__all__ = ['OF_PROCESS', 'chosen', 'edited', 'check_edits', 'in_force', 'about', 'check_data', 'other_machine', 'history_of',
-           'log_history', 'Resumed', 'load', 'snapshot_in', 'moved_best', 'refuse_elsewhere', 'go_there', 'load_best',
-           'best_folder', 'load_weights']
+__all__ = ['OF_PROCESS', 'only_weights', 'chosen', 'edited', 'check_edits', 'in_force', 'about', 'check_data', 'other_machine',
+           'history_of', 'log_history', 'Resumed', 'load', 'snapshot_in', 'moved_best', 'refuse_elsewhere', 'go_there',
+           'load_best', 'best_folder', 'load_weights']
 
 # %% ../nbs/51_resume.ipynb #59e5811a
+def only_weights(shelf) -> str:
+    "Says that there are checkpoints that nobody can resume from, if so."
+    there = [f.path.name for f in checkpoints(shelf) if f.says.get("only_model")]
+    return f" ({there[-1]} holds the weights alone, because of save_only_model=True)" if there else ""
+
 def chosen(moves, where) -> Path:  # a folder; True: the newest in output_dir
     "The folder to resume from. ValueError if there is none."
     if where is True:
         shelf = moves.args.output_dir
         if shelf is None: raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
         found = newest(shelf)
-        if found is None: raise ValueError(f"There is no checkpoint in {shelf} to resume from; without resume_from_checkpoint a new run begins.")
+        if found is None: raise ValueError(f"There is no checkpoint in {shelf} to resume from{only_weights(shelf)}; without resume_from_checkpoint a new run begins.")
         return found.path
+    if not isinstance(where, (str, os.PathLike)): raise ValueError(f"resume_from_checkpoint is True or a folder, for example 'out/checkpoint-20'; it is {where!r}.")
     folder = Path(where).expanduser().absolute()
     if not folder.is_dir(): raise ValueError(f"There is no folder {folder} to resume from.")
     return folder
@@ -113,6 +119,7 @@ def load(moves, place) -> Resumed:  # place: a folder, or True
     "Go on from a checkpoint. ValueError, and nothing is changed, if it cannot go on here."
     run = moves.run_state
     finish(run)
+    for saver in at_work(): saver.wait(run.interrupts)   # another learner may be writing the newest one
     folder = chosen(moves, place)
     prepare(moves)
     snapshot = snapshot_in(moves, folder)

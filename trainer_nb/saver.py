@@ -4,7 +4,7 @@
 
 # %% ../nbs/50_saver.ipynb #a840d633
 from __future__ import annotations
-import hashlib, os, threading, warnings
+import errno, hashlib, os, threading, warnings
 from dataclasses import replace
 from pathlib import Path
 import torch
@@ -20,23 +20,31 @@ from .snapshot import KEEPERS, capture
 from .trainer_files import asked, write_trainer
 
 # %% auto #0
-__all__ = ['SaveFailed', 'Saver', 'save', 'refuse_taken', 'only_ours', 'save_now', 'finish', 'fingerprint', 'data_facts',
-           'writing', 'logged', 'without_log', 'write_log', 'make_room', 'why_not', 'retire_ahead']
+__all__ = ['SaveFailed', 'at_work', 'Saver', 'save', 'refuse_taken', 'only_ours', 'save_now', 'finish', 'fingerprint',
+           'data_facts', 'writing', 'logged', 'without_log', 'write_log', 'make_room', 'why_not', 'retire_ahead']
 
 # %% ../nbs/50_saver.ipynb #a5406100
 class SaveFailed(RuntimeError):
     "A checkpoint could not be written; the run itself is as it was."
 
+_AT_WORK = set()   # savers that are writing, of all learners here
+
+def at_work(run_id=None) -> list:  # None: of any run
+    "The savers that are writing a run, in this process."
+    return [s for s in list(_AT_WORK) if run_id in (None, s.run_id)]
+
 class Saver:
     "Writes the checkpoints of a run, one at a time, while the run goes on."
     def __init__(self):
-        self.done, self.failure, self.spare, self.pid = threading.Event(), None, (), os.getpid()
+        self.done, self.failure, self.spare, self.pid, self.run_id = threading.Event(), None, (), os.getpid(), None
         self.done.set()
 
     def start(self, work, snapshot):  # work: a function; snapshot: what it writes, whose memory may be used again afterwards
-        "Work in a thread of its own."
+        "Work in a thread of its own, after another learner's that writes the same run."
+        for saver in at_work(snapshot.values["run"]): saver.wait()
+        self.run_id, self.pid = snapshot.values["run"], os.getpid()
         self.done.clear()
-        self.pid = os.getpid()
+        _AT_WORK.add(self)
         threading.Thread(target=self._work, args=(work, snapshot), name="trainer_nb-save").start()
 
     def _work(self, work, snapshot):
@@ -44,6 +52,7 @@ class Saver:
         except BaseException as error: self.failure = error
         finally:
             self.spare = snapshot.tensors
+            _AT_WORK.discard(self)
             self.done.set()
 
     def wait(self, interrupts=None):  # a second press of the button ends the wait, not the writing
@@ -172,8 +181,9 @@ def why_not(place, error) -> str:
     "What went wrong, what there is instead, and what to do."
     whole = [f.path.name for f in checkpoints(place.parent) if not f.problem]
     left = f"{whole[-1]} is the newest that is whole" if whole else "there is none yet"
+    full = "learn.set(save_total_limit=2) keeps fewer of them, " if getattr(error, "errno", 0) == errno.ENOSPC or "No space left" in str(error) else ""
     return (f"{place.name} could not be written to {place.parent} ({type(error).__name__}: {error}); {left}. The run is as it was and goes on "
-            "with the next verb; when the cause is gone, learn.save_checkpoint() writes this moment, and learn.set(save_strategy='no') stops saving.")
+            f"with the next verb; when the cause is gone, learn.save_checkpoint() writes this moment, {full}and learn.set(save_strategy='no') stops saving.")
 
 # %% ../nbs/50_saver.ipynb #78dfdb15
 def retire_ahead(run):

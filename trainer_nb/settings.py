@@ -129,7 +129,7 @@ def check_settable(moves, changes):
         raise ValueError(f"num_train_epochs would change nothing, because max_steps={steps} counts; learn.set(max_steps=-1, num_train_epochs="
                          f"{changes['num_train_epochs']}) goes by epochs.")
     if "max_steps" in changes and isinstance(steps, int) and 0 < steps < step:
-        raise ValueError(f"max_steps={steps} lies behind: the run has done {step} steps. learn.restore(...) goes back.")
+        raise ValueError(f"max_steps={steps} lies behind: the run has done {step} steps. learn.rewind(n) or learn.restore(...) goes back.")
 
 # %% ../nbs/33_settings.ipynb #ec05a2d9
 def _held(moves):
