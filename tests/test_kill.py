@@ -24,6 +24,7 @@ def test_kills_at_random_moments(tmp_path, case):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", CASES)
 def test_very_many_kills(tmp_path, case):
     "Five hundred, with new seeds."

@@ -53,7 +53,9 @@ class Training:
             elif run.finished and not run.due: again(self)
             with_progress(self, "train()")
             finish(run)
-            return output(run)
+            out = output(run)
+            stop_if_pressed(self)
+            return out
 
     def steps(self):
         "A generator of records, one for each step: for rec in learn.steps(): ... Leaving it loses nothing. Refused on a finished run."
