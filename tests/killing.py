@@ -25,6 +25,7 @@ CASES = {   # dropout, BatchNorm, shuffling, augmentation, accumulation over 3 a
     "plain": EVALUATED,
     "workers": dict(dataloader_num_workers=2),
     "stream": dict(train_dataset=Stream()),
+    "rewinds": dict(ring_every=2, save_total_limit=3),
     "best": EVALUATED | dict(load_best_model_at_end=True, save_total_limit=2, optim="sgd", optim_args="momentum=0.9", transaction="copy"),
 }
 LONG = dict(num_train_epochs=10, logging_steps=4, save_steps=2)   # 30 steps
@@ -49,6 +50,9 @@ def live(folder: Path, case):
         warnings.simplefilter("ignore")   # about folders that were not written to their end
         if resume: resume = learn.load_checkpoint() or True
         with open(folder.with_suffix(".lives"), "a") as f: f.write(f"{learn.state.global_step}\n")
+        while case == "rewinds" and learn.state.global_step < 25:   # two steps forward for each step back
+            learn.step(4)
+            learn.rewind(2)
         learn.train()
     folder.with_suffix(".tmp").write_text(json.dumps(came_to(learn)))
     folder.with_suffix(".tmp").rename(folder.with_suffix(".end"))

@@ -215,3 +215,48 @@ def test_an_interrupt_within_the_replay():
     assert learn.rewind(2).step == 6
     pauses.on = False
     assert unequal(finish(learn), want, ignore=("args",)) == []
+
+
+@pytest.mark.parametrize("exchange", ["train_dataset", "add_callback", "remove_callback"])
+def test_steps_taken_with_other_data_or_callbacks_are_not_replayed(exchange):
+    "No snapshot has these, so it goes back only to where nothing has to be taken again."
+    class Halves(TrainerCallback):
+        def on_substep_end(self, args, state, control, model, **kwargs): model.outer.bias.grad.mul_(0.5)
+    learn = hard_learner(ring_every=10, callbacks=[Halves()] if exchange == "remove_callback" else None, **LONG)
+    learn.step(13)
+    if exchange == "train_dataset": learn.train_dataset = Augmented(30)
+    elif exchange == "add_callback": learn.add_callback(Halves())
+    else: learn.remove_callback(Halves)
+    learn.step(9)
+    was = learn.snapshot()
+    for back, word in ((15, "has exchanged"), (11, "has exchanged")):
+        with pytest.raises(ValueError, match=f"{exchange} at step 13 {word}"): learn.rewind(back)
+    assert differences(was, learn.snapshot()) == []
+    assert learn.rewind(4).different == []      # after it: as ever
+    learn.step(4)
+    assert [n for n in differences(was, learn.snapshot()) if n != "due"] == []
+
+
+def test_data_of_another_length_in_the_middle_of_an_epoch():
+    learn = hard_learner(**LONG)
+    learn.step(1); learn.snapshot("a"); learn.step(2)
+    learn.train_dataset = Augmented(20)
+    with pytest.raises(ValueError, match=r"sample \d+ of an order of 30 samples, and the training data has 20 now"): learn.restore("a")
+    learn.train_dataset = Augmented(30)
+    learn.restore("a")
+    assert learn.state.global_step == 1
+
+
+def test_a_branch_says_why_it_cannot_go_back():
+    learn = hard_learner(**LONG)
+    learn.step(5)
+    with pytest.raises(ValueError, match="begins at step 5, and knows of nothing before it"): learn.branch().rewind(1)
+
+
+def test_changed_round_the_versions():
+    "By way of .data, in the weights and in the settings: seen at the next verb."
+    learn = hard_learner(**LONG)
+    learn.step(3); learn.model.outer.weight.data.mul_(0.5); learn.step(3); learn.args.max_grad_norm = 0.01; learn.step(1); learn.step(1)
+    assert [(e["step"], e["data"]["changed"]) for e in learn.history.events if e["kind"] == "by hand"] == [(3, ["weights"]), (6, ["args.max_grad_norm"])]
+    was = learn.snapshot(); learn.rewind(2); learn.step(2)
+    assert differences(was, learn.snapshot()) == []

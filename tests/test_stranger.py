@@ -1,5 +1,5 @@
 "What a stranger has tried with checkpoints."
-import errno, os, shutil, time, warnings
+import errno, os, shutil, subprocess, sys, time, warnings
 
 import numpy as np
 import pytest
@@ -46,10 +46,10 @@ def test_a_folder_of_the_users_is_not_touched(tmp_path):
     learn = made(tmp_path / "out", save_strategy="steps", save_steps=5)
     learn.step(7)
     (tmp_path / "mine").mkdir(); (tmp_path / "mine" / "notes.txt").write_text("x")
-    (tmp_path / "empty").mkdir()
-    for folder in (tmp_path / "out", tmp_path / "mine", tmp_path, tmp_path / "empty"):
+    for folder in (tmp_path / "out", tmp_path / "mine", tmp_path):
         with pytest.raises(ValueError, match="name a folder that is not there yet"): learn.save_checkpoint(folder)
     assert (tmp_path / "mine" / "notes.txt").exists() and (tmp_path / "out" / "checkpoint-5").is_dir() and not list(tmp_path.glob("retired*"))
+    (tmp_path / "new").mkdir()   # an empty one may be used
     learn.save_checkpoint(tmp_path / "new"); learn.step(1); learn.save_checkpoint(tmp_path / "new")   # its own: written again
     (tmp_path / "new" / "notes.txt").write_text("x")
     with pytest.raises(ValueError, match="name a folder"): learn.save_checkpoint(tmp_path / "new")
@@ -177,3 +177,103 @@ def test_a_full_disk_says_how_to_keep_fewer(tmp_path, monkeypatch):
     learn.step(2)
     with pytest.raises(SaveFailed, match=r"learn.set\(save_total_limit=2\)"): learn.save_checkpoint()
     learn.set(save_total_limit=2); learn.step(1)
+
+
+def test_a_snapshot_does_not_bring_a_folder_along(tmp_path):
+    "A branch that goes back to a snapshot of its parent goes on writing to its own folder."
+    learn = made(tmp_path, save_strategy="steps", save_steps=5)
+    learn.step(12)
+    there = learn.snapshot()
+    branch = learn.branch(learning_rate=0.001)
+    branch.restore(there); branch.step(5); branch.free(); learn.free()
+    assert sorted(p.name for p in tmp_path.glob("*checkpoint*")) == ["checkpoint-10", "checkpoint-5"]
+    assert [p.name for p in tmp_path.glob("branches/*/checkpoint*")] == ["checkpoint-15"]
+
+
+def test_the_best_of_a_future_left_behind_is_kept(tmp_path):
+    scores = iter([0.5, 0.9, 0.1, 0.9, 0.9, 0.8, 0.7, 0.6, 0.55])
+    learn = made(tmp_path, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
+                 greater_is_better=False, load_best_model_at_end=True, save_total_limit=2, compute_metrics=lambda p: {"score": next(scores)})
+    learn.step(22); learn.rewind(12)
+    names = lambda: {p.name for p in tmp_path.glob("*checkpoint*")}   # noqa: E731
+    assert "retired-best-checkpoint-15" in names() and learn.state.best_metric == 0.5
+    learn.step(10); learn.free()
+    assert "retired-best-checkpoint-15" in names()
+
+
+def test_a_best_one_that_could_not_be_written(tmp_path, monkeypatch):
+    "The one before stays the best, and stays."
+    scores, write, full = iter([0.5, 0.1, 0.9, 0.9, 0.9, 0.9]), saver.write_checkpoint, []
+    learn = made(tmp_path, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
+                 greater_is_better=False, load_best_model_at_end=True, save_total_limit=1, compute_metrics=lambda p: {"score": next(scores)})
+    def sometimes(package, folder):
+        if full: raise OSError(errno.ENOSPC, "No space left on device")
+        write(package, folder)
+    monkeypatch.setattr(saver, "write_checkpoint", sometimes)
+    learn.step(6); full.append(1)
+    learn.step(4)
+    with pytest.raises(SaveFailed): saver.finish(learn.run_state)
+    full.clear()
+    assert (learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint) == (0.5, 5, str(tmp_path / "checkpoint-5"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.train()   # and it is there to be loaded at the end
+    assert (tmp_path / "checkpoint-5").is_dir()
+
+
+def test_no_thread_to_be_had(tmp_path, monkeypatch):
+    learn = made(tmp_path)
+    learn.step(2)
+    with monkeypatch.context() as m:
+        def start(self): raise RuntimeError("can't start new thread")
+        m.setattr(saver.threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"): learn.save_checkpoint()
+    learn.save_checkpoint(); learn.step(1)
+    assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+
+
+DIES = """
+import os, shutil, sys
+sys.path.insert(0, {tests!r})
+from test_stranger import made
+from trainer_nb import folders, saver
+folder, moment = sys.argv[1:]
+def die(*given): os.kill(os.getpid(), 9)
+learn = made(folder + "/runs")
+learn.step(2); learn.save_checkpoint(folder + "/kept"); learn.step(2)
+renamed, rename, rmtree = [], os.rename, shutil.rmtree
+def renames(a, b):
+    if moment in ("set aside", "renaming") and len(renamed) == (moment == "renaming"): die()
+    renamed.append(a); rename(a, b)
+def removes(path, **given):
+    if moment == "removing" and str(path).endswith("-gone") and os.path.isdir(path): os.unlink(os.path.join(path, "manifest.json")); die()
+    rmtree(path, **given)
+os.rename, shutil.rmtree = renames, removes
+if moment == "writing": saver.write_checkpoint.__globals__["seal"] = die
+learn.save_checkpoint(folder + "/kept")
+"""
+
+
+@pytest.mark.parametrize("moment", ["writing", "set aside", "renaming", "removing"])
+def test_a_kill_while_a_checkpoint_is_written_over(tmp_path, moment):
+    "One of the two is there afterwards, whole, and the next writer leaves nothing behind."
+    done = subprocess.run([sys.executable, "-c", DIES.format(tests=os.path.dirname(__file__)), str(tmp_path), moment], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    other = made(tmp_path / "runs")
+    other.load_checkpoint(tmp_path / "kept")
+    assert other.state.global_step == {"writing": 2, "set aside": 2}.get(moment, 4)
+    other.step(1); other.save_checkpoint(tmp_path / "kept")
+    assert [p.name for p in tmp_path.iterdir() if p.name != "runs"] == ["kept"]
+
+
+def test_other_samples_of_the_same_number_are_noticed(tmp_path):
+    from torch.utils.data import random_split
+    data = Augmented(40)
+    rows = [{"x": data[i]["x"], "labels": int(data[i]["labels"])} for i in range(40)]
+    for n, (one, other) in enumerate([(rows, [r | {"x": r["x"] + 1} for r in rows]), [random_split(rows, [30, 10], torch.Generator().manual_seed(s))[0] for s in (0, 1)]]):
+        learn = made(tmp_path / str(n), train_dataset=one)
+        learn.step(2); folder = learn.save_checkpoint(); learn.free()
+        with pytest.warns(UserWarning, match="another fingerprint"): made(tmp_path / str(n), train_dataset=other).load_checkpoint(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made(tmp_path / str(n), train_dataset=one).load_checkpoint(folder)

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'CHOICES', 'NOT_YET', 'RENAMED', 'MEANT', 'OFF_IS_ON', 'AS_IT_IS',
-           'WITHOUT_EFFECT', 'BOUNDS', 'asks_for_nothing', 'check_names', 'asked_for', 'plain', 'fits', 'check_types',
-           'check_values', 'check_steps', 'check_together', 'check_saving', 'check_not_yet', 'TrainingArguments',
-           'Settings', 'resolve']
+           'WITHOUT_EFFECT', 'BOUNDS', 'OF_PROCESS', 'asks_for_nothing', 'check_names', 'asked_for', 'plain', 'fits',
+           'check_types', 'check_values', 'check_steps', 'check_together', 'check_saving', 'check_not_yet',
+           'TrainingArguments', 'Settings', 'resolve']
 
 # %% ../nbs/02_args.ipynb #30c3d116
 import copy, functools, json, math, os
@@ -421,6 +421,9 @@ class Settings(TypedDict, total=False):
     dataloader_drop_last: bool; dataloader_num_workers: int; dataloader_pin_memory: bool
     dataloader_persistent_workers: bool; dataloader_prefetch_factor: int | None
     remove_unused_columns: bool; label_names: list[str] | None; train_sampling_strategy: str
+
+# %% ../nbs/02_args.ipynb #ba804f6e
+OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to")
 
 # %% ../nbs/02_args.ipynb #3228bcf9
 def resolve(args: TrainingArguments | dict | None,  # what was given as args; a dict is taken as keywords

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from .events import listens
 from .making import ancestors, calls_in, draw_in, draws, plain_settings
-from .resume import OF_PROCESS
+from .args import OF_PROCESS
 from .sources import at_once, came_from, changed_in, compiled, import_lines, last_name, names_in, roots
 
 # %% auto #0
@@ -135,6 +135,7 @@ def users_callbacks(moves) -> list: return [c for c in moves.run_state.callbacks
 def settings_by_hand(draft, settings: dict, acts):  # settings: those that the run began with
     "Name settings that are not what the verbs have made them."
     expected, now = dict(settings), plain_settings(vars(draft.exported.args))
+    if any(c.startswith("args.") for e in acts for c in e["data"].get("changed", ())): return   # said where it was done
     for e in acts: expected |= {"set": e["data"], "branch": e["data"].get("changes")}.get(e["kind"]) or {}
     left_out = (*OF_PROCESS, "eval_steps", "greater_is_better")   # what is each process's own, and what follows from others
     for name in [k for k, v in now.items() if k not in left_out and v != expected.get(k)][:1]:

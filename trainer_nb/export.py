@@ -4,7 +4,7 @@
 
 # %% ../nbs/54_export.ipynb #d14154ac
 from __future__ import annotations
-import ast, math, shutil, warnings
+import ast, hashlib, math, shutil, warnings
 from dataclasses import dataclass, fields
 from pathlib import Path
 import torch
@@ -24,9 +24,9 @@ from .work import note_hands
 
 # %% auto #0
 __all__ = ['WRITTEN', 'acts_of', 'code_of', 'keywords', 'quoted', 'act_lines', 'typed_acts', 'by_hand', 'default_part',
-           'part_code', 'settings_text', 'call_text', 'learner_lines', 'by_function', 'title', 'level_with_stored',
-           'placed', 'parted', 'imports_of', 'assemble', 'compose', 'Exported', 'beside', 'checked_path',
-           'checked_beginning', 'export_script', 'doubt', 'write']
+           'part_code', 'settings_text', 'call_text', 'learner_lines', 'by_function', 'weights_digest', 'title',
+           'level_with_stored', 'placed', 'parted', 'imports_of', 'assemble', 'compose', 'Exported', 'beside',
+           'checked_path', 'checked_beginning', 'export_script', 'doubt', 'write']
 
 # %% ../nbs/54_export.ipynb #835897ea
 _LASTING = ("train_dataset", "add_callback", "remove_callback")   # no snapshot has them
@@ -108,7 +108,7 @@ _HANDS = {"weights": "weights were changed", "requires_grad": "requires_grad was
 def by_hand(draft, e) -> str:
     "A comment in place of what cannot be written."
     if e["kind"] == "by hand":
-        what = " and ".join(_HANDS.get(c, c) for c in e["data"]["changed"])
+        what = " and ".join(_HANDS.get(c, f"{c} was changed") for c in e["data"]["changed"])
         draft.doubt(f"After step {e['step']} {what} by hand, which the script does not do; "
                     "use learn.set(...), learn.freeze(...) or a callback for it.")
         return f"# Here {what} by hand. What exactly was done is not known, so it is not done here, and the weights become others."
@@ -209,12 +209,32 @@ _WARN = '''def warn_of_differences():
     for name, then in MADE_WITH.items():
         if here[name] != then: warnings.warn(f"The run was made with {name} {then}, and here it is {here[name]}: the last bits may differ.")'''
 
+_CHECK = '''def weights_digest(model):
+    "The SHA-256 of a model's weights and buffers."
+    seen = hashlib.sha256()
+    for name, t in sorted(model.state_dict().items()):
+        if isinstance(t, torch.Tensor): seen.update(name.encode() + bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+    return seen.hexdigest()
+
+
+def check_weights(model):
+    "Say whether these are the weights that the run had."
+    if weights_digest(model) == ENDS_IN: print("The weights are those of the run, byte for byte.")
+    else: warnings.warn("The weights are not those that the run had: see what is said at the top of this file.")'''
+
 _MAIN = '''if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", default=pathlib.Path(__file__).resolve().with_name("%s"), help="where the model is saved")
     main(**vars(parser.parse_args()))'''
 
 _OURS = "Written by trainer_nb's learn.export_script."
+
+def weights_digest(model) -> str:
+    "The SHA-256 of a model's weights and buffers; the script has the same function."
+    seen = hashlib.sha256()
+    for name, t in sorted(model.state_dict().items()):
+        if isinstance(t, torch.Tensor): seen.update(name.encode() + bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+    return seen.hexdigest()
 
 def title(draft, path) -> str:
     "The script's docstring."
@@ -224,8 +244,8 @@ def title(draft, path) -> str:
     threads = f"{made['threads']} thread{'s' if made['threads'] > 1 else ''} (OMP_NUM_THREADS={made['threads']})"
     lines = [f"Trains {type(moves.model).__name__} as run {moves.history.run_id} was trained, {where}.", "",
              f"{_OURS} Start it with `python {path.name}`, or with `accelerate launch {path.name}`.",
-             f"The weights are the same, byte for byte, with what the run was made with: torch {made['torch']}, python {made['python']},",
-             f"{threads}, on the device {made['device']!r}.",
+             f"The weights come out the same, byte for byte, with what the run was made with: torch {made['torch']}, python {made['python']},",
+             f"{threads}, on the device {made['device']!r}. At its end it checks them, and says if they are others.",
              *(["", "It may not end in the same bytes:"] if draft.doubts else []), *(f"- {d}" for d in draft.doubts), ""]
     return '"""' + "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''") + '"""'
 
@@ -261,7 +281,7 @@ def parted(top: list) -> list[str]:  # (text, whether it defines something)
 
 def imports_of(draft, files: bool) -> list[str]:  # files: whether any tensors are read
     "The import lines in order: Python's future, modules, names."
-    lines = {"import argparse", "import pathlib", "import warnings", "import torch", *import_lines(draft.slice), *draft.imports}
+    lines = {"import argparse", "import hashlib", "import pathlib", "import warnings", "import torch", *import_lines(draft.slice), *draft.imports}
     lines |= {line for found, _ in draft.stored.values() for line in found.imports}
     if files: lines.add("from safetensors.torch import load_file")
     return sorted(lines, key=lambda line: ("__future__" not in line, line.startswith("from"), line))
@@ -281,12 +301,14 @@ def assemble(draft, top, main, rest, path) -> str:  # top, main: as placed gives
     elif reads: main = [f"    {read}", *main]
     late = set().union(*(s.later for s in draft.slice.chosen.values()), set())
     if name in late: main = [f"    global {name}", *main]   # a function of the session uses it
-    steps = [f"    {line}" for text in [*rest, f"{name}.save_model({ours('output_dir')})"] for line in text.splitlines()]
+    constants.append(ours(f'ENDS_IN = "{weights_digest(draft.exported.model)}"   # SHA-256 of the weights'))
+    last = [f"{name}.save_model({ours('output_dir')})", ours("check_weights({})").format(f"{name}.model")]
+    steps = [f"    {line}" for text in [*rest, *last] for line in text.splitlines()]
     main = "\n".join([ours("def main(output_dir):"), *main, ours("    warn_of_differences()"), *steps])
     load = [ours(_LOAD)] if loads else []
     first, then = (load, []) if ours("load_weights(") in above else ([], load)
     head = "\n".join([title(draft, path), *imports_of(draft, reads or loads), "", *constants])
-    return "\n\n\n".join([head, *first, *parted(top), *then, ours(_WARN), main, ours(_MAIN % f"{path.stem}_output")]) + "\n"
+    return "\n\n\n".join([head, *first, *parted(top), *then, ours(_WARN), ours(_CHECK), main, ours(_MAIN % f"{path.stem}_output")]) + "\n"
 
 # %% ../nbs/54_export.ipynb #dc5a4458
 def compose(draft, begun, rest: list, path: Path) -> tuple:  # rest: the lines from the learner on
@@ -315,7 +337,7 @@ class Exported:
     def __repr__(self):
         with_files = f", with {', '.join(f.name for f in self.files)} in {self.files[0].parent.name}" if self.files else ""
         doubts = "It may not end in the same weights:\n" + "\n".join(f"- {d}" for d in self.doubts)
-        return f"{self.path.name} is written{with_files}. {doubts if self.doubts else 'It ends in the same weights, byte for byte.'}"
+        return f"{self.path.name} is written{with_files}. {doubts if self.doubts else 'Nothing was found that would keep it from ending in the same weights; it checks that when it has run.'}"
 
 def beside(path: Path) -> Path: return path.with_name(f"{path.stem}_files")   # the folder of what the script reads
 
@@ -367,6 +389,9 @@ def doubt(draft, begun, acts, path):
     parts = [getattr(moves, p) for p in PARTS if p not in ("callbacks", "optimizers", "optimizer_cls_and_kwargs")]
     check_classes(draft, [type(moves), *(p for p in parts if p is not None), *users_callbacks(moves)])
     settings_by_hand(draft, begun.settings, acts)
+    for e in (e for e in moves.history.events if e["kind"] == "rewind" and e["data"].get("different")):
+        draft.doubt(f"When the run went back to step {e['step']}, the loss of step {e['data']['different'][0]} was not what it had been, so something "
+                    "besides the run decides about it: a data set with random numbers of its own, perhaps.")
     unheard(draft)
     forgetful(draft)
     look_around(draft, path.parent)

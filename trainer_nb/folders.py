@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['MANIFEST', 'digest', 'flush', 'seal', 'unfinished', 'written_whole', 'Damaged', 'read_manifest', 'examine', 'remove']
+__all__ = ['MANIFEST', 'digest', 'flush', 'seal', 'Damaged', 'read_manifest', 'examine', 'unfinished', 'set_aside', 'remove',
+           'written_whole', 'put_in_place', 'tidy', 'is_whole']
 
 # %% ../nbs/40_folders.ipynb #9d798a85
 MANIFEST = "manifest.json"
@@ -39,27 +40,6 @@ def seal(folder: Path, says: dict):  # says: plain values, what the manifest hol
     (folder / MANIFEST).write_text(json.dumps(manifest | {"seal": _seal_of(manifest)}, indent=1), "utf-8")
     for path in (*inside, folder / MANIFEST, folder): flush(path)
 
-# %% ../nbs/40_folders.ipynb #b0f90517
-def unfinished(place: Path, writer: str) -> Path: return place.with_name(f"{place.name}.tmp-{writer}")   # what it is called until it is whole
-
-@contextmanager
-def written_whole(place: Path,        # where the folder is going to be
-                  writer: str,        # an id; no two that are alive have the same
-                  make_room=None):    # called with the place if it is taken
-    "A folder to write into and to seal; afterwards it is in its place. FileExistsError if that is taken."
-    if place.exists() and make_room is None: raise FileExistsError(f"{place} is there already.")
-    for old in place.parent.glob(unfinished(place.parent / "*", writer).name): shutil.rmtree(old, ignore_errors=True)
-    folder = unfinished(place, writer)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-        if place.exists() and make_room is not None: make_room(place)
-        os.rename(folder, place)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    flush(place.parent)
-
 # %% ../nbs/40_folders.ipynb #15f01c52
 class Damaged(ValueError):
     "A folder that is not what was written, or not all of it; the message names the file."
@@ -84,10 +64,58 @@ def examine(folder: Path, every_byte: bool = True) -> dict:  # every_byte: else 
         if every_byte and digest(path) != said["sha256"]: raise Damaged(f"{path} was altered: its SHA-256 is not what it was when it was written.")
     return manifest
 
-# %% ../nbs/40_folders.ipynb #a20cc0ea
-def remove(folder: Path, writer: str):
-    "Remove a folder, so that at no time there is half of it under its name."
+# %% ../nbs/40_folders.ipynb #b0f90517
+def unfinished(place: Path, writer: str) -> Path: return place.with_name(f"{place.name}.tmp-{writer}")   # what it is called until it is whole
+
+def set_aside(folder: Path, writer: str) -> Path:
+    "Take a folder's name away from it; where it is now."
     away = unfinished(folder, f"{writer}-gone")
     shutil.rmtree(away, ignore_errors=True)
     os.rename(folder, away)
-    shutil.rmtree(away, ignore_errors=True)
+    return away
+
+def remove(folder: Path, writer: str):
+    "Remove a folder, so that at no time there is half of it under its name."
+    shutil.rmtree(set_aside(folder, writer), ignore_errors=True)
+
+# %% ../nbs/40_folders.ipynb #53115bf0
+@contextmanager
+def written_whole(place: Path,        # where the folder is going to be
+                  writer: str,        # an id; no two that are alive have the same
+                  make_room=None):    # called with the place if it is taken; renames it, and returns where it is now, or None if it is to stay there
+    "A folder to write into and to seal; afterwards it is in its place. FileExistsError if that is taken."
+    if place.exists() and make_room is None: raise FileExistsError(f"{place} is there already.")
+    tidy(place.parent, writer)
+    folder = unfinished(place, writer)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+        put_in_place(folder, place, make_room)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    flush(place.parent)
+
+def put_in_place(folder: Path, place: Path, make_room):
+    "Give a folder its name, in place of what has it."
+    aside = make_room(place) if place.exists() and make_room is not None else None
+    try: os.rename(folder, place)
+    except BaseException:
+        if aside is not None and not place.exists(): os.rename(aside, place)
+        raise
+    if aside is not None: shutil.rmtree(aside, ignore_errors=True)
+
+# %% ../nbs/40_folders.ipynb #04cc052a
+def tidy(parent: Path, writer: str | None = None):  # None: only give names, and remove nothing
+    "Put what a kill has left in its place, or away."
+    for old in sorted(parent.glob(unfinished(parent / "*", f"{writer or ''}*").name)):
+        place = old.with_name(old.name.rpartition(".tmp-")[0])
+        if writer is not None and not old.name.endswith((f".tmp-{writer}", f".tmp-{writer}-gone")): continue
+        if not place.exists() and is_whole(old): os.rename(old, place)
+        elif writer is not None: shutil.rmtree(old, ignore_errors=True)
+
+def is_whole(folder: Path) -> bool:
+    "Whether a folder is sealed, and its files have their sizes."
+    try: examine(folder, every_byte=False)
+    except (Damaged, OSError): return False
+    return True

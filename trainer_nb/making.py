@@ -236,7 +236,7 @@ class Draft:
         self.stored, self.imports, self.pretrained = {}, set(), {}   # {name: (Stored, number of its statement)}, import lines, {name: Stored}
         self.loads, self.watched = [], {}   # (number, line) of what loads weights; names whose present values are written, with a number
         self.doubts, self.problems, self.used, self.models = [], [], set(), set()   # names: in the expressions of the parts; of the model
-        words = ("FILES", "MADE_WITH", "stored", "main", "parser", "output_dir", "load_weights", "warn_of_differences")
+        words = ("FILES", "MADE_WITH", "stored", "main", "parser", "output_dir", "load_weights", "warn_of_differences", "weights_digest", "check_weights", "ENDS_IN")
         self.words = {w: f"{w}_" if w in book.names else w for w in words}
 
     def ours(self, text: str) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import os, warnings
 from pathlib import Path
 from typing import NamedTuple
+from .args import OF_PROCESS
 from .checkpoint import read_checkpoint, weights_for
 from .events import TrainerState
-from .folders import examine, read_manifest
+from .folders import examine, read_manifest, tidy
 from .history import History, Place, read, take_over
 from .moves import drop_feed
 from .prepare import prepare, prepare_model
@@ -22,32 +23,34 @@ from .trainer_files import read_trainer
 from .work import in_hand, where
 
 # %% auto #0
-__all__ = ['OF_PROCESS', 'only_weights', 'chosen', 'edited', 'check_edits', 'in_force', 'about', 'check_data', 'other_machine',
-           'history_of', 'log_history', 'Resumed', 'load', 'snapshot_in', 'moved_best', 'refuse_elsewhere', 'go_there',
-           'load_best', 'best_folder', 'load_weights']
+__all__ = ['only_weights', 'chosen', 'edited', 'check_edits', 'in_force', 'about', 'check_data', 'other_machine', 'history_of',
+           'log_history', 'Resumed', 'load', 'snapshot_in', 'moved_best', 'refuse_elsewhere', 'go_there', 'load_best',
+           'best_folder', 'load_weights']
 
 # %% ../nbs/51_resume.ipynb #59e5811a
 def only_weights(shelf) -> str:
     "Says that there are checkpoints that nobody can resume from, if so."
     there = [f.path.name for f in checkpoints(shelf) if f.says.get("only_model")]
-    return f" ({there[-1]} holds the weights alone, because of save_only_model=True)" if there else ""
+    left = sorted(p.name for p in Path(shelf).glob("retired-*"))
+    if there: return f" ({there[-1]} holds the weights alone, because of save_only_model=True)"
+    return f" ({left[-1]} is of a future that was left behind; resume_from_checkpoint={str(Path(shelf, left[-1]))!r} takes it all the same)" if left else ""
 
 def chosen(moves, where) -> Path:  # a folder; True: the newest in output_dir
     "The folder to resume from. ValueError if there is none."
     if where is True:
         shelf = moves.args.output_dir
         if shelf is None: raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
+        tidy(Path(shelf))
         found = newest(shelf)
         if found is None: raise ValueError(f"There is no checkpoint in {shelf} to resume from{only_weights(shelf)}; without resume_from_checkpoint a new run begins.")
         return found.path
     if not isinstance(where, (str, os.PathLike)): raise ValueError(f"resume_from_checkpoint is True or a folder, for example 'out/checkpoint-20'; it is {where!r}.")
     folder = Path(where).expanduser().absolute()
+    if not folder.exists(): tidy(folder.parent)
     if not folder.is_dir(): raise ValueError(f"There is no folder {folder} to resume from.")
     return folder
 
 # %% ../nbs/51_resume.ipynb #c78b88a8
-OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to")
-
 def edited(then: dict, now: dict) -> dict:  # settings as two learners were made with them
     "The settings that somebody has edited in between; what only one of the versions knows is not among them."
     return {k: v for k, v in now.items() if k in then and then[k] != v and k not in OF_PROCESS}
@@ -162,7 +165,7 @@ def refuse_elsewhere(run, folder, snapshot):
 def go_there(moves, folder, snapshot, edits):
     "Make the run what it was, or leave it as it is."
     run = moves.run_state
-    before, history, torn = capture(run), run.history, run.torn
+    before, history, torn, best = capture(run), run.history, run.torn, run.state.best_model_checkpoint
     same = history.run_id == snapshot.values["run"] and all(n >= then for n, then in zip(history.place(), snapshot.values["place"]))
     try:
         if not same: run.history = history_of(folder, snapshot)
@@ -180,7 +183,7 @@ def go_there(moves, folder, snapshot, edits):
     if not same: history.close_log()
     moved_best(run.state, folder.parent)
     if run.ring is not None: run.ring.clear()
-    if run.saver is not None: run.saver.went_back(run)
+    if run.saver is not None: run.saver.went_back(run, best)
     run.paused, run.hands = False, in_hand(run)
 
 # %% ../nbs/51_resume.ipynb #60451859

@@ -11,16 +11,17 @@ import numpy as np
 from .history import is_past
 from .loop import go
 from .prepare import prepare
-from .snapshot import Snapshot, capture, restore
+from .snapshot import Snapshot, capture, check_length, restore
 from .tables import duration
 from .work import in_hand, refuse_beside
 
 # %% auto #0
-__all__ = ['ACTS', 'MOST', 'free_memory', 'size_of', 'Ring', 'base_for', 'acts_after', 'Rewound', 'rewind', 'reachable', 'losses',
-           'differing_steps', 'announce_replay', 'go_to']
+__all__ = ['LASTING', 'ACTS', 'MOST', 'free_memory', 'size_of', 'Ring', 'base_for', 'acts_after', 'Rewound', 'rewind',
+           'reachable', 'losses', 'differing_steps', 'announce_replay', 'go_to']
 
 # %% ../nbs/32_rewind.ipynb #d4dab8bc
-ACTS = ("set", "freeze", "unfreeze", "restore", "reset", "train_dataset", "by hand")   # events of a history that no step brings about
+LASTING = ("train_dataset", "add_callback", "remove_callback")   # of these, what no snapshot has either
+ACTS = ("set", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING)   # events of a history that no step brings about
 
 # %% ../nbs/32_rewind.ipynb #2913caa1
 MOST = 50   # snapshots in a ring
@@ -41,7 +42,7 @@ class Ring:
     share = 0.01     # of the time; as much again may be lost, because a copy pushes other things out of the caches
     beside = 0.0005  # seconds that a snapshot takes besides, in what comes after it
 
-    def __init__(self): self.kept, self.budget = deque(), None; self.clear()
+    def __init__(self): self.kept, self.room, self.budget = deque(), None, 0.0; self.clear()   # bytes: found free, and to be used
 
     def clear(self):
         "Forget all snapshots; what is about to happen has another past."
@@ -86,14 +87,14 @@ class Ring:
 
     def slots(self, run) -> int:
         "So many snapshots have room."
-        if self.budget is None: self.budget = free_memory() / 10
-        budget = self.budget if run.args.ring_memory is None else run.args.ring_memory * 1e9
-        return min(int(budget // max(size_of(run), 1)), MOST)
+        self.room = self.room or free_memory() / 10
+        self.budget = self.room if run.args.ring_memory is None else run.args.ring_memory * 1e9
+        return min(int(self.budget // max(size_of(run), 1)), MOST)
 
     def __repr__(self):
         if not self.kept: return "Ring(empty)"
         return (f"Ring({len(self.kept)} snapshots of steps {self.kept[0].step} to {self.kept[-1].step}, one each {self.every} steps, "
-                f"{sum(s.nbytes for s in self.kept) / 1e6:.4g} MB)")
+                f"{sum(s.nbytes for s in self.kept) / 1e6:.4g} MB of {self.budget / 1e6:.4g} MB that ring_memory allows)")
 
 # %% ../nbs/32_rewind.ipynb #1550803e
 def base_for(moves, step: int) -> Snapshot | None:
@@ -107,7 +108,8 @@ def acts_after(history, snapshot, step) -> bool:
     "Whether something was done between a snapshot and the step to go to, or has left the snapshot behind."
     place = snapshot.values["place"]
     if not is_past(history, place): return True
-    return any(e["kind"] in ACTS and e["step"] <= step and not e["abandoned"] for e in history.events[place.events:])
+    later = [e for e in history.events[place.events:] if not e["abandoned"]]
+    return any(e["kind"] in ACTS and e["step"] <= step or e["kind"] in LASTING and snapshot.step < step for e in later)
 
 # %% ../nbs/32_rewind.ipynb #f5af4dd9
 class Rewound(NamedTuple):
@@ -129,7 +131,7 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
     target, start = run.state.global_step - n, time.perf_counter()
     prepare(moves)
     base = reachable(moves, n, target)
-    before = losses(run.history, base.step, target)
+    before, best = losses(run.history, base.step, target), run.state.best_model_checkpoint
     announce_replay(run, base.step, target)
     go_to(run, base)
     if base.step < target: advance(moves, "rewind()", until=lambda record: record.step >= target)
@@ -137,8 +139,8 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
     different = differing_steps(before, after)
     if different: warnings.warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
                                 "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
-    if run.saver is not None: run.saver.went_back(run)   # now: what was replayed has been saved again
-    run.history.note("rewind", run.state.global_step, steps=n)
+    if run.saver is not None: run.saver.went_back(run, best)   # now: what was replayed has been saved again
+    run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
     return Rewound(run.state.global_step, target - base.step, time.perf_counter() - start, different)
 
 # %% ../nbs/32_rewind.ipynb #f68c3bd8
@@ -147,11 +149,13 @@ def reachable(moves, n, target) -> Snapshot:
     if target < 0: raise ValueError(f"rewind({n}) would go back behind the beginning: the run has done {moves.state.global_step} steps.")
     if (base := base_for(moves, target)) is not None: return base
     ring = moves.run_state.ring
-    act = next((e for e in moves.run_state.history.events if e["kind"] in ACTS and e["step"] <= target and not e["abandoned"]
-                and any(s.step <= e["step"] for s in ring.kept)), None)
-    if act is not None: why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
+    act = next((e for e in moves.run_state.history.events if not e["abandoned"] and any(s.step <= e["step"] for s in ring.kept)
+                and (e["kind"] in LASTING or e["kind"] in ACTS and e["step"] <= target)), None)
+    if act is not None and act["step"] > target: why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
+    elif act is not None: why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
     elif moves.run_state.args.ring_every == 0: why = "ring_every=0 keeps no snapshots to go back to"
-    elif not ring.kept: why = f"a snapshot takes {size_of(moves.run_state) / 1e9:.3g} GB, which is more than ring_memory allows"
+    elif not ring.kept and not ring.slots(moves.run_state): why = f"a snapshot takes {size_of(moves.run_state) / 1e9:.3g} GB, which is more than ring_memory allows"
+    elif not ring.kept: why = f"this run begins at step {moves.state.global_step}, and knows of nothing before it; the learner that it comes from may"
     else: why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more ring_memory keeps more of them"
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
 
@@ -172,6 +176,7 @@ def announce_replay(run, base, target):
 def go_to(run, base):
     "Restore a snapshot of the run's own past; the ring forgets what came after it."
     with run.interrupts:
+        check_length(run, base)
         restore(run, base)
         run.ring.kept = deque(s for s in run.ring.kept if s.step <= base.step)
         run.ring.wait, run.ring.seen = run.ring.every, len(run.history.events)

@@ -7,10 +7,12 @@ from __future__ import annotations
 import errno, hashlib, os, threading, warnings
 from dataclasses import replace
 from pathlib import Path
+import numpy as np
 import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
 from .agenda import announce
 from .checkpoint import pack, write_checkpoint
-from .folders import MANIFEST, Damaged, examine, flush, remove, written_whole
+from .folders import MANIFEST, Damaged, examine, flush, set_aside, written_whole
 from .history import copy_log
 from .prepare import prepare
 from .run import Due
@@ -20,8 +22,9 @@ from .snapshot import KEEPERS, capture
 from .trainer_files import asked, write_trainer
 
 # %% auto #0
-__all__ = ['SaveFailed', 'at_work', 'Saver', 'save', 'refuse_taken', 'only_ours', 'save_now', 'finish', 'fingerprint',
-           'data_facts', 'writing', 'logged', 'without_log', 'write_log', 'make_room', 'why_not', 'retire_ahead']
+__all__ = ['SaveFailed', 'at_work', 'Saver', 'save', 'as_best', 'refuse_taken', 'only_ours', 'save_now', 'finish', 'fingerprint',
+           'some_of', 'take_in', 'data_facts', 'writing', 'logged', 'without_log', 'write_log', 'make_room', 'why_not',
+           'retire_ahead']
 
 # %% ../nbs/50_saver.ipynb #a5406100
 class SaveFailed(RuntimeError):
@@ -37,15 +40,20 @@ class Saver:
     "Writes the checkpoints of a run, one at a time, while the run goes on."
     def __init__(self):
         self.done, self.failure, self.spare, self.pid, self.run_id = threading.Event(), None, (), os.getpid(), None
+        self.undo, self.best = None, (None, None, None)   # the metric, step and folder of the best checkpoint that is on the disk
         self.done.set()
 
-    def start(self, work, snapshot):  # work: a function; snapshot: what it writes, whose memory may be used again afterwards
+    def start(self, work, snapshot, undo=None):  # work: a function; snapshot: what it writes, whose memory may be used again afterwards; undo: for a failure
         "Work in a thread of its own, after another learner's that writes the same run."
         for saver in at_work(snapshot.values["run"]): saver.wait()
-        self.run_id, self.pid = snapshot.values["run"], os.getpid()
+        self.run_id, self.pid, self.undo = snapshot.values["run"], os.getpid(), undo
         self.done.clear()
         _AT_WORK.add(self)
-        threading.Thread(target=self._work, args=(work, snapshot), name="trainer_nb-save").start()
+        try: threading.Thread(target=self._work, args=(work, snapshot), name="trainer_nb-save").start()
+        except BaseException:   # there may be no more threads to be had
+            _AT_WORK.discard(self)
+            self.done.set()
+            raise
 
     def _work(self, work, snapshot):
         try: work()
@@ -65,9 +73,16 @@ class Saver:
     def check(self):
         "Raise SaveFailed, once, if the last checkpoint could not be written."
         failure, self.failure = self.failure, None
-        if failure is not None: raise failure
+        if failure is None: return
+        if self.undo is not None: self.undo()
+        raise failure
 
-    def went_back(self, run): retire_ahead(run)
+    def went_back(self, run, best):  # best: the checkpoint that was the best before
+        "The run stands elsewhere now."
+        retire_ahead(run, best)
+        s = run.state
+        self.best = (s.best_metric, s.best_global_step, s.best_model_checkpoint) if s.best_model_checkpoint else (None, None, None)
+
     def free(self): self.wait(); self.spare = ()
 
     def __repr__(self): return "Saver(writing)" if not self.done.is_set() else "Saver(failed)" if self.failure else "Saver(idle)"
@@ -80,16 +95,27 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     if place is None: place = Path(run.args.output_dir, f"checkpoint-{run.state.global_step}")
     place = Path(place).expanduser().absolute()
     if not own: refuse_taken(place, run.history.run_id)
-    if own and run.state.best_global_step == run.state.global_step: run.state.best_model_checkpoint = str(place)
+    undo = as_best(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
     snapshot = capture(run, run.saver.spare, ("model",) if run.args.save_only_model else tuple(KEEPERS), beside=True)
     run.saver.spare = ()
-    run.saver.start(writing(moves, snapshot, place, own), snapshot)
+    run.saver.start(writing(moves, snapshot, place, own), snapshot, undo)
     if wait or run.callbacks.listeners("on_save"): finish(run)
     return place
 
+def as_best(run, place):
+    "Write down that the best checkpoint is here; returns a function that takes it back."
+    state, before = run.state, run.saver.best
+    state.best_model_checkpoint = str(place)
+    run.saver.best = state.best_metric, state.best_global_step, state.best_model_checkpoint
+    def undo():
+        run.saver.best = before
+        if run.state.best_model_checkpoint == str(place): run.state.best_metric, run.state.best_global_step, run.state.best_model_checkpoint = before
+    return undo
+
 def refuse_taken(place: Path, run_id):
-    "Refuse a folder, named by hand, that holds something else than a checkpoint of this run."
+    "Refuse a folder, named by hand, that holds something else than a checkpoint of this run; an empty one may be used."
+    if place.is_dir() and not any(place.iterdir()): return
     if place.exists() and not only_ours(place, run_id):
         raise ValueError(f"{place} is there already and holds other things than a checkpoint of this run; name a folder that is not there yet.")
 
@@ -118,18 +144,34 @@ def fingerprint(dataset) -> str | None:
     "A short text that another data set hardly has; None where nothing is known."
     own = getattr(dataset, "_fingerprint", None)
     if isinstance(own, str): return own
-    tensors = getattr(dataset, "tensors", None)
-    if not isinstance(tensors, (tuple, list)) or not all(isinstance(t, torch.Tensor) and t.ndim for t in tensors): return None
     seen = hashlib.sha256()
-    for t in tensors:
-        ends = torch.cat([t[:8], t[-8:]]).detach().cpu().contiguous()
-        seen.update(f"{tuple(t.shape)}{t.dtype}".encode() + bytes(ends.reshape(-1).view(torch.uint8).tolist()))
+    try: take_in(seen, dataset)
+    except TypeError: return None
     return seen.hexdigest()[:16]
+
+def some_of(things) -> list: return [things[i] for i in sorted({*range(min(8, len(things))), *range(0, len(things), max(1, len(things) // 16)), *range(max(len(things) - 8, 0), len(things))})]
+
+def take_in(seen, thing):
+    "Let a hash see what is in memory of a data set, or some of it where there is much. TypeError for what would have to be read."
+    seen.update(type(thing).__name__.encode())
+    if isinstance(thing, (str, bytes, bool, int, float, type(None))): seen.update(repr(thing).encode())
+    elif isinstance(thing, (torch.Tensor, np.ndarray)):
+        seen.update(f"{tuple(thing.shape)}{thing.dtype}".encode())
+        rows = some_of(thing) if thing.ndim and len(thing) > 32 else [thing]
+        for row in rows: seen.update(np.asarray(torch.as_tensor(row).detach().cpu().contiguous().reshape(-1).view(torch.uint8)).tobytes())
+    elif isinstance(thing, Subset): take_in(seen, [list(thing.indices), thing.dataset])
+    elif isinstance(thing, TensorDataset): take_in(seen, list(thing.tensors))
+    elif isinstance(thing, dict): take_in(seen, [[str(k), v] for k, v in thing.items()])
+    elif isinstance(thing, (list, tuple)):
+        seen.update(str(len(thing)).encode())
+        for o in some_of(thing): take_in(seen, o)
+    elif isinstance(own := getattr(thing, "_fingerprint", None), str): seen.update(own.encode())
+    else: raise TypeError
 
 def data_facts(moves) -> dict:
     "What can be known of the training data without reading it."
     data = moves.train_dataset
-    data = getattr(data, "dataset", data)   # of a DataLoader
+    data = data.dataset if isinstance(data, DataLoader) else data
     try: length = len(data)
     except TypeError: length = None
     return {"length": length, "fingerprint": fingerprint(data)}
@@ -140,28 +182,30 @@ def writing(moves, snapshot, place, own):  # own: it is one of the run's own, wh
     run, history = moves.run_state, moves.run_state.history
     limit, best = run.args.save_total_limit if own else None, run.state.best_model_checkpoint
     beside = history.log is not None and history.path.parent.parent == place.parent
-    about = {"given": dict(run.given), "data": data_facts(moves), "beside": beside} | without_log(snapshot, history)
+    about = {"given": dict(run.given), "data": data_facts(moves), "beside": beside}
     write = write_trainer if run.args.save_format == "trainer" else write_checkpoint
     if write is write_trainer: about["trainer"] = asked(moves)
     package = pack(run, snapshot, moves.processing_class, {"only_model": True} if run.args.save_only_model else None, about)
     def work():
         try:
             with written_whole(place, history.run_id, lambda taken: make_room(taken, history.run_id)) as folder:
-                about["beside"] = write_log(history, beside, folder)
+                about.update(without_log(snapshot, history), beside=write_log(history, beside, folder))
                 write(package, folder)
-            rotate(place.parent, history.run_id, limit, best)
         except Exception as error: raise SaveFailed(why_not(place, error)) from error
+        try: rotate(place.parent, history.run_id, limit, best)
+        except Exception as error: warnings.warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
     return work
 
 # %% ../nbs/50_saver.ipynb #d9614fd6
-def logged(history) -> list[dict]:
+def logged(history, events: int | None = None) -> list[dict]:  # of so many events; None: of all
     "What was logged and counts, as `log_history` has it."
-    return [event["data"] | {"step": event["step"]} for event in history.events if event["kind"] == "log" and not event["abandoned"]]
+    return [event["data"] | {"step": event["step"]} for event in history.events[:events] if event["kind"] == "log" and not event["abandoned"]]
 
 def without_log(snapshot, history) -> dict:
     "The state without its `log_history`, if the history says the same."
     state = snapshot.values["state"]
-    if not state.log_history or logged(history) != plain(state.log_history): return {}
+    found = logged(history, snapshot.values["place"].events)
+    if not state.log_history or found != plain(state.log_history): return {}
     return {"state": replace(state, log_history=[]), "logs": len(state.log_history)}
 
 def write_log(history, beside, folder) -> bool:
@@ -172,10 +216,10 @@ def write_log(history, beside, folder) -> bool:
     copy_log(history, folder / "history.jsonl")
     return False
 
-def make_room(taken: Path, run_id):
-    "A checkpoint of the same run gives way; anything else is kept under another name."
-    if only_ours(taken, run_id): remove(taken, run_id)
-    else: retire(taken)
+def make_room(taken: Path, run_id) -> Path | None:
+    "A checkpoint of the same run, and an empty folder, give way; anything else is kept under another name."
+    if only_ours(taken, run_id) or not any(taken.iterdir()): return set_aside(taken, run_id)
+    retire(taken)
 
 def why_not(place, error) -> str:
     "What went wrong, what there is instead, and what to do."
@@ -186,9 +230,9 @@ def why_not(place, error) -> str:
             f"with the next verb; when the cause is gone, learn.save_checkpoint() writes this moment, {full}and learn.set(save_strategy='no') stops saving.")
 
 # %% ../nbs/50_saver.ipynb #78dfdb15
-def retire_ahead(run):
+def retire_ahead(run, best):  # best: the path of the checkpoint that was the best before the run went back
     "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
     run.saver.wait(run.interrupts)   # if it fails, the next verb says so
     if run.args.output_dir is None: return
-    try: retire_future(run.args.output_dir, run.history, run.state.best_model_checkpoint)
+    try: retire_future(run.args.output_dir, run.history, best)
     except OSError as error: warnings.warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")

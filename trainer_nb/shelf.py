@@ -36,6 +36,7 @@ def sealed(path: Path) -> bool: return (path / MANIFEST).is_file() and not by_tr
 
 def look_at(path: Path, step: int) -> Found:
     "One folder, quickly."
+    if path.name.endswith("-gone"): return Found(step, path, {}, f"{path} was being removed.")
     if path.name != f"checkpoint-{step}": return Found(step, path, {}, f"{path} was not written to its end.")
     if of_trainer(path) and not sealed(path): return Found(step, path, {}, "")
     try: return Found(step, path, examine(path, every_byte=False), "")

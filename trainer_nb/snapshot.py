@@ -8,6 +8,7 @@ import copy, platform, time
 from dataclasses import fields
 from typing import Any, Callable
 import torch
+from .args import OF_PROCESS
 from .batches import equal
 from .device import Beside, in_order
 from .events import TrainerState
@@ -18,8 +19,8 @@ from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run, modules_of
 
 # %% auto #0
-__all__ = ['KEEPERS', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made_with', 'capture', 'check', 'put_back', 'restore',
-           'differences']
+__all__ = ['KEEPERS', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made_with', 'samples_in_all', 'capture',
+           'check_length', 'check', 'put_back', 'restore', 'differences']
 
 # %% ../nbs/21_snapshot.ipynb #79dd5a32
 class Snapshot:
@@ -93,7 +94,7 @@ def _check_args(run, snapshot):
 def _put_args(run, snapshot):
     "Settings in force; data settings that changed make the feed anew."
     before = dict(vars(run.args))
-    vars(run.args).update(copy.deepcopy(snapshot.values["args"]))
+    vars(run.args).update({k: copy.deepcopy(v) for k, v in snapshot.values["args"].items() if k not in OF_PROCESS})
     if run.feed is not None and any(k.startswith(_OF_DATA) and v != before.get(k) for k, v in vars(run.args).items()):
         run.feed.close()
         run.feed = None
@@ -301,11 +302,17 @@ def made_with(run) -> dict:
     return {"torch": str(torch.__version__), "python": platform.python_version(), "threads": torch.get_num_threads(), "device": device, "processes": 1}
 
 def _copied(value):
-    "A copy. The log is copied row by row: it is long, and what is in a row is plain."
+    "A copy. Rows of the log are only ever added, and there are many: the list is copied, and they are not."
     if not isinstance(value, TrainerState): return copy.deepcopy(value)
     new = copy.copy(value)
-    vars(new).update({k: [dict(row) for row in v] if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
+    vars(new).update({k: list(v) if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
     return new
+
+def samples_in_all(run) -> int | None:
+    "Samples of the training data, None where nobody knows."
+    loader = getattr(run.feed, "loader", None)
+    try: return len(getattr(loader, "dataset", loader))
+    except TypeError: return None
 
 def capture(run: Run,
             spare=(),               # tensors of a snapshot that nobody needs any more, by name
@@ -313,7 +320,8 @@ def capture(run: Run,
             beside=False            # the loop goes on from here: a GPU may copy beside the next step's work, up to its update
            ) -> Snapshot:
     "The run as a value. Call it between two steps."
-    tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place()}
+    tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
+                                      "length": samples_in_all(run)}
     for name in kept: KEEPERS[name].keep(run, tensors, values)
     copying = tensors.fill()
     values.update((name, _copied(getattr(run, name))) for name in _VALUES)
@@ -323,6 +331,13 @@ def capture(run: Run,
     return Snapshot(dict(tensors), values, copying)
 
 # %% ../nbs/21_snapshot.ipynb #3099b072
+def check_length(run: Run, snapshot: Snapshot):
+    "Refuse a snapshot from the middle of an epoch over data of another length, with a ValueError."
+    then, now, cursor = snapshot.values.get("length"), samples_in_all(run), snapshot.values["cursor"]
+    if then == now or None in (then, now) or not cursor.position or snapshot.values["finished"]: return
+    raise ValueError(f"The snapshot stands in the middle of an epoch, at sample {cursor.position} of an order of {then} samples, and the training data "
+                     f"has {now} now; learn.train_dataset = ... puts the data back that it had.")
+
 def check(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: as in put_back
     "Refuse a snapshot of another model, optimizer, schedule or precision, with a ValueError."
     for name in kept: KEEPERS[name].check(run, snapshot)
@@ -344,7 +359,7 @@ def restore(run: Run, snapshot: Snapshot):
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks, logs and the bookmark are not compared."
     def same(n): return n in a.tensors and n in b.tensors and equal(a.tensors[n], b.tensors[n])
-    left_out = {"made_with", "run", "taken", "place", "about", "seconds", "callbacks", "bookmark"}
+    left_out = {"made_with", "run", "taken", "place", "length", "about", "seconds", "callbacks", "bookmark"}
     def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not equal(x.get(k), y.get(k))]

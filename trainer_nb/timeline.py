@@ -12,7 +12,7 @@ from .errors import Refused, let_go_last, nearest
 from .history import History
 from .prepare import prepare
 from .run import note_act
-from .snapshot import Snapshot, check, put_back, restore
+from .snapshot import Snapshot, check, check_length, put_back, restore
 from .tables import html_table, text_table
 
 # %% auto #0
@@ -37,12 +37,14 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     run = moves.run_state
     check(run, snapshot)
     check_place(moves, snapshot)
+    check_length(run, snapshot)
+    best = run.state.best_model_checkpoint
     if snapshot.values["run"] != run.history.run_id:   # of an earlier run: its rows are not this history's
         run.history.close_log()
         run.history = History(parent=snapshot.values["run"])
     restore(run, snapshot)
     if run.ring is not None: run.ring.clear()   # what it holds may be of another past
-    if run.saver is not None: run.saver.went_back(run)
+    if run.saver is not None: run.saver.went_back(run, best)
     note_act(run, "restore")
 
 # %% ../nbs/31_timeline.ipynb #1b21989a

@@ -16,8 +16,8 @@ from .telling import tell_all
 
 # %% auto #0
 __all__ = ['elsewhere', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on', 'bring_rows', 'in_hand',
-           'note_hands', 'tell_outside', 'failed', 'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary',
-           'in_turn', 'not_within']
+           'norms_of', 'others', 'note_hands', 'tell_outside', 'failed', 'given_up', 'where', 'pause_at',
+           'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
 
 # %% ../nbs/28_work.ipynb #ce66a20c
 def elsewhere(run) -> bool: return run.owner is not None and run.owner[1] != threading.get_ident()   # does another thread train?
@@ -96,12 +96,24 @@ def in_hand(run) -> dict:
     "What could be changed by hand, in a form that can be compared; empty before there is an optimizer."
     if run.optimizer is None: return {}
     groups = [{k: v for k, v in g.items() if isinstance(v, int | float | str | tuple)} | {"params": len(g["params"])} for g in run.optimizer.param_groups]
-    return {"weights": [p._version for p in run.params], "requires_grad": [p.requires_grad for p in run.params], "param_groups": groups}
+    return {"weights": [p._version for p in run.params], "norms": norms_of(run.params), "requires_grad": [p.requires_grad for p in run.params], "param_groups": groups,
+            "settings": dict(vars(run.args))}
+
+def norms_of(params) -> tuple | None:
+    "The norms of parameters to the last bit, and with how many threads they were summed up; None on a GPU, where one would have to wait for them."
+    if not params or any(p.device.type != "cpu" or p.layout is not torch.strided or not p.is_floating_point() for p in params): return None
+    with torch.no_grad(): return torch.get_num_threads(), [n.double().numpy().tobytes() for n in torch._foreach_norm(params)]
+
+def others(then, now) -> bool:  # as norms_of gives them
+    "Whether norms say that weights are not what they were."
+    return None not in (then, now) and then[0] == now[0] and then[1] != now[1]
 
 def note_hands(run):
     "Write into the history what was changed since the last verb."
-    now = in_hand(run)
-    changed = [name for name, value in (run.hands or {}).items() if now and value is not None and now[name] != value]
+    now, then = in_hand(run), run.hands or {}
+    changed = [name for name, value in then.items() if now and name not in ("norms", "settings") and value is not None and now[name] != value]
+    if now and then: changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and then["settings"].get(k) != v]
+    if now and then and "weights" not in changed and others(then["norms"], now["norms"]): changed = ["weights", *changed]
     if changed: run.history.note("by hand", run.state.global_step, changed=changed)
     run.hands = now
 
