@@ -56,6 +56,10 @@ def with_past(history) -> History:
     counts = np.flatnonzero(history.column("abandoned") == 0)
     lists = to_lists(part(rows, 0, len(rows)))
     extend(new.rows, {name: [values[i] for i in counts] for name, values in lists.items()})
+    place = {row: i for i, row in enumerate(counts.tolist())}
+    new.readings.tables = [dict(says) for says in history.readings.tables]
+    for _, row, table, values in history.readings.kept:
+        if row in place: new.readings.add(place[row], table, values)
     for event in history.events:
         if not event["abandoned"]: keep(new, event | {"rows": len(new), "data": dict(event["data"])})
     return new

@@ -9,16 +9,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np
-from .rows import COLUMNS, LATE, PACK, Rows, abandon, column, extend, last_of, mean_loss, part, rates, to_lists
+from .rows import COLUMNS, LATE, PACK, Readings, Rows, abandon, column, extend, last_of, mean_loss, part, rates, to_lists
 from .runlog import Claim, LogFile, begin, checked_id, dump, find_log, log_path, plain, read_lines, unstrict
 from .tables import Table, text, thinned, to_frame
 
 # %% auto #0
 __all__ = ['HISTORIES', 'FIELDS', 'TIMINGS', 'RESERVED', 'NOTHING', 'History', 'watch_forks', 'value', 'Record', 'beside',
            'cells', 'Records', 'pick', 'about', 'send', 'note', 'keep', 'Place', 'gone_at', 'is_past', 'leave_behind',
-           'mark', 'Evaluations', 'evaluations', 'frame', 'rows_line', 'missing', 'open_log', 'begins_with',
-           'take_over', 'head_of', 'held', 'give_up', 'flush', 'copy_log', 'close_log', 'let_go', 'from_head', 'take',
-           'checked_place', 'settle', 'read']
+           'mark', 'Evaluations', 'evaluations', 'frame', 'rows_line', 'reading_line', 'missing', 'open_log',
+           'begins_with', 'take_over', 'head_of', 'held', 'give_up', 'flush', 'copy_log', 'close_log', 'let_go',
+           'from_head', 'take', 'take_reading', 'checked_place', 'settle', 'read']
 
 # %% ../nbs/06_history.ipynb #c4bea7d9
 class History:
@@ -28,7 +28,7 @@ class History:
                  parent: str | None = None,   # id of the run that this one went on from
                  run_id: str | None = None):  # made up if not given, without touching any seeded generator
         self.run_id, self.parent, self.name, self.started = checked_id(run_id or secrets.token_hex(6)), parent, plain(name), time.time()
-        self.rows = Rows()
+        self.rows, self.readings = Rows(), Readings()
         self.columns, self.pending = self.rows.columns, self.rows.pending
         self.events, self.abandons, self.metrics = [], [], {}   # dicts, in order of time; `metrics`: what was evaluated, by row
         self.path, self.log, self.claim, self.sent = None, None, None, {}   # `sent`: how much of each kind the log has
@@ -49,7 +49,7 @@ class History:
         if row % PACK == PACK - 1: send(self)
     def fetch(self):
         "Bring every value that is still on a device to the host, in one transfer."
-        self.rows.fetch(); send(self)
+        self.rows.fetch(); self.readings.fetch(); send(self)
     def column(self, name: str) -> np.ndarray:
         "A copy of one column; `samples_per_second` is worked out."
         self.fetch()
@@ -186,7 +186,7 @@ def send(history):
         for line in missing(history, history.sent): log.put(line)
 
 # %% ../nbs/06_history.ipynb #7cb064dc
-RESERVED = ("run", "rows", "abandon")   # lines of the log that are no events
+RESERVED = ("run", "rows", "abandon", "table", "reading")   # lines of the log that are no events
 
 def note(history, kind: str, step: int, data: dict) -> dict:
     "Make an event and keep it."
@@ -270,6 +270,10 @@ def rows_line(first: int, part: dict) -> dict:  # number of the first row; copie
     "A line with rows; made by the thread that writes."
     return {"kind": "rows", "first": first} | to_lists(part)
 
+def reading_line(number: int, row: int, table: int, values) -> dict:
+    "A line with a reading, five digits of each value; None is one that is not known."
+    return {"kind": "reading", "number": number, "row": row, "table": table, "values": [None if v != v else float(f"{v:.5g}") for v in values.tolist()]}
+
 def missing(history, sent: dict):
     "The lines that a log does not have yet, by how much of each kind was sent; each counts as sent when the next is asked for."
     whole = history.rows.whole()
@@ -281,6 +285,12 @@ def missing(history, sent: dict):
         for line in getattr(history, name)[sent[name]:]:
             yield {k: v for k, v in line.items() if k != "abandoned"}
             sent[name] += 1
+    for says in history.readings.tables[sent["tables"]:]:
+        yield {"kind": "table", "number": sent["tables"], "says": says}
+        sent["tables"] += 1
+    for number, row, table, values in [entry for entry in history.readings.kept if entry[0] >= sent["readings"] and isinstance(entry[3], np.ndarray)]:
+        yield partial(reading_line, number, row, table, values)
+        sent["readings"] = number + 1
 
 # %% ../nbs/06_history.ipynb #6c8775bf
 def open_log(history, output_dir, name: str | None) -> Path | None:
@@ -310,7 +320,7 @@ def take_over(history, path: Path):
     for other in list(HISTORIES):
         if other is not history and other.log is not None and other.path == path: other.close_log(); other.path = None
 
-NOTHING = dict(rows=0, events=0, abandons=0)
+NOTHING = dict(rows=0, events=0, abandons=0, tables=0, readings=0)
 
 def head_of(history) -> dict: return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)   # the first line
 
@@ -319,7 +329,7 @@ def held(history, path: Path) -> dict:
     if begin(path, head_of(history)): return dict(NOTHING)
     old = read(path)
     if not begins_with(history, old): raise ValueError("the file holds another run, or somebody else has gone on with this one there")
-    return dict(rows=len(old), events=len(old.events), abandons=len(old.abandons))
+    return dict(rows=len(old), events=len(old.events), abandons=len(old.abandons), tables=len(old.readings.tables), readings=old.readings.count)
 
 # %% ../nbs/06_history.ipynb #5e379974
 def _at_exit():
@@ -379,10 +389,19 @@ def take(history, line: dict):
     if line["kind"] == "rows":
         if (known := len(history) - line["first"]) < 0: raise ValueError(f"the rows {len(history)} to {line['first']} are missing")
         return extend(history.rows, line, skip=known)
+    if line["kind"] == "table": return history.readings.table(dict(unstrict(line["says"])))
+    if line["kind"] == "reading": return take_reading(history.readings, line)
     counts = ("rows", "events") if line["kind"] == "abandon" else ("step", "rows")
     event = dict(kind=str(line["kind"]), time=float(line["time"])) | {o: operator.index(line[o]) for o in counts}
     if line["kind"] == "abandon": history.abandons.append(event | dict(to=checked_place(line["to"], event, len(history.abandons))))
     else: history.events.append(event | dict(data=unstrict(dict(line["data"])), abandoned=False))
+
+def take_reading(readings, line: dict):
+    "Add a reading; one that came twice counts once."
+    if (number := operator.index(line["number"])) < readings.count: return
+    if not 0 <= line["table"] < len(readings.tables): raise ValueError(f"there is no table {line['table']}")
+    readings.count = number
+    readings.add(operator.index(line["row"]), line["table"], [math.nan if v is None else float(v) for v in line["values"]])
 
 def checked_place(to, line, abandons) -> list:  # line: how many rows and events there were
     "A place that somebody can have gone back to from there."

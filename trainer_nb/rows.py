@@ -11,8 +11,8 @@ import torch
 from .errors import nearest
 
 # %% auto #0
-__all__ = ['CODES', 'COLUMNS', 'LATE', 'PACK', 'Columns', 'lone', 'Pending', 'bring', 'sort_out', 'Rows', 'fill', 'rates',
-           'column', 'mean_loss', 'abandon', 'last_of', 'part', 'to_lists', 'extend']
+__all__ = ['CODES', 'COLUMNS', 'LATE', 'PACK', 'MOST', 'Columns', 'lone', 'Pending', 'bring', 'sort_out', 'Rows', 'fill', 'rates',
+           'column', 'mean_loss', 'abandon', 'last_of', 'part', 'to_lists', 'extend', 'Readings']
 
 # %% ../nbs/04_rows.ipynb #8064edf7
 CODES = dict(step="q", epoch="d", loss="d", learning_rate="d", grad_norm="d", samples="q", seconds="d", unknown="B", abandoned="B")
@@ -220,3 +220,35 @@ def extend(rows: Rows, lists: dict, skip: int = 0):  # skip: so many of these ro
         loss, norm, rate = (math.nan if o is None else float(o) for o in late)
         rows.columns.append(step, float(epoch), loss, rate, norm, samples, float(seconds), unknown)
     rows.fetched = len(rows)
+
+# %% ../nbs/04_rows.ipynb #3a9ed254
+MOST = 2000   # readings in memory
+
+class Readings:
+    "Numbers of some rows, and what they mean."
+    def __init__(self): self.tables, self.kept, self.count = [], [], 0   # kept: [number, row, table, values]; count: of all that there were
+
+    def table(self, says: dict) -> int:  # plain values
+        "The number of a table that says what values are; an equal one is used again."
+        if says not in self.tables: self.tables.append(says)
+        return self.tables.index(says)
+
+    def add(self, row: int, table: int, values):  # a tensor on any device, or numbers
+        "Keep the values of a row."
+        self.kept.append([self.count, row, table, values if isinstance(values, torch.Tensor) else np.asarray(values, np.float32)])
+        self.count += 1
+
+    def fetch(self):
+        "Bring what is still on a device to the host, in one transfer for each device."
+        waiting = [entry for entry in self.kept if isinstance(entry[3], torch.Tensor)]
+        for device in {entry[3].device for entry in waiting}:
+            mine = [entry for entry in waiting if entry[3].device == device]
+            values = torch.cat([entry[3].detach().reshape(-1).float() for entry in mine]).cpu().numpy()
+            for entry, part in zip(mine, np.split(values, np.cumsum([entry[3].numel() for entry in mine])[:-1])): entry[3] = part
+        if len(self.kept) > MOST: self.kept = self.kept[:MOST // 2:2] + self.kept[MOST // 2:]
+
+    def of(self, table: int) -> tuple[list, np.ndarray]:
+        "The rows that have values of a table, and those values: (rows, values of each)."
+        self.fetch()
+        mine = [(row, values) for _, row, t, values in self.kept if t == table]
+        return [row for row, _ in mine], np.stack([v for _, v in mine]) if mine else np.zeros((0, 0), np.float32)

@@ -72,7 +72,7 @@ def log_path(output_dir, run_id: str) -> Path:
     return Path(output_dir).absolute() / "runs" / f"run-{checked_id(run_id)}.jsonl"
 
 # %% ../nbs/05_runlog.ipynb #14785798
-SCHEMA = 2   # of the lines, this one included; a reader refuses what is newer than itself
+SCHEMA = 3   # of the lines, this one included; a reader refuses what is newer than itself
 
 def begin(path: Path,
           head: dict    # what else the first line says; `run` is in it
