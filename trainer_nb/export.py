@@ -222,6 +222,7 @@ def check_weights(model):
     if weights_digest(model) == ENDS_IN: print("The weights are those of the run, byte for byte.")
     else: warnings.warn("The weights are not those that the run had: see what is said at the top of this file.")'''
 
+# %% ../nbs/54_export.ipynb #3e375b37
 _MAIN = '''if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", default=pathlib.Path(__file__).resolve().with_name("%s"), help="where the model is saved")

@@ -89,11 +89,12 @@ def other_machine(snapshot, now: dict) -> list[str]:  # now: as made_with gives 
     return [f"{'; '.join(differ)}: the run goes on, and the last bits of its numbers may differ"] if differ else []
 
 # %% ../nbs/51_resume.ipynb #62d4fab4
-def history_of(folder: Path, snapshot) -> History:
+def history_of(folder: Path, snapshot, output_dir=None) -> History:  # output_dir: where the run is going to write, if anywhere
     "The history that leads to a checkpoint; an empty one, and a warning, if it is lost."
     run_id, place = snapshot.values["run"], Place(*snapshot.values["place"])
     if "beside" not in about(snapshot): return History(run_id=run_id)   # the Trainer's: it keeps none
-    path = log_path(folder.parent, run_id) if about(snapshot).get("beside") else folder / "history.jsonl"
+    goes_on = None if output_dir is None else log_path(output_dir, run_id)   # it may have gone further than the copy in the folder
+    path = log_path(folder.parent, run_id) if about(snapshot).get("beside") else goes_on if goes_on and goes_on.is_file() else folder / "history.jsonl"
     try:
         history = read(path)
         if history.run_id != run_id or any(n < then for n, then in zip(history.place(), place)): raise ValueError("it ends before the checkpoint")
@@ -168,7 +169,7 @@ def go_there(moves, folder, snapshot, edits):
     before, history, torn, best = capture(run), run.history, run.torn, run.state.best_model_checkpoint
     same = history.run_id == snapshot.values["run"] and all(n >= then for n, then in zip(history.place(), snapshot.values["place"]))
     try:
-        if not same: run.history = history_of(folder, snapshot)
+        if not same: run.history = history_of(folder, snapshot, run.args.output_dir)
         if not same and not len(run.history): snapshot.values["place"] = run.history.place()
         restore(run, snapshot)
         run.state.log_history = run.state.log_history or log_history(run.history, folder, about(snapshot).get("logs", 0))

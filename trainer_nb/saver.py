@@ -36,6 +36,7 @@ def at_work(run_id=None) -> list:  # None: of any run
     "The savers that are writing a run, in this process."
     return [s for s in list(_AT_WORK) if run_id in (None, s.run_id)]
 
+# %% ../nbs/50_saver.ipynb #7b235b41
 class Saver:
     "Writes the checkpoints of a run, one at a time, while the run goes on."
     def __init__(self):
@@ -113,6 +114,7 @@ def as_best(run, place):
         if run.state.best_model_checkpoint == str(place): run.state.best_metric, run.state.best_global_step, run.state.best_model_checkpoint = before
     return undo
 
+# %% ../nbs/50_saver.ipynb #b8540674
 def refuse_taken(place: Path, run_id):
     "Refuse a folder, named by hand, that holds something else than a checkpoint of this run; an empty one may be used."
     if place.is_dir() and not any(place.iterdir()): return
