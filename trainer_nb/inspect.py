@@ -15,7 +15,7 @@ from torch import nn
 __all__ = ['CHANNELS', 'FAR', 'MUCH', 'FIT', 'layers_of', 'output_numbers', 'outputs_measured', 'copied_optimizer', 'updates',
            'Layer', 'mean_of', 'as_one', 'brought', 'parameter_numbers', 'layer_from', 'layers_measured', 'unusual',
            'by_prefix', 'grouped', 'folded', 'shown_row', 'foldable', 'points', 'spread_of', 'Inspection', 'as_window',
-           'look_at_next', 'clipped', 'look_at_open', 'inspect']
+           'look_at_next', 'clipped', 'look_at_open', 'once_more', 'inspect']
 
 # %% ../nbs/63_inspect.ipynb #5ff3aacd
 from .batches import batch_size
@@ -29,7 +29,7 @@ from .noise import Noise, measure_noise
 from .run import modules_of
 from .scratch import without_trace
 from .seeding import FORWARD, generators_kept, mix, seed_all
-from .shadows import Shadows
+from .shadows import LookingShadows
 from .step import Step
 from .tables import escaped, html_table, text, to_frame
 
@@ -277,7 +277,9 @@ def look_at_next(moves, batch=None) -> Inspection:
         while step.more(): step.substep()
         step.gradients()
         layers, words = layers_measured(run, outputs), clipped(run, step.norm)
-        return Inspection(layers, run.state.global_step + 1, words, measure_noise(moves))
+        try: noise = measure_noise(moves)
+        except Exception as error: noise, words = None, [*words, f"The gradient noise could not be measured: parts of the batch do not go through the model ({type(error).__name__}: {error})."]
+        return Inspection(layers, moves.run_state.state.global_step + 1, words, noise)
 
 def clipped(run, norm) -> list[str]:
     "Says if the gradients were clipped."
@@ -289,16 +291,22 @@ def look_at_open(moves, debug) -> Inspection:
     "Measure the step that is open."
     run = moves.run_state
     k = max(debug._step.done - 1, 0)
-    shadows, layers = Shadows(modules_of(run)), layers_of(run.model)
-    with run.interrupts, generators_kept(), torch.no_grad(), run.device.in_force():
-        shadows.keep()
-        try:
-            seed_all(mix(run.args.seed, FORWARD, run.state.global_step, k))
-            given, _ = moves.model_arguments(moves._prepare_inputs(debug._step.run.window[k].batch))
-            with outputs_measured(layers) as outputs: call_model(run.wrapped, given)
-        finally: shadows.put_back()
-        words = [] if any(p.grad is not None for p in run.params) else ["There are no gradients yet: backward() of this step has not been called."]
+    words = [] if any(p.grad is not None for p in run.params) else ["There are no gradients yet: backward() of this step has not been called."]
+    if debug._loss is not None: words.append("Outputs are not measured between forward() and backward(), which needs what the forward pass has left.")
+    with run.interrupts, generators_kept(), run.device.in_force():
+        outputs = {} if debug._loss is not None else once_more(moves, k)
         return Inspection(layers_measured(run, outputs), run.state.global_step + 1, words)
+
+def once_more(moves, k: int) -> dict:  # k: which micro-batch
+    "What the layers put out for a micro-batch of the step that is open."
+    run, shadows = moves.run_state, LookingShadows(modules_of(moves.run_state))   # all that a forward pass in training may change
+    shadows.keep()
+    try:
+        seed_all(mix(run.args.seed, FORWARD, run.state.global_step, k))
+        given, _ = moves.model_arguments(moves._prepare_inputs(run.window[k].batch))
+        with torch.no_grad(), outputs_measured(layers_of(run.model)) as outputs: call_model(run.wrapped, given)
+    finally: shadows.put_back()
+    return outputs
 
 def inspect(moves, batch=None) -> Inspection:  # batch: as the model is fed it; None: those of the next step
     "Measure each layer at the next step, or at the debug step that is open."

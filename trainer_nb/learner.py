@@ -19,8 +19,8 @@ from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Storing', 'Keeping',
-           'Learner']
+__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Probing', 'Storing',
+           'Keeping', 'Learner']
 
 # %% ../nbs/90_learner.ipynb #f8dc33d2
 class Training:
@@ -220,6 +220,46 @@ class Looking:
         not_within(self, "confusion()")
         return confusion(self, dataset)
 
+    def most_confused(self, min_count: int = 1, dataset=None) -> list:
+        "The commonest mistakes on the evaluation set, or on another one: (actual, predicted, count), if there were so many."
+        return self.confusion(dataset).most_confused(min_count)
+
+# %% ../nbs/90_learner.ipynb #0805551b
+class Probing:
+    "The verbs that look inside the model, and at how the run went."
+    def inspect(self, batch=None):   # a batch as the model is fed it; None: those of the step that comes next, or of the debug step that is open
+        "Every layer at one step: gradients, weights, outputs, what the update would change, and what stands out. Leaves no trace."
+        from trainer_nb.inspect import inspect
+        let_go_last()
+        return inspect(self, batch)
+
+    def watch(self,
+              every: int = 10,   # steps between two that are measured
+              what=("output", "gradient", "update", "histogram"),   # these, "weight", and functions of (module, inputs, output) or (parameter, gradient)
+              layers=None        # names, beginnings of names, or patterns with *; None: all
+             ):
+        "Measure layers while training, from the next step on; learn.watched shows it. ValueError for what cannot be watched."
+        from trainer_nb.watch import watch
+        not_within(self, "watch()")
+        return watch(self, every, what, layers)
+
+    def unwatch(self):
+        "Watch no longer; what was seen stays in learn.watched."
+        from trainer_nb.watch import unwatch
+        unwatch(self)
+
+    @property
+    def watched(self):
+        "What was measured of the layers so far: shows itself, .frame() gives a table, .histograms() how outputs are spread."
+        from trainer_nb.watch import Watched
+        return Watched(self.history)
+
+    def plot(self, *what, also=(), x: str = "step", smooth: float = 0.9, log=()):   # what: names of columns, metrics, or what was watched
+        """The history as a chart; without names what tells most. `also`: other learners, histories, or logs' paths, drawn beside; x: "step", "epoch" or "time";
+        smooth: weight of the running mean; log: names whose axis is logarithmic. ValueError for a name that there is not."""
+        from trainer_nb.curves import plot
+        return plot([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
+
 # %% ../nbs/90_learner.ipynb #96d447a1
 class Storing:
     "The verbs that write to the disk and read from it."
@@ -303,7 +343,7 @@ class Keeping:
         return self.run_state.device.accelerator
 
 # %% ../nbs/90_learner.ipynb #0b828c57
-class Learner(Training, Changing, Looking, Storing, Keeping, Moves):
+class Learner(Training, Changing, Looking, Probing, Storing, Keeping, Moves):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module

@@ -11,17 +11,21 @@ import torch
 from torch import nn
 
 # %% auto #0
-__all__ = ['SMALL', 'BINS', 'SAMPLE', 'STILL', 'RANGES', 'sums', 'Sums', 'together', 'histogram', 'units_last', 'dead_share',
-           'saturated_share', 'first_tensor']
+__all__ = ['SMALL', 'BINS', 'SAMPLE', 'STILL', 'RANGES', 'entries', 'sums', 'Sums', 'together', 'histogram', 'units_last',
+           'dead_share', 'saturated_share', 'first_tensor']
 
 # %% ../nbs/62_measures.ipynb #5dc0369a
 SMALL = 1 << 16   # entries; up to here the spread is measured around the mean
 
-def sums(t: torch.Tensor) -> torch.Tensor:  # any shape and type
-    "Six numbers on the tensor's device: entries, mean, mean square around it, norm, smallest, largest."
+def entries(t: torch.Tensor) -> torch.Tensor:
+    "What a tensor holds, without its graph: of a sparse one what is not left out, of a complex one both parts."
     t = t.detach()
     if t.layout is not torch.strided: t = t.coalesce().values() if t.layout is torch.sparse_coo else t.to_dense()
-    if t.is_complex(): t = torch.view_as_real(t)
+    return torch.view_as_real(t) if t.is_complex() else t
+
+def sums(t: torch.Tensor) -> torch.Tensor:  # any shape and type
+    "Six numbers on the tensor's device: entries, mean, mean square around it, norm, smallest, largest."
+    t = entries(t)
     if t.dtype not in (torch.float32, torch.float64): t = t.float()
     n = t.numel()
     if not n: return torch.zeros(6, device=t.device)
@@ -59,7 +63,7 @@ BINS, SAMPLE = 40, 8192   # of a histogram; entries that are looked at
 
 def histogram(t: torch.Tensor) -> torch.Tensor:
     "The share of entries in each of 40 bins, and last how far the bins reach to either side; on the tensor's device."
-    flat = t.detach().reshape(-1)
+    flat = entries(t).reshape(-1)
     if not flat.numel(): return torch.zeros(BINS + 1, device=t.device)
     flat = flat[::math.ceil(flat.numel() / SAMPLE)].float()
     reach = torch.minimum(4 * flat.square().mean().sqrt(), flat.abs().max())

@@ -38,14 +38,14 @@ def parts_of(window: list, most: int = 4) -> list[Fetched]:  # micro-batches, as
     "Equal parts of a step's data; fewer than two if it has too little."
     if len(window) > 1: return [f for f in window if f.samples == window[0].samples]
     fetched = window[0]
-    n, k = fetched.samples, min(most, fetched.samples)
+    n, k = fetched.samples, max(min(most, fetched.samples // 2), 1)   # a part of one sample would be too little for a BatchNorm
     size = n // k
     def cut(i): return map_tensors(fetched.batch, lambda t: t[i * size:(i + 1) * size] if t.ndim and len(t) == n else t)
     return [Fetched(cut(i), size, fetched.after) for i in range(k)]
 
 # %% ../nbs/61_noise.ipynb #603c8f90
 def measure_noise(moves) -> Noise | None:  # inside scratch.without_trace
-    "The noise scale of the step that would come next; None if it has less than two samples, or batches that cannot be cut."
+    "The noise scale of the step that would come next; None if it has less than four samples, or batches that cannot be cut."
     run = moves.run_state
     step, total, squares, before = Step(moves), None, [], run.state.global_step
     if not step.begin(): return None
