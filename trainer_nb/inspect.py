@@ -20,6 +20,7 @@ __all__ = ['CHANNELS', 'FAR', 'MUCH', 'FIT', 'layers_of', 'output_numbers', 'out
 # %% ../nbs/63_inspect.ipynb #5ff3aacd
 from .batches import batch_size
 from .charts import Shown
+from .debug import in_reach
 from .errors import Refused
 from .feed import Fetched
 from .measures import BINS, Sums, dead_share, first_tensor, histogram, saturated_share, sums, together
@@ -294,7 +295,10 @@ def look_at_open(moves, debug) -> Inspection:
     words = [] if any(p.grad is not None for p in run.params) else ["There are no gradients yet: backward() of this step has not been called."]
     if debug._loss is not None: words.append("Outputs are not measured between forward() and backward(), which needs what the forward pass has left.")
     with run.interrupts, generators_kept(), run.device.in_force():
+        before = in_reach(run)
         outputs = {} if debug._loss is not None else once_more(moves, k)
+        if (then := getattr(debug, "_touched", None)) is not None:   # putting back is no change by hand
+            debug._touched = {name: now if then[name] == before[name] else then[name] for name, now in in_reach(run).items()}
         return Inspection(layers_measured(run, outputs), run.state.global_step + 1, words)
 
 def once_more(moves, k: int) -> dict:  # k: which micro-batch
