@@ -120,6 +120,7 @@ def row_names(names, left, top, bottom) -> str:
     return "".join(word(left - 6, top + (i + 0.5) * size + 3.5, name if len(name) <= LONG else "…" + name[1 - LONG:], "end", 10)
                    for i, name in enumerate(names) if i % every == 0)
 
+# %% ../nbs/57_svg.ipynb #a8f51dca
 def draw_heat(heat: Heat, left, top, right, bottom) -> str:
     "Rows by columns, with a scale of the colours at the right."
     heat = fewer_columns(heat)

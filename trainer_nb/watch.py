@@ -110,6 +110,7 @@ class Sampled:
         for k, (i, _) in enumerate(rows): of[i, k] = 1
         self.found[what] = layer_sums([r for _, r in rows], of.to(rows[0][1].device, non_blocking=True))
 
+# %% ../nbs/64_watch.ipynb #39babebd
 def as_number(value, device) -> torch.Tensor:
     "What a function of the user's gave, as a tensor on the device."
     return value.detach().float().reshape(()).to(device) if isinstance(value, torch.Tensor) else torch.full((), float(value), device=device)
