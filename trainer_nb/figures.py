@@ -93,7 +93,7 @@ def traces_of(panel: Panel, n: str) -> list[dict]:
     "The traces of a panel, on its axes. A name that several panels share is in the legend once."
     many = len(panel.named()) > 1
     found = [TRACES[type(o)](o) | {"xaxis": f"x{n}", "yaxis": f"y{n}"} for o in panel.things if type(o) in TRACES]
-    return [t if t["type"] == "heatmap" else t | {"showlegend": many, "legendgroup": t["name"]} for t in found]
+    return [t if t["type"] == "heatmap" else t | {"showlegend": many and bool(t["name"]), "legendgroup": t["name"]} for t in found]
 
 def spec(panels: list, columns: int = 2) -> dict:
     "Panels side by side, as plotly reads them: a dict with data and layout."
@@ -109,5 +109,5 @@ def spec(panels: list, columns: int = 2) -> dict:
         words, shapes = [*words, *words_of(panel, n, across, up)[0]], [*shapes, *words_of(panel, n, across, up)[1]]
     layout = {"height": height_of(panels, HEIGHT) * max(rows, 1) + 60, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "font": {"color": INK, "size": 11},
               "margin": {"l": 50, "r": 30, "t": 60, "b": 45}, "hovermode": "closest", "annotations": words, "shapes": shapes,
-              "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom", "yref": "container"}}
+              "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"}}
     return {"data": data, "layout": layout | axes}

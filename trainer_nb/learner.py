@@ -19,8 +19,8 @@ from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Probing', 'Storing',
-           'Keeping', 'Learner']
+__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Probing', 'Finding',
+           'Storing', 'Keeping', 'Learner']
 
 # %% ../nbs/90_learner.ipynb #f8dc33d2
 class Training:
@@ -260,6 +260,21 @@ class Probing:
         from trainer_nb.curves import plot
         return plot([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
 
+# %% ../nbs/90_learner.ipynb #38e9c152
+class Finding:
+    "The verbs that try settings out."
+    def lr_find(self,
+                start: float = 1e-7,                # the first rate, of the first group of parameters; the others keep their ratios
+                end: float = 10,                    # and the last one
+                num_steps: int = 100,
+                mode: str = "exp",                  # or "linear"
+                stop_factor: float | None = 4.0,    # stop when the mean loss is so many times the lowest; None: only when it is not finite
+                suggest=("valley", "slide", "minimum", "steep")   # names, or functions of (rates, losses)
+               ):
+        "Try growing learning rates, and leave no trace: the losses, and the rates that rules suggest. Refused in the middle of a step."
+        from trainer_nb.lr_find import lr_find
+        return lr_find(self, start, end, num_steps, mode, stop_factor, suggest)
+
 # %% ../nbs/90_learner.ipynb #96d447a1
 class Storing:
     "The verbs that write to the disk and read from it."
@@ -343,7 +358,7 @@ class Keeping:
         return self.run_state.device.accelerator
 
 # %% ../nbs/90_learner.ipynb #0b828c57
-class Learner(Training, Changing, Looking, Probing, Storing, Keeping, Moves):
+class Learner(Training, Changing, Looking, Probing, Finding, Storing, Keeping, Moves):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module
