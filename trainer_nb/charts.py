@@ -16,6 +16,7 @@ __all__ = ['PLOTLY', 'SVG', 'Shown', 'Chart']
 # %% ../nbs/59_charts.ipynb #c1027a17
 PLOTLY, SVG = "application/vnd.plotly.v1+json", "image/svg+xml"
 
+# %% ../nbs/59_charts.ipynb #eb7d99d4
 class Shown:
     "What shows itself as panels."
     columns = 2   # panels side by side

@@ -6,7 +6,6 @@
 from __future__ import annotations
 import math
 from typing import NamedTuple
-import numpy as np
 import torch
 from torch import nn
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 import torch
-from .batches import batch_size, map_tensors
+from .batches import map_tensors
 from .feed import Fetched
 from .step import Step
 

@@ -205,6 +205,7 @@ def unwatch(moves):
 # %% ../nbs/64_watch.ipynb #c3955c3b
 SHOWN = ("gradient norm", "update/weight", "output spread", "dead")   # of the columns, where they are there
 
+# %% ../nbs/64_watch.ipynb #769b51f5
 class Watched(Shown):
     "What was measured of layers, step by step. Steps that were left behind do not count."
     def __init__(self, history):
