@@ -4,7 +4,6 @@
 
 # %% ../nbs/65_curves.ipynb #0d9f77f6
 from __future__ import annotations
-import math
 from pathlib import Path
 import numpy as np
 from .charts import Chart
