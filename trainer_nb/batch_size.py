@@ -17,7 +17,7 @@ from .prepare import prepare_model
 from .samples import eval_loader
 from .scratch import given_up, without_trace
 from .seeding import generators_kept
-from .tables import duration, text, to_frame
+from .tables import duration, text, text_table, to_frame
 from .trial import DeviceGauge, Elsewhere, Sending, Trial, heaviest_first, weight
 from .work import refuse_beside
 
@@ -25,7 +25,7 @@ from .work import refuse_beside
 __all__ = ['SURE', 'MARGIN', 'Row', 'Proposal', 'propose', 'BatchSizes', 'sentences', 'gain', 'evaluation_said', 'training_said',
            'drawn', 'Search', 'sizes', 'read_number', 'left_in_container', 'free_memory', 'untrained', 'loader_of',
            'Wanted', 'checked', 'batch_size_find', 'readied', 'closing', 'in_another_process', 'on_device',
-           'in_this_process', 'present_of', 'found_by', 'refuse_broken']
+           'in_this_process', 'present_of', 'found_by', 'divisor', 'refuse_broken']
 
 # %% ../nbs/69_batch_size.ipynb #1089325c
 class Row(NamedTuple):
@@ -101,6 +101,7 @@ class BatchSizes(Shown):
         "A pandas DataFrame with a row for each size."
         return to_frame([o._asdict() for o in self.rows])
 
+    def __repr__(self): return "\n".join([*self.said(), text_table([o._asdict() for o in self.rows])])
     def said(self) -> list: return [*sentences(self), *self.notes]
     def panels(self) -> list: return drawn(self) if self.fitting else []
 
@@ -143,11 +144,10 @@ def drawn(found) -> list:
     speed = Panel("Samples a second", [Line(sizes, speeds, color=0), Line(sizes, speeds, color=0, style="points"),
                                        Mark(new, f"proposed: {new}", found.speed_of(new), 1)], x="batch size", xlog=True)
     if not known: return [speed]
-    good = [o for o in known if o.fits]
-    memory = Panel("Memory in MB", [Line([o.size for o in good], [o.memory for o in good], "needed", 0), Line([o.size for o in good], [o.memory for o in good], "", 0, "points")],
-                   x="batch size", xlog=True, ylog=True)
-    over = [o for o in known if not o.fits]
-    if over: memory.things.append(Line([o.size for o in over], [o.memory for o in over], "does not fit", 7, "points"))
+    def line(rows, *look): return Line([o.size for o in rows], [o.memory for o in rows], *look)
+    good, over = [o for o in known if o.fits], [o for o in known if not o.fits]
+    memory = Panel("Memory in MB", [line(good, "needed", 0), line(good, "", 0, "points")], x="batch size", xlog=True, ylog=True)
+    if over: memory.things.append(line(over, "does not fit", 7, "points"))
     if found.limit: memory.things.append(Line([known[0].size, known[-1].size], [found.limit] * 2, "limit", 7, "dashed"))
     memory.things.append(Mark(found.largest, f"largest: {found.largest}", None, None))
     return [speed, memory]
@@ -155,6 +155,7 @@ def drawn(found) -> list:
 # %% ../nbs/69_batch_size.ipynb #d6489ad9
 SURE = 1.25   # so many times the limit is clearly too much
 
+# %% ../nbs/69_batch_size.ipynb #1da48f30
 class Search:
     "The sizes that were tried, and those that were not."
     def __init__(self, ask, accumulation, top=None, limit=None, seconds=300.0):  # accumulation: of a size; top: no larger size; limit: bytes
@@ -166,12 +167,14 @@ class Search:
         if size in self.rows: return self.rows[size].fits
         left, costs = self.seconds - (time.perf_counter() - self.begun), self.foretold(self.costs, size, 1)
         if self.over or left <= 0 or (costs or 0) > left:
-            if not self.over: self.notes.append(f"{size} and what would have come after it was not tried: {duration(self.seconds)} would have passed; seconds= gives it more time.")
+            if not self.over: self.notes.append(f"{size} and what would have come after it was not tried: {duration(self.seconds)} would have passed; "
+                                                "seconds= gives it more time.")
             self.over = True
             return False
         memory = self.foretold({o.size: o.memory * 1e6 for o in self.rows.values() if o.fits}, size, 2)
         if self.limit and memory and memory > SURE * self.limit:
-            self.rows[size] = Row(size, False, None, memory / 1e6, f"going by the smaller sizes it would take about {memory / 1e6:.0f} MB, so it was not tried")
+            why = f"going by the smaller sizes it would take about {memory / 1e6:.0f} MB, so it was not tried"
+            self.rows[size] = Row(size, False, None, memory / 1e6, why)
         else: self.rows[size] = self._tried(size, left)
         return self.rows[size].fits
 
@@ -229,12 +232,14 @@ def left_in_container() -> list:
     found = []
     for kind, path in places:
         if kind not in ("", "memory"): continue
-        root, most, used = ("/sys/fs/cgroup", "memory.max", "memory.current") if not kind else ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+        root, most, used = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes") if kind else
+                            ("/sys/fs/cgroup", "memory.max", "memory.current"))
         for folder in {root, root + path.rstrip("/"), os.path.dirname(root + path)}:
             limit, now = read_number(f"{folder}/{most}"), read_number(f"{folder}/{used}")
             if limit is not None and now is not None: found.append(max(limit - now, 0))
     return found
 
+# %% ../nbs/69_batch_size.ipynb #6ec94c97
 def free_memory() -> int:
     "Bytes that can be had on the host. ValueError where that cannot be seen."
     try:
@@ -268,6 +273,7 @@ def loader_of(moves, evaluate: bool) -> DataLoader:
                         "give the Learner the data set itself.")
     return loader
 
+# %% ../nbs/69_batch_size.ipynb #5b62a430
 class Wanted(NamedTuple):
     "What is to be found, and how."
     mode: str
@@ -282,7 +288,8 @@ def checked(mode, start, most, memory, steps, evaluate, seconds) -> Wanted:
     "The same. ValueError for what makes no sense."
     if mode not in ("power", "binary"): raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
     for name, value in {"start": start, "most": most, "steps": steps}.items():
-        if value is not None and (isinstance(value, bool) or value != int(value) or value < 1): raise ValueError(f"{name} is a whole number from 1 on, not {value!r}.")
+        if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
+            raise ValueError(f"{name} is a whole number from 1 on, not {value!r}.")
     for name, value in {"memory": memory, "seconds": seconds}.items():
         if value is not None and not value > 0: raise ValueError(f"{name} is above 0, not {value!r}; memory is in GB.")
     return Wanted(mode, int(start or 1), most and int(most), memory, int(steps), bool(evaluate), seconds)
@@ -305,6 +312,7 @@ def readied(moves, wanted) -> tuple:
     if not samples: raise ValueError("There is nothing to measure with: the data has no samples.")
     return loader, samples
 
+# %% ../nbs/69_batch_size.ipynb #363933c7
 @contextmanager
 def closing(ask):
     "Afterwards its process is gone."
@@ -347,13 +355,15 @@ def found_by(moves, wanted, loader, samples, limit, trying) -> BatchSizes:
         sizes(search, wanted.start, wanted.mode == "binary")
         largest = search.largest()
         if largest is None: refuse_broken(search)
-        also = [present.micro_batch] if evaluate else [present.micro_batch, next((n for n in range(min(largest or 0, present.global_batch), 0, -1) if present.global_batch % n == 0), 1)]
-        for size in also:
-            if largest is not None and size <= largest: search.fits(size)
-    if largest is not None and largest == top: search.notes.append(f"Larger ones than {top} were not tried: " + (f"most={top}." if top == wanted.most else f"the data has {length} samples."))
+        for size in () if largest is None else (present.micro_batch, *(() if evaluate else [divisor(present.global_batch, largest)])):
+            if size <= largest: search.fits(size)
+    if largest is not None and largest == top:
+        search.notes.append(f"Larger ones than {top} were not tried: {f'most={top}' if top == wanted.most else f'the data has {length} samples'}.")
     if len({weight(o) for o in samples}) > 1: search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
-    mb = (limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)) / 1e6
-    return BatchSizes(moves, list(search.rows.values()), present, mb or None, evaluate, search.notes)
+    total = limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)
+    return BatchSizes(moves, list(search.rows.values()), present, total / 1e6 or None, evaluate, search.notes)
+
+def divisor(total: int, most: int) -> int: return next(n for n in range(min(most, total), 0, -1) if total % n == 0)   # the largest up to `most`
 
 def refuse_broken(search):
     "If no size was tried for lack of memory: what is wrong is something else."

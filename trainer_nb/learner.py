@@ -19,8 +19,8 @@ from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Storing', 'Keeping',
-           'Learner']
+__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Finding', 'Storing',
+           'Keeping', 'Learner']
 
 # %% ../nbs/90_learner.ipynb #f8dc33d2
 class Training:
@@ -220,6 +220,9 @@ class Looking:
         not_within(self, "confusion()")
         return confusion(self, dataset)
 
+# %% ../nbs/90_learner.ipynb #cbcf2813
+class Finding:
+    "The verbs that find a setting."
     def batch_size_find(self,
                         mode: str = "power",            # sizes are doubled; "binary": then the exact largest that fits
                         start: int | None = None,       # the first size; None: 1
@@ -316,7 +319,7 @@ class Keeping:
         return self.run_state.device.accelerator
 
 # %% ../nbs/90_learner.ipynb #0b828c57
-class Learner(Training, Changing, Looking, Storing, Keeping, Moves):
+class Learner(Training, Changing, Looking, Finding, Storing, Keeping, Moves):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module

@@ -98,6 +98,7 @@ def tidy():
     try: ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError, TypeError): pass   # not glibc
 
+# %% ../nbs/68_trial.ipynb #63ca7a52
 class HostGauge:
     "The highest memory of this process, above what it has now."
     def __init__(self):
@@ -121,6 +122,7 @@ class HostGauge:
 
     def peak(self) -> int: return max((of_status("VmHWM") if self.again else self._highest()) - self.base, 0)   # bytes
 
+# %% ../nbs/68_trial.ipynb #503dd4f7
 class DeviceGauge:
     "The highest memory of a GPU that tensors have taken."
     again = True
@@ -196,7 +198,8 @@ class Sending:
     def culprit(self) -> str:
         "Which part cannot be written."
         attributes = {f"the learner's {k!r}": v for k, v in self.parts["attributes"].items()}
-        for name, part in ({f"the {k}": v for k, v in self.parts.items() if k != "attributes"} | attributes).items():
+        parts = {f"the {k}": v for k, v in self.parts.items() if k != "attributes"}
+        for name, part in (parts | attributes).items():
             try: self._write(io.BytesIO(), part)
             except Exception: return name
         return ""
@@ -274,6 +277,7 @@ def serve():
 # %% ../nbs/68_trial.ipynb #08ceaec1
 RUN = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from trainer_nb.trial import serve; serve()"
 
+# %% ../nbs/68_trial.ipynb #6cce3e10
 class Elsewhere:
     "Sizes tried in a process of their own; to be closed."
     def __init__(self, sending: Sending, interrupts):  # interrupts: of the run, entered
@@ -284,31 +288,29 @@ class Elsewhere:
         end = time.monotonic() + timeout
         if self.process is None: self._start()
         try:
-            with self.interrupts.opened():
-                if self._waiting:
-                    self.sending.to(self.process.stdin)
-                    if "failed" in (said := self._answer(end)): raise RuntimeError(
-                        f"batch_size_find() measures in a process of its own, and the learner could not be made there ({said['failed']}).")
-                    self._waiting = False
-                self.process.stdin.write(json.dumps([size, accumulation]).encode() + b"\n")
-                self.process.stdin.flush()
-                said = self._answer(end)
-            if not said.pop("again"): self.close()
-            return said
+            with self.interrupts.opened(): said = self._asked([size, accumulation], end)
         except (BrokenPipeError, EOFError): return {"seconds": None, "bytes": None, "why": self._death(), "memory": True}
-        except queue.Empty:
-            self.close()
-            return {"seconds": None, "bytes": None, "why": f"it was not done after {timeout:.0f} s", "memory": False}
-        except BaseException:
-            self.close()
-            raise
+        except queue.Empty: said = {"seconds": None, "bytes": None, "why": f"it was not done after {timeout:.0f} s", "memory": False, "again": False}
+        except BaseException: self.close(); raise
+        if not said.pop("again"): self.close()
+        return said
 
     def _start(self):
-        self.errors, self.answers, self._waiting = tempfile.TemporaryFile(), queue.Queue(), True
+        self.errors, self.answers, self.unborn = tempfile.TemporaryFile(), queue.Queue(), True
         self.process = subprocess.Popen([sys.executable, "-c", RUN, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.errors, start_new_session=True)
         self.reader = threading.Thread(target=read_lines, args=(self.process.stdout, self.answers), daemon=True)
         self.reader.start()
+
+    def _asked(self, question, end) -> dict:
+        if self.unborn:
+            self.sending.to(self.process.stdin)
+            if "failed" in (said := self._answer(end)): raise RuntimeError(
+                f"batch_size_find() measures in a process of its own, and the learner could not be made there ({said['failed']}).")
+            self.unborn = False
+        self.process.stdin.write(json.dumps(question).encode() + b"\n")
+        self.process.stdin.flush()
+        return self._answer(end)
 
     def _answer(self, end) -> dict:
         line = self.answers.get(timeout=max(end - time.monotonic(), 0.01))
@@ -316,14 +318,13 @@ class Elsewhere:
         return json.loads(line)
 
     def _death(self) -> str:
-        "How the process ended, in words."
+        "How the process ended, in words. RuntimeError if that was before any size was tried."
         code = self.process.wait()
         self.errors.seek(0)
         last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        unborn = self._waiting
         self.close()
         how = f"its process was ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
-        if unborn: raise RuntimeError(f"batch_size_find() could not begin: {how}{', saying: ' + last[0] if last else ''}.")
+        if self.unborn: raise RuntimeError(f"batch_size_find() could not begin: {how}{', saying: ' + last[0] if last else ''}.")
         return how
 
     def close(self):
@@ -337,6 +338,7 @@ class Elsewhere:
             try: file.close()
             except BrokenPipeError: pass   # something was still to be written
 
+# %% ../nbs/68_trial.ipynb #90f2259e
 def read_lines(file, into: queue.Queue):
     "Lines as they come; an empty one at the end."
     for line in file: into.put(line)
