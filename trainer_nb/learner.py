@@ -275,6 +275,19 @@ class Finding:
         from trainer_nb.lr_find import lr_find
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest)
 
+    def batch_size_find(self,
+                        mode: str = "power",            # sizes are doubled; "binary": then the exact largest that fits
+                        start: int | None = None,       # the first size; None: 1
+                        most: int | None = None,        # no larger size; None: as many as the data has
+                        memory: float | None = None,    # GB that training may take; None: what is free
+                        steps: int = 3,                 # steps that are timed at each size, after a first one
+                        evaluate: bool = False,         # of evaluations, in place of training
+                        seconds: float = 300):          # no size is tried that would end after so many
+        """Time and memory by micro-batch, with the fastest one that keeps the global batch; its apply() sets it. The run stays as it is.
+        ValueError or TypeError if sizes cannot be tried: what cannot be sent to another process, data in batches of its own."""
+        from trainer_nb.batch_size import batch_size_find
+        return batch_size_find(self, mode, start, most, memory, steps, evaluate, seconds)
+
 # %% ../nbs/90_learner.ipynb #96d447a1
 class Storing:
     "The verbs that write to the disk and read from it."
