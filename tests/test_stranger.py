@@ -210,9 +210,8 @@ def test_a_best_one_that_could_not_be_written(tmp_path, monkeypatch):
         if full: raise OSError(errno.ENOSPC, "No space left on device")
         write(package, folder)
     monkeypatch.setattr(saver, "write_checkpoint", sometimes)
-    learn.step(6); full.append(1)
-    learn.step(4)
-    with pytest.raises(SaveFailed): saver.finish(learn.run_state)
+    learn.step(6); saver.finish(learn.run_state); full.append(1)
+    with pytest.raises(SaveFailed): learn.step(4); saver.finish(learn.run_state)
     full.clear()
     assert (learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint) == (0.5, 5, str(tmp_path / "checkpoint-5"))
     with warnings.catch_warnings():

@@ -10,7 +10,7 @@ from .panels import Bars, Heat, Line, Mark, Panel, height_of, short, thin
 from .svg import GRID, INK, VIRIDIS, fewer_columns, hue, magnitudes
 
 # %% auto #0
-__all__ = ['DASH', 'HEIGHT', 'GAP', 'TRACES', 'numbers', 'exactly', 'line_trace', 'bars_trace', 'heat_trace', 'parts',
+__all__ = ['DASH', 'HEIGHT', 'GAP', 'WIDE_GAP', 'TRACES', 'numbers', 'exactly', 'line_trace', 'bars_trace', 'heat_trace', 'parts',
            'axis_pair', 'words_of', 'traces_of', 'spec']
 
 # %% ../nbs/58_figures.ipynb #d2bbaae7
@@ -52,13 +52,13 @@ def heat_trace(heat: Heat) -> dict:
             "hovertemplate": "%{y}, " + "%{x}: " + ("%{customdata:.3g}" if heat.log else "%{z:.3g}") + "<extra></extra>"}
 
 # %% ../nbs/58_figures.ipynb #d34d0020
-HEIGHT, GAP = 290, 0.1   # pixels of a row of panels; the share of the width between two of them
+HEIGHT, GAP, WIDE_GAP = 290, 0.1, 0.2   # pixels of a row of panels; the share of the width between two of them, and where rows have names or colours a scale
 
-def parts(i: int, n: int, columns: int) -> tuple[list, list]:  # panel i of n
+def parts(i: int, n: int, columns: int, between: float = GAP) -> tuple[list, list]:  # panel i of n; between: share of the width
     "The part of the page that belongs to a panel: from where to where, across and upwards."
     rows, gap = math.ceil(n / columns), 0.26 / max(math.ceil(n / columns), 1)
-    width, height = (1 - GAP * (columns - 1)) / columns, (1 - gap * (rows - 1)) / rows
-    left, top = (i % columns) * (width + GAP), 1 - (i // columns) * (height + gap)
+    width, height = (1 - between * (columns - 1)) / columns, (1 - gap * (rows - 1)) / rows
+    left, top = (i % columns) * (width + between), 1 - (i // columns) * (height + gap)
     return [round(left, 4), round(left + width, 4)], [round(max(top - height, 0), 4), round(top, 4)]
 
 def axis_pair(panel: Panel, n: str, across, up) -> dict:  # n: "" for the first, then "2", "3", ...
@@ -99,8 +99,9 @@ def spec(panels: list, columns: int = 2) -> dict:
     "Panels side by side, as plotly reads them: a dict with data and layout."
     columns = max(1, min(columns, len(panels)))
     rows, data, words, shapes, axes, listed = math.ceil(len(panels) / columns), [], [], [], {}, set()
+    between = WIDE_GAP if any(p.rows or p.of(Heat) for p in panels) else GAP
     for i, panel in enumerate(panels):
-        n, (across, up) = "" if not i else str(i + 1), parts(i, len(panels), columns)
+        n, (across, up) = "" if not i else str(i + 1), parts(i, len(panels), columns, between)
         for trace in traces_of(panel, n):
             if trace["type"] == "heatmap": trace["colorbar"] |= {"x": across[1], "xpad": 4, "y": sum(up) / 2, "len": up[1] - up[0]}
             elif trace["showlegend"]: trace["showlegend"] = trace["name"] not in listed; listed.add(trace["name"])

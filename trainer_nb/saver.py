@@ -41,7 +41,7 @@ class Saver:
     "Writes the checkpoints of a run, one at a time, while the run goes on."
     def __init__(self):
         self.done, self.failure, self.spare, self.pid, self.run_id = threading.Event(), None, (), os.getpid(), None
-        self.undo, self.best = None, (None, None, None)   # the metric, step and folder of the best checkpoint that is on the disk
+        self.facts, self.undo, self.best = None, None, (None, None, None)   # the metric, step and folder of the best checkpoint that is on the disk
         self.done.set()
 
     def start(self, work, snapshot, undo=None):  # work: a function; snapshot: what it writes, whose memory may be used again afterwards; undo: for a failure
@@ -84,7 +84,7 @@ class Saver:
         s = run.state
         self.best = (s.best_metric, s.best_global_step, s.best_model_checkpoint) if s.best_model_checkpoint else (None, None, None)
 
-    def free(self): self.wait(); self.spare = ()
+    def free(self): self.wait(); self.spare, self.facts = (), None
 
     def __repr__(self): return "Saver(writing)" if not self.done.is_set() else "Saver(failed)" if self.failure else "Saver(idle)"
 
@@ -151,22 +151,26 @@ def fingerprint(dataset) -> str | None:
     except TypeError: return None
     return seen.hexdigest()[:16]
 
-def some_of(things) -> list: return [things[i] for i in sorted({*range(min(8, len(things))), *range(0, len(things), max(1, len(things) // 16)), *range(max(len(things) - 8, 0), len(things))})]
+def some_of(n: int) -> list[int]: return sorted({*range(min(8, n)), *range(0, n, max(1, n // 16)), *range(max(n - 8, 0), n)})   # places among so many
 
 def take_in(seen, thing):
     "Let a hash see what is in memory of a data set, or some of it where there is much. TypeError for what would have to be read."
     seen.update(type(thing).__name__.encode())
     if isinstance(thing, (str, bytes, bool, int, float, type(None))): seen.update(repr(thing).encode())
-    elif isinstance(thing, (torch.Tensor, np.ndarray)):
+    elif isinstance(thing, torch.Tensor):
         seen.update(f"{tuple(thing.shape)}{thing.dtype}".encode())
-        rows = some_of(thing) if thing.ndim and len(thing) > 32 else [thing]
-        for row in rows: seen.update(np.asarray(torch.as_tensor(row).detach().cpu().contiguous().reshape(-1).view(torch.uint8)).tobytes())
+        part = thing[some_of(len(thing))] if thing.ndim and thing.numel() > 4096 else thing
+        seen.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(thing, np.ndarray) and not thing.dtype.hasobject:
+        seen.update(f"{tuple(thing.shape)}{thing.dtype}".encode())
+        part = thing[some_of(len(thing))] if thing.ndim and thing.size > 4096 else thing
+        seen.update(np.ascontiguousarray(part).tobytes())
     elif isinstance(thing, Subset): take_in(seen, [list(thing.indices), thing.dataset])
     elif isinstance(thing, TensorDataset): take_in(seen, list(thing.tensors))
     elif isinstance(thing, dict): take_in(seen, [[str(k), v] for k, v in thing.items()])
     elif isinstance(thing, (list, tuple)):
         seen.update(str(len(thing)).encode())
-        for o in some_of(thing): take_in(seen, o)
+        for i in some_of(len(thing)): take_in(seen, thing[i])
     elif isinstance(own := getattr(thing, "_fingerprint", None), str): seen.update(own.encode())
     else: raise TypeError
 
@@ -176,7 +180,11 @@ def data_facts(moves) -> dict:
     data = data.dataset if isinstance(data, DataLoader) else data
     try: length = len(data)
     except TypeError: length = None
-    return {"length": length, "fingerprint": fingerprint(data)}
+    saver = moves.run_state.saver
+    if saver is None: return {"length": length, "fingerprint": fingerprint(data)}
+    if saver.facts is None or saver.facts[0] is not data or saver.facts[1]["length"] != length:   # asked once, not at each save
+        saver.facts = data, {"length": length, "fingerprint": fingerprint(data)}
+    return dict(saver.facts[1])
 
 # %% ../nbs/50_saver.ipynb #3a6bb33f
 def writing(moves, snapshot, place, own):  # own: it is one of the run's own, which are counted

@@ -268,7 +268,7 @@ def histogram_of(watched: Watched, layer: str) -> Panel:
     says = watched.history.readings.tables[known[layer]]
     rows, values = watched.counted(known[layer])
     mine = values.reshape(len(rows), len(says["layers"]), BINS + 1)[:, says["layers"].index(layer)]
-    reach = float(mine[:, -1].max()) or 1.0
+    reach = float(np.quantile(mine[:, -1], 0.9)) or 1.0   # a spike of one step does not squeeze the rest
     edges = np.linspace(reach, -reach, BINS + 1)   # the largest at the top
     below = np.stack([np.interp(edges, np.linspace(-r, r, BINS + 1), np.r_[0, m[:-1].cumsum()]) for m, r in zip(mine, np.maximum(mine[:, -1], 1e-9))])
     shares = np.abs(np.diff(below, axis=1)).T
