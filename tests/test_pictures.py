@@ -194,3 +194,16 @@ def test_a_browser_shows_them_without_asking_anybody(browser, tmp_path):
     inner, outer = tab.evaluate("(o => [o.offsetWidth, o.parentElement.offsetWidth])([...document.querySelectorAll('div')].find(o => o.style.width == '75%' || o.style.width == '75.0%'))")
     assert abs(inner / outer - 0.75) < 0.01
     tab.close()
+
+
+def test_a_batch_of_sound_a_table_and_a_way_of_ones_own():
+    from trainer_nb.samples import ShownBatch, sounds_in
+    sound = {"input_values": torch.randn(3, 800), "labels": torch.tensor([0, 1, 0])}
+    html = ShownBatch(sound, sound["labels"], names=["yes", "no"])._repr_html_()
+    assert html.count("<svg") == 3 and "no" in html and sounds_in({"x": torch.randn(3, 1, 28, 28)}) is None and sounds_in({"x": torch.randn(8, 512)}) is None
+    table = {"age": torch.tensor([31.0, 54.0]), "labels": torch.tensor([1, 0])}
+    html = ShownBatch(table, table["labels"], names=["<ill>", "well"])._repr_html_()
+    assert "age" in html and "well" in html and "&lt;ill&gt;" in html and "<ill>" not in html
+    assert "0.1" not in ShownBatch({"x": torch.randn(4, 300)}, None)._repr_html_().split("first values")[0]   # too wide for a table
+    assert "<b>mine</b>" in ShownBatch(table, None, show=lambda batch, n: f"<b>mine</b> {n}")._repr_html_()
+    assert "&lt;object" in ShownBatch(table, None, show=lambda batch, n: object())._repr_html_()

@@ -202,11 +202,11 @@ class Looking:
         not_within(self, "summary()")
         return summarize(self)
 
-    def show_batch(self, n: int = 9, dataset=None):
-        "The first `n` samples of the training data, or of another data set, as the model is fed them."
+    def show_batch(self, n: int = 9, dataset=None, show=None):   # show: a function of (batch, n) that gives HTML, or something that shows itself
+        "The first `n` samples of the training data, or of another data set, as the model is fed them: images, text, sound, a table."
         from trainer_nb.samples import show_batch
         not_within(self, "show_batch()")
-        return show_batch(self, n, dataset)
+        return show_batch(self, n, dataset, show)
 
     def top_losses(self, k: int = 9, dataset=None):
         "The `k` samples of the evaluation set, or of another one, with the largest loss. ValueError without labels."

@@ -10,7 +10,7 @@ import numpy as np
 from .tables import escaped
 
 # %% auto #0
-__all__ = ['RIGHT', 'WRONG', 'Picture', 'as_array', 'to_image', 'png', 'picture', 'grid', 'heat_table']
+__all__ = ['RIGHT', 'WRONG', 'Picture', 'as_array', 'to_image', 'png', 'picture', 'grid', 'wave', 'heat_table']
 
 # %% ../nbs/17_pictures.ipynb #92fe9ef6
 class Picture:
@@ -96,6 +96,18 @@ def grid(images,          # any number of images, each as `to_image` takes it
     style = f"{_CELL};width:{size}px;overflow-wrap:break-word"
     cells = "".join(f'<div style="{style}">{picture(image, size)}{line}</div>' for image, line in zip(images, lines))
     return f'<div style="max-width:{columns * (size + 10)}px">{cells}</div>'
+
+# %% ../nbs/17_pictures.ipynb #f726e7fc
+def wave(signal, width: int = 220, height: int = 48) -> str:  # numbers in order of time, of one channel; pixels
+    "A signal as a small picture, an <svg> element."
+    a = as_array(signal).astype(np.float64).reshape(-1)
+    a = np.nan_to_num(a, posinf=0.0, neginf=0.0)
+    parts = np.array_split(a, min(width, len(a))) if len(a) else []
+    reach = max((float(np.abs(a).max()) if len(a) else 0.0), 1e-12)
+    def at(value): return f"{height / 2 * (1 - value / reach):.1f}"
+    lines = " ".join(f"M{x} {at(p.max())}V{at(p.min())}" for x, p in enumerate(parts))
+    return (f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}"><path d="M0 {height / 2}H{width}" stroke="#7d7d7d" stroke-opacity=".3"/>'
+            f'<path d="{lines}" stroke="#2f7fc1" fill="none"/></svg>')
 
 # %% ../nbs/17_pictures.ipynb #08121335
 RIGHT, WRONG = "0,114,178", "230,120,0"   # red, green, blue
