@@ -101,6 +101,7 @@ def of_wandb(quick, blocks):
 def of_fastai(quick, blocks):
     "ActivationStats with its histograms, in fastai's own Learner: outputs alone, no weights and no gradients."
     import torch
+    import fastai.callback.progress   # noqa: F401, it gives learners no_bar
     from fastai.callback.hook import ActivationStats
     from fastai.data.core import DataLoaders
     from fastai.learner import Learner
