@@ -400,7 +400,7 @@ def test_damage_in_the_middle_names_file_and_line(tmp_path, bad):
 def test_headers(tmp_path):
     h, path, lines = written(tmp_path)
     head = json.loads(lines[0])
-    for change, said in [({"schema": 3}, "install a newer"), ({"run": "../../x"}, "Line 1 .*damaged"), ({"kind": "log"}, "Line 1 .*damaged"), ({"started": None}, "Line 1")]:
+    for change, said in [({"schema": 4}, "install a newer"), ({"run": "../../x"}, "Line 1 .*damaged"), ({"kind": "log"}, "Line 1 .*damaged"), ({"started": None}, "Line 1")]:
         path.write_text(json.dumps(head | change) + "\n")
         with pytest.raises(ValueError, match=said): read(path)
     with pytest.raises(FileNotFoundError, match="output_dir"): read(tmp_path / "nowhere")

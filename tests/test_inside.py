@@ -316,3 +316,106 @@ def test_plot_says_what_there_is():
 
 
 def test_confusion_in_short(): assert hard_learner(eval_dataset=Augmented(9), **LONG).most_confused(min_count=100) == []
+
+
+# --- what a stranger has tried --------------------------------------------------------------------------------------------------
+
+def test_a_run_that_diverges_is_drawn():
+    "The steps that were finite, and a gap."
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    learn = Learner(net, train_dataset=TensorDataset(torch.randn(64, 4), torch.randint(0, 3, (64,))), loss_func=nn.functional.cross_entropy, use_cpu=True,
+                    max_steps=40, disable_tqdm=True)
+    learn.watch(every=1)
+    learn.step(4)
+    with torch.no_grad(): net[0].weight.fill_(float("nan"))
+    learn.step(2)
+    for result in (learn.watched, learn.watched.histograms(), learn.plot("loss", "dead"), learn.inspect()): result.bundle()
+    assert learn.inspect().noise is None and learn.inspect().unusual[0] == "0: its weight is not finite"
+    assert learn.confusion(TensorDataset(torch.randn(8, 4), torch.randint(0, 3, (8,)))).unknown == 8
+    learn.history.readings.kept = learn.history.readings.kept[-4:]   # none of them finite
+    learn.watched.histograms().svg()
+
+
+class Holds(torch.optim.SGD):
+    "Steps over references of its own."
+    def __init__(self, params, lr): super().__init__(params, lr=lr); self.held = [p for g in self.param_groups for p in g["params"]]
+    def step(self, closure=None):
+        for p in self.held:
+            if p.grad is not None: p.data.add_(p.grad, alpha=-0.01); p.mul_(1.0) if not p.requires_grad else None
+        with torch.no_grad(): torch._foreach_add_([p for p in self.held if p.grad is not None], 0.0)
+
+
+def test_an_optimizer_with_references_of_its_own():
+    def made(): model = hard_model(); return hard_learner(model=model, optimizers=(Holds(model.parameters(), 0.01), None), **LONG)
+    want, learn = finish(made()), made()
+    learn.step(2); learn.inspect()
+    debug = learn.debug_step()
+    for _ in range(debug.substeps): debug.forward(); debug.backward()
+    learn.inspect(); debug.update()
+    assert unequal(finish(learn), want) == []
+
+
+class Writes(nn.Module):
+    "Changes its input in place."
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    def forward(self, x, labels=None): return {"loss": nn.functional.cross_entropy(self.body(x.mul_(1.5)), labels)}
+
+
+def test_a_model_that_writes_into_its_input():
+    def made(): return hard_learner(model=Writes(), **LONG)
+    want, learn = finish(made()), made()
+    learn.step(1)
+    debug = learn.debug_step()
+    learn.inspect()
+    for _ in range(debug.substeps): debug.forward(); debug.backward(); learn.inspect()
+    debug.update()
+    class Fails(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs): raise Boom
+    fails = Fails()
+    learn.add_callback(fails)
+    with pytest.raises(Boom): learn.step(1)
+    learn.remove_callback(fails)
+    learn.inspect(); learn.lr_find(num_steps=10)
+    assert unequal(finish(learn), want) == []
+
+
+class Branches(nn.Module):
+    "Another layer each time."
+    def __init__(self): super().__init__(); self.a, self.b, self.out, self.turn = nn.Linear(4, 4), nn.Linear(4, 6), nn.ModuleList([nn.Linear(4, 3), nn.Linear(6, 3)]), 0
+    def forward(self, x, labels=None):
+        self.turn += 1
+        h = self.out[self.turn % 2]((self.a, self.b)[self.turn % 2](x))
+        return {"loss": nn.functional.cross_entropy(h, labels)}
+
+
+def test_layers_that_are_not_always_used():
+    learn = hard_learner(model=Branches(), **LONG | dict(gradient_accumulation_steps=4))
+    assert learn.inspect().noise is not None
+    learn.watch(every=1); learn.step(4); learn.watch(every=1, layers="a"); learn.step(2)
+    steps, layers, numbers = learn.watched.values("gradient norm")
+    assert steps.tolist() == [1, 2, 3, 4, 5, 6] and np.isfinite(numbers[:, layers.index("a")]).all() and np.isnan(numbers[4:, layers.index("b")]).all()
+    drawn = [p.things[0].x for p in learn.watched.histograms().panels() if p.title in "ab"]
+    assert sum(map(len, drawn)) >= 4   # which of the two the first micro-batch of a step goes through
+
+
+def test_more_words_of_watching():
+    learn = hard_learner(**LONG)
+    with pytest.raises(ValueError, match="called <lambda>"): learn.watch(what=[lambda p, g: 0, lambda p, g: 1])
+    for nothing in (dict(layers=[]), dict(what=())):
+        with pytest.raises(ValueError, match="would watch nothing"): learn.watch(**nothing)
+    def wide(parameter, gradient): return gradient
+    learn.watch(every=1, what=wide)
+    with pytest.raises(ValueError, match=r"wide has to return one number.*unwatch"): learn.step(1)
+    learn.unwatch()
+    with pytest.raises(KeyError, match="There is no layer 'iner'.*inner"): learn.inspect()["iner"]
+    def share(parameter, gradient): return 0.5
+    learn.watch(every=1, what=share); learn.step(2)
+    assert len(learn.watched.panels()) == 1 and learn.watched.values("share")[2].shape[0] == 2
+
+
+def test_watching_while_checkpoints_are_written(tmp_path):
+    "The thread that writes fetches, too."
+    learn = hard_learner(output_dir=str(tmp_path), save_steps=1, num_train_epochs=20, logging_steps=4)
+    learn.watch(every=1)
+    learn.train(); learn.free()
+    assert read(tmp_path).readings.count == 120

@@ -45,7 +45,7 @@ def test_lines_come_out_as_they_went_in(tmp_path):
     for i in range(5000): log.put({"kind": "n", "i": i} if i % 2 else lambda i=i: {"kind": "n", "i": i})
     assert log.wait(30)
     head, *rest = lines(log.path)
-    assert head == {"kind": "run", "schema": 2, "run": "abc", "started": 0.0, "parent": None, "name": "a \u2028 b"}
+    assert head == {"kind": "run", "schema": 3, "run": "abc", "started": 0.0, "parent": None, "name": "a \u2028 b"}
     assert [o["i"] for o in rest] == list(range(5000)) and log.error is None
 
 

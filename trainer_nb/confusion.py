@@ -13,13 +13,13 @@ import torch
 from .evaluate import looking
 from .pictures import heat_table
 from .samples import class_names, eval_loader, is_classified, name_of, predicted_batches
-from .tables import escaped, html_table, text
+from .tables import escaped, html_table, text, to_frame
 
 # %% ../nbs/37_confusion.ipynb #cf885917
 class Confusion:
     "How often each class was taken for each."
-    def __init__(self, counts, names=()):  # counts: (classes, classes), a row per actual class
-        self.counts = np.asarray(counts)
+    def __init__(self, counts, names=(), unknown: int = 0):  # counts: (classes, classes), a row per actual class; unknown: whose predictions are not finite
+        self.counts, self.unknown = np.asarray(counts), unknown
         self.names = [str(name_of(names, i)) for i in range(len(self.counts))]
 
     @property
@@ -30,7 +30,16 @@ class Confusion:
         pairs = [(self.names[i], self.names[j], int(self.counts[i, j])) for i, j in zip(*np.nonzero(self.counts)) if i != j]
         return sorted((p for p in pairs if p[2] >= min_count), key=lambda p: -p[2])
 
-    def _head(self): return f"accuracy {self.accuracy:.4g}: {self.counts.trace()} of {self.counts.sum()} right"
+    def frame(self):
+        "A pandas DataFrame: a row for each actual class, a column for each predicted one."
+        frame = to_frame(self.counts)
+        frame.index, frame.columns = self.names, self.names
+        return frame.rename_axis(index="actual", columns="predicted")
+
+    def _head(self):
+        lost = f"; of {self.unknown} more the predictions are not finite, and they are not counted" if self.unknown else ""
+        return f"accuracy {self.accuracy:.4g}: {self.counts.trace()} of {self.counts.sum()} right{lost}"
+
     def __repr__(self):
         if len(self.names) > 12: lines = [f"{c:6}  {text(a)} taken for {text(p)}" for a, p, c in self.most_confused()[:12]]
         else: lines = _lined_up(self.counts, self.names)
@@ -54,13 +63,15 @@ def _lined_up(counts, names) -> list:
 MANY = 2000   # classes; the matrix would have more than 4 million cells
 
 def _counted(predicted, labels):
-    "The matrix of one batch."
+    "The matrix of one batch, and how many of its predictions are not finite."
     actual, guess, classes = labels.reshape(-1), predicted.argmax(-1).reshape(-1), predicted.shape[-1]
     actual, guess = actual[actual != -100].cpu(), guess[actual != -100].cpu()
     if len(actual) and not 0 <= int(actual.min()) <= int(actual.max()) < classes:
         raise ValueError(f"The labels go from {int(actual.min())} to {int(actual.max())}, but the model has {classes} outputs "
                          f"(0 to {classes - 1}); number the classes from 0.")
-    return torch.bincount(actual.long() * classes + guess, minlength=classes * classes).reshape(classes, classes).numpy()
+    finite = predicted.reshape(-1, classes).isfinite().all(1)[labels.reshape(-1) != -100].cpu()
+    pairs = (actual.long() * classes + guess)[finite]
+    return torch.bincount(pairs, minlength=classes * classes).reshape(classes, classes).numpy(), int((~finite).sum())
 
 # %% ../nbs/37_confusion.ipynb #797a4c15
 def _about(t) -> str:
@@ -71,7 +82,7 @@ def _about(t) -> str:
 
 def _check(moves, predicted, labels):
     "Refuse what is not a classification, and one with too many classes to look at."
-    if not is_classified(predicted, labels) or moves.model_facts.shifts_labels:
+    if not is_classified(predicted, labels) or moves.model_facts.shifts_labels or moves.model_facts.is_causal:
         raise ValueError("confusion is for classification: class numbers as labels, and predictions with a column for each class. "
                          f"This model's are {_about(predicted)} and the labels {_about(labels)}; "
                          "top_losses() and evaluate() work for any loss.")
@@ -81,18 +92,19 @@ def _check(moves, predicted, labels):
 
 # %% ../nbs/37_confusion.ipynb #75dba4c8
 def _count(moves, loader):
-    "The matrix of all batches, None if there are none."
-    counts = None
+    "The matrix of all batches, None if there are none; and how many predictions are not finite."
+    counts, unknown = None, 0
     for _, _, predicted, labels in predicted_batches(moves, loader):
         _check(moves, predicted, labels)
-        counts = _counted(predicted, labels) + (0 if counts is None else counts)
-    return counts
+        found, lost = _counted(predicted, labels)
+        counts, unknown = found + (0 if counts is None else counts), unknown + lost
+    return counts, unknown
 
 def confusion(moves,
               dataset=None  # a data set, or the name of one of several; None: the learner's evaluation set
              ) -> Confusion:
     "Count which class was taken for which; labels of -100 are left out."
     loader, dataset = eval_loader(moves, dataset, "confusion()")
-    with looking(moves): counts = _count(moves, loader)
+    with looking(moves): counts, unknown = _count(moves, loader)
     if counts is None: raise ValueError("There is nothing to count: the data set is empty.")
-    return Confusion(counts, class_names(moves, dataset))
+    return Confusion(counts, class_names(moves, dataset), unknown)

@@ -87,6 +87,7 @@ HISTORIES = weakref.WeakSet()
 def _in_child():
     for history in list(HISTORIES):
         history.rows.new_locks()
+        history.readings.new_locks()
         let_go(history)
         history.run_id, history.parent = secrets.token_hex(6), history.run_id
 

@@ -18,10 +18,10 @@ __all__ = ['CHANNELS', 'FAR', 'MUCH', 'FIT', 'layers_of', 'output_numbers', 'out
            'look_at_next', 'clipped', 'look_at_open', 'once_more', 'inspect']
 
 # %% ../nbs/63_inspect.ipynb #5ff3aacd
-from .batches import batch_size
+from .batches import batch_size, map_tensors
 from .charts import Shown
 from .debug import in_reach
-from .errors import Refused
+from .errors import Refused, nearest
 from .feed import Fetched
 from .measures import BINS, Sums, dead_share, first_tensor, histogram, saturated_share, sums, together
 from .moves import call_model
@@ -30,7 +30,7 @@ from .noise import Noise, measure_noise
 from .run import modules_of
 from .scratch import without_trace
 from .seeding import FORWARD, generators_kept, mix, seed_all
-from .shadows import LookingShadows
+from .shadows import FullCopy, LookingShadows
 from .step import Step
 from .tables import escaped, html_table, text, to_frame
 
@@ -160,16 +160,16 @@ FAR, MUCH = 10, 0.4   # times the median; share of dead units or saturated outpu
 
 def unusual(layers: list[Layer]) -> list[str]:
     "Sentences on the layers that stand out, the gravest first."
-    found = [(0, 0, f"{o.name}: its {what} is not finite") for o in layers for what, s in (("output", o.output), ("weight", o.weight), ("gradient", o.grad))
-             if s.n and not math.isfinite(s.norm)]
+    found = [(grade / 10, i, f"{o.name}: its {what} is not finite") for i, o in enumerate(layers)
+             for grade, what, s in ((0, "weight", o.weight), (1, "output", o.output), (2, "gradient", o.grad)) if s.n and not math.isfinite(s.norm)]
     found += [(1, 0, f"{n} got no gradient") for o in layers for n in o.without]
-    ratios = [o.ratio for o in layers if math.isfinite(o.ratio) and o.ratio > 0]
+    ratios = [o.ratio for o in layers if math.isfinite(o.ratio) and o.ratio > 0 and "Norm" not in o.kind]
     middle = float(np.median(ratios)) if ratios else 0.0
-    for o in layers if middle else ():
+    for o in (o for o in layers if middle and "Norm" not in o.kind):   # whose few weights of 1 hardly move
         times = o.ratio / middle
         if times >= FAR: found.append((2, -times, f"{o.name}: update ratio {text(o.ratio)}, {text(float(f'{times:.2g}'))} times the median"))
         elif 0 <= times <= 1 / FAR: found.append((4, times, f"{o.name}: update ratio {text(o.ratio)}, " + (f"1/{1 / times:.2g} of the median" if times else "it does not move")))
-    found += [(3, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead") for o in layers if o.dead >= MUCH]
+    found += [(3, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead") for o in layers if o.dead >= MUCH and o.kind != "Embedding"]   # all words may be of one type
     found += [(3, -o.saturated, f"{o.name}: {o.saturated:.0%} of its outputs are saturated") for o in layers if o.saturated >= MUCH]
     return [said for _, _, said in sorted(found)]
 
@@ -235,7 +235,11 @@ class Inspection(Shown):
 
     @property
     def unusual(self) -> list[str]: return unusual(self.layers)
-    def __getitem__(self, name) -> Layer: return next(o for o in self.layers if o.name == name)
+    def __getitem__(self, name) -> Layer:
+        "A layer by its name. KeyError if there is none."
+        found = {o.name: o for o in self.layers}
+        if name not in found: raise KeyError(f"There is no layer {name!r}.{nearest(str(name), found)}")
+        return found[name]
     def missing(self) -> list[str]: return [n for o in self.layers for n in o.without]   # trainable parameters that got no gradient
     def frame(self):
         "A pandas DataFrame with a row for each layer."
@@ -278,6 +282,7 @@ def look_at_next(moves, batch=None) -> Inspection:
         while step.more(): step.substep()
         step.gradients()
         layers, words = layers_measured(run, outputs), clipped(run, step.norm)
+        if not any(float(g["lr"]) for g in run.optimizer.param_groups): words.append("The learning rate of this step is 0, so no weight would move.")
         try: noise = measure_noise(moves)
         except Exception as error: noise, words = None, [*words, f"The gradient noise could not be measured: parts of the batch do not go through the model ({type(error).__name__}: {error})."]
         return Inspection(layers, moves.run_state.state.global_step + 1, words, noise)
@@ -295,11 +300,15 @@ def look_at_open(moves, debug) -> Inspection:
     words = [] if any(p.grad is not None for p in run.params) else ["There are no gradients yet: backward() of this step has not been called."]
     if debug._loss is not None: words.append("Outputs are not measured between forward() and backward(), which needs what the forward pass has left.")
     with run.interrupts, generators_kept(), run.device.in_force():
-        before = in_reach(run)
+        before, copies = in_reach(run), None if debug._loss is not None else FullCopy(run)
+        if copies is not None: copies.keep()
         outputs = {} if debug._loss is not None else once_more(moves, k)
+        middle = [p._version for p in run.params]
+        layers = layers_measured(run, outputs)
+        if copies is not None and middle != [p._version for p in run.params]: copies.put_back()   # an optimizer with references of its own has moved the weights
         if (then := getattr(debug, "_touched", None)) is not None:   # putting back is no change by hand
             debug._touched = {name: now if then[name] == before[name] else then[name] for name, now in in_reach(run).items()}
-        return Inspection(layers_measured(run, outputs), run.state.global_step + 1, words)
+        return Inspection(layers, run.state.global_step + 1, words)
 
 def once_more(moves, k: int) -> dict:  # k: which micro-batch
     "What the layers put out for a micro-batch of the step that is open."
@@ -307,7 +316,7 @@ def once_more(moves, k: int) -> dict:  # k: which micro-batch
     shadows.keep()
     try:
         seed_all(mix(run.args.seed, FORWARD, run.state.global_step, k))
-        given, _ = moves.model_arguments(moves._prepare_inputs(run.window[k].batch))
+        given, _ = moves.model_arguments(moves._prepare_inputs(map_tensors(run.window[k].batch, torch.clone)))   # a model may write into its input
         with torch.no_grad(), outputs_measured(layers_of(run.model)) as outputs: call_model(run.wrapped, given)
     finally: shadows.put_back()
     return outputs

@@ -86,7 +86,8 @@ def dead_share(t: torch.Tensor, channels_first: bool | None = None) -> torch.Ten
     units = units_last(t, channels_first)
     if len(units) < 2: return torch.full((), math.nan, device=t.device)
     low, high = units.amin(0).float(), units.amax(0).float()
-    return (high - low <= STILL * torch.maximum(low.abs().max(), high.abs().max())).float().mean()
+    largest = torch.maximum(low.abs().max(), high.abs().max())
+    return torch.where(largest.isfinite(), (high - low <= STILL * largest).float().mean(), math.nan)
 
 # %% ../nbs/62_measures.ipynb #11f1a015
 RANGES = {nn.Tanh: (-1.0, 1.0), nn.Sigmoid: (0.0, 1.0), nn.Hardtanh: (-1.0, 1.0), nn.Hardsigmoid: (0.0, 1.0), nn.Softsign: (-1.0, 1.0)}

@@ -45,9 +45,9 @@ def parts_of(window: list, most: int = 4) -> list[Fetched]:  # micro-batches, as
 
 # %% ../nbs/61_noise.ipynb #603c8f90
 def measure_noise(moves) -> Noise | None:  # inside scratch.without_trace
-    "The noise scale of the step that would come next; None if it has less than four samples, or batches that cannot be cut."
+    "The noise scale of the step that would come next; None if it has less than four samples, batches that cannot be cut, or gradients that are not finite."
     run = moves.run_state
-    step, total, squares, before = Step(moves), None, [], run.state.global_step
+    step, total, squares, before = Step(moves), {}, [], run.state.global_step
     if not step.begin(): return None
     parts = parts_of(run.window)
     if len(parts) < 2: return None
@@ -57,9 +57,10 @@ def measure_noise(moves) -> Noise | None:  # inside scratch.without_trace
         step.begin()
         run.interrupts.check()
         step.substep()
-        grads = [p.grad for p in run.params if p.grad is not None and p.grad.layout is torch.strided]
-        squares.append(sum(torch.linalg.vector_norm(g.float()).square() for g in grads))
-        total = [g.clone() for g in grads] if total is None else [t.add_(g) for t, g in zip(total, grads)]
-    whole = sum(torch.linalg.vector_norm(t.float()).square() for t in total) / len(parts) ** 2
+        grads = {id(p): p.grad for p in run.params if p.grad is not None and p.grad.layout is torch.strided}   # not every part has to use every layer
+        squares.append(sum(torch.linalg.vector_norm(g.float()).square() for g in grads.values()))
+        for key, g in grads.items(): total[key] = total[key].add_(g) if key in total else g.clone()
+    whole = sum(torch.linalg.vector_norm(t.float()).square() for t in total.values()) / len(parts) ** 2
     run.state.global_step = before
-    return noise_scale([float(s) for s in squares], float(whole), parts[0].samples)
+    squares, whole = [float(s) for s in squares], float(whole)
+    return noise_scale(squares, whole, parts[0].samples) if math.isfinite(sum(squares) + whole) else None

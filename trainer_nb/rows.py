@@ -226,7 +226,11 @@ MOST = 2000   # readings in memory
 
 class Readings:
     "Numbers of some rows, and what they mean."
-    def __init__(self): self.tables, self.kept, self.count = [], [], 0   # kept: [number, row, table, values]; count: of all that there were
+    def __init__(self):
+        self.tables, self.kept, self.count = [], [], 0   # kept: [number, row, table, values]; count: of all that there were
+        self.new_locks()
+
+    def new_locks(self): self.lock = threading.RLock()   # a thread that writes a checkpoint fetches, too
 
     def table(self, says: dict) -> int:  # plain values
         "The number of a table that says what values are; an equal one is used again."
@@ -235,11 +239,15 @@ class Readings:
 
     def add(self, row: int, table: int, values):  # a tensor on any device, or numbers
         "Keep the values of a row."
-        self.kept.append([self.count, row, table, values if isinstance(values, torch.Tensor) else np.asarray(values, np.float32)])
-        self.count += 1
+        with self.lock:
+            self.kept.append([self.count, row, table, values if isinstance(values, torch.Tensor) else np.asarray(values, np.float32)])
+            self.count += 1
 
     def fetch(self):
         "Bring what is still on a device to the host, in one transfer for each device."
+        with self.lock: self._fetch()
+
+    def _fetch(self):
         waiting = [entry for entry in self.kept if isinstance(entry[3], torch.Tensor)]
         for device in {entry[3].device for entry in waiting}:
             mine = [entry for entry in waiting if entry[3].device == device]

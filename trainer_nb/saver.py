@@ -174,6 +174,7 @@ def take_in(seen, thing):
     elif isinstance(own := getattr(thing, "_fingerprint", None), str): seen.update(own.encode())
     else: raise TypeError
 
+# %% ../nbs/50_saver.ipynb #a343fcca
 def data_facts(moves) -> dict:
     "What can be known of the training data without reading it."
     data = moves.train_dataset

@@ -5,9 +5,11 @@
 # %% ../nbs/60_scratch.ipynb #3cb605f5
 from __future__ import annotations
 import copy
+import torch
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from .batches import map_tensors
 from .errors import Paused, let_go_last, relieve, show_pauses
 from .events import CallbackHandler
 from .history import History
@@ -30,7 +32,8 @@ def scratch_of(run):
         if f.metadata["kind"] == "value": setattr(scratch, f.name, copy.deepcopy(getattr(run, f.name)))
         elif f.metadata["kind"] == "of_step": setattr(scratch, f.name, f.default if f.default_factory is MISSING else f.default_factory())
     scratch.history, scratch.callbacks, scratch.due, scratch.later = History(), CallbackHandler([]), deque(), []
-    scratch.args, scratch.ring, scratch.saver, scratch.window = copy.copy(run.args), None, None, run.window
+    scratch.args, scratch.ring, scratch.saver = copy.copy(run.args), None, None
+    scratch.window = None if run.window is None else [f._replace(batch=map_tensors(f.batch, torch.clone)) for f in run.window]   # a model may write into its input
     return scratch
 
 # %% ../nbs/60_scratch.ipynb #36fe260e

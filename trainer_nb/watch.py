@@ -30,7 +30,10 @@ def sort_wishes(what) -> tuple[list, dict, dict]:  # names, and functions
     names = [w for w in what if not callable(w)]
     for w in names:
         if w not in (*COLUMNS, "histogram"): raise ValueError(f"There is nothing called {w!r} to watch; there are {', '.join(COLUMNS)}, histogram, and functions.{nearest(str(w), [*COLUMNS, 'histogram'])}")
-    functions = {getattr(w, "__name__", "own"): (w, len(inspect.signature(w).parameters)) for w in what if callable(w)}
+    own = [w for w in what if callable(w)]
+    called = [getattr(w, "__name__", "own") for w in own]
+    if twice := next((n for i, n in enumerate(called) if n in called[:i]), None): raise ValueError(f"Two functions to watch are called {twice}; give each a name of its own with def.")
+    functions = {name: (w, len(inspect.signature(w).parameters)) for name, w in zip(called, own)}
     for name, (_, n) in functions.items():
         if n not in (2, 3): raise ValueError(f"{name} takes {n} arguments; a function to watch takes (module, inputs, output), or (parameter, gradient).")
     return names, {k: f for k, (f, n) in functions.items() if n == 3}, {k: f for k, (f, n) in functions.items() if n == 2}
@@ -40,6 +43,7 @@ def chosen_layers(model, layers) -> dict:  # None: all; names, beginnings of nam
     every = layers_of(model)
     if layers is None: return every
     layers, found = [layers] if isinstance(layers, str) else list(layers), {}
+    if not layers: raise ValueError("layers=[] would watch nothing; leave layers out for all of them, or call learn.unwatch().")
     for wish in layers:
         fits = {n: m for n, m in every.items() if n == wish or n.startswith(f"{wish}.") or fnmatch.fnmatchcase(n, wish)}
         if not fits: raise ValueError(f"There is no layer {wish!r}.{nearest(str(wish), every)} learn.summary() lists them.")
@@ -84,7 +88,7 @@ class Sampled:
     def of_output(self, module, inputs, out):
         t = first_tensor(out)
         if t is None or not t.numel(): return None
-        first, own = isinstance(module, CHANNELS) or None, [as_number(f(module, inputs, out), t.device) for f in self.of_outputs.values()]
+        first, own = isinstance(module, CHANNELS) or None, [as_number(f(module, inputs, out), t.device, name) for name, f in self.of_outputs.items()]
         numbers = sums(t)
         head = torch.stack([numbers[3], numbers[1], numbers[2].sqrt(), dead_share(t, first), saturated_share(t, module).float(), *own])
         return head, histogram(t) if "histogram" in self.names else None
@@ -96,7 +100,7 @@ class Sampled:
         if "gradient" in self.names: self.of_params("gradient", [(i, sums(p.grad)) for i, p in there])
         if "update" in self.names: self.before = [(i, p, p.detach().clone()) for i, p in there]
         for name, f in self.of_parameters.items():
-            self.of_params(name, [(i, torch.stack([torch.ones((), device=p.device), as_number(f(p.detach(), p.grad), p.device), *torch.zeros(4, device=p.device)])) for i, p in there])
+            self.of_params(name, [(i, torch.stack([torch.ones((), device=p.device), as_number(f(p.detach(), p.grad), p.device, name), *torch.zeros(4, device=p.device)])) for i, p in there])
 
     def after_update(self):
         "Measure how far the weights have gone."
@@ -111,8 +115,10 @@ class Sampled:
         self.found[what] = layer_sums([r for _, r in rows], of.to(rows[0][1].device, non_blocking=True))
 
 # %% ../nbs/64_watch.ipynb #39babebd
-def as_number(value, device) -> torch.Tensor:
-    "What a function of the user's gave, as a tensor on the device."
+def as_number(value, device, name="") -> torch.Tensor:
+    "What a function of the user's gave, as a tensor on the device. ValueError if it is not one number."
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise ValueError(f"{name} has to return one number, and it returned a tensor of shape {tuple(value.shape)}; learn.unwatch() ends the watch.")
     return value.detach().float().reshape(()).to(device) if isinstance(value, torch.Tensor) else torch.full((), float(value), device=device)
 
 # %% ../nbs/64_watch.ipynb #d6cd3146
@@ -148,6 +154,7 @@ class Watch(TrainerCallback):
     def __init__(self, model, every: int = 10, what=WHAT, layers=None):
         if isinstance(every, bool) or not isinstance(every, int) or every < 1: raise ValueError(f"every is a number of steps from 1 on, not {every!r}.")
         what = (what,) if isinstance(what, str) or callable(what) else tuple(what)
+        if not what: raise ValueError("what=() would watch nothing; leave what out, or call learn.unwatch().")
         self.every, self.wishes, self.layers = every, sort_wishes(what), chosen_layers(model, layers)
         self.sampled = None
 
@@ -216,13 +223,23 @@ class Watched(Shown):
 
     def values(self, column: str) -> tuple[np.ndarray, list, np.ndarray]:
         "The steps, the layers, and the numbers of one column: (steps, layers). KeyError if nobody has watched it."
-        for i in reversed(self.tables("watch")):
-            says = self.history.readings.tables[i]
-            if column not in says["columns"]: continue
-            rows, values = self.counted(i)
-            numbers = values.reshape(len(rows), len(says["layers"]), len(says["columns"]))[..., says["columns"].index(column)]
-            return self.history.column("step")[rows], says["layers"], numbers
+        found = []
+        for says, rows, values in self.parts("watch"):
+            if column in says["columns"]: found.append((says["layers"], rows, values.reshape(len(rows), len(says["layers"]), -1)[..., says["columns"].index(column)]))
+        if found: return self.together(found)
         raise KeyError(f"Nobody has watched {column!r}.{nearest(column, self.names())} learn.watch(what=...) says what is measured from then on.")
+
+    def parts(self, kind):
+        "Each table of a kind, with its rows and values."
+        for i in self.tables(kind): yield self.history.readings.tables[i], *self.counted(i)
+
+    def together(self, found: list) -> tuple[np.ndarray, list, np.ndarray]:  # (layers, rows, (rows, layers)), of one table each
+        "Tables as one: other layers may have been watched at other times."
+        layers, rows = list(dict.fromkeys(n for names, _, _ in found for n in names)), sorted({r for _, rows, _ in found for r in rows})
+        numbers, place = np.full((len(rows), len(layers)), np.nan, np.float32), {r: i for i, r in enumerate(rows)}
+        for names, mine, values in found:
+            if mine: numbers[np.ix_([place[r] for r in mine], [layers.index(n) for n in names])] = values
+        return self.history.column("step")[rows], layers, numbers
 
     def counted(self, table: int) -> tuple[list, np.ndarray]:
         "The rows with values of a table, without those that were left behind."
@@ -263,17 +280,22 @@ def heat_of(watched: Watched, column: str) -> Panel | None:
 
 def histogram_of(watched: Watched, layer: str) -> Panel:
     "How the outputs of a layer are spread, step by step. KeyError if nobody has watched it."
-    known = {name: i for i in watched.tables("histogram") for name in watched.history.readings.tables[i]["layers"]}
-    if layer not in known: raise KeyError(f"There is no histogram of a layer {layer!r}.{nearest(layer, known)}")
-    says = watched.history.readings.tables[known[layer]]
-    rows, values = watched.counted(known[layer])
-    mine = values.reshape(len(rows), len(says["layers"]), BINS + 1)[:, says["layers"].index(layer)]
-    reach = float(np.quantile(mine[:, -1], 0.9)) or 1.0   # a spike of one step does not squeeze the rest
+    found = {}
+    for says, rows, values in watched.parts("histogram"):
+        for name in says["layers"] if layer not in says["layers"] else (): found.setdefault(name, {})
+        if layer in says["layers"] and rows: found.setdefault(layer, {}).update(zip(rows, values.reshape(len(rows), len(says["layers"]), BINS + 1)[:, says["layers"].index(layer)]))
+    if not found.get(layer): raise KeyError(f"There is no histogram of a layer {layer!r}.{nearest(layer, found)}")
+    rows, mine = sorted(found[layer]), np.stack([found[layer][row] for row in sorted(found[layer])])
+    known = np.isfinite(mine).all(1)
+    reach = float(np.quantile(mine[known, -1], 0.9)) or 1.0 if known.any() else 1.0   # a spike of one step does not squeeze the rest
+    mine = np.where(known[:, None], mine, 0.0)
     edges = np.linspace(reach, -reach, BINS + 1)   # the largest at the top
     below = np.stack([np.interp(edges, np.linspace(-r, r, BINS + 1), np.r_[0, m[:-1].cumsum()]) for m, r in zip(mine, np.maximum(mine[:, -1], 1e-9))])
     shares = np.abs(np.diff(below, axis=1)).T
-    there = np.flatnonzero(shares.sum(1) > 0)
-    seen = slice(there[0], there[-1] + 1) if len(there) else slice(0)
+    shares[:, ~known] = np.nan
+    there = np.flatnonzero(np.nansum(shares, 1) > 0)
+    if not len(there): return Panel(layer, [])   # no step of it was finite
+    seen = slice(there[0], there[-1] + 1)
     names = [short(float(f"{(a + b) / 2:.2g}")) for a, b in zip(edges, edges[1:])]
     return Panel(layer, [Heat(watched.history.column("step")[rows], names[seen], np.log1p(1000 * shares[seen]))])
 
@@ -283,7 +305,7 @@ def panels_of(watched: Watched) -> list[Panel]:
     columns = watched.names()
     chosen = [c for c in SHOWN if c in columns] or columns[:4]
     own = [c for c in columns if not any(c in known for known in COLUMNS.values())]
-    return [p for p in (heat_of(watched, c) for c in [*chosen, *own]) if p is not None]
+    return [p for p in (heat_of(watched, c) for c in dict.fromkeys([*chosen, *own])) if p is not None]
 
 def histograms(watched: Watched, layers=None) -> Chart:  # None: the first nine that have one
     "How the outputs of layers are spread, step by step."
