@@ -265,8 +265,9 @@ def untrained(moves, verb):
         finally: run.interrupts.abortable = False
 
 def loader_of(moves, evaluate: bool) -> DataLoader:
-    "What batches are made by. TypeError if they cannot be made larger or smaller."
+    "What batches are made by. TypeError if they cannot be made larger or smaller, ValueError if there are none."
     first = next(iter(moves.eval_dataset)) if isinstance(moves.eval_dataset, dict) and moves.eval_dataset else None
+    if evaluate and moves.eval_dataset is None: raise ValueError("batch_size_find(evaluate=True) has nothing to evaluate on; give the Learner an eval_dataset=.")
     loader = eval_loader(moves, first, "batch_size_find()")[0] if evaluate else moves.get_train_dataloader()
     if not isinstance(loader, DataLoader) or loader.batch_size is None:
         raise TypeError("batch_size_find() makes batches of any size from samples, and this data comes in batches of its own; "

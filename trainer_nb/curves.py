@@ -76,6 +76,7 @@ def wishes(histories, what) -> list[str]:
     "What is to be drawn. ValueError for a name that nothing has."
     known = list(dict.fromkeys([*COLUMNS, *(m for h in histories for m in metrics_of(h)), *(n for h in histories for n in Watched(h).names())]))
     for name in what:
+        if not isinstance(name, str): raise TypeError(f"plot() takes names of what to draw, not {name!r}; other runs are given as plot(also=[...]).")
         if name not in known: raise ValueError(f"There is nothing called {name!r} to draw; there are {', '.join(known)}.{nearest(name, known)}")
     if what: return list(what)
     metrics = [m for m in known if m not in COLUMNS and not m.endswith("loss") and any(m in metrics_of(h) for h in histories)]
@@ -115,7 +116,9 @@ def plot(sources: list,          # learners, histories, paths of logs
     "The history of runs as a chart. ValueError for names that there are not."
     histories = [as_history(s) for s in sources]
     names = wishes(histories, what)
-    log = names if log is True else [log] if isinstance(log, str) else log or ()
+    log = names if log is True else [log] if isinstance(log, str) else list(log or ())
+    if wrong := [name for name in log if name not in names]: raise ValueError(f"log={wrong[0]!r} is not among what is drawn: {', '.join(names)}.{nearest(str(wrong[0]), names)}")
+    smoothed([], smooth)   # a ValueError for a weight that is none
     panels = [p for p in (panel_of(name, histories, labels_of(histories), x, smooth, log) for name in names) if p is not None]
     if panels and len(histories) == 1 and not panels[0].of(Line) == []: panels[0].things += marks(histories[0], x)
     return Chart(panels, [] if panels else ["There is nothing to draw yet: the run has done no step."])

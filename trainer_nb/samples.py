@@ -171,6 +171,7 @@ def show_batch(moves,
                show=None         # a function of (batch, n) that gives HTML, or something that shows itself
               ) -> ShownBatch:
     "The first batch, as the model is fed it."
+    if show is not None and not callable(show): raise TypeError(f"show is a function of (batch, n) that gives HTML, or something that shows itself; it is {show!r}.")
     batch = first_batch(moves, dataset)
     if batch is None: raise ValueError("There is nothing to show: the data gave no batch.")
     own = moves.eval_dataset[dataset] if isinstance(dataset, str) else dataset
