@@ -93,7 +93,8 @@ def run(folder: Path, case, draw, pace: float) -> dict:  # pace: seconds that th
 
 def main(folder, case, seed, kills):
     torch.set_num_threads(1)
-    folder, draw, killed = Path(folder), random.Random(int(seed)), 0
+    folder, draw, killed, begun_at = Path(folder), random.Random(int(seed)), 0, set()
+    places = 8 if int(kills) > 100 else 3   # lives are to go on from more places than these
     folder.mkdir(parents=True, exist_ok=True)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])          # what the first optimizer imports, once for all lives
     import accelerate, safetensors.torch   # noqa: F401
@@ -106,8 +107,8 @@ def main(folder, case, seed, kills):
         print(json.dumps({"kills": found["kills"], "lives": found["lives"], "different": different}), flush=True)
         if different: sys.exit(f"not the same: {different}")
         shutil.rmtree(folder / f"run{number}")
-        killed += found["kills"]
-        if killed >= int(kills): return
+        killed, begun_at = killed + found["kills"], begun_at | set(found["lives"])
+        if killed >= int(kills) and len(begun_at) > places: return
 
 
 if __name__ == "__main__": main(*sys.argv[1:])
