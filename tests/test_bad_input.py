@@ -11,12 +11,7 @@ from trainer_nb.events import EVENTS
 from toys import Augmented, Bomb, Boom, finish, hard_learner, outcome, told, unequal
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Net(nn.Module):

@@ -12,12 +12,7 @@ from trainer_nb import Learner, Refused, TrainerCallback, differences
 from toys import SETTINGS, Augmented, Hard, accuracy, collate, finish, hard_learner, hard_model, outcome, told, unequal
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- splits ------------------------------------------------------------------------------------------------------------

@@ -22,12 +22,7 @@ LOSS = nn.functional.cross_entropy
 QUICK = dict(num_steps=12, start=1e-4, end=1)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- no trace ----------------------------------------------------------------------------------------------------------

@@ -10,12 +10,7 @@ from toys import (Augmented, Bomb, Boom, Hard, accuracy, every_event, finish, ha
                   unequal)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- raise once, anywhere ----------------------------------------------------------------------------------------------
