@@ -38,7 +38,6 @@ browser:
 export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
 	@$(BIN)/nbdev_clean
 	@$(BIN)/nbdev_export
-	@$(BIN)/python scripts/keep_pictures.py
 	@$(BIN)/python scripts/make_readme.py
 
 bench: $(VENV)/.bench ## measure what a step and a checkpoint cost, beside other libraries
