@@ -137,7 +137,7 @@ def top_losses(moves,
                dataset=None     # a data set, or the name of one of several; None: the learner's evaluation set
               ) -> TopLosses:
     "The examples with the largest losses."
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1: raise ValueError(f"k is a number of examples from 1 on, not {k!r}.")
+    if isinstance(k, bool) or not isinstance(k, int) or k < 0: raise ValueError(f"k is a number of examples from 0 on, not {k!r}.")
     loader, dataset = eval_loader(moves, dataset, "top_losses()")
     with looking(moves):
         found = worst(moves, loader, k, by_formula=True)
