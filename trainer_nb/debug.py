@@ -7,6 +7,7 @@ from __future__ import annotations
 from .agenda import committed
 from .errors import Refused
 from .gradients import Gradients
+from .interrupts import taking_turns
 from .loop import before_step, catch_up, end_of_data
 from .moves import StepMoves
 from .prepare import prepare
@@ -72,12 +73,14 @@ class DebugStep(OpenStep):
         if not make_move(self, lambda: begin(self)):
             raise Refused(f"debug_step() has nothing to do: what was still due has finished the run after step {run.state.global_step}.")
 
+    @taking_turns
     def forward(self):
         "The loss of the next micro-batch, as the step will count it; a tensor without its graph."
         moves = self._check("forward")
         self._loss = make_move(self, lambda: moves.forward_move(moves.run_state.wrapped, self._step.batch(), self._step.items))
         return self._loss.detach()
 
+    @taking_turns
     def backward(self):
         "Backward of the micro-batch; after the last one the gradients are complete and clipped."
         self._check("backward")
@@ -85,6 +88,7 @@ class DebugStep(OpenStep):
         self.loss = self._step.loss
         return self
 
+    @taking_turns
     def update(self):
         "Update the weights, do what the step makes due, and return its record."
         moves = self._check("update")
@@ -96,6 +100,7 @@ class DebugStep(OpenStep):
             finally: moves.run_state.pausing = False
         return record
 
+    @taking_turns
     def abort(self):
         "Give the step up: the run is as before it."
         if self._moves is None: return

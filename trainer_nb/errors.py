@@ -8,8 +8,8 @@ import difflib, gc, inspect, signal, sys
 import torch
 
 # %% auto #0
-__all__ = ['nearest', 'Refused', 'Paused', 'show_pauses', 'let_go', 'let_go_last', 'let_go_after_cell', 'out_of_memory',
-           'relieve']
+__all__ = ['nearest', 'Refused', 'Interrupted', 'Paused', 'show_pauses', 'let_go', 'let_go_last', 'let_go_after_cell',
+           'out_of_memory', 'relieve']
 
 # %% ../nbs/00_errors.ipynb #f515edba
 def nearest(name,   # what was typed
@@ -25,9 +25,12 @@ class Refused(RuntimeError):
     "A verb that cannot be done in the state the run is in; the message says what can."
 
 # %% ../nbs/00_errors.ipynb #18925e1b
-class Paused(KeyboardInterrupt):
-    "Training stopped between two steps, with nothing lost; any verb goes on from there."
+class Interrupted(KeyboardInterrupt):
+    "The answer to the interrupt button, in one line."
     def _render_traceback_(self): return [str(self)]
+
+class Paused(Interrupted):
+    "Training stopped between two steps, with nothing lost; any verb goes on from there."
 
 # %% ../nbs/00_errors.ipynb #f5ff3dc9
 def _shell():
@@ -35,11 +38,11 @@ def _shell():
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 def show_pauses():
-    "Where there is no IPython: let a `Paused` that nobody catches be one line, and end a script as an interrupt does."
+    "Where there is no IPython: let an `Interrupted` that nobody catches be one line, and end a script as an interrupt does."
     before = sys.excepthook
     if _shell() is not None or getattr(before, "shows_pauses", False): return
     def hook(kind, error, trace):
-        if not isinstance(error, Paused): return before(kind, error, trace)
+        if not isinstance(error, Interrupted): return before(kind, error, trace)
         print(error, file=sys.stderr)
         if not (hasattr(sys, "ps1") or sys.flags.interactive): raise SystemExit(128 + signal.SIGINT)
     hook.shows_pauses = True

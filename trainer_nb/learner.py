@@ -10,6 +10,7 @@ from .agenda import announce, say
 from .args import Settings, TrainingArguments
 from .errors import Refused, let_go_last
 from .history import Records
+from .interrupts import taking_turns, undivided
 from .loop import TrainOutput, go, output, status, steps, stop_after
 from .moves import Moves
 from .prepare import prepare, prepare_model
@@ -25,12 +26,14 @@ __all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Ch
 # %% ../nbs/90_learner.ipynb #f8dc33d2
 class Training:
     "The verbs that train."
+    @taking_turns
     def step(self,
              n: int = 1   # optimizer steps, from 1 on; TypeError or ValueError for anything else
             ) -> Records:
         "Take `n` optimizer steps; returns their records. Refused on a finished run."
         return advance_by(self, "step()", steps=whole(n))
 
+    @taking_turns
     def run(self,
             steps: int | None = None,      # go on for so many steps
             epochs: float | None = None,   # or to the end of so many epochs, their evaluations included; a fraction is part of one
@@ -39,6 +42,7 @@ class Training:
         "Go on until the first of these holds; without any, to the end. Returns the records. Refused on a finished run."
         return advance_by(self, "run()", None if steps is None else whole(steps), epochs, until)
 
+    @taking_turns
     def train(self,
               resume_from_checkpoint=None   # a checkpoint's folder; True: the newest in output_dir, unless the run is under way here
              ) -> TrainOutput:
@@ -62,6 +66,7 @@ class Training:
         needs_more(self, "steps()")
         return steps(self)
 
+    @taking_turns
     def debug_step(self):
         "One step under your hand: .forward() .backward() .grads() .update() or .abort(). Refused on a finished run."
         from trainer_nb.debug import DebugStep
@@ -70,7 +75,8 @@ class Training:
 
     def pause(self):
         "Let the verb that is training return at the next step boundary; for callbacks and other threads."
-        if self.run_state.owner is not None or self.run_state.phase == "debug": self.run_state.pausing = True
+        run = self.run_state
+        if run.owner is not None or run.aside or run.phase == "debug": run.pausing = True
 
 # %% ../nbs/90_learner.ipynb #f2c23904
 def whole(n) -> int:
@@ -108,22 +114,26 @@ def with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, 
 # %% ../nbs/90_learner.ipynb #6f601550
 class Changing:
     "The verbs that change a run."
+    @taking_turns
     def set(self, **changes):   # settings that can be changed in a run; learn.set() lists them
         """Change settings from the next step on, all or none: learn.set(lr=1e-4). Without arguments: a table of what can be set.
         TypeError for a name that there is not; ValueError for what cannot be set in a run, or not to this value."""
         from trainer_nb.settings import change, settable
         return in_turn(self, "set()", lambda: change(self, changes)) if changes else settable(self)
 
+    @taking_turns
     def freeze(self, *groups):   # names of layer groups, or their numbers from the input on (-1 is the last)
         "Freeze layer groups; without arguments all but the last. ValueError names the groups there are."
         from trainer_nb.layers import set_trainable
         in_turn(self, "freeze()", lambda: set_trainable(self, groups, False))
 
+    @taking_turns
     def unfreeze(self, *groups):   # as in freeze
         "Make layer groups trainable again; without arguments all."
         from trainer_nb.layers import set_trainable
         in_turn(self, "unfreeze()", lambda: set_trainable(self, groups, True))
 
+    @taking_turns
     def snapshot(self, name: str | None = None) -> Snapshot:   # with a name it is also kept in learn.snapshots
         "The run as a value, on the host. Refused in the middle of a step and from callbacks."
         refuse_inside(self, "snapshot()")
@@ -134,17 +144,20 @@ class Changing:
         if name is not None: self.snapshots[name] = taken
         return taken
 
+    @taking_turns
     def restore(self, snapshot):   # a Snapshot, or the name of one in learn.snapshots; KeyError if there is none
         "Go back to a snapshot: the run goes on from there as it did then. ValueError, and nothing is changed, if it does not fit this learner."
         from trainer_nb.timeline import go_back
         in_turn(self, "restore()", lambda: go_back(self, snapshot))
 
+    @taking_turns
     def rewind(self, n: int = 1):   # optimizer steps, from 1 on; 0: the present one again, where an optimizer has torn it
         "Go back n steps, exactly; returns how (step, replayed, seconds, different). ValueError if no snapshot reaches so far, or if something was done by hand in between."
         from trainer_nb.rewind import rewind
         if not (self.run_state.torn and n == 0): n = whole(n)
-        return rewind(self, n, lambda _, verb, until: with_progress(self, verb, until))
+        with undivided(): return rewind(self, n, lambda _, verb, until: with_progress(self, verb, until))
 
+    @taking_turns
     def branch(self, **changes):   # settings, of those that a Learner takes
         """A second learner that goes on from here: the same data order and random numbers, its own copy of the weights, and the changes made.
         Refused in the middle of a step, or with an optimizer that was given; TypeError or ValueError for changes that cannot be made."""
@@ -153,11 +166,13 @@ class Changing:
         let_go_last()
         with self.run_state.interrupts: return branch(self, changes)
 
+    @taking_turns
     def reset(self):
         "A new run from the first weights, with the settings as they are now. Refused after free()."
         from trainer_nb.timeline import first_again
         in_turn(self, "reset()", lambda: first_again(self))
 
+    @taking_turns
     def free(self):
         "Let go of all memory: the run ends, the model stays, on the CPU."
         from trainer_nb.timeline import free
@@ -167,6 +182,7 @@ class Changing:
 # %% ../nbs/90_learner.ipynb #08343d37
 class Looking:
     "The verbs that look at a run."
+    @taking_turns
     def evaluate(self,
                  eval_dataset=None,              # None: the learner's own; a data set, a name in a dict of them, or a dict of several
                  ignore_keys=None,               # keys of the model's output that are no predictions
@@ -182,6 +198,7 @@ class Looking:
             announce(self, Due("note", data={"evaluate": metrics}), Due("log", data={"logs": metrics}), Due("event", "on_evaluate", {"metrics": metrics}))
             return metrics
 
+    @taking_turns
     def predict(self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test"):
         "PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with a row for each sample."
         from trainer_nb.evaluate import predicted
@@ -191,35 +208,41 @@ class Looking:
             announce(self, Due("event", "on_predict", {"metrics": out.metrics}))
             return out
 
+    @taking_turns
     def evaluation_loop(self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"):
         "Run the model over a loader; what evaluate() and predict() are made of."
         from trainer_nb.evaluate import evaluation_loop
         return evaluation_loop(self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
 
+    @taking_turns
     def summary(self):
         "The model's layers: output shapes, sizes, groups, what is trainable."
         from trainer_nb.layers import summarize
         not_within(self, "summary()")
         return summarize(self)
 
+    @taking_turns
     def show_batch(self, n: int = 9, dataset=None, show=None):   # show: a function of (batch, n) that gives HTML, or something that shows itself
         "The first `n` samples of the training data, or of another data set, as the model is fed them: images, text, sound, a table."
         from trainer_nb.samples import show_batch
         not_within(self, "show_batch()")
         return show_batch(self, n, dataset, show)
 
+    @taking_turns
     def top_losses(self, k: int = 9, dataset=None):
         "The `k` samples of the evaluation set, or of another one, with the largest loss. ValueError without labels."
         from trainer_nb.losses import top_losses
         not_within(self, "top_losses()")
         return top_losses(self, k, dataset)
 
+    @taking_turns
     def confusion(self, dataset=None):
         "Which classes of the evaluation set are taken for which. ValueError if it is not about classes."
         from trainer_nb.confusion import confusion
         not_within(self, "confusion()")
         return confusion(self, dataset)
 
+    @taking_turns
     def most_confused(self, min_count: int = 1, dataset=None) -> list:
         "The commonest mistakes on the evaluation set, or on another one: (actual, predicted, count), if there were so many."
         return self.confusion(dataset).most_confused(min_count)
@@ -227,12 +250,14 @@ class Looking:
 # %% ../nbs/90_learner.ipynb #0805551b
 class Probing:
     "The verbs that look inside the model, and at how the run went."
+    @taking_turns
     def inspect(self, batch=None):   # a batch as the model is fed it; None: those of the step that comes next, or of the debug step that is open
         "Every layer at one step: gradients, weights, outputs, what the update would change, and what stands out. Leaves no trace."
         from trainer_nb.inspect import inspect
         let_go_last()
         return inspect(self, batch)
 
+    @taking_turns
     def watch(self,
               every: int = 10,   # steps between two that are measured
               what=("output", "gradient", "update", "histogram"),   # these, "weight", and functions of (module, inputs, output) or (parameter, gradient)
@@ -243,6 +268,7 @@ class Probing:
         not_within(self, "watch()")
         return watch(self, every, what, layers)
 
+    @taking_turns
     def unwatch(self):
         "Watch no longer; what was seen stays in learn.watched."
         from trainer_nb.watch import unwatch
@@ -263,6 +289,7 @@ class Probing:
 # %% ../nbs/90_learner.ipynb #38e9c152
 class Finding:
     "The verbs that try settings out."
+    @taking_turns
     def lr_find(self,
                 start: float = 1e-7,                # the first rate, of the first group of parameters; the others keep their ratios
                 end: float = 10,                    # and the last one
@@ -275,6 +302,7 @@ class Finding:
         from trainer_nb.lr_find import lr_find
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest)
 
+    @taking_turns
     def batch_size_find(self,
                         mode: str = "power",            # sizes are doubled; "binary": then the exact largest that fits
                         start: int | None = None,       # the first size; None: 1
@@ -291,6 +319,7 @@ class Finding:
 # %% ../nbs/90_learner.ipynb #96d447a1
 class Storing:
     "The verbs that write to the disk and read from it."
+    @taking_turns
     def save_model(self, output_dir=None):   # None: the learner's output_dir; ValueError if there is none either
         "Write the model's weights as safetensors, or as its own save_pretrained does; returns the folder."
         from trainer_nb.saving import save_model
@@ -299,11 +328,13 @@ class Storing:
         if folder is None: raise ValueError("There is no folder to save to; call save_model(folder), or give the Learner an output_dir=.")
         return save_model(self.model, folder, self.processing_class)
 
+    @taking_turns
     def save_checkpoint(self, output_dir=None):   # a folder for this one; None: checkpoint-<step> in the learner's output_dir
         "Write the run as it is now, to go on from; returns the folder. ValueError without one, SaveFailed if it cannot be written; later if a callback asks."
         from trainer_nb.saver import save_now
         return in_turn(self, "save_checkpoint()", lambda: save_now(self, output_dir))
 
+    @taking_turns
     def load_checkpoint(self, folder=True):   # a checkpoint's folder, the Trainer's too; True: the newest in output_dir
         "Go on from a checkpoint; says what is not as it was. ValueError, and nothing is changed, if the run cannot go on from it here."
         from trainer_nb.resume import load
@@ -322,10 +353,12 @@ class Storing:
 # %% ../nbs/90_learner.ipynb #73c59109
 class Keeping:
     "Logs, callbacks and the journal."
+    @taking_turns
     def log(self, logs: dict, start_time=None):   # start_time: taken for the Trainer's sake
         "Log values: into state.log_history, the history, and to the callbacks."
         with self.run_state.interrupts: say(self, logs)
 
+    @taking_turns
     def export_script(self, path, limit: float = 100):   # path: of the script, train.py, say; limit: MB of data that may be written beside it
         """Write a script that trains this model again, with what was done by hand; started fresh, it ends in the same weights.
         Refused, and nothing is written, where a part cannot be found; what may not be exact is in the result's `doubts`."""
@@ -334,11 +367,13 @@ class Keeping:
         let_go_last()
         with self.run_state.interrupts: return export_script(self, path, limit)
 
+    @taking_turns
     def add_callback(self, callback):
         "Add a callback or a callback class; at any time. TypeError if it is none."
         self.run_state.callbacks.add_callback(callback)
         note_act(self.run_state, "add_callback", callback=(callback if isinstance(callback, type) else type(callback)).__name__)
 
+    @taking_turns
     def pop_callback(self, callback):
         "Take a callback out, by instance or class, and return it; None if it is not there."
         popped = self.run_state.callbacks.pop_callback(callback)

@@ -9,13 +9,14 @@ import numpy as np
 from typing import NamedTuple
 from .agenda import ask_later, committed, epoch_end, settle, train_metrics
 from .history import Record
+from .interrupts import TURN
 from .prepare import prepare
 from .run import Due
 from .step import take_step
-from .work import at_boundary, at_work, bring_rows, hear_of_saving, where
+from .work import at_boundary, at_work, bring_rows, hear_of_saving, pausable, step_aside, where
 
 # %% auto #0
-__all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'steps', 'stop_after',
+__all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'stint', 'steps', 'stop_after',
            'TrainOutput', 'output', 'status']
 
 # %% ../nbs/29_loop.ipynb #29413d72
@@ -75,22 +76,31 @@ def end_of_data(run):
     run.due.extend(epoch_end())
 
 # %% ../nbs/29_loop.ipynb #7ef8eb31
-def go(moves, verb, until=None, each=None):  # until: of the last record, true to stop; each: called with every record
+def go(moves, verb, until=None, each=None, may=None):  # until: of the last record, true to stop; each: called with every record; may: whether to go on, asked after a turn of others
     "Advance until a condition holds, the run is over, or somebody pauses it; returns the number of the first row."
     start = len(moves.run_state.history)
+    with pausable(moves.run_state):
+        while stint(moves, verb, until, each):
+            step_aside(moves.run_state)
+            if may is not None and not may(): break
+    return start
+
+def stint(moves, verb, until=None, each=None) -> bool:
+    "Advance in one piece; True if it ended only because another thread waits for its turn."
     with at_work(moves, verb):
         while (record := advance(moves)) is not None:
             if each is not None: each(record)
             enough = until is not None and until(record)   # it may also ask for a pause
-            if at_boundary(moves) or enough: break
-    return start
+            if at_boundary(moves) or enough: return False
+            if TURN.wanted(): return True
+    return False
 
 def steps(moves):
     "A generator of records; leaving it loses nothing."
     stop = False
     try:
         while not stop:
-            with at_work(moves, "steps()", rows=False):   # not at each step: that would ask the device
+            with pausable(moves.run_state), at_work(moves, "steps()", rows=False):   # rows not at each step: that would ask the device
                 record = advance(moves)
                 if record is None: return
                 stop = at_boundary(moves)

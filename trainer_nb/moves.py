@@ -16,6 +16,7 @@ from .errors import Refused
 from .events import CallbackHandler, DefaultFlowCallback
 from .models import check_loss, explain_labels, known_classes, logits_in, loss_in, model_facts, smoothed_loss
 from .groups import decay_names
+from .interrupts import TURN
 from .optim import create_optimizer
 from .schedules import create_scheduler
 from .run import Run, for_callback, note_act
@@ -340,11 +341,13 @@ class RunParts:
     @property
     def optimizer(self): return self.run_state.optimizer
     @optimizer.setter
-    def optimizer(self, optimizer): replace_optimizer(self.run_state, optimizer)
+    def optimizer(self, optimizer):
+        with TURN: replace_optimizer(self.run_state, optimizer)
     @property
     def lr_scheduler(self): return self.run_state.lr_scheduler
     @lr_scheduler.setter
-    def lr_scheduler(self, scheduler): replace_schedule(self.run_state, scheduler)
+    def lr_scheduler(self, scheduler):
+        with TURN: replace_schedule(self.run_state, scheduler)
     @property
     def model_facts(self):
         if self._facts is None: self._facts = model_facts(self.model, self.args.label_names)
@@ -402,10 +405,11 @@ def refuse_within(run, name):
 
 def put_in(moves, name, act):  # act: what replaces it
     "Replace a part: now, or at the boundary if a callback asks after the step. Refused in the middle of one."
-    run = moves.run_state
-    refuse_within(run, name)
-    if run.phase in ("after", "look"): run.later.append(for_callback(run, act))
-    else: act()
+    with TURN:
+        run = moves.run_state
+        refuse_within(run, name)
+        if run.phase in ("after", "look"): run.later.append(for_callback(run, act))
+        else: act()
 
 def replace_data(moves, dataset):
     "Another training set, from the next step on."

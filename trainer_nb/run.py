@@ -64,6 +64,7 @@ class Passing:
     phase: str = of_verb("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
     tick: float = of_verb(0.0)                               # when the clock was last read
     pausing: bool = of_verb(False)                           # somebody wants it to stop at the next boundary
+    aside: int = of_verb(0)                                  # so many verbs have stepped aside for others
     later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
     brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
     asker: str = of_verb("")                                 # "callback" while something is done that one has asked for

@@ -4,28 +4,46 @@
 
 # %% ../nbs/28_work.ipynb #71ca4ead
 from __future__ import annotations
-import threading, warnings
+import threading, time, warnings
 import torch
 from contextlib import contextmanager
 from .agenda import ask_later
 from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses
+from .interrupts import TURN, Interrupts
 from .prepare import prepare
 from .run import Due, for_callback
 from .seeding import generators_kept
 from .telling import tell_all
 
 # %% auto #0
-__all__ = ['elsewhere', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on', 'bring_rows', 'in_hand',
-           'norms_of', 'others', 'note_hands', 'tell_outside', 'failed', 'given_up', 'where', 'pause_at',
-           'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
+__all__ = ['step_aside', 'pausable', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on',
+           'bring_rows', 'in_hand', 'norms_of', 'others', 'note_hands', 'tell_outside', 'failed', 'given_up', 'where',
+           'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
+
+# %% ../nbs/28_work.ipynb #439f6e9f
+def step_aside(run):
+    "Let others have their turn with a run, and come back when they are done."
+    mine, pausing, run.interrupts = run.interrupts, run.pausing, Interrupts()
+    run.aside += 1
+    TURN.take(TURN.leave())
+    while run.phase == "debug":   # somebody has opened a step by hand
+        depth = TURN.leave()
+        time.sleep(0.02)
+        TURN.take(depth)
+    run.aside -= 1
+    run.interrupts, run.pausing = mine, run.pausing or pausing
+
+@contextmanager
+def pausable(run):
+    "Inside, `pausing` is a wish that is heard at the next boundary; outside it means nothing."
+    run.pausing = run.pausing and run.aside > 0   # that of a verb which has stepped aside
+    try: yield
+    finally: run.pausing = False
 
 # %% ../nbs/28_work.ipynb #ce66a20c
-def elsewhere(run) -> bool: return run.owner is not None and run.owner[1] != threading.get_ident()   # does another thread train?
-
 def refuse_inside(moves, verb):
-    "Refuse a verb in the middle of a step, or while another thread trains."
+    "Refuse a verb in the middle of a step."
     run = moves.run_state
-    if elsewhere(run): raise Refused(f"{verb} was called while {run.owner[0]} is at work in another thread; learn.pause() ends that at the next step.")
     if run.torn: raise Refused(f"{verb} cannot go on: {run.torn}. learn.rewind(0) takes the last steps again from a snapshot, "
                                "learn.restore(...) goes back to one, learn.reset() to the beginning.")
     if run.phase == "debug": raise Refused(f"{verb} has to wait: a debug step is open. Finish it with its update(), or give it up with its abort(); learn.debug_step() gives it up too, and begins anew.")
@@ -48,9 +66,8 @@ def hear_of_saving(run):
 @contextmanager
 def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: bring_rows at the end
     "What holds while a verb trains."
-    refuse_beside(moves, verb)
     run = moves.run_state
-    with run.interrupts, owned(run, verb), generators_kept():   # what cells draw is theirs, before and after
+    with TURN, run.interrupts, owned(moves, verb), generators_kept():   # what cells draw is theirs, before and after
         let_go_last()
         try:
             hear_of_saving(run)
@@ -69,11 +86,13 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
         stop_if_pressed(moves)
 
 @contextmanager
-def owned(run, verb):
-    "Inside, the run is this verb's."
-    run.owner, run.pausing, run.taken_back = (verb, threading.get_ident()), False, False
+def owned(moves, verb):
+    "Inside, the run is this verb's. Refused while it is another's."
+    refuse_beside(moves, verb)
+    run = moves.run_state
+    run.owner, run.taken_back = (verb, threading.get_ident()), False
     try: yield
-    finally: run.owner, run.pausing = None, False
+    finally: run.owner = None
 
 # %% ../nbs/28_work.ipynb #9301d096
 def go_on(run):
@@ -179,8 +198,8 @@ def at_boundary(moves) -> bool:
 def in_turn(moves, verb, act):  # act: a function without arguments
     "Change a run now, or at the boundary if a callback asks; returns what `act` gives, None if that is later."
     run = moves.run_state
-    if run.phase in ("after", "look") or elsewhere(run):
-        run.later.append(act if elsewhere(run) else for_callback(run, act))
+    if run.phase in ("after", "look"):
+        run.later.append(for_callback(run, act))
         return None
     if not (run.torn and verb in ("restore()", "reset()", "load_checkpoint()")): refuse_inside(moves, verb)
     let_go_last()
@@ -193,5 +212,5 @@ def in_turn(moves, verb, act):  # act: a function without arguments
 def not_within(moves, verb):
     "Refuse to use the model in the middle of a step; let go of what the last error held."
     let_go_last()
-    if moves.run_state.phase in ("step", "debug") or elsewhere(moves.run_state): refuse_inside(moves, verb)
+    if moves.run_state.phase in ("step", "debug"): refuse_inside(moves, verb)
     if moves.run_state.phase == "idle": hear_of_saving(moves.run_state)
