@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from .errors import Interrupted
 
 # %% auto #0
-__all__ = ['TURN', 'P', 'R', 'Interrupts', 'Turn', 'taking_turns', 'undivided', 'patiently']
+__all__ = ['TURN', 'P', 'R', 'Interrupts', 'Turn', 'taking_turns', 'hear', 'undivided', 'patiently']
 
 # %% ../nbs/08_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
@@ -127,8 +127,14 @@ def taking_turns(method: Callable[P, R]) -> Callable[P, R]:
     "A verb that has the runs of this process to itself, from its first line to its last."
     @functools.wraps(method)
     def in_its_turn(self, *args, **kwargs):
-        with TURN: return method(self, *args, **kwargs)
+        with TURN:
+            if TURN.depth == 1: hear(self.run_state.news)
+            return method(self, *args, **kwargs)
     return in_its_turn
+
+def hear(news: list):  # functions without arguments
+    "Say what has happened meanwhile, once: a verb is where the user is."
+    while news and threading.get_ident() not in TURN.patient: news.pop(0)()
 
 @contextmanager
 def undivided():

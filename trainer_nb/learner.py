@@ -73,9 +73,21 @@ class Training:
         let_go_last()
         return DebugStep(self)
 
+    @taking_turns
+    def start(self,
+              steps: int | None = None,     # as in run: for so many steps
+              epochs: float | None = None,  # or to the end of so many epochs
+              until=None                    # or until this function of the last record is true
+             ):
+        "Train in the background, until the first of these holds or to the end; the handle pauses, resumes, steps, stops and waits. Refused on a finished run."
+        from trainer_nb.background import start
+        needs_more(self, "start()")
+        return start(self, None if steps is None else whole(steps), epochs, until)
+
     def pause(self):
-        "Let the verb that is training return at the next step boundary; for callbacks and other threads."
+        "Let the verb that is training, and the run in the background, stand at the next step boundary; returns at once."
         run = self.run_state
+        if run.background is not None: run.background._wish.want(0)
         if run.owner is not None or run.aside or run.phase == "debug": run.pausing = True
 
 # %% ../nbs/90_learner.ipynb #f2c23904
@@ -177,6 +189,7 @@ class Changing:
         "Let go of all memory: the run ends, the model stays, on the CPU."
         from trainer_nb.timeline import free
         if not self.run_state.torn: refuse_inside(self, "free()")
+        self.pause()
         with self.run_state.interrupts: free(self)
 
 # %% ../nbs/90_learner.ipynb #08343d37

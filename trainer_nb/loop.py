@@ -13,7 +13,7 @@ from .interrupts import TURN
 from .prepare import prepare
 from .run import Due
 from .step import take_step
-from .work import at_boundary, at_work, bring_rows, hear_of_saving, pausable, step_aside, where
+from .work import at_boundary, at_work, bring_rows, hear_of_saving, pausable, pause_at, step_aside, where
 
 # %% auto #0
 __all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'stint', 'steps', 'stop_after',
@@ -82,7 +82,9 @@ def go(moves, verb, until=None, each=None, may=None):  # until: of the last reco
     with pausable(moves.run_state):
         while stint(moves, verb, until, each):
             step_aside(moves.run_state)
-            if may is not None and not may(): break
+            if may is not None and not may():
+                pause_at(moves, "")
+                break
     return start
 
 def stint(moves, verb, until=None, each=None) -> bool:

@@ -389,9 +389,11 @@ def screen_for(args, state):
     return None if args.disable_tqdm or not state.is_local_process_zero else make_screen()
 
 def make_progress(run,
-                  total_steps: int | None = None  # the step that the verb ends at; None: the end of the run
+                  total_steps: int | None = None, # the step that the verb ends at; None: the end of the run
+                  screen=None                     # one that is there already; None: make the one that fits
                  ) -> Progress:
     "The display of a verb that is about to train: enter it, and call its `tick` after every step."
     callback = first_callback(run)
-    screen = None if callback is None else screen_for(run.args, run.state)
+    if callback is None: screen = None
+    elif not isinstance(screen, NotebookScreen): screen = screen_for(run.args, run.state)   # others are closed with the verb
     return Progress(screen, run, total_steps, callback)

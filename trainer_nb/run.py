@@ -109,6 +109,8 @@ class Run(Passing):
     hands: Any = part()                                      # what could be changed by hand, as the last verb left it
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
+    background: Any = part()                                 # background.Background: the handle of the thread that trains
+    news: list = part(list)                                  # functions that say what the user has to hear, at the next verb of a cell
     interrupts: Interrupts = part(Interrupts)
 
     def start_clock(self): self.tick = time.perf_counter()   # time runs from here

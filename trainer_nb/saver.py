@@ -138,6 +138,7 @@ def save_now(moves, place=None) -> Path:  # as in save
 
 def finish(run):
     "Wait for what is being written, and hear of it."
+    if run.saver is None: return
     run.saver.wait(run.interrupts)
     run.saver.check()
 
