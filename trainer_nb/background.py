@@ -17,7 +17,7 @@ from .work import in_turn, where
 
 # %% auto #0
 __all__ = ['RUNS', 'carrying', 'Wish', 'Background', 'status', 'want', 'nothing_left', 'forget_error', 'work', 'train', 'stopped',
-           'pause_at_exit', 'at_exit', 'start', 'stop_here']
+           'pause_at_exit', 'at_exit', 'start', 'handle_of', 'stop_here']
 
 # %% ../nbs/70_background.ipynb #350fe97c
 def carrying(act):  # act: a function without arguments
@@ -207,13 +207,19 @@ def start(moves,
           steps=None, epochs=None, until=None   # as in learn.run(...): when to stand; without any at the end of the run
          ) -> Background:
     "Train in the background; a run that is there already goes on, with this condition."
-    run = moves.run_state
-    handle = run.background = run.background or Background(moves)
-    handle._until = stop_after(run, steps, epochs, until)
-    handle._carrying = carrying(lambda: work(handle))
+    condition, handle = stop_after(moves.run_state, steps, epochs, until), handle_of(moves)
+    handle._until, handle._carrying = condition, carrying(lambda: work(handle))
     if not handle.training: handle._screen = None   # of another cell
     want(handle, math.inf)
     return handle
+
+def handle_of(moves) -> Background:
+    "The handle of a learner's background run; made, without training yet, if it is not there."
+    run = moves.run_state
+    if run.background is None:
+        handle = run.background = Background(moves)
+        handle._carrying = carrying(lambda: work(handle))
+    return run.background
 
 def stop_here(moves):
     "The run ends where it stands: the present step becomes its last."

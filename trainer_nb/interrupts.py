@@ -129,6 +129,7 @@ def taking_turns(method: Callable[P, R]) -> Callable[P, R]:
     def in_its_turn(self, *args, **kwargs):
         with TURN:
             if TURN.depth == 1: hear(self.run_state.news)
+            self.run_state.touched = True
             return method(self, *args, **kwargs)
     return in_its_turn
 

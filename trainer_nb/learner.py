@@ -299,6 +299,11 @@ class Probing:
         from trainer_nb.curves import plot
         return plot([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
 
+    def dashboard(self, also=()):   # other learners, histories, or logs' paths, to be drawn beside
+        "A live view with controls, in any cell, before, during and after training; elsewhere the run in a few lines. TypeError for what is no run."
+        from trainer_nb.dashboard import dashboard
+        return dashboard(self, also)
+
 # %% ../nbs/90_learner.ipynb #38e9c152
 class Finding:
     "The verbs that try settings out."

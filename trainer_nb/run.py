@@ -65,6 +65,7 @@ class Passing:
     tick: float = of_verb(0.0)                               # when the clock was last read
     pausing: bool = of_verb(False)                           # somebody wants it to stop at the next boundary
     aside: int = of_verb(0)                                  # so many verbs have stepped aside for others
+    touched: bool = of_verb(False)                           # a verb has been called since somebody looked
     later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
     brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
     asker: str = of_verb("")                                 # "callback" while something is done that one has asked for

@@ -1,0 +1,57 @@
+// Elements of the page, and numbers in words. Whatever comes from outside is set as textContent, never as markup.
+
+function make(tag, cls = "", text = null, attributes = {}) {
+  const node = document.createElement(tag);
+  if (cls) node.className = cls;
+  if (text !== null) node.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+// Only what differs is written: a page that has not changed costs nothing.
+function setText(node, text) {
+  text = text === null || text === undefined ? "" : String(text);
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function setAttribute(node, name, value) {
+  if (value === null || value === undefined) { if (node.hasAttribute(name)) node.removeAttribute(name); }
+  else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+}
+
+function show(node, visible) { if (node.hidden === Boolean(visible)) node.hidden = !visible; }
+
+function randomId() { return Array.from(crypto.getRandomValues(new Uint32Array(2)), o => o.toString(36)).join(""); }
+
+const thousands = text => text.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+
+// A whole number, or what was given where it is none.
+function whole(value) {
+  if (value === null || value === undefined) return "–";
+  return Number.isFinite(value) ? (value < 0 ? "−" : "") + thousands(String(Math.round(Math.abs(value)))) : String(value);
+}
+
+// A measured value, in `digits` digits that count; always the same number of them, so that a live value does not jump about.
+function number(value, digits = 4) {
+  if (typeof value !== "number" || Number.isNaN(value)) return "–";
+  const size = Math.abs(value), sign = value < 0 ? "−" : "";
+  if (value === 0) return "0";
+  if (size === Infinity) return sign + "∞";
+  if (size >= 1e7 || size < 1e-3) return sign + size.toExponential(Math.min(digits - 1, 2)).replace("e+", "e").replace("e-", "e−");
+  if (size >= 10 ** digits) return sign + thousands(size.toFixed(0));
+  return sign + thousandsOf(size.toPrecision(digits));
+}
+
+function thousandsOf(text) {
+  const [head, tail] = text.split(".");
+  return thousands(head) + (tail ? "." + tail : "");
+}
+
+function duration(minutes) {
+  const seconds = Math.max(0, minutes * 60);
+  if (seconds < 59.95) return (seconds < 9.95 ? seconds.toFixed(1) : seconds.toFixed(0)) + " s";
+  if (minutes < 60) return Math.floor(minutes) + " min" + (minutes < 10 && seconds % 60 >= 1 ? " " + Math.floor(seconds % 60) + " s" : "");
+  return Math.floor(minutes / 60) + " h" + (minutes < 1440 && minutes % 60 >= 1 ? " " + Math.floor(minutes % 60) + " min" : "");
+}
+
+const plural = (n, word) => `${whole(n)} ${word}${n === 1 ? "" : "s"}`;

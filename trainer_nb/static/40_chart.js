@@ -1,0 +1,346 @@
+// A chart of curves: each step faint, the running mean strong, evaluations as marks, what was left behind in dashes.
+
+class Chart extends Card {
+  constructor(view, key, title, quantity, belongs, cls = "") {
+    super(view, title, cls);
+    Object.assign(this, { key, quantity, belongs, log: false });   // belongs: of an evaluation's name, whether it is drawn here
+    this.toggle = make("button", "tnb-toggle", "log", { type: "button", "aria-pressed": "false", "aria-label": `${title}: logarithmic axis` });
+    this.toggle.addEventListener("click", () => this.setLog(!this.log));
+    this.head.append(this.toggle);
+  }
+
+  setLog(log) {
+    this.log = log;
+    setAttribute(this.toggle, "aria-pressed", String(log));
+    this.soil();
+  }
+
+  get weight() { return this.quantity && this.quantity.smooth ? this.view.weight : 0; }
+  get column() { return this.quantity && this.quantity.column; }
+  get axis() { return AXES[this.view.axis]; }
+
+  // The evaluations drawn here: {name, run, color, shape, points: [[x, value], ...]}.
+  evaluations() {
+    if (this.view.hidden.has("kind:evaluations")) return [];
+    const found = [];
+    for (const run of this.view.shown()) {
+      const names = Object.keys(this.view.metrics[run.id] || {}).filter(this.belongs).sort();
+      names.forEach((name, shape) => {
+        const points = this.view.metrics[run.id][name].map(o => [o[this.axis.column], o[3]]).filter(o => Number.isFinite(o[0]) && Number.isFinite(o[1]));
+        found.push({ name, run, shape, points, color: this.view.theme.hue(run.place === 0 ? 1 + shape * 3 : run.place + 1) });
+      });
+    }
+    return found;
+  }
+
+  has() {
+    if (this.quantity && this.view.all().some(run => run.known(this.column))) return true;
+    return this.view.all().some(run => Object.keys(this.view.metrics[run.id] || {}).some(this.belongs));
+  }
+
+  draw(pen, width, height) {
+    const { view } = this, runs = this.quantity ? view.shown().filter(o => o.rows) : [], evaluations = this.evaluations();
+    const range = view.range(), y = range && this.range(runs, evaluations, range);
+    this.describe(runs, evaluations);
+    if (!y) {
+      this.x = null;
+      this.say(range && this.has() ? (this.log ? "Nothing above zero to show here" : "Nothing to show here") : this.nothing());
+      return;
+    }
+    this.say("");
+    this.layout(pen, width, height, range, y);
+    this.grid(pen);
+    drawX(pen, this);
+    drawMarks(pen, this);
+    pen.save();
+    const { left, top } = this.area;
+    pen.beginPath();
+    pen.rect(left, top - 2, this.area.width + 4, this.area.height + 3);
+    pen.clip();
+    if (this.quantity) this.left(pen, runs);
+    for (const run of [...runs].reverse()) this.band(pen, run);
+    for (const run of [...runs].reverse()) this.line(pen, run);
+    for (const one of evaluations.reverse()) this.marksOf(pen, one);
+    pen.restore();
+    this.beyond(pen, y);
+  }
+
+  nothing() { return this.quantity ? "No steps yet" : "No evaluation yet"; }
+
+  layout(pen, width, height, range, y) {
+    const top = 14, bottom = 24;
+    this.y = new Scale(y.low, y.high, height - bottom, top, this.log);
+    this.yTicks = ticks(this.y, Math.max(2, Math.floor((height - top - bottom) / 28)));
+    pen.font = FONT;
+    const words = Math.max(0, ...this.yTicks.map(o => pen.measureText(o.text).width)), left = Math.max(32, Math.ceil((words + 9) / 8) * 8);
+    this.area = { left, top, width: width - left - 6, height: height - top - bottom };
+    this.x = new Scale(range[0], range[1], left, width - 6);
+  }
+
+  grid(pen) {
+    const { theme } = this.view, { left, width } = this.area;
+    pen.strokeStyle = theme.grid;
+    pen.fillStyle = theme.muted;
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    pen.lineWidth = 1;
+    pen.beginPath();
+    for (const tick of this.yTicks) {
+      const at = Math.round(this.y.at(tick.at)) + 0.5;
+      pen.moveTo(left, at);
+      pen.lineTo(left + width, at);
+      pen.fillText(tick.text, left - 7, at);
+    }
+    pen.stroke();
+  }
+
+  // ---- how far the values go
+  window(run, range) {
+    const first = Math.max(0, run.find(this.axis.column, range[0]) - 1), end = Math.min(run.rows, run.find(this.axis.column, range[1]) + 1);
+    return [first, end];
+  }
+
+  // {low, high, above, below}: the span drawn, and the values beyond it where single ones would flatten everything else.
+  range(runs, evaluations, range) {
+    const sure = new Extent(this.log), some = [], every = new Extent(this.log), faint = !this.view.hidden.has("kind:steps");
+    for (const run of runs) {
+      const [first, end] = this.window(run, range), { y } = run.curve(this.column + MEAN, this.weight), stride = Math.ceil((end - first) / 1000);
+      for (let i = first; i < end; i++) {
+        sure.add(y[i]);
+        if (!faint) continue;
+        const low = run.get(i, this.column + LOW), high = run.get(i, this.column + HIGH);
+        every.add(low);
+        every.add(high);
+        if ((i - first) % stride === 0) some.push(low, high);
+      }
+      if (!this.view.hidden.has("kind:left")) for (const part of run.leftBehind(this.axis.column, this.column + MEAN, this.weight)) {
+        for (const [x, value] of part) if (x >= range[0] && x <= range[1]) sure.add(value);
+      }
+    }
+    for (const { points } of evaluations) for (const [x, value] of points) if (x >= range[0] && x <= range[1]) sure.add(value);
+    const core = sure.copy(), sorted = Float64Array.from(some.filter(o => Number.isFinite(o))).sort();
+    if (sorted.length) { core.add(sorted[Math.floor(sorted.length * 0.005)]); core.add(sorted[Math.ceil(sorted.length * 0.995) - 1]); }
+    if (core.none) core.join(every);
+    if (core.none) return null;
+    const size = core.size(), whole = every.copy();
+    whole.join(core);
+    const above = whole.up(core) > 0.4 * size, below = whole.down(core) > 0.4 * size;
+    if (!above) core.high = whole.high;
+    if (!below) core.low = whole.low;
+    return { ...core.padded(), above: above ? whole.high : null, below: below ? whole.low : null };
+  }
+
+  beyond(pen, y) {
+    const { left, top, width, height } = this.area;
+    pen.font = FONT;
+    pen.fillStyle = this.view.theme.muted;
+    pen.textAlign = "right";
+    pen.textBaseline = "top";
+    if (y.above !== null) pen.fillText("↑ up to " + number(y.above, 3), left + width, top + 2);
+    pen.textBaseline = "bottom";
+    if (y.below !== null) pen.fillText("↓ down to " + number(y.below, 3), left + width, top + height - 3);
+  }
+
+  // ---- the curves
+  // Every step: a faint line where each has its block, else a band from the lowest to the highest value of a column of pixels.
+  band(pen, run) {
+    if (this.view.hidden.has("kind:steps")) return;
+    const [first, end] = this.window(run, [this.x.low, this.x.high]), { column } = this;
+    if (run.width === 1 && this.weight === 0) return;   // the strong line shows each step already
+    pen.strokeStyle = pen.fillStyle = this.color(run);
+    if (run.width === 1) {
+      pen.globalAlpha = run.place ? 0.18 : 0.36;
+      pen.lineWidth = 1;
+      this.path(pen, run, first, end, i => run.get(i, column + MEAN));
+    } else this.fill(pen, this.columnsOf(run, first, end), run.place ? 0.13 : 0.24);
+    pen.globalAlpha = 1;
+  }
+
+  columnsOf(run, first, end) {
+    const found = [];
+    let last = null;
+    for (let i = first; i < end; i++) {
+      const low = this.y.at(run.get(i, this.column + LOW)), high = this.y.at(run.get(i, this.column + HIGH));
+      if (Number.isNaN(low) || Number.isNaN(high)) continue;
+      const at = Math.round(this.x.at(run.get(i, this.axis.column)) * 2) / 2;
+      if (last && at === last[0]) { last[1] = Math.max(last[1], low); last[2] = Math.min(last[2], high); }
+      else found.push(last = [at, low, high]);
+    }
+    return found;
+  }
+
+  fill(pen, columns, strength) {
+    pen.globalAlpha = strength;
+    pen.beginPath();
+    for (const [at, , high] of columns) pen.lineTo(at, high - 0.4);
+    for (let i = columns.length - 1; i >= 0; i--) pen.lineTo(columns[i][0], columns[i][1] + 0.4);
+    pen.fill();
+    this.points += 2 * columns.length;
+  }
+
+  color(run) { return this.view.theme.hue(run.place === 0 ? 0 : run.place + 1); }
+
+  line(pen, run) {
+    const { y } = run.curve(this.column + MEAN, this.weight), [first, end] = this.window(run, [this.x.low, this.x.high]);
+    pen.strokeStyle = pen.fillStyle = this.color(run);
+    pen.lineWidth = run.place ? 1.5 : 2;
+    pen.lineJoin = "round";
+    this.path(pen, run, first, end, i => y[i]);
+  }
+
+  // A line through blocks: at most four points for each column of pixels, the ones that shape it.
+  path(pen, run, first, end, value) {
+    const { column } = this.axis, thin = (end - first) > 3 * this.area.width;
+    let begun = 0, at = null, low, high, last;
+    const to = (x, y) => { if (begun++) pen.lineTo(x, y); else pen.moveTo(x, y); this.points++; };
+    const flush = () => { if (at !== null && low !== high) { to(at, low); to(at, high); if (last !== high) to(at, last); } };
+    pen.beginPath();
+    for (let i = first; i < end; i++) {
+      const y = this.y.at(value(i));
+      if (Number.isNaN(y)) continue;
+      const x = this.x.at(run.get(i, column)), place = Math.round(x);
+      if (!thin) { to(x, y); continue; }
+      if (place !== at) { flush(); to(place, y); at = place; low = high = y; }
+      low = Math.min(low, y);
+      high = Math.max(high, y);
+      last = y;
+    }
+    if (thin) flush();
+    pen.stroke();
+    if (begun === 1) this.spot(pen, run, first, end, value);
+  }
+
+  spot(pen, run, first, end, value) {
+    for (let i = first; i < end; i++) {
+      pen.beginPath();
+      pen.arc(this.x.at(run.get(i, this.axis.column)), this.y.at(value(i)), 2.5, 0, 7);
+      pen.fill();
+    }
+  }
+
+  left(pen, runs) {
+    if (this.view.hidden.has("kind:left")) return;
+    pen.strokeStyle = this.view.theme.muted;
+    pen.globalAlpha = 0.75;
+    pen.lineWidth = 1.4;
+    pen.setLineDash([5, 4]);
+    for (const run of runs) for (const part of run.leftBehind(this.axis.column, this.column + MEAN, this.weight)) {
+      pen.beginPath();
+      for (const [x, value] of part) { const y = this.y.at(value); if (!Number.isNaN(y)) pen.lineTo(this.x.at(x), y); }
+      pen.stroke();
+      this.points += part.length;
+    }
+    pen.setLineDash([]);
+    pen.globalAlpha = 1;
+  }
+
+  marksOf(pen, { points, color, shape, run }) {
+    pen.strokeStyle = color;
+    pen.lineWidth = run.place ? 1.2 : 1.6;
+    pen.lineJoin = "round";
+    pen.beginPath();
+    for (const [x, value] of points) { const y = this.y.at(value); if (!Number.isNaN(y)) pen.lineTo(this.x.at(x), y); }
+    pen.stroke();
+    this.points += points.length;
+    const inside = points.filter(([x]) => x >= this.x.low && x <= this.x.high);
+    if (inside.length > this.area.width / 7) return;   // closer than that, marks would hide the line
+    for (const [x, value] of inside) {
+      const y = this.y.at(value);
+      if (Number.isNaN(y)) continue;
+      outline(pen, shape, this.x.at(x), y, 3.2);
+      pen.fillStyle = this.view.theme.surface;
+      pen.fill();
+      pen.stroke();
+    }
+  }
+
+  // ---- what stands at a place
+  // Rows {label, text, color, kind} for the tooltip.
+  valuesAt(x) {
+    const found = [], { column } = this.axis, several = this.view.shown().length > 1;
+    if (this.quantity) for (const run of this.view.shown()) {
+      const i = run.nearest(column, x);
+      if (i < 0 || this.far(run, i, x)) continue;
+      const { y } = run.curve(this.column + MEAN, this.weight), mean = run.get(i, this.column + MEAN);
+      if (Number.isNaN(mean) && Number.isNaN(y[i])) continue;
+      const low = run.get(i, this.column + LOW), high = run.get(i, this.column + HIGH);
+      const each = run.width > 1 && low !== high ? `${number(low, 3)} … ${number(high, 3)}` : this.weight ? "raw " + number(mean, 3) : "";
+      found.push({ label: several ? run.label : this.title.toLowerCase(), text: number(y[i]), each, color: this.color(run), kind: "line" });
+    }
+    for (const { name, run, color, points } of this.evaluations()) {
+      const near = closest(points, x), away = near && Math.abs(this.x.at(near[0]) - this.x.at(x));
+      if (near && away <= (this.quantity ? 8 : 40)) found.push({ label: several ? `${name}, ${run.label}` : name, text: number(near[1]), each: "", color, kind: "ring" });
+    }
+    return found;
+  }
+
+  far(run, i, x) { return Math.abs(this.x.at(run.get(i, this.axis.column)) - this.x.at(x)) > Math.max(12, this.area.width / 30); }
+
+  dots(x) {
+    if (!this.x) return [];
+    const found = [];
+    if (this.quantity) for (const run of this.view.shown()) {
+      const i = run.nearest(this.axis.column, x);
+      if (i < 0 || this.far(run, i, x)) continue;
+      found.push({ x: this.x.at(run.get(i, this.axis.column)), y: this.y.at(run.curve(this.column + MEAN, this.weight).y[i]), color: this.color(run) });
+    }
+    for (const { color, points } of this.evaluations()) {
+      const near = closest(points, x);
+      if (near && Math.abs(this.x.at(near[0]) - this.x.at(x)) <= (this.quantity ? 8 : 40)) found.push({ x: this.x.at(near[0]), y: this.y.at(near[1]), color });
+    }
+    return found;
+  }
+
+  // The newest value beside the title, and the chart in words for those who do not see it.
+  describe(runs, evaluations) {
+    const main = runs.find(o => o.place === 0), own = evaluations.find(o => o.run.place === 0 && o.points.length);
+    let value = NaN;
+    if (main) { const { y } = main.curve(this.column + MEAN, this.weight); for (let i = y.length - 1; i >= 0 && Number.isNaN(value); i--) value = y[i]; }
+    else if (!this.quantity && own) value = own.points[own.points.length - 1][1];
+    const said = Number.isNaN(value) ? "" : number(value);
+    setText(this.value, said);
+    setAttribute(this.plot, "aria-label", said ? `${this.title}: now ${said}` : `${this.title}: ${this.nothing()}`);
+  }
+}
+
+// The smallest and largest of what was added.
+class Extent {
+  constructor(log) { Object.assign(this, { log, low: Infinity, high: -Infinity }); }
+  add(value) {
+    if (!Number.isFinite(value) || this.log && value <= 0) return;
+    if (value < this.low) this.low = value;
+    if (value > this.high) this.high = value;
+  }
+  join(other) { this.add(other.low); this.add(other.high); }
+  copy() { const o = new Extent(this.log); o.join(this); return o; }
+  get none() { return this.low > this.high; }
+  to(value) { return this.log ? Math.log10(value) : value; }
+  size() { return this.to(this.high) - this.to(this.low) || Math.abs(this.to(this.high)) * 0.1 || 1; }
+  up(core) { return this.to(this.high) - this.to(core.high); }
+  down(core) { return this.to(core.low) - this.to(this.low); }
+  padded() {
+    let { low, high } = this;
+    if (low === high) {
+      const pad = this.log ? 0 : Math.abs(low) * 0.1 || 1;
+      return this.log ? { low: low / 2, high: high * 2 } : { low: low - pad, high: high + pad };
+    }
+    if (this.log) { const pad = (high / low) ** 0.05; return { low: low / pad, high: high * pad }; }
+    const pad = (high - low) * 0.06;
+    if (low > 0 && low < (high - low) * 0.3) return { low: 0, high: high + pad };
+    return { low: low >= 0 ? Math.max(0, low - pad) : low - pad, high: high + pad };
+  }
+}
+
+function closest(points, x) {
+  let found = null;
+  for (const point of points) if (!found || Math.abs(point[0] - x) < Math.abs(found[0] - x)) found = point;
+  return found;
+}
+
+// Several evaluations in one chart differ in their marks as well: circle, square, diamond, triangle.
+function outline(pen, shape, x, y, r) {
+  const corners = [null, [[-1, -1], [1, -1], [1, 1], [-1, 1]], [[0, -1.3], [1.3, 0], [0, 1.3], [-1.3, 0]], [[0, -1.2], [1.2, 0.9], [-1.2, 0.9]]][shape % 4];
+  pen.beginPath();
+  if (!corners) pen.arc(x, y, r, 0, 7);
+  else { for (const [a, b] of corners) pen.lineTo(x + a * r * 0.9, y + b * r * 0.9); pen.closePath(); }
+}

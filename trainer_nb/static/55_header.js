@@ -1,0 +1,88 @@
+// The head of the dashboard: what the run does, whether that is well, how far it is.
+
+const STATES = {
+  new: ["ring", "plain"], training: ["play", "good"], paused: ["pause", "warn"], finished: ["good", "done"], stopped: ["stop", "plain"],
+  waiting: ["wait", "warn"], quiet: ["plain", "plain"],
+};
+
+class Header {
+  constructor() {
+    this.box = make("header", "tnb-header");
+    const top = make("div", "tnb-top"), under = make("div", "tnb-under");
+    this.title = make("h3", "tnb-title");
+    this.pill = make("span", "tnb-pill");
+    this.pillIcon = icon("ring");
+    this.state = make("span");
+    this.pill.append(this.pillIcon, this.state);
+    this.words = make("span", "tnb-words");
+    this.link = make("span", "tnb-link");
+    top.append(this.title, this.pill, this.words, this.link);
+    this.verdict = make("p", "tnb-verdict");
+    this.verdictIcon = icon("plain");
+    this.sentence = make("span");
+    this.verdict.append(this.verdictIcon, this.sentence);
+    this.bar = make("div", "tnb-progress", null, { role: "progressbar", "aria-label": "progress of the training", "aria-valuemin": "0", "aria-valuemax": "100" });
+    this.done = make("div", "tnb-progress-done");
+    this.bar.append(this.done);
+    this.facts = make("dl", "tnb-facts");
+    this.fact = {};
+    for (const name of ["step", "epoch", "loss", "speed", "elapsed", "left", "memory"]) this.addFact(name);
+    under.append(this.verdict);
+    this.box.append(top, under, this.bar, this.facts);
+    show(this.link, false);
+  }
+
+  addFact(name) {
+    const box = make("div", "tnb-fact"), value = make("dd"), of = make("span", "tnb-of");
+    const number = make("span");
+    value.append(number, of);
+    box.append(make("dt", "", { left: "time left" }[name] || name), value);
+    this.fact[name] = { box, number, of };
+    this.facts.append(box);
+  }
+
+  set(name, text, of = "") {
+    const fact = this.fact[name], missing = text === null || text === undefined || text === "";
+    setText(fact.number, missing ? "–" : text);
+    setText(fact.of, of);
+    fact.box.classList.toggle("tnb-missing", missing);
+  }
+
+  update(status) {
+    const state = String(status.state || "new"), [shape, tone] = STATES[state] || STATES.quiet, evaluating = status.evaluating;
+    setText(this.state, evaluating ? "evaluating" : state);
+    setIcon(this.pillIcon, evaluating ? "evaluate" : shape);
+    setAttribute(this.pill, "data-tone", tone);
+    setAttribute(this.pill, "data-live", state === "training" || evaluating ? "" : null);
+    setText(this.words, evaluating ? `evaluating: ${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches` : status.words);
+    const said = ["good", "plain", "warn", "bad"].includes(status.tone) ? status.tone : "plain";
+    setAttribute(this.verdict, "data-tone", said);
+    setIcon(this.verdictIcon, said);
+    setText(this.sentence, status.verdict);
+    this.verdict.classList.toggle("tnb-blank", !status.verdict);
+    this.progress(status);
+    this.set("step", status.step === null || status.step === undefined ? null : whole(status.step), status.total ? " / " + whole(status.total) : "");
+    this.set("epoch", typeof status.epoch === "number" ? status.epoch.toFixed(2) : status.epoch, status.epochs ? " / " + rounded(status.epochs) : "");
+    this.set("loss", status.loss);
+    this.set("speed", status.rate);
+    this.set("elapsed", status.elapsed);
+    this.set("left", status.left);
+    this.set("memory", status.memory);
+  }
+
+  progress({ share, state, step, total }) {
+    const known = typeof share === "number" && Number.isFinite(share), width = known ? Math.min(1, Math.max(0, share)) * 100 : 0;
+    this.done.style.transform = `scaleX(${(width / 100).toFixed(5)})`;
+    setAttribute(this.bar, "aria-valuenow", known ? Math.round(width) : null);
+    setAttribute(this.bar, "aria-valuetext", total ? `step ${whole(step)} of ${whole(total)}` : step !== undefined ? `step ${whole(step)}` : null);
+    setAttribute(this.bar, "data-state", state);
+  }
+
+  // How the page stands with the kernel: nothing is said when all is well.
+  connection(words) {
+    setText(this.link, words);
+    show(this.link, Boolean(words));
+  }
+}
+
+const rounded = o => typeof o === "number" && !Number.isInteger(o) ? o.toFixed(2) : String(o);

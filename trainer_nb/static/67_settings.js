@@ -1,0 +1,202 @@
+// The settings that can be changed while the run goes: the learning rate in sight, the others on demand.
+
+class Setting {
+  constructor(view, given, cls = "") {
+    Object.assign(this, { view, name: given.name, given: {} });
+    this.box = make("div", "tnb-setting " + cls);
+    this.key = `tnb-${view.id}-${Setting.count = (Setting.count || 0) + 1}`;
+    this.label = make("label", "tnb-setting-name", given.name, { for: this.key });
+    this.input = this.makeInput(given);
+    this.input.id = this.key;
+    this.mark = make("span", "tnb-setting-mark", "", { "aria-hidden": "true" });
+    this.help = make("span", "tnb-setting-help");
+    this.box.append(this.label, this.input, this.mark, this.help);
+    this.update(given);
+  }
+
+  static make(view, given) { return given.kind === "bool" ? new Switch(view, given) : given.kind === "choice" ? new Choice(view, given) : new Setting(view, given); }
+
+  makeInput(given) {
+    const mode = given.kind === "int" ? "numeric" : given.kind === "float" ? "decimal" : "text";
+    const input = make("input", "tnb-field", null, { type: "text", inputmode: mode, autocomplete: "off", spellcheck: "false" });
+    input.addEventListener("input", () => this.touch());
+    input.addEventListener("keydown", event => {
+      if (event.key === "Enter") this.apply();
+      if (event.key === "Escape" && this.touched) { this.touched = false; this.put(this.given.value); this.sign(""); }
+    });
+    return input;
+  }
+
+  touch() {
+    this.touched = true;
+    this.sign("↵");
+  }
+
+  // Under way "…", not applied yet "↵", done "✓", refused "!".
+  sign(mark, state = null) {
+    clearTimeout(this.timer);
+    setText(this.mark, mark);
+    setAttribute(this.box, "data-phase", state);
+    setAttribute(this.input, "aria-invalid", state === "refused" ? "true" : null);
+  }
+
+  read() {
+    const text = this.input.value.trim().replace(/^−/, "-"), { kind } = this.given;
+    if (kind === "text") return text;
+    if (kind === "int") return /^[-+]?\d[\d_,]*$/.test(text) ? Number(text.replace(/[_,]/g, "")) : undefined;
+    return text !== "" && Number.isFinite(Number(text)) ? Number(text) : undefined;
+  }
+
+  apply(value = this.read()) {
+    if (value === undefined) {
+      this.sign("!", "refused");
+      this.view.say(`${this.name} takes a ${this.given.kind === "int" ? "whole number" : "number"}, not "${this.input.value}"`, "bad");
+      return;
+    }
+    this.touched = false;
+    this.view.commands.send("set", { [this.given.name]: value }, this);
+  }
+
+  phase(phase, waiting) {
+    this.sign(waiting ? "…" : { done: "✓", refused: "!" }[phase], phase);
+    if (!waiting) this.timer = setTimeout(() => this.sign(this.touched ? "↵" : ""), phase === "refused" ? 6000 : 2000);
+  }
+
+  // After a refusal the field shows again what is in force.
+  answered(phase) { if (phase === "refused" && !this.touched) this.put(this.given.value); }
+
+  put(value) { const text = value === null || value === undefined ? "" : inWords(value); if (this.input.value !== text) this.input.value = text; }
+
+  update(given) {
+    const moved = given.value !== this.given.value;
+    this.given = given;
+    setText(this.label, given.label || given.name);
+    setText(this.help, given.help);
+    if (moved && !this.touched) this.put(given.value);
+  }
+
+  stop() { clearTimeout(this.timer); }
+}
+
+// A number as somebody would type it.
+function inWords(value) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
+  const size = Math.abs(value);
+  return String(Number(value.toPrecision(6))).length > 8 && size < 1e-3 || size < 1e-4 ? String(Number(value.toPrecision(4)).toExponential()) : String(Number(value.toPrecision(6)));
+}
+
+class Switch extends Setting {
+  makeInput() {
+    const input = make("input", "tnb-switch", null, { type: "checkbox" });
+    input.addEventListener("change", () => this.apply());
+    return input;
+  }
+  read() { return this.input.checked; }
+  put(value) { this.input.checked = Boolean(value); }
+}
+
+class Choice extends Setting {
+  makeInput() {
+    const input = make("select", "tnb-field");
+    input.addEventListener("change", () => this.apply());
+    return input;
+  }
+  read() { return this.given.choices[this.input.selectedIndex]; }
+  put(value) { this.input.selectedIndex = (this.given.choices || []).indexOf(value); }
+  update(given) {
+    if (JSON.stringify(given.choices) !== JSON.stringify(this.given.choices)) this.input.replaceChildren(...(given.choices || []).map(o => make("option", "", String(o))));
+    const moved = given.value !== this.given.value || given.choices !== this.given.choices;
+    this.given = given;
+    setText(this.label, given.label || given.name);
+    setText(this.help, given.help);
+    if (moved) this.put(given.value);
+  }
+}
+
+// The learning rate: a slider over powers of ten beside the field. It is applied when the slider is let go.
+class Rate extends Setting {
+  constructor(view, given) {
+    super(view, given, "tnb-rate");
+    this.slider = make("input", "tnb-slider", null, { type: "range", step: "0.02", "aria-label": "learning rate, on a scale of powers of ten" });
+    this.slider.addEventListener("pointerdown", () => { this.held = true; });
+    this.slider.addEventListener("input", () => this.slide());
+    this.slider.addEventListener("keydown", event => { if (event.key === "Enter") this.release(); });
+    this.slider.addEventListener("change", () => this.let());
+    this.slider.addEventListener("blur", () => { if (this.due) this.release(); });
+    this.label.after(this.slider);
+    this.put(given.value);
+  }
+
+  slide() {
+    this.touch();
+    this.input.value = inWords(Number((10 ** Number(this.slider.value)).toPrecision(2)));
+    setAttribute(this.slider, "aria-valuetext", this.input.value);
+  }
+
+  // Let go by the pointer, it is applied at once; moved by keys, when they rest.
+  let() {
+    clearTimeout(this.due);
+    this.due = setTimeout(() => this.release(), this.held ? 0 : 600);
+    this.held = false;
+  }
+
+  release() {
+    clearTimeout(this.due);
+    this.due = null;
+    if (this.touched) this.apply();
+  }
+
+  put(value) {
+    super.put(value);
+    if (!this.slider) return;
+    const place = value > 0 ? Math.log10(value) : -7;
+    setAttribute(this.slider, "min", Math.min(-7, Math.floor(place)));
+    setAttribute(this.slider, "max", Math.max(0, Math.ceil(place)));
+    this.slider.value = place;
+    setAttribute(this.slider, "aria-valuetext", this.input.value);
+  }
+
+  stop() { super.stop(); clearTimeout(this.due); }
+}
+
+class Settings {
+  constructor(view) {
+    this.view = view;
+    this.held = new Map();
+    this.bar = make("div", "tnb-settings-bar");
+    this.more = make("button", "tnb-button tnb-quiet", null, { type: "button", "aria-expanded": "false", "aria-controls": `tnb-${view.id}-settings` });
+    this.count = make("span", "", "More settings");
+    this.more.append(this.count, icon("more"));
+    this.more.addEventListener("click", () => this.open(this.panel.hidden));
+    this.bar.append(this.more);
+    this.panel = make("div", "tnb-settings", null, { id: `tnb-${view.id}-settings`, role: "group", "aria-label": "settings" });
+    this.hint = make("p", "tnb-settings-hint", "A value is applied with Enter, from the next step on; Escape takes it back.");
+    this.panel.append(this.hint);
+    this.panel.hidden = true;
+  }
+
+  open(yes) {
+    show(this.panel, yes);
+    setAttribute(this.more, "aria-expanded", String(yes));
+  }
+
+  update(list) {
+    const names = new Set(list.map(o => o.name));
+    for (const [name, held] of this.held) if (!names.has(name)) { held.stop(); held.box.remove(); this.held.delete(name); }
+    for (const given of list) {
+      const held = this.held.get(given.name);
+      if (held) held.update(given);
+      else if (given.name === "learning_rate") this.add(new Rate(this.view, { label: "Learning rate", ...given }), box => this.bar.prepend(box));
+      else this.add(Setting.make(this.view, given), box => this.panel.insertBefore(box, this.hint));
+    }
+    show(this.more, list.some(o => o.name !== "learning_rate"));
+  }
+
+  add(setting, place) {
+    this.held.set(setting.name, setting);
+    place(setting.box);
+  }
+
+  stop() { for (const setting of this.held.values()) setting.stop(); }
+}

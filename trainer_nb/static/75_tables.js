@@ -1,0 +1,85 @@
+// The evaluations as a table, and what was said.
+
+class Evaluations {
+  constructor() {
+    this.box = make("section", "tnb-card tnb-table-card", null, { "aria-label": "evaluations" });
+    const head = make("div", "tnb-card-head");
+    this.note = make("span", "tnb-card-note");
+    head.append(make("h4", "tnb-card-title", "Evaluations"), this.note);
+    this.scroll = make("div", "tnb-scroll", null, { tabindex: "0", role: "region", "aria-label": "table of evaluations" });
+    const table = make("table", "tnb-table");
+    this.columns = make("tr");
+    this.body = make("tbody");
+    const thead = make("thead");
+    thead.append(this.columns);
+    table.append(thead, this.body);
+    this.scroll.append(table);
+    this.box.append(head, this.scroll);
+    show(this.box, false);
+  }
+
+  update({ columns = [], rows = [], earlier = 0 }) {
+    const bottom = this.scroll.scrollTop + this.scroll.clientHeight >= this.scroll.scrollHeight - 4;
+    this.cells(this.columns, "th", columns);
+    while (this.body.children.length > rows.length) this.body.lastChild.remove();
+    rows.forEach((row, i) => this.cells(this.body.children[i] || this.body.appendChild(make("tr")), "td", row));
+    setText(this.note, earlier ? `${whole(earlier)} earlier ${earlier === 1 ? "one is" : "ones are"} not listed` : "");
+    show(this.box, rows.length);
+    if (bottom) this.scroll.scrollTop = this.scroll.scrollHeight;
+  }
+
+  cells(row, tag, texts) {
+    while (row.children.length > texts.length) row.lastChild.remove();
+    texts.forEach((text, i) => setText(row.children[i] || row.appendChild(make(tag)), text));
+  }
+}
+
+// One line for the newest, a list for all.
+class Notices {
+  constructor() {
+    this.line = make("div", "tnb-notice", null, { role: "status", "aria-live": "polite", "data-tone": "plain" });
+    this.icon = icon("plain");
+    this.text = make("span", "tnb-notice-text");
+    this.line.append(this.icon, this.text);
+    this.box = make("section", "tnb-card tnb-notices-card", null, { "aria-label": "notices" });
+    const head = make("div", "tnb-card-head");
+    head.append(make("h4", "tnb-card-title", "Notices"));
+    this.list = make("ol", "tnb-notices", null, { tabindex: "0" });
+    this.box.append(head, this.list);
+    show(this.box, false);
+    this.held = [];
+  }
+
+  say(text, tone = "plain", phase = "") {
+    setAttribute(this.line, "data-tone", tone);
+    setAttribute(this.line, "data-phase", phase || null);
+    setIcon(this.icon, phase === "sent" || phase === "heard" ? "dot" : phase === "busy" ? "wait" : tone === "plain" ? "info" : tone);
+    setText(this.text, text);
+  }
+
+  // The line says the newest, unless it is one that was there before.
+  update(list) {
+    const last = list[list.length - 1], before = this.held[this.held.length - 1], key = o => o ? JSON.stringify([o.text, o.at]) : "";
+    const bottom = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 4;
+    while (this.list.children.length > list.length) this.list.lastChild.remove();
+    list.forEach((notice, i) => this.put(this.list.children[i] || this.list.appendChild(this.row()), notice));
+    show(this.box, list.length);
+    this.held = list;
+    if (bottom) this.list.scrollTop = this.list.scrollHeight;
+    if (last && key(last) !== key(before)) this.say(last.text, last.tone);
+  }
+
+  row() {
+    const row = make("li");
+    row.append(icon("plain"), make("span", "tnb-notice-text"), make("span", "tnb-notice-at"));
+    return row;
+  }
+
+  put(row, { tone, text, at }) {
+    const said = ["good", "plain", "warn", "bad"].includes(tone) ? tone : "plain";
+    setAttribute(row, "data-tone", said);
+    setIcon(row.children[0], said === "plain" ? "info" : said);
+    setText(row.children[1], text);
+    setText(row.children[2], typeof at === "number" ? "step " + whole(at) : at);
+  }
+}

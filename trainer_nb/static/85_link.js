@@ -1,0 +1,65 @@
+// The way to the kernel: hello until somebody answers, and what is known of the connection.
+
+const AGAIN = 2000, SILENCE = 1000;   // ms between two hellos; ms after which waiting is said
+
+class Link {
+  constructor(view, model) {
+    Object.assign(this, { view, model, seen: 0, answered: false, closed: false });
+    window.__trainer_nb_page = window.__trainer_nb_page || randomId();
+    this.page = window.__trainer_nb_page;
+    this.heard = (content, buffers) => this.receive(content, buffers || []);
+    this.gone = () => this.close();
+    this.moved = () => this.alive() ? this.hello() : this.close();
+    model.on("msg:custom", this.heard);
+    model.on("comm:close", this.gone);
+    model.on("comm_live_update", this.moved);
+  }
+
+  // The widget manager marks a view whose kernel is gone; anywidget's model does not tell.
+  alive() { return this.model.comm_live !== undefined ? this.model.comm_live : !this.view.el.closest(".jupyter-widgets-disconnected"); }
+
+  hello() {
+    this.answered = this.closed = false;
+    clearInterval(this.timer);
+    clearTimeout(this.patience);
+    const say = () => this.post({ kind: "hello", page: this.page, view: this.view.id, seen: this.seen });
+    this.timer = setInterval(say, AGAIN);
+    this.patience = setTimeout(() => this.view.connection("waiting"), SILENCE);
+    say();
+  }
+
+  post(content) {
+    if (this.closed) return false;
+    try { this.model.send(content); return true; }
+    catch (error) { console.warn("trainer_nb: not sent:", error); this.close(); return false; }
+  }
+
+  receive(content, buffers) {
+    if (!content || typeof content !== "object") return;
+    if (content.kind === "all") {
+      this.seen++;
+      this.answered = true;
+      clearInterval(this.timer);
+      clearTimeout(this.patience);
+    }
+    if (this.answered && (this.closed || content.kind === "all")) { this.closed = false; this.view.connection(""); }
+    if (content.kind === "all") this.view.begin(content, buffers);
+    else if (content.kind === "news" && this.seen && !this.view.take(content, buffers)) this.hello();
+    else if (["heard", "done", "refused"].includes(content.kind)) this.view.commands.answer(content);
+  }
+
+  close() {
+    this.closed = true;
+    clearInterval(this.timer);
+    clearTimeout(this.patience);
+    this.view.connection("closed");
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    clearTimeout(this.patience);
+    this.model.off("msg:custom", this.heard);
+    this.model.off("comm:close", this.gone);
+    this.model.off("comm_live_update", this.moved);
+  }
+}

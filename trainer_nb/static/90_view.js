@@ -1,0 +1,294 @@
+// The dashboard: what is held of the run, and the parts that show it. A part is only told what concerns it.
+
+const isLoss = name => /loss$/.test(name);
+
+class View {
+  constructor(model, el) {
+    Object.assign(this, { el, id: randomId(), axis: "steps", weight: 0, zoom: null, hidden: new Set(), hovered: null });
+    Object.assign(this, { runs: new Map(), places: new Map(), order: [], metrics: {}, marks: [], status: {}, charts: new Map(), heats: new Map() });
+    this.root = make("div", "tnb", null, { "data-lm-suppress-shortcuts": "true" });
+    this.root.trainerNb = this;
+    this.theme = new Theme(this.root, () => this.recolor());
+    this.commands = new Commands(this);
+    this.build();
+    el.append(this.root);
+    this.keys = event => { if (!event.ctrlKey && !event.metaKey) event.stopPropagation(); };   // a notebook's shortcuts are not meant here
+    this.root.addEventListener("keydown", this.keys);
+    this.stills = new Stills(this.root);
+    this.placed = new ResizeObserver(() => { this.theme.read(); this.stills.watch(this.still); });   // a view is made before it stands in the page
+    this.placed.observe(this.root);
+    this.link = new Link(this, model);
+    this.connection("");
+    this.link.hello();
+  }
+
+  build() {
+    this.waiting = make("p", "tnb-waiting", "Connecting to the kernel …");
+    this.body = make("div", "tnb-body");
+    this.body.hidden = true;
+    this.header = new Header();
+    this.controls = new Controls(this);
+    this.settings = new Settings(this);
+    this.hint = make("p", "tnb-hint");
+    this.hintText = make("span");
+    this.hint.append(icon("info"), this.hintText);
+    this.notices = new Notices();
+    this.toolbar = new Toolbar(this);
+    this.grid = make("div", "tnb-grid");
+    this.evaluations = new Evaluations();
+    this.foot = make("div", "tnb-foot");
+    this.foot.append(this.evaluations.box, this.notices.box);
+    this.control = make("div", "tnb-control");
+    this.control.append(this.controls.box, this.settings.bar, this.settings.panel);
+    this.body.append(this.header.box, this.control, this.hint, this.notices.line, this.toolbar.box, this.grid, this.foot);
+    this.root.append(this.waiting, this.body);
+    show(this.hint, false);
+    this.tooltip = new Tooltip(this.root);
+  }
+
+  // ---- messages
+  begin(content, buffers) {
+    this.metrics = {};
+    this.order = [];
+    for (const run of this.runs.values()) run.generation = NaN;   // everything comes anew
+    this.take(content, buffers);
+    show(this.waiting, false);
+    show(this.body, true);
+  }
+
+  // What a message brings; false where something before it is missing.
+  take(content, buffers) {
+    let whole = true;
+    const has = name => content[name] !== undefined && content[name] !== null;
+    if (has("still")) { this.still = String(content.still); this.stills.watch(this.still); }
+    if (has("compact")) this.root.classList.toggle("tnb-compact", Boolean(content.compact));
+    if (has("controls")) { show(this.control, content.controls); this.controlled = Boolean(content.controls); }
+    if (has("title")) setText(this.header.title, content.title);
+    if (has("cell_hint")) this.cellHint = content.cell_hint;
+    if (has("status")) this.setStatus(content.status);
+    if (has("runs")) this.setRuns(content.runs);
+    for (const name of ["runs", "changed_runs"]) if (has(name)) for (const news of content[name]) whole = this.run(news.run).take(news, buffers) && whole;
+    if (has("metrics")) Object.assign(this.metrics, content.metrics);
+    if (has("marks")) this.marks = content.marks;
+    if (has("layers")) this.setLayers(content.layers, buffers);
+    if (has("evaluations")) this.evaluations.update(content.evaluations);
+    if (has("notices")) this.notices.update(content.notices);
+    if (has("settings")) this.settings.update(content.settings);
+    if (["runs", "changed_runs", "metrics", "marks"].some(has)) this.redrawn();
+    return whole;
+  }
+
+  setStatus(status) {
+    this.status = status;
+    this.header.update(status);
+    this.controls.update(status);
+    const deaf = status.where === "cell" && this.controlled;
+    setText(this.hintText, deaf ? this.cellHint || "A cell is training: clicks are heard when it has ended." : "");
+    show(this.hint, deaf);
+  }
+
+  setRuns(list) {
+    this.order = list.map(o => o.run);
+    for (const id of this.runs.keys()) if (!this.order.includes(id)) { this.runs.delete(id); delete this.metrics[id]; }
+    if (this.mainId !== this.order[0]) { this.mainId = this.order[0]; this.places.clear(); this.places.set(this.mainId, 0); this.zoomTo(null); }
+    for (const id of this.order) this.run(id);
+  }
+
+  // The run of an id; its colour is its own for as long as the main run stays the same.
+  run(id) {
+    if (!this.places.has(id)) this.places.set(id, this.places.size);
+    if (!this.runs.has(id)) this.runs.set(id, new Run(id, this.places.get(id)));
+    if (!this.order.includes(id)) this.order.push(id);
+    this.runs.get(id).place = this.places.get(id);
+    return this.runs.get(id);
+  }
+
+  setLayers(layers, buffers) {
+    const keys = new Set(layers.map(o => o.title));
+    for (const [key, heat] of this.heats) if (!keys.has(key)) { heat.stop(); this.heats.delete(key); }
+    for (const layer of layers) {
+      if (!this.heats.has(layer.title)) this.heats.set(layer.title, new Heat(this, layer.title, String(layer.title)));
+      this.heats.get(layer.title).take(layer, buffers);
+    }
+    this.arrange();
+  }
+
+  // ---- what the parts ask
+  all() { return this.order.map(o => this.runs.get(o)).filter(Boolean); }
+  shown() { return this.all().filter(o => !this.hidden.has("run:" + o.id)); }
+  main() { return this.runs.get(this.mainId) || this.all()[0] || new Run("", 0); }
+
+  // A place of a mark on the axis in force: its own, or by its step.
+  placeOf(mark) {
+    const { key, column } = AXES[this.axis], own = mark[key];
+    return typeof own === "number" ? own : this.main().convert(mark.step, 0, column);
+  }
+
+  // From where to where the axis goes: the zoom, or all that is shown.
+  range() {
+    if (this.zoom) return this.zoom;
+    const { column } = AXES[this.axis], extent = new Extent(false);
+    for (const run of this.shown()) {
+      if (run.rows) { extent.add(run.get(0, column)); extent.add(run.last(column)); }
+      if (!this.hidden.has("kind:left")) for (let i = 0; i < run.left.length; i += WIDE) extent.add(run.left[i + column]);
+      for (const points of Object.values(this.metrics[run.id] || {})) for (const point of [points[0], points[points.length - 1]]) if (point) extent.add(point[column]);
+    }
+    if (extent.none) return null;
+    const low = extent.low > 0.3 * extent.high ? extent.low : Math.min(0, extent.low);
+    return extent.high > low ? [low, extent.high] : [low - 0.5, low + 0.5];
+  }
+
+  // ---- the charts: made when there is something for them, in one order
+  redrawn() {
+    const names = new Set(this.all().flatMap(run => Object.keys(this.metrics[run.id] || {}))), any = this.all().some(o => o.rows), wanted = new Map();
+    for (const quantity of QUANTITIES) {
+      if (any && !this.all().some(o => o.known(quantity.column)) && quantity.key !== "loss") continue;
+      wanted.set(quantity.key, () => new Chart(this, quantity.key, quantity.title, quantity, quantity.key === "loss" ? isLoss : () => false, quantity.key === "loss" ? "tnb-big" : ""));
+      if (quantity.key === "loss") for (const name of [...names].filter(o => !isLoss(o)).sort()) {
+        wanted.set("metric " + name, () => new Chart(this, "metric " + name, name, null, o => o === name));
+      }
+    }
+    for (const [key, chart] of this.charts) if (!wanted.has(key)) { chart.stop(); this.charts.delete(key); }
+    const old = this.charts;
+    this.charts = new Map([...wanted].map(([key, build]) => [key, old.get(key) || build()]));
+    this.arrange();
+    this.toolbar.follow(this.main().last(0) || 0);
+    this.legend();
+    this.soil();
+  }
+
+  cards() { return [...this.charts.values(), ...this.heats.values()]; }
+
+  // In their order, and so wide that no hole is left: of 6 columns the loss takes 4 and two rows, the others 2 (the last ones more); or all 3 of 6.
+  arrange() {
+    this.cards().forEach((card, i) => { if (this.grid.children[i] !== card.box) this.grid.insertBefore(card.box, this.grid.children[i] || null); });
+    const small = [...this.charts.values()].slice(1), beside = Math.min(2, small.length), rest = small.length - beside;
+    if (this.charts.size) setAttribute([...this.charts.values()][0].box, "data-beside", beside);
+    small.forEach((card, i) => {
+      const left = small.length - i, wide = i < beside || rest % 3 === 0 ? 2 : rest === 1 ? 6 : left <= (rest % 3 === 2 ? 2 : 4) ? 3 : 2;
+      setAttribute(card.box, "data-wide", wide);
+      setAttribute(card.box, "data-half", small.length % 2 && i === small.length - 1 ? 6 : 3);
+    });
+  }
+
+  legend() {
+    const { theme } = this, entries = this.all().map(run => ({ key: "run:" + run.id, text: run.label, kind: "line", color: theme.hue(run.place ? run.place + 1 : 0) }));
+    if (this.all().some(o => o.rows)) entries.push({ key: "kind:steps", text: "each step", kind: "band", color: theme.hue(0) });
+    if (Object.values(this.metrics).some(o => Object.keys(o).length)) entries.push({ key: "kind:evaluations", text: "evaluations", kind: "ring", color: theme.hue(1) });
+    if (this.all().some(o => o.left.length)) entries.push({ key: "kind:left", text: "left behind", kind: "dashes", color: theme.muted });
+    if (this.marks.length) entries.push({ key: "kind:marks", text: "acts", kind: "flag", color: theme.muted });
+    this.toolbar.list(entries);
+  }
+
+  // ---- what somebody asks for on the page
+  toggle(key) {
+    if (!this.hidden.delete(key)) this.hidden.add(key);
+    this.legend();
+    this.soil();
+  }
+
+  setAxis(name) {
+    const [from, to] = [AXES[this.axis].column, AXES[name].column];
+    this.axis = name;
+    this.hovered = null;
+    this.zoomTo(this.zoom && this.zoom.map(o => this.main().convert(o, from, to)));
+  }
+
+  zoomTo(range) {
+    this.zoom = null;
+    const whole = range && this.range();
+    if (whole) {
+      const [a, b] = [Math.max(whole[0], range[0]), Math.min(whole[1], range[1])];
+      if (b > a && (a > whole[0] || b < whole[1])) this.zoom = [a, b];
+    }
+    this.toolbar.zoomed(Boolean(this.zoom));
+    this.soil();
+  }
+
+  smooth(steps) {
+    this.weight = steps < 1.5 ? 0 : 1 - 1 / steps;
+    this.soil();
+  }
+
+  // The crosshair, in all charts; in words beside the one that is pointed at.
+  hover(at) {
+    if (!at && !this.hovered) return;
+    this.hovered = at;
+    this.pointing = true;
+    this.wake();
+  }
+
+  tell() {
+    const at = this.hovered;
+    if (!at || !at.card.x) { this.tooltip.hide(); return; }
+    const { card, x } = at, box = card.plot.getBoundingClientRect(), own = this.root.getBoundingClientRect(), place = card.x.at(x), main = this.main();
+    const values = card.valuesAt(x), acts = this.hidden.has("kind:marks") ? [] : this.marks.filter(o => Math.abs(card.x.at(this.placeOf(o)) - place) < 6).slice(0, 8);
+    const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
+    const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
+    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, acts.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (left behind)" : ""}`),
+      [box.left - own.left + place, box.top - own.top + 18]);
+  }
+
+  // ---- drawing: at most once a frame, and only what is due and in sight
+  soil() {
+    for (const card of this.cards()) card.dirty = true;
+    this.wake();
+  }
+
+  recolor() {
+    if (!this.toolbar) return;
+    this.legend();
+    this.soil();
+  }
+
+  wake() {
+    if (this.frame || this.stopped) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = null;
+      this.draw();
+    });
+  }
+
+  draw() {
+    for (const card of this.cards()) card.refresh();
+    if (this.pointing || this.hovered) {
+      for (const card of this.cards()) if (card.visible) card.point();
+      this.tell();
+      this.pointing = false;
+    }
+  }
+
+  // ---- words
+  say(text, tone, phase) { this.notices.say(text, tone, phase); }
+  post(content) { return this.link.post(content); }
+
+  // state: "" well, "waiting", "closed"
+  connection(state) {
+    const words = { waiting: "Waiting for the kernel (a cell is running, or the kernel is gone)", closed: "Not connected to a kernel" }[state] || "";
+    if (words) setText(this.waiting, words + (state === "closed" ? ": run the cell again to see this dashboard live." : ""));
+    this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "");
+    this.root.classList.toggle("tnb-closed", state === "closed");
+  }
+
+  stop() {
+    this.stopped = true;
+    cancelAnimationFrame(this.frame);
+    this.placed.disconnect();
+    this.stills.stop();
+    this.link.stop();
+    this.commands.stop();
+    this.controls.stop();
+    this.settings.stop();
+    this.theme.stop();
+    for (const card of this.cards()) card.stop();
+    this.root.removeEventListener("keydown", this.keys);
+    this.root.remove();
+  }
+}
+
+function render({ model, el }) {
+  const view = new View(model, el);
+  return () => view.stop();
+}
+
+export default { render };
