@@ -311,9 +311,29 @@ def test_rows_reach_the_file_without_a_fetch_when_they_are_floats(tmp_path):
     fill(h, 64)
     WRITER.wait(10)
     assert len(read(tmp_path)) == 64
-    fill(h, 640, start=65, loss=lambda i: torch.tensor(1.0))
+    h.close_log()
+
+
+class Asked(torch.Tensor):
+    "A number that remembers which threads have fetched it."
+    threads = []
+    def cpu(self):
+        Asked.threads.append(threading.current_thread().name)
+        return super().cpu()
+
+
+def test_rows_that_wait_are_fetched_by_the_thread_that_writes(tmp_path):
+    "The loop asks the device for nothing; who follows the file waits for two seconds of training."
+    h = History(); h.open_log(tmp_path)
+    Asked.threads.clear()
+    for i in range(10): h.append(i + 1, 0.1, 1e-3, 8, 0.1 * i, torch.tensor(1.0).as_subclass(Asked), 1.0)
     WRITER.wait(10)
-    assert len(read(tmp_path)) == 64 and h.pending    # logging asks the device for nothing
+    first = len(read(tmp_path))
+    assert first <= 1                                 # asked once, with the first row or before
+    for i in range(10, 30): h.append(i + 1, 0.1, 1e-3, 8, 0.1 * i, torch.tensor(1.0).as_subclass(Asked), 1.0)
+    WRITER.wait(10), WRITER.wait(10)
+    assert first < len(read(tmp_path)) <= 30
+    assert set(Asked.threads) <= {"trainer_nb-log"}
     h.close_log()
     same(h, read(tmp_path))
 

@@ -26,7 +26,13 @@ def get_last_checkpoint(folder):
     return get_last_checkpoint(folder)
 
 
+def follow(path, also=()):
+    "A live view of a run that trains elsewhere, from its log: see trainer_nb.tail.follow, which is imported when it is needed."
+    from .tail import follow
+    return follow(path, also)
+
+
 __all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
            "Record", "Records", "Refused", "Snapshot", "TrainOutput", "TrainerCallback", "TrainerControl", "TrainerState",
-           "TrainingArguments", "compare", "default_data_collator", "differences", "get_last_checkpoint",
-           "set_seed"]
+           "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
+           "get_last_checkpoint", "set_seed"]

@@ -15,7 +15,7 @@ from .stills import still, words
 
 # %% auto #0
 __all__ = ['REFRESHER', 'STILL_EVERY', 'VIEWS', 'Refresher', 'source', 'widget_class', 'Dashboard', 'show', 'leave_still',
-           'forget', 'running_cell', 'keep_stills', 'after_cell', 'dashboard']
+           'forget', 'running_cell', 'keep_stills', 'after_cell', 'was_touched', 'dashboard']
 
 # %% ../nbs/76_dashboard.ipynb #959ce4a3
 class Refresher:
@@ -174,13 +174,17 @@ def keep_stills():
 def after_cell(*ignored):
     "Bring stills up to date, those that cannot be reached any more below the cell that has just ended."
     for view in list(VIEWS):
-        learn = view.commands and view.commands._learner()
-        if not learn: continue
-        touched, learn.run_state.touched = learn.run_state.touched, False
         with view._lock: view._send()
-        if view.board.told["status"]["state"] == "training" or not view._stale: continue
-        if view._lost and touched: leave_still(view)
-        else: view.draw()
+        if view.board.told["status"]["state"] == "training" or not (view._stale or view._lost): continue
+        if view._lost and was_touched(view): leave_still(view)
+        elif view._stale: view.draw()
+
+def was_touched(view: Dashboard) -> bool:
+    "Whether a verb of the learner has been called since this was asked last."
+    learn = view.commands and view.commands._learner()
+    if not learn: return False
+    touched, learn.run_state.touched = learn.run_state.touched, False
+    return touched
 
 # %% ../nbs/76_dashboard.ipynb #d1b6aa3f
 def dashboard(moves,

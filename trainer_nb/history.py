@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 import numpy as np
 from .rows import COLUMNS, LATE, PACK, Readings, Rows, abandon, column, extend, last_of, mean_loss, part, rates, to_lists
-from .runlog import Claim, LogFile, begin, checked_id, dump, find_log, log_path, plain, read_lines, unstrict
+from .runlog import WRITER, Claim, LogFile, begin, checked_id, dump, find_log, log_path, plain, read_lines, unstrict
 from .tables import Table, text, thinned, to_frame
 
 # %% auto #0
-__all__ = ['HISTORIES', 'FIELDS', 'TIMINGS', 'RESERVED', 'NOTHING', 'History', 'watch_forks', 'value', 'Record', 'beside',
-           'cells', 'Records', 'pick', 'about', 'send', 'note', 'keep', 'Place', 'gone_at', 'is_past', 'leave_behind',
-           'mark', 'Evaluations', 'evaluations', 'frame', 'rows_line', 'reading_line', 'missing', 'open_log',
-           'begins_with', 'take_over', 'head_of', 'held', 'give_up', 'flush', 'copy_log', 'close_log', 'let_go',
-           'from_head', 'take', 'take_reading', 'checked_place', 'settle', 'read']
+__all__ = ['HISTORIES', 'FIELDS', 'TIMINGS', 'EVERY', 'RESERVED', 'NOTHING', 'History', 'watch_forks', 'value', 'Record',
+           'beside', 'cells', 'Records', 'pick', 'about', 'Fetch', 'ask_to_fetch', 'send', 'note', 'keep', 'Place',
+           'gone_at', 'is_past', 'leave_behind', 'mark', 'Evaluations', 'evaluations', 'frame', 'rows_line',
+           'reading_line', 'missing', 'open_log', 'begins_with', 'take_over', 'head_of', 'held', 'give_up', 'flush',
+           'copy_log', 'close_log', 'let_go', 'from_head', 'take', 'take_reading', 'checked_place', 'settle', 'read']
 
 # %% ../nbs/06_history.ipynb #c4bea7d9
 class History:
@@ -32,6 +32,7 @@ class History:
         self.columns, self.pending = self.rows.columns, self.rows.pending
         self.events, self.abandons, self.metrics = [], [], {}   # dicts, in order of time; `metrics`: what was evaluated, by row
         self.path, self.log, self.claim, self.sent = None, None, None, {}   # `sent`: how much of each kind the log has
+        self.asked, self.plan = 0.0, None   # when the writer was asked to fetch, on the clock of the rows; the last plan that was noted
         watch_forks(self)
 
     def __len__(self): return len(self.rows)
@@ -47,6 +48,7 @@ class History:
         "Add the row of one step. Nothing is asked of the device."
         row = self.rows.append(step, epoch, learning_rate, samples, seconds, loss, grad_norm)
         if row % PACK == PACK - 1: send(self)
+        if self.log is not None and not 0 <= seconds - self.asked < EVERY: ask_to_fetch(self, seconds)
     def fetch(self):
         "Bring every value that is still on a device to the host, in one transfer."
         self.rows.fetch(); self.readings.fetch(); send(self)
@@ -176,6 +178,22 @@ def about(history) -> str:
     "A history as text: which run, and its records."
     head = f"History of run {history.run_id}" + (f" ({text(history.name)})" if history.name else "") + f", {len(history)} rows"
     return head + (f"\n{Records(thinned(history))!r}" if len(history) else "")
+
+# %% ../nbs/06_history.ipynb #3f884c96
+EVERY = 2.0   # seconds
+
+class Fetch:
+    "To be done by the thread that writes, where it tells somebody that all is written."
+    def __init__(self, history): self.history = weakref.ref(history)
+    def set(self):
+        try:
+            if (history := self.history()) is not None: history.fetch()
+        except Exception: pass   # the next who looks at the rows hears of it
+
+def ask_to_fetch(history, seconds: float):
+    "Have the rows written soon."
+    history.asked = seconds
+    WRITER.put(None, Fetch(history))
 
 # %% ../nbs/06_history.ipynb #c8303712
 def send(history):

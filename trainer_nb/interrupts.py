@@ -128,8 +128,9 @@ def taking_turns(method: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(method)
     def in_its_turn(self, *args, **kwargs):
         with TURN:
-            if TURN.depth == 1: hear(self.run_state.news)
-            self.run_state.touched = True
+            if (run := getattr(self, "run_state", None)) is not None:   # a learner's verb
+                run.touched = True
+                if TURN.depth == 1: hear(run.news)
             return method(self, *args, **kwargs)
     return in_its_turn
 

@@ -4,7 +4,7 @@
 
 # %% ../nbs/28_work.ipynb #71ca4ead
 from __future__ import annotations
-import threading, time, warnings
+import sys, threading, time, warnings
 import torch
 from contextlib import contextmanager
 from .agenda import ask_later
@@ -16,7 +16,7 @@ from .seeding import generators_kept
 from .telling import tell_all
 
 # %% auto #0
-__all__ = ['step_aside', 'pausable', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on',
+__all__ = ['step_aside', 'pausable', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on', 'tell_plan',
            'bring_rows', 'in_hand', 'norms_of', 'others', 'note_hands', 'tell_outside', 'failed', 'given_up', 'where',
            'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
 
@@ -102,7 +102,15 @@ def go_on(run):
         run.due.appendleft(Due("event", "on_resume"))
     if run.args.output_dir not in (None, run.unwritable) and run.history.path is None:
         if run.history.open_log(run.args.output_dir, run.args.run_name) is None: run.unwritable = run.args.output_dir   # said once
+    tell_plan(run)
     run.start_clock()
+
+def tell_plan(run):
+    "Write into the log how long the run is to be, where it does not say so yet: who follows it elsewhere wants to know."
+    plan = {"steps": run.state.max_steps if 0 < run.state.max_steps < sys.maxsize else None, "epochs": run.state.num_train_epochs or None}
+    if run.history.path is None or run.history.plan == plan: return
+    run.history.plan = plan
+    run.history.note("plan", run.state.global_step, **plan)
 
 def bring_rows(run):
     "The user owns the run now: its rows go to the file, if it has one."
