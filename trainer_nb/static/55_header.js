@@ -68,6 +68,7 @@ class Header {
     this.set("elapsed", status.elapsed);
     this.set("left", status.left);
     this.set("memory", status.memory);
+    show(this.fact.memory.box, status.memory);
   }
 
   progress({ share, state, step, total }) {
