@@ -321,7 +321,9 @@ def test_what_was_left_behind_goes_on_from_where_it_left(live):
     parts = live.js("view.main().leftBehind(0, 5, 0)")
     assert [[o[0] for o in part] for part in parts] == [[30, 31, 32, 33, 34, 35], [40, 41, 42, 43]] and [o[1] for o in parts[0]] == [pytest.approx(1 + 1 / 30)] + [3] * 5
     assert "left behind" in live.text(".tnb-legend")
-    live.feed({"kind": "news", "changed_runs": [a_run(0, buffer=None, left_rows=0)]})
+    live.feed({"kind": "news", "changed_runs": [a_run(1, first=50)]}, [blocks(1, first=51)])   # news without it: it stays
+    assert live.js("view.main().left.length") == 9 * 15
+    live.feed({"kind": "news", "changed_runs": [a_run(50, generation=2)]}, [blocks(50)])
     assert live.js("view.main().left.length") == 0
 
 

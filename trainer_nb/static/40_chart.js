@@ -50,6 +50,7 @@ class Chart extends Card {
     this.say("");
     this.layout(pen, width, height, range, y);
     this.grid(pen);
+    this.teach(pen, width);
     drawX(pen, this);
     drawMarks(pen, this);
     pen.save();
@@ -92,6 +93,15 @@ class Chart extends Card {
       pen.fillText(tick.text, left - 7, at);
     }
     pen.stroke();
+  }
+
+  // How to look closer, in the corner of the large chart.
+  teach(pen, width) {
+    if (this.key !== "loss" || width < 420) return;
+    pen.textAlign = "right";
+    pen.globalAlpha = 0.75;
+    pen.fillText(this.view.zoom ? "double-click: the whole run" : "drag to zoom", width - 6, 6);
+    pen.globalAlpha = 1;
   }
 
   // ---- how far the values go
