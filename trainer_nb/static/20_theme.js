@@ -42,15 +42,15 @@ class Theme {
   }
 
   read() {
+    this.dark = lightness(resolved(this.probe, "--tnb-surface")) < 0.5;
+    this.root.classList.toggle("tnb-dark", this.dark);   // before the others are read: it changes some of them
     const names = { surface: "--tnb-surface", ink: "--tnb-ink", muted: "--tnb-muted", grid: "--tnb-grid", line: "--tnb-line" }, found = {};
     for (const [key, name] of Object.entries(names)) found[key] = resolved(this.probe, name);
     const said = JSON.stringify(found);
     if (said === this.said) return;
     this.said = said;
     Object.assign(this, found);
-    this.dark = lightness(this.surface) < 0.5;
     this.hues = HUES[this.dark ? "dark" : "light"];
-    this.root.classList.toggle("tnb-dark", this.dark);
     this.changed();
   }
 

@@ -25,10 +25,9 @@ class Run {
   // Take in a message's part on this run; false where blocks before it are missing.
   take(news, buffers) {
     if (news.label !== undefined) this.label = String(news.label ?? "");
-    if (news.generation !== this.generation) Object.assign(this, { generation: news.generation, data: new Float32Array(0), rows: 0 });
+    if (news.generation !== this.generation) Object.assign(this, { generation: news.generation, data: new Float32Array(0), left: new Float32Array(0), rows: 0 });
     if (news.width) this.width = Math.max(1, news.width);
     if (news.left_buffer !== undefined && news.left_buffer !== null) this.left = floats(buffers[news.left_buffer]);
-    else if (news.left_rows === 0) this.left = new Float32Array(0);
     this.curves.clear();
     if (news.buffer === undefined || news.buffer === null) return true;
     const first = news.first || 0, more = floats(buffers[news.buffer]);

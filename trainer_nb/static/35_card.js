@@ -3,7 +3,7 @@
 class Card {
   constructor(view, title, cls = "") {
     Object.assign(this, { view, title, dirty: true, visible: false, size: [0, 0], draws: 0, points: 0, pointed: 0, from: null });
-    this.box = make("section", "tnb-card " + cls, null, { "aria-label": title });
+    this.box = make("div", "tnb-card " + cls, null, { role: "group", "aria-label": title });
     this.head = make("div", "tnb-card-head");
     this.head.append(make("h4", "tnb-card-title", title));
     this.value = make("span", "tnb-card-value");
@@ -166,7 +166,7 @@ function drawX(pen, card, marks) {
   pen.beginPath();
   pen.moveTo(left, bottom + 0.5);
   pen.lineTo(left + width, bottom + 0.5);
-  const unit = width > 420 ? AXES[axis].unit : "", reserved = unit ? pen.measureText(unit).width + 10 : 0;
+  const unit = width > 520 ? AXES[axis].unit : "", reserved = unit ? pen.measureText(unit).width + 10 : 0;
   let free = -Infinity;
   for (const tick of ticks(card.x, Math.max(2, Math.floor(width / 62)), axis)) {
     const at = Math.round(card.x.at(tick.at)) + 0.5, half = pen.measureText(tick.text).width / 2, middle = Math.min(at, left + width - half);

@@ -44,12 +44,13 @@ class Chart extends Card {
     this.describe(runs, evaluations);
     if (!y) {
       this.x = null;
-      this.say(range && this.has() ? (this.log ? "Nothing above zero to show here" : "Nothing to show here") : this.nothing());
+      this.say(range && this.has() ? (this.log ? "Nothing above zero to show here" : runs.length || evaluations.length ? "Nothing to show here" : "Hidden in the legend") : this.nothing());
       return;
     }
     this.say("");
     this.layout(pen, width, height, range, y);
     this.grid(pen);
+    this.teach(pen, width);
     drawX(pen, this);
     drawMarks(pen, this);
     pen.save();
@@ -94,6 +95,15 @@ class Chart extends Card {
     pen.stroke();
   }
 
+  // How to look closer, in the corner of the large chart.
+  teach(pen, width) {
+    if (this.key !== "loss" || width < 420) return;
+    pen.textAlign = "right";
+    pen.globalAlpha = 0.75;
+    pen.fillText(this.view.zoom ? "double-click: the whole run" : "drag to zoom", width - 6, 6);
+    pen.globalAlpha = 1;
+  }
+
   // ---- how far the values go
   window(run, range) {
     const first = Math.max(0, run.find(this.axis.column, range[0]) - 1), end = Math.min(run.rows, run.find(this.axis.column, range[1]) + 1);
@@ -117,7 +127,9 @@ class Chart extends Card {
         for (const [x, value] of part) if (x >= range[0] && x <= range[1]) sure.add(value);
       }
     }
-    for (const { points } of evaluations) for (const [x, value] of points) if (x >= range[0] && x <= range[1]) sure.add(value);
+    for (const { points } of evaluations) points.forEach(([, value], i) => {   // the neighbours of what is in sight as well: lines lead there
+      if ((points[i + 1] || points[i])[0] >= range[0] && (points[i - 1] || points[i])[0] <= range[1]) sure.add(value);
+    });
     const core = sure.copy(), sorted = Float64Array.from(some.filter(o => Number.isFinite(o))).sort();
     if (sorted.length) { core.add(sorted[Math.floor(sorted.length * 0.005)]); core.add(sorted[Math.ceil(sorted.length * 0.995) - 1]); }
     if (core.none) core.join(every);
@@ -133,23 +145,30 @@ class Chart extends Card {
   beyond(pen, y) {
     const { left, top, width, height } = this.area;
     pen.font = FONT;
-    pen.fillStyle = this.view.theme.muted;
     pen.textAlign = "right";
-    pen.textBaseline = "top";
-    if (y.above !== null) pen.fillText("↑ up to " + number(y.above, 3), left + width, top + 2);
-    pen.textBaseline = "bottom";
-    if (y.below !== null) pen.fillText("↓ down to " + number(y.below, 3), left + width, top + height - 3);
+    pen.textBaseline = "middle";
+    const say = (text, at) => {
+      pen.fillStyle = this.view.theme.surface;
+      pen.globalAlpha = 0.8;
+      pen.fillRect(left + width - pen.measureText(text).width - 5, at - 8, pen.measureText(text).width + 8, 16);
+      pen.globalAlpha = 1;
+      pen.fillStyle = this.view.theme.muted;
+      pen.fillText(text, left + width - 1, at);
+    };
+    if (y.above !== null) say("↑ up to " + number(y.above, 3), top + 9);
+    if (y.below !== null) say("↓ down to " + number(y.below, 3), top + height - 10);
   }
 
   // ---- the curves
-  // Every step: a faint line where each has its block, else a band from the lowest to the highest value of a column of pixels.
+  // Every step: a faint line where each stands apart, else a band from the lowest to the highest value of a column of pixels.
   band(pen, run) {
     if (this.view.hidden.has("kind:steps")) return;
     const [first, end] = this.window(run, [this.x.low, this.x.high]), { column } = this;
     if (run.width === 1 && this.weight === 0) return;   // the strong line shows each step already
     pen.strokeStyle = pen.fillStyle = this.color(run);
-    if (run.width === 1) {
-      pen.globalAlpha = run.place ? 0.18 : 0.36;
+    const dense = (end - first) / this.area.width;   // blocks for a pixel
+    if (run.width === 1 && dense < 2) {
+      pen.globalAlpha = (run.place ? 0.24 : 0.4) / (1 + dense);
       pen.lineWidth = 1;
       this.path(pen, run, first, end, i => run.get(i, column + MEAN));
     } else this.fill(pen, this.columnsOf(run, first, end), run.place ? 0.13 : 0.24);
@@ -162,7 +181,7 @@ class Chart extends Card {
     for (let i = first; i < end; i++) {
       const low = this.y.at(run.get(i, this.column + LOW)), high = this.y.at(run.get(i, this.column + HIGH));
       if (Number.isNaN(low) || Number.isNaN(high)) continue;
-      const at = Math.round(this.x.at(run.get(i, this.axis.column)) * 2) / 2;
+      const at = Math.round(this.x.at(run.get(i, this.axis.column)));
       if (last && at === last[0]) { last[1] = Math.max(last[1], low); last[2] = Math.min(last[2], high); }
       else found.push(last = [at, low, high]);
     }
@@ -186,13 +205,14 @@ class Chart extends Card {
     pen.lineWidth = run.place ? 1.5 : 2;
     pen.lineJoin = "round";
     this.path(pen, run, first, end, i => y[i]);
+    if (end - first <= this.area.width / 16) for (let i = first; i < end; i++) this.spot(pen, run, i, y[i]);   // few enough to be told apart
   }
 
   // A line through blocks: at most four points for each column of pixels, the ones that shape it.
   path(pen, run, first, end, value) {
     const { column } = this.axis, thin = (end - first) > 3 * this.area.width;
-    let begun = 0, at = null, low, high, last;
-    const to = (x, y) => { if (begun++) pen.lineTo(x, y); else pen.moveTo(x, y); this.points++; };
+    let at = null, low, high, last;
+    const to = (x, y) => { pen.lineTo(x, y); this.points++; };
     const flush = () => { if (at !== null && low !== high) { to(at, low); to(at, high); if (last !== high) to(at, last); } };
     pen.beginPath();
     for (let i = first; i < end; i++) {
@@ -207,15 +227,12 @@ class Chart extends Card {
     }
     if (thin) flush();
     pen.stroke();
-    if (begun === 1) this.spot(pen, run, first, end, value);
   }
 
-  spot(pen, run, first, end, value) {
-    for (let i = first; i < end; i++) {
-      pen.beginPath();
-      pen.arc(this.x.at(run.get(i, this.axis.column)), this.y.at(value(i)), 2.5, 0, 7);
-      pen.fill();
-    }
+  spot(pen, run, i, value) {
+    pen.beginPath();
+    pen.arc(this.x.at(run.get(i, this.axis.column)), this.y.at(value), run.place ? 2 : 2.6, 0, 7);
+    pen.fill();
   }
 
   left(pen, runs) {

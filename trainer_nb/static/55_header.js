@@ -24,7 +24,7 @@ class Header {
     this.bar = make("div", "tnb-progress", null, { role: "progressbar", "aria-label": "progress of the training", "aria-valuemin": "0", "aria-valuemax": "100" });
     this.done = make("div", "tnb-progress-done");
     this.bar.append(this.done);
-    this.facts = make("dl", "tnb-facts");
+    this.facts = make("div", "tnb-facts");
     this.fact = {};
     for (const name of ["step", "epoch", "loss", "speed", "elapsed", "left", "memory"]) this.addFact(name);
     under.append(this.verdict);
@@ -33,10 +33,10 @@ class Header {
   }
 
   addFact(name) {
-    const box = make("div", "tnb-fact"), value = make("dd"), of = make("span", "tnb-of");
+    const box = make("div", "tnb-fact"), value = make("div", "tnb-fact-value"), of = make("span", "tnb-of");
     const number = make("span");
     value.append(number, of);
-    box.append(make("dt", "", { left: "time left" }[name] || name), value);
+    box.append(make("div", "tnb-fact-name", { left: "time left" }[name] || name), value);
     this.fact[name] = { box, number, of };
     this.facts.append(box);
   }
@@ -68,6 +68,7 @@ class Header {
     this.set("elapsed", status.elapsed);
     this.set("left", status.left);
     this.set("memory", status.memory);
+    show(this.fact.memory.box, status.memory);
   }
 
   progress({ share, state, step, total }) {

@@ -1,6 +1,6 @@
 // What was asked of the kernel and has not been answered: a command is sent, heard, and then done or refused.
 
-const UNHEARD = 1500;   // ms after which a command that nobody has heard is said to wait
+const UNHEARD = 1500, LONG = 10000;   // ms after which a command that nobody has heard is said to wait; after which the kernel may be gone
 
 class Commands {
   constructor(view) {
@@ -13,7 +13,10 @@ class Commands {
   send(verb, given, control) {
     const id = `${this.view.id}-${++this.count}`, command = { id, verb, control, phase: "sent" };
     this.pending.set(id, command);
-    command.timer = setTimeout(() => { if (command.phase === "sent") this.move(command, "busy", `${control.name}: sent; the kernel is busy with a cell`); }, UNHEARD);
+    command.timer = setTimeout(() => {
+      this.move(command, "busy", `${control.name}: sent; the kernel is busy with a cell`);
+      command.timer = setTimeout(() => this.move(command, "busy", `${control.name}: not heard yet; the kernel is busy with a cell, or gone`), LONG - UNHEARD);
+    }, UNHEARD);
     this.move(command, "sent", `${control.name}: sent …`);
     if (!this.view.post({ kind: "do", id, verb, with: given })) this.end(command, "refused", `${control.name}: not sent, this page is not connected to a kernel`);
     return id;

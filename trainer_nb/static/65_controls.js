@@ -116,6 +116,7 @@ class Controls {
     this.running = state === "training";
     this.buttons.pause.rename(this.running ? "Pause" : state === "new" ? "Start" : "Resume", this.running ? "pause" : "play");
     for (const name of ["pause", "step", "steps", "stop"]) this.buttons[name].fade(over, words);
+    this.buttons.rewind.fade(!status.step, "No step has been made yet");
     setAttribute(this.box, "data-deaf", status.where === "cell" ? "" : null);
   }
 

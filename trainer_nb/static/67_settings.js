@@ -70,7 +70,7 @@ class Setting {
   update(given) {
     const moved = given.value !== this.given.value;
     this.given = given;
-    setText(this.label, given.label || given.name);
+    setText(this.label, given.label || (given.name === "learning_rate" ? "Learning rate" : given.name));
     setText(this.help, given.help);
     if (moved && !this.touched) this.put(given.value);
   }
@@ -187,7 +187,7 @@ class Settings {
     for (const given of list) {
       const held = this.held.get(given.name);
       if (held) held.update(given);
-      else if (given.name === "learning_rate") this.add(new Rate(this.view, { label: "Learning rate", ...given }), box => this.bar.prepend(box));
+      else if (given.name === "learning_rate") this.add(new Rate(this.view, given), box => this.bar.prepend(box));
       else this.add(Setting.make(this.view, given), box => this.panel.insertBefore(box, this.hint));
     }
     show(this.more, list.some(o => o.name !== "learning_rate"));

@@ -36,10 +36,10 @@ class Toolbar {
     setAttribute(this.slider, "aria-valuetext", text);
   }
 
-  // Until somebody moves it, the smoothing grows with the run: about a fiftieth of it.
+  // Until somebody moves it, the smoothing grows with the run: about a hundredth of it.
   follow(steps) {
     if (this.own) return;
-    const wanted = steps < 60 ? 1 : Math.min(10000, steps / 50), place = Math.round(Math.log10(wanted) * 10 / 3) * 3;
+    const wanted = steps < 60 ? 1 : Math.min(10000, Math.max(4, steps / 100)), place = Math.round(Math.log10(wanted) * 10 / 3) * 3;
     if (this.place !== place) {
       this.place = place;
       this.slider.value = place;

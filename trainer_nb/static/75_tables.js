@@ -2,7 +2,7 @@
 
 class Evaluations {
   constructor() {
-    this.box = make("section", "tnb-card tnb-table-card", null, { "aria-label": "evaluations" });
+    this.box = make("div", "tnb-card tnb-table-card", null, { role: "group", "aria-label": "evaluations" });
     const head = make("div", "tnb-card-head");
     this.note = make("span", "tnb-card-note");
     head.append(make("h4", "tnb-card-title", "Evaluations"), this.note);
@@ -20,12 +20,18 @@ class Evaluations {
 
   update({ columns = [], rows = [], earlier = 0 }) {
     const bottom = this.scroll.scrollTop + this.scroll.clientHeight >= this.scroll.scrollHeight - 4;
+    this.fresh = this.fresh !== false && !this.scroll.clientHeight;   // not yet in sight
     this.cells(this.columns, "th", columns);
     while (this.body.children.length > rows.length) this.body.lastChild.remove();
     rows.forEach((row, i) => this.cells(this.body.children[i] || this.body.appendChild(make("tr")), "td", row));
     setText(this.note, earlier ? `${whole(earlier)} earlier ${earlier === 1 ? "one is" : "ones are"} not listed` : "");
     show(this.box, rows.length);
     if (bottom) this.scroll.scrollTop = this.scroll.scrollHeight;
+  }
+
+  settle() {
+    if (this.fresh) this.scroll.scrollTop = this.scroll.scrollHeight;
+    if (this.scroll.clientHeight) this.fresh = false;
   }
 
   cells(row, tag, texts) {
@@ -41,7 +47,7 @@ class Notices {
     this.icon = icon("plain");
     this.text = make("span", "tnb-notice-text");
     this.line.append(this.icon, this.text);
-    this.box = make("section", "tnb-card tnb-notices-card", null, { "aria-label": "notices" });
+    this.box = make("div", "tnb-card tnb-notices-card", null, { role: "group", "aria-label": "notices" });
     const head = make("div", "tnb-card-head");
     head.append(make("h4", "tnb-card-title", "Notices"));
     this.list = make("ol", "tnb-notices", null, { tabindex: "0" });

@@ -15,7 +15,7 @@ class View {
     this.keys = event => { if (!event.ctrlKey && !event.metaKey) event.stopPropagation(); };   // a notebook's shortcuts are not meant here
     this.root.addEventListener("keydown", this.keys);
     this.stills = new Stills(this.root);
-    this.placed = new ResizeObserver(() => { this.theme.read(); this.stills.watch(this.still); });   // a view is made before it stands in the page
+    this.placed = new ResizeObserver(() => { this.theme.read(); this.stills.watch(this.still); this.evaluations.settle(); });   // made before it stands in the page
     this.placed.observe(this.root);
     this.link = new Link(this, model);
     this.connection("");
@@ -23,7 +23,9 @@ class View {
   }
 
   build() {
-    this.waiting = make("p", "tnb-waiting", "Connecting to the kernel …");
+    this.waiting = make("p", "tnb-waiting", null, { role: "status" });
+    this.waitingText = make("span", "", "Connecting to the kernel …");
+    this.waiting.append(icon("wait"), this.waitingText);
     this.body = make("div", "tnb-body");
     this.body.hidden = true;
     this.header = new Header();
@@ -51,9 +53,9 @@ class View {
     this.metrics = {};
     this.order = [];
     for (const run of this.runs.values()) run.generation = NaN;   // everything comes anew
-    this.take(content, buffers);
     show(this.waiting, false);
     show(this.body, true);
+    this.take(content, buffers);
   }
 
   // What a message brings; false where something before it is missing.
@@ -159,14 +161,14 @@ class View {
 
   cards() { return [...this.charts.values(), ...this.heats.values()]; }
 
-  // In their order, and so wide that no hole is left: of 6 columns the loss takes 4 and two rows, the others 2 (the last ones more); or all 3 of 6.
+  // In their order, and so wide that no hole is left. Of 6 columns each takes 2 and the loss 4 in two rows, or all where the others fill
+  // whole rows; two that are left over take 3 each. Where there is less room, each takes 3.
   arrange() {
     this.cards().forEach((card, i) => { if (this.grid.children[i] !== card.box) this.grid.insertBefore(card.box, this.grid.children[i] || null); });
-    const small = [...this.charts.values()].slice(1), beside = Math.min(2, small.length), rest = small.length - beside;
+    const small = [...this.charts.values()].slice(1), beside = small.length % 3 ? Math.min(2, small.length) : 0, rest = (small.length - beside) % 3;
     if (this.charts.size) setAttribute([...this.charts.values()][0].box, "data-beside", beside);
     small.forEach((card, i) => {
-      const left = small.length - i, wide = i < beside || rest % 3 === 0 ? 2 : rest === 1 ? 6 : left <= (rest % 3 === 2 ? 2 : 4) ? 3 : 2;
-      setAttribute(card.box, "data-wide", wide);
+      setAttribute(card.box, "data-wide", small.length - i <= rest ? 3 : 2);
       setAttribute(card.box, "data-half", small.length % 2 && i === small.length - 1 ? 6 : 3);
     });
   }
@@ -265,7 +267,7 @@ class View {
   // state: "" well, "waiting", "closed"
   connection(state) {
     const words = { waiting: "Waiting for the kernel (a cell is running, or the kernel is gone)", closed: "Not connected to a kernel" }[state] || "";
-    if (words) setText(this.waiting, words + (state === "closed" ? ": run the cell again to see this dashboard live." : ""));
+    if (words) setText(this.waitingText, words + (state === "closed" ? ": run the cell again to see this dashboard live." : ""));
     this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "");
     this.root.classList.toggle("tnb-closed", state === "closed");
   }
