@@ -1,0 +1,254 @@
+"The dashboard in real JupyterLab, driven by Chromium: every control, reloads, what stays without a kernel, two views, errors, hostile names."
+import re, subprocess, sys
+from pathlib import Path
+
+import pytest
+
+from lab import Lab, eventually
+
+pytestmark = pytest.mark.browser
+
+SETUP = '''
+import time, torch
+from trainer_nb import Learner
+torch.manual_seed(0)
+x = torch.randn(400, 8); y = (x[:, :3].sum(1) > 0).long()
+data, other = torch.utils.data.TensorDataset(x[:320], y[:320]), torch.utils.data.TensorDataset(x[320:], y[320:])
+class Net(torch.nn.Sequential):
+    nap, bad = 0.02, 0
+    def forward(self, x):
+        time.sleep(self.nap)
+        if self.training and learn.state.global_step + 1 == self.bad: raise ValueError("a <b>bad</b> batch")
+        return super().forward(x)
+def made(**settings):
+    torch.manual_seed(0)
+    model = Net(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 2))
+    return Learner(model, train_dataset=data, eval_dataset=other, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, per_device_train_batch_size=8,
+                   compute_metrics=lambda p: {"accuracy": float((p.predictions.argmax(-1) == p.label_ids).mean())},
+                   num_train_epochs=100, eval_strategy="steps", eval_steps=50, save_strategy="no", output_dir="out", **settings)
+learn = made()
+'''
+
+
+@pytest.fixture(scope="module")
+def lab(browser):
+    lab = Lab(browser)
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def page(lab):
+    "A notebook with a learner and its dashboard, and room for two more cells."
+    name = f"n{len(lab.pages)}.ipynb"
+    page = lab.notebook([SETUP, "view = learn.dashboard()\nview", "run = learn.start()", "run.wait()", "learn.evaluate()"], name)
+    page.run(0).run(1).says("not begun")
+    yield page
+    assert page.errors == []
+    page.close()
+    lab.pages.remove(page)
+    lab.stop_kernels()
+
+
+def step(page): return page.ask("learn.state.global_step")
+
+
+def still(page):
+    "A run that stands: its step does not change any more."
+    page.stands("paused")
+    before = step(page)
+    page.tab.wait_for_timeout(300)
+    assert step(page) == before
+    return before
+
+
+def test_every_control(page):
+    page.run(2).stands("training")
+    page.press("Pause")
+    at = still(page)
+    for _ in range(3): page.press("Step")              # three clicks are three steps
+    eventually(lambda: step(page) == at + 3, "three steps")
+    assert still(page) == at + 3
+    page.board().get_by_role("textbox", name="number of steps", exact=True).fill("7")
+    page.press("steps")
+    eventually(lambda: step(page) == at + 10, "seven steps")
+    page.says(f"after step {at + 10}")
+    page.press("Evaluate")
+    page.says(f"evaluated after step {at + 10}").says("eval_accuracy")
+    assert page.ask("learn.history.evaluations()[-1]['step']") == at + 10
+    page.press("Checkpoint")
+    page.says(f"checkpoint-{at + 10}")
+    assert page.ask(f"__import__('os').path.isdir('out/checkpoint-{at + 10}')")
+    page.board().get_by_role("textbox", name="name of the snapshot").fill("here")
+    page.press("Snapshot")
+    page.says("snapshot 'here' taken")
+    assert page.ask("list(learn.snapshots)") == ["here"]
+    page.board().get_by_role("textbox", name="number of steps to rewind").fill("4")
+    page.press("Rewind")
+    page.says(f"after step {at + 6}")
+    assert step(page) == at + 6
+    rate = page.board().get_by_role("textbox", name=re.compile("^(lr|learning.rate)")).first
+    rate.fill("0.0123")
+    rate.press("Enter")
+    page.says(f"0.0123 from step {at + 7} on")
+    assert page.ask("learn.optimizer.param_groups[0]['lr']") == 0.0123
+    page.press("Resume")
+    page.stands("training")
+    page.press("Stop")
+    page.stands("finished")
+    assert page.ask("learn.run_state.finished and learn.state.global_step == learn.state.max_steps")
+    page.press("Step")                                  # refused, in words
+    page.says("There is nothing to do")
+
+
+def test_the_same_bytes_as_without_a_view(page):
+    "Paused, stepped and looked at in the page, the run is the run that nobody has looked at."
+    page.run(2).stands("training")
+    page.press("Pause")
+    still(page)
+    page.press("Step")
+    page.press("Evaluate")
+    page.says("evaluated after")
+    page.tab.wait_for_timeout(300)
+    assert page.ask("__import__('trainer_nb').differences(learn.snapshot(), (lambda n: (setattr(n.model, 'nap', 0), n.step(learn.state.global_step), n.snapshot())[-1])(made(disable_tqdm=True)))") == []
+
+
+def test_a_page_that_is_loaded_anew(page):
+    "While it runs, while it is paused, and when it is over."
+    page.run(2).stands("training")
+    page.reload()
+    page.stands("training")
+    before = step(page)
+    page.says("of").press("Pause")
+    at = still(page)
+    assert at > before
+    page.says(f"{at}")
+    page.reload()
+    page.stands("paused")
+    page.says(f"after step {at}").press("Step")
+    eventually(lambda: step(page) == at + 1, "a step")
+    page.press("Stop")
+    page.stands("finished")
+    page.reload()
+    page.stands("finished")
+    page.says(f"after step {at + 1}")
+
+
+def pictures(nb, i): return [o["data"]["text/html"] for o in nb.cells[i].outputs if "trainer_nb still" in str(o.get("data", {}).get("text/html"))]
+
+
+def test_what_stays(page, lab):
+    "Reopened without the kernel, and as a web page: the picture and the table; and nothing alive, nothing large."
+    page.run(2).stands("training")
+    eventually(lambda: step(page) > 60, "an evaluation")
+    page.press("Stop")
+    page.stands("finished")
+    at = step(page)
+    assert page.tab.locator("[data-trainer-nb-still]").first.is_visible() is False     # out of sight while the view is there
+    page.tab.wait_for_timeout(700)
+    nb = page.save()
+    assert "widgets" not in nb.metadata and f"finished after step {at}" in pictures(nb, 1)[0] and "eval_accuracy" in pictures(nb, 1)[0]
+    assert sum(len(str(o)) for o in nb.cells[1].outputs) < 200_000
+    html = subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", "--stdout", page.name], cwd=lab.root, capture_output=True, text=True).stdout
+    assert html.count('alt="trainer_nb still') == 1 and f"finished after step {at}" in html
+    lab.stop_kernels()
+    page.reload()
+    picture = page.tab.locator("[data-trainer-nb-still] img, img[alt^='trainer_nb still']").first
+    eventually(picture.is_visible, "the picture")
+    assert f"finished after step {at}" in page.output(1)
+
+
+def test_what_stays_of_a_page_that_was_loaded_anew(page):
+    "Its outputs cannot be reached any more: the next cell that has to do with the run gets the picture."
+    page.run(2).stands("training")
+    eventually(lambda: step(page) > 5, "some steps")
+    page.reload()
+    page.stands("training")
+    page.press("Stop")
+    page.stands("finished")
+    at = step(page)
+    page.run(4)
+    nb = page.save()
+    assert len(pictures(nb, 4)) == 1 and f"finished after step {at}" in pictures(nb, 4)[0]
+
+
+def test_two_browsers_and_two_views(page, lab):
+    "Both show the same and both are heard."
+    page.tab.evaluate("1")
+    page.run(2).stands("training")
+    page.save()
+    second = lab.open(page.name)
+    second.stands("training")
+    second.press("Pause")
+    page.stands("paused"), second.stands("paused")
+    at = still(page)
+    page.press("Step"), second.press("Step")
+    eventually(lambda: step(page) == at + 2, "two steps")
+    page.says(f"after step {at + 2}"), second.says(f"after step {at + 2}")
+    second.close()
+    lab.pages.remove(second)
+
+
+def test_an_error_in_the_thread(page):
+    "It is said in the view, in the cell that started the run, and raised where somebody waits; then the run goes on."
+    page.ask("setattr(learn.model, 'bad', 20)")
+    page.run(2).stands("stopped")
+    page.says("ValueError: a <b>bad</b> batch").says("after step 19")
+    assert "was stopped after step 19" in page.output(2)
+    page.run(3)
+    assert "ValueError" in page.output(3)
+    page.ask("setattr(learn.model, 'bad', 0)")
+    page.press("Resume")
+    page.stands("training")
+    eventually(lambda: step(page) > 25, "it goes on")
+
+
+def test_names_are_text(page):
+    "Metrics, layers and runs with the names of an attacker."
+    page.ask("exec('hostile = \\'<img src=x onerror=\"window.hacked=1\">\\'; learn.compute_metrics = lambda p: {hostile: 1.0}; learn.history.name = hostile')")
+    page.run(2).stands("training")
+    eventually(lambda: step(page) > 55, "an evaluation")
+    page.press("Pause")
+    page.stands("paused")
+    page.says('<img src=x onerror=')
+    page.save()
+    assert page.tab.evaluate("window.hacked") is None and page.tab.locator(".tnb img").count() == 0
+    page.lab.stop_kernels()
+    page.reload()
+    assert page.tab.evaluate("window.hacked") is None
+
+
+def test_training_in_a_cell(lab):
+    "The view is live, says that clicks are not heard, and names what works."
+    page = lab.notebook([SETUP, "learn.dashboard()", "learn.run(steps=200)"], "cell.ipynb")
+    page.run(0).run(1).start(2)
+    page.stands("training")
+    page.says("A cell is training").says("learn.start()")
+    eventually(lambda: int(re.search(r"(\d+)", page.board().locator(".tnb-fact-value").first.in_text() if False else page.board().inner_text().split("step")[1]).group(1)) > 5, "steps are seen")
+    page.tab.keyboard.press("Escape")
+    page.tab.keyboard.press("i"), page.tab.keyboard.press("i")      # interrupts the kernel
+    page.stands("paused")
+    page.close(), lab.pages.remove(page), lab.stop_kernels()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_colours_of_the_theme(browser, dark):
+    lab = Lab(browser, dark=dark)
+    try:
+        page = lab.notebook([SETUP, "learn.dashboard()"]).run(0).run(1).says("not begun")
+        paper, ink = (page.board().evaluate(f"e => getComputedStyle(e).{o}") for o in ("backgroundColor", "color"))
+        bright = lambda color: sum(map(float, re.findall(r"[\d.]+", color)[:3])) / 3
+        assert bright(ink) > 150 if dark else bright(ink) < 100, (paper, ink)
+    finally: lab.close()
+
+
+def test_notebook_7(browser):
+    lab = Lab(browser, kind="notebook")
+    try:
+        page = lab.notebook([SETUP, "learn.dashboard()", "run = learn.start()"]).run(0).run(1).says("not begun").run(2)
+        page.stands("training")
+        page.press("Pause")
+        at = still(page)
+        page.press("Step")
+        eventually(lambda: step(page) == at + 1, "a step")
+    finally: lab.close()
