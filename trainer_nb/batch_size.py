@@ -277,13 +277,13 @@ def loader_of(moves, evaluate: bool) -> DataLoader:
 # %% ../nbs/69_batch_size.ipynb #5b62a430
 class Wanted(NamedTuple):
     "What is to be found, and how."
-    mode: str
-    start: int
-    most: int | None
-    memory: float | None   # GB
-    steps: int
-    evaluate: bool
-    seconds: float
+    mode: str              # "power": sizes are doubled; "binary": then the exact largest
+    start: int             # the first size
+    most: int | None       # no larger size
+    memory: float | None   # GB that may be used; None: what is free, on a GPU all of it
+    steps: int             # that are timed at each size, at least
+    evaluate: bool         # for evaluations, not for training
+    seconds: float         # after which no further size is tried
 
 def checked(mode, start, most, memory, steps, evaluate, seconds) -> Wanted:
     "The same. ValueError for what makes no sense."
@@ -297,7 +297,7 @@ def checked(mode, start, most, memory, steps, evaluate, seconds) -> Wanted:
 
 # %% ../nbs/69_batch_size.ipynb #813e85b6
 def batch_size_find(moves, mode="power", start=None, most=None, memory=None, steps=3, evaluate=False, seconds=300) -> BatchSizes:
-    "Measure sizes; see Learner.batch_size_find."
+    "Measure sizes, with what `Wanted` lists. ValueError or TypeError for wishes and data that make no search, RuntimeError if no step works at all."
     wanted = checked(mode, start, most, memory, steps, evaluate, seconds)
     with untrained(moves, "batch_size_find()") as run:
         prepare_model(moves)

@@ -12,7 +12,7 @@ from .tables import text
 
 # %% auto #0
 __all__ = ['MOST', 'ROW', 'TALL', 'BLOCKS', 'thin', 'smoothed', 'Line', 'Bars', 'Heat', 'Mark', 'Panel', 'ticks', 'log_ticks',
-           'short', 'span', 'height_of', 'sparkline', 'in_words']
+           'short', 'span', 'known_mean', 'height_of', 'sparkline', 'in_words']
 
 # %% ../nbs/56_panels.ipynb #deb86227
 MOST = 800   # points of a line
@@ -119,6 +119,13 @@ def span(values: list, log: bool = False) -> tuple[float, float]:  # arrays
     low, high = float(every.min()), float(every.max())
     if low == high: return (low / 2, high * 2) if log else (low - (abs(low) / 10 or 0.5), high + (abs(high) / 10 or 0.5))
     return low, high
+
+# %% ../nbs/56_panels.ipynb #56c72d62
+def known_mean(values, axis: int) -> np.ndarray:  # any shape; nan: unknown
+    "The mean over an axis of what is known; nan where nothing is."
+    values = np.asarray(values)
+    known = (~np.isnan(values)).sum(axis)
+    return np.where(known > 0, np.nansum(values, axis) / np.maximum(known, 1), np.nan).astype(values.dtype)
 
 # %% ../nbs/56_panels.ipynb #acad275b
 ROW, TALL = 13, 900   # pixels that a row with a name takes; no panel is taller
