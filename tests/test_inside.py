@@ -355,6 +355,18 @@ def test_every_form():
         assert not re.search(r"\bNaN\b|\bInfinity\b", __import__("json").dumps(bundle[PLOTLY]))
 
 
+def test_results_can_be_kept():
+    "Pickled, copied, and shown again, without the learner that they came from."
+    from trainer_nb.batch_size import BatchSizes, Proposal, Row
+    learn = hard_learner(**LONG)
+    sizes = BatchSizes(learn, [Row(1, True, 10.0, 5.0), Row(2, True, 15.0, 6.0)], Proposal(1, 2), None)
+    for result in [*shown(), learn.lr_find(num_steps=12, start=1e-4, end=1), sizes]:
+        for other in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+            assert repr(other) == repr(result) and other.bundle() == result.bundle() and other.html() == result.html()
+    with pytest.raises(Refused, match="learn.set.per_device_train_batch_size=2, gradient_accumulation_steps=1"): copy.copy(sizes).apply()
+    assert sizes.apply() is not None and learn.args.per_device_train_batch_size == 2
+
+
 def test_plot_says_what_there_is():
     learn = hard_learner(**LONG)
     assert "nothing to draw yet" in repr(learn.plot())

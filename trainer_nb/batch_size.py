@@ -22,9 +22,9 @@ from .trial import DeviceGauge, Elsewhere, Sending, Trial, heaviest_first, weigh
 from .work import refuse_beside
 
 # %% auto #0
-__all__ = ['SURE', 'MARGIN', 'Row', 'Proposal', 'propose', 'BatchSizes', 'sentences', 'gain', 'evaluation_said', 'training_said',
-           'drawn', 'Search', 'sizes', 'read_number', 'left_in_container', 'free_memory', 'untrained', 'loader_of',
-           'Wanted', 'checked', 'batch_size_find', 'readied', 'closing', 'in_another_process', 'on_device',
+__all__ = ['SURE', 'MARGIN', 'Row', 'Proposal', 'propose', 'nobody', 'BatchSizes', 'sentences', 'gain', 'evaluation_said',
+           'training_said', 'drawn', 'Search', 'sizes', 'read_number', 'left_in_container', 'free_memory', 'untrained',
+           'loader_of', 'Wanted', 'checked', 'batch_size_find', 'readied', 'closing', 'in_another_process', 'on_device',
            'in_this_process', 'present_of', 'found_by', 'divisor', 'refuse_broken']
 
 # %% ../nbs/69_batch_size.ipynb #1089325c
@@ -57,6 +57,8 @@ def propose(rows: list, total: int) -> Proposal | None:  # total: the global bat
     return with_size(max((o for o in fitting if abs(with_size(o).global_batch - total) == nearest), key=lambda o: o.samples_per_second))
 
 # %% ../nbs/69_batch_size.ipynb #71ee47ad
+def nobody(): return None   # in place of a learner that is gone
+
 class BatchSizes(Shown):
     "Batch sizes that were tried, and what follows."
     def __init__(self, learn, rows: list, present: Proposal, limit: float | None, evaluate: bool = False, notes=()):  # limit: MB
@@ -92,6 +94,8 @@ class BatchSizes(Shown):
             typed = ", ".join(f"{k}={v}" for k, v in self.settings.items())
             raise Refused(f"The learner that was measured is gone, perhaps because its cell was run again; type learn.set({typed}).")
         return learn.set(**self.settings)
+
+    def __getstate__(self): return vars(self) | {"_learner": nobody}   # a copy, or one from a file, knows no learner
 
     def speed_of(self, size) -> float | None:
         "Samples a second at a size, None if it was not tried or does not fit."

@@ -145,8 +145,8 @@ def picture(found) -> Panel:
     for (color, name, rate), words in zip(given, said):
         height = float(np.interp(math.log(rate), np.log(found.rates), np.minimum(found.smoothed, top)))
         things += [Mark(rate, "", None, color), Line([rate], [height], words, color, "points")]
-    title, far = "; ".join([*(said if len(said) == 1 else []), *([found.note] if found.note else [])]), not found.answer and 0 < low < top / 20
-    return Panel(title, things, "learning rate", "loss", xlog=found.mode == "exp", ylog=far)
+    title, far = said[0] if len(said) == 1 else "", not found.answer and 0 < low < top / 20
+    return Panel(title, things, "learning rate", "loss", xlog=found.mode == "exp", ylog=far, note=found.note)
 
 # %% ../nbs/67_lr_find.ipynb #ad486ceb
 class LRFound(Shown):
@@ -185,7 +185,7 @@ class LRFound(Shown):
     def words(self) -> str:
         "The curve as a line of text."
         if not self.panels(): return ""
-        return "\n".join(in_words(Panel("", [Line(self.rates, cut(self.smoothed, heights(self)[1]), "running mean")])))
+        return "\n".join(in_words(Panel("", [Line(self.rates, cut(self.smoothed, heights(self)[1]), "running mean")], note=self.note)))
     def bundle(self): return super().bundle() | {"text/plain": self.words()}
     def __repr__(self): return "\n".join([*self.said(), self.words()]).rstrip()
 

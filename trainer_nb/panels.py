@@ -79,6 +79,7 @@ class Panel:
     y: str = ""
     xlog: bool = False
     ylog: bool = False
+    note: str = ""                               # what has to be known of it, in a few words; below it
     rows: list = field(default_factory=list)     # names in place of numbers on the y axis: of 0, 1, 2, ..., from top to bottom
 
     def of(self, kind) -> list: return [o for o in self.things if isinstance(o, kind)]   # the things of one kind
@@ -149,7 +150,7 @@ def sparkline(y, width: int = 40) -> str:
 
 def in_words(panel: Panel) -> list[str]:
     "A panel as lines of text."
-    lines = [panel.title] if panel.title else []
+    lines = [": ".join(o for o in (panel.title, panel.note) if o)] if panel.title or panel.note else []
     for line in [] if panel.rows else panel.of(Line):
         known = (y := np.asarray(line.y, float))[np.isfinite(y)]
         if len(known): lines.append(f"  {line.name or panel.y or 'y':<16} {sparkline(y)}  {text(float(known[0]))} → {text(float(known[-1]))}, lowest {text(float(known.min()))}")

@@ -131,7 +131,7 @@ def doubt(early: bool, falling: bool, short_fall: int | None, start: float, end:
 
 def no_fall(rose: bool, early: bool, stopped: bool, climbs: bool, start: float, end: float, num_steps: int) -> Verdict:
     "Why there is nothing to suggest."
-    if rose: return Verdict(False, f"The loss rose from the very first rate on: {lower(start)}.", "the loss only rose")
+    if rose: return Verdict(False, f"The loss rose from the very first rate on: {lower(start)}.", "rose from the first rate on")
     if early: return Verdict(False, f"The loss fell from the very first rate on, and no further: the search began too high; {lower(start)}.", "the search began too high")
     how = ("did not fall by more than it varies from batch to batch before it diverged" if stopped else
            "only rose, and never fell by more than it varies from batch to batch, as where a model is as good as it gets" if climbs else

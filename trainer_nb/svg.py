@@ -151,7 +151,7 @@ def axes(panel, x: Scale, y: Scale, top, bottom) -> str:
     for at, value in zip([] if panel.rows or panel.of(Heat) else y(y.ticks), y.ticks):
         out += [tag("line", x1=x.a, x2=x.b, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke=GRID, stroke_opacity=0.22), word(x.a - 6, at + 3.5, short(value), "end", 10.5)]
     out += [word(at, bottom + 15, short(value), "middle", 10.5) for at, value in zip(x(x.ticks), x.ticks)]
-    return "".join([*out, word(x.b, bottom + 29, panel.x, "end", 10.5), word(x.a - 6, top - 8, panel.y, "end", 10.5)])
+    return "".join([*out, word(x.b, bottom + 29, panel.x, "end", 10.5), word(x.a, bottom + 29, panel.note, size=10.5, font_weight="600"), word(x.a - 6, top - 8, panel.y, "end", 10.5)])
 
 def legend(panel, right) -> str:
     "The names of the things, in their colours, from the right."
