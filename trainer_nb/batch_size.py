@@ -59,6 +59,7 @@ def propose(rows: list, total: int) -> Proposal | None:  # total: the global bat
 # %% ../nbs/69_batch_size.ipynb #71ee47ad
 def nobody(): return None   # in place of a learner that is gone
 
+# %% ../nbs/69_batch_size.ipynb #79316a4c
 class BatchSizes(Shown):
     "Batch sizes that were tried, and what follows."
     def __init__(self, learn, rows: list, present: Proposal, limit: float | None, evaluate: bool = False, notes=()):  # limit: MB

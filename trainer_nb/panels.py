@@ -151,10 +151,11 @@ def sparkline(y, width: int = 40) -> str:
 def in_words(panel: Panel) -> list[str]:
     "A panel as lines of text."
     lines = [": ".join(o for o in (panel.title, panel.note) if o)] if panel.title or panel.note else []
-    for line in [] if panel.rows else panel.of(Line):
+    drawn = panel.of(Line)
+    for line in [] if panel.rows else [o for o in drawn if o.name] or drawn:   # points along a line have no name, and the line has said it
         known = (y := np.asarray(line.y, float))[np.isfinite(y)]
         if len(known): lines.append(f"  {line.name or panel.y or 'y':<16} {sparkline(y)}  {text(float(known[0]))} → {text(float(known[-1]))}, lowest {text(float(known.min()))}")
-    for line in panel.of(Line) if panel.rows else (): lines += [f"  {panel.rows[int(row)]:<24} {line.name} {text(float(value))}" for value, row in zip(line.x, line.y)]
+    for line in drawn if panel.rows else (): lines += [f"  {panel.rows[int(row)]:<24} {line.name} {text(float(value))}" for value, row in zip(line.x, line.y)]
     for heat in panel.of(Heat): lines += [f"  {name:<24} {sparkline(row)}" for name, row in zip(heat.rows, np.asarray(heat.values, float))]
     for bars in panel.of(Bars): lines.append(f"  {bars.name or 'counts':<16} {sparkline(bars.counts)}  from {short(bars.edges[0])} to {short(bars.edges[-1])}")
     return lines

@@ -113,7 +113,8 @@ class Verdict(NamedTuple):
     words: str      # what is wrong with it and what to do instead, in a sentence; nothing if it is sound
     note: str = ""  # the same in a few words
 
-def lower(start: float) -> str: return f"learn.lr_find(start={short(start / 100)}) begins lower"
+def lower(start: float) -> str: return f"learn.lr_find(start={short(start / 100)}) begins lower"   # what to type
+
 def instead(num_steps: int, span: str = "") -> str:  # span: how the range should be another one
     "What to do about noise."
     return (f"more steps (num_steps={3 * num_steps}), {span}or a larger batch (gradient_accumulation_steps=) can show a fall that is there, "
