@@ -152,7 +152,7 @@ def in_words(panel: Panel) -> list[str]:
     "A panel as lines of text."
     lines = [": ".join(o for o in (panel.title, panel.note) if o)] if panel.title or panel.note else []
     drawn = panel.of(Line)
-    for line in [] if panel.rows else [o for o in drawn if o.name] or drawn:   # points along a line have no name, and the line has said it
+    for line in [] if panel.rows else [o for o in drawn if o.name or o.style != "points"] or drawn:   # points along a line say nothing new
         known = (y := np.asarray(line.y, float))[np.isfinite(y)]
         if len(known): lines.append(f"  {line.name or panel.y or 'y':<16} {sparkline(y)}  {text(float(known[0]))} → {text(float(known[-1]))}, lowest {text(float(known.min()))}")
     for line in drawn if panel.rows else (): lines += [f"  {panel.rows[int(row)]:<24} {line.name} {text(float(value))}" for value, row in zip(line.x, line.y)]
