@@ -1,5 +1,5 @@
 "Looking inside: what is measured is so, it leaves no trace, and it shows itself everywhere."
-import gc, re, weakref, xml.etree.ElementTree as ET
+import copy, gc, pickle, re, warnings, weakref, xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ from toys import Augmented, Bomb, Boom, finish, hard_learner, hard_model, unequa
 from trainer_nb import Learner, Paused, TrainerCallback, differences
 from trainer_nb.charts import PLOTLY, SVG
 from trainer_nb.errors import Refused
+from trainer_nb.figures import heat_trace
 from trainer_nb.history import read
+from trainer_nb.svg import fewer_columns, magnitudes, shades
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
 
@@ -246,6 +248,53 @@ def test_watched_rows_go_back_with_the_run(tmp_path):
     branch.free()
 
 
+def test_what_was_watched_is_a_value():
+    "Later training does not change it; it refers to no learner and no history, and can be copied and pickled."
+    learn = hard_learner(ring_every=1, **LONG)
+    learn.watch(every=1)
+    learn.step(4)
+    first = learn.watched
+    frame, bundle, text, shapes = first.frame(), first.bundle(), repr(first), first.histograms().bundle()
+    learn.step(3); learn.rewind(5); learn.watch(every=2, what="weight"); learn.step(1)
+    for seen in (first, copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
+        assert seen.frame().equals(frame) and seen.bundle() == bundle and repr(seen) == text and seen.histograms().bundle() == shapes
+    assert learn.watched.values("dead")[0].tolist() == [1, 2] and learn.watched.values("weight norm")[0].tolist() == [3]
+    seen, held, gone = set(), [first], weakref.ref(learn.history)
+    while held:
+        o = held.pop()
+        if id(o) in seen or isinstance(o, type): continue
+        seen.add(id(o))
+        assert not isinstance(o, (Learner, nn.Module, torch.Tensor, type(learn.history))), o
+        held += gc.get_referents(o)
+    learn.free()
+    del learn
+    gc.collect()
+    assert gone() is None and first.frame().equals(frame)
+
+
+def test_nothing_watched_is_left_after_going_back():
+    "All that was watched was left behind: that shows as nothing, and is no error."
+    learn = hard_learner(ring_every=1, **LONG)
+    learn.step(2); learn.watch(every=1); learn.step(2); learn.rewind(2)
+    assert len(learn.watched.values("dead")[0]) == 0 and "Nothing has been watched yet" in repr(learn.watched) and learn.watched.panels() == []
+    with pytest.raises(KeyError, match="no histogram"): learn.watched.histograms("inner")
+    learn.plot("loss", "dead")
+
+
+def test_a_layer_that_was_watched_later_is_blank_before():
+    "In the picture, in the figure, and without a warning."
+    learn = hard_learner(**LONG)
+    learn.watch(every=1, layers="inner", what="output"); learn.step(3)
+    learn.watch(every=1, what="output"); learn.step(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heat = next(o for o in learn.watched.panels() if o.title == "output spread").things[0]
+        row = heat.rows.index("outer")
+        assert np.isnan(heat.values[row][:3]).all() and np.isfinite(heat.values[row][3:]).all()
+        assert shades(*magnitudes(heat))[row, :, 3].tolist() == [0, 0, 0, 255, 255, 255]
+        assert heat_trace(heat)["z"][row][:3] == [None] * 3 and np.isnan(fewer_columns(heat, 3).values[row, 0])
+
+
 def test_a_step_that_fails_is_not_watched():
     want, learn = finish(hard_learner(**LONG)), hard_learner(hook=Bomb("backward", 8), **LONG)
     learn.watch(every=1)
@@ -304,6 +353,18 @@ def test_every_form():
         root = ET.fromstring(bundle[SVG])
         assert root.tag.endswith("svg") and "nan" not in bundle[SVG].lower().replace("nano", "") and len(repr(result).splitlines()) > 3
         assert not re.search(r"\bNaN\b|\bInfinity\b", __import__("json").dumps(bundle[PLOTLY]))
+
+
+def test_results_can_be_kept():
+    "Pickled, copied, and shown again, without the learner that they came from."
+    from trainer_nb.batch_size import BatchSizes, Proposal, Row
+    learn = hard_learner(**LONG)
+    sizes = BatchSizes(learn, [Row(1, True, 10.0, 5.0), Row(2, True, 15.0, 6.0)], Proposal(1, 2), None)
+    for result in [*shown(), learn.lr_find(num_steps=12, start=1e-4, end=1), sizes]:
+        for other in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+            assert repr(other) == repr(result) and other.bundle() == result.bundle() and other.html() == result.html()
+    with pytest.raises(Refused, match="learn.set.per_device_train_batch_size=2, gradient_accumulation_steps=1"): copy.copy(sizes).apply()
+    assert sizes.apply() is not None and learn.args.per_device_train_batch_size == 2
 
 
 def test_plot_says_what_there_is():

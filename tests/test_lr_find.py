@@ -1,5 +1,5 @@
 "The learning rate finder: no trace, the rates that are tried, the suggestions, and the same curves as fastai's and Lightning's."
-import json, math
+import json, math, re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from trainer_nb.charts import PLOTLY, SVG
 from trainer_nb.lr_find import LRFound, fetched, search
 from trainer_nb.scratch import without_trace
 from trainer_nb.suggestions import RULES, readable, verdict
+from trainer_nb.tables import escaped
 
 RECORDED = json.loads(Path(__file__).with_name("lr_find_recorded.json").read_text())
 LOSS = nn.functional.cross_entropy
@@ -283,6 +284,52 @@ def test_verdicts(curve, stopped, answer, said):
 def test_noise_alone_gives_no_answer(seed):
     noise = np.random.default_rng(seed).standard_normal(100)
     assert not verdict(1e-7 * 1e8 ** SHARE, 2 + 0.3 * noise, 100, False)[0]
+
+
+SEEDS = range(24)
+
+
+def of_digits(seed, shuffled=False, **settings):
+    "A search on handwritten digits, with a network and batches from a seed."
+    images, labels = digits()[:]
+    if shuffled: labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    how = {k: settings.pop(k) for k in ("start", "end", "num_steps") if k in settings}
+    return Learner(model, train_dataset=TensorDataset(images, labels), loss_func=LOSS, use_cpu=True, max_steps=100, seed=seed, per_device_train_batch_size=32,
+                   max_grad_norm=0, lr_scheduler_type="constant", disable_tqdm=True, **settings).lr_find(**how)
+
+
+@pytest.mark.parametrize("case, given, sound", [("digits", {}, 24), ("labels shuffled", dict(shuffled=True), 0), ("rates far too small", dict(start=1e-10, end=1e-6), 0),
+                                                ("labels shuffled, sgd", dict(shuffled=True, optim="sgd"), 0), ("slow, three times the steps", dict(optim="sgd", num_steps=300), 24)])
+def test_a_network_that_does_not_learn_is_told_from_one_that_does(case, given, sound):
+    "Of 24 seeds, how many searches have suggestions without a doubt; of the others, hardly any has suggestions at all."
+    found = [of_digits(seed, **given) for seed in SEEDS]
+    assert sum(o.answer and not o.verdict for o in found) == sound
+    assert sum(o.answer for o in found) in ((24,) if sound else (0, 1))
+    assert all((o.verdict == "") == (o.note == "") for o in found)
+
+
+def test_a_fall_of_a_few_steps_is_called_noise():
+    "A network that begins to learn just before it diverges has suggestions, and it is said what they come from."
+    found = [of_digits(seed, optim="sgd") for seed in SEEDS]
+    assert all(o.answer for o in found) and sum("mostly from noise" in o.verdict and "num_steps=300" in o.verdict for o in found) >= 18
+
+
+@pytest.mark.parametrize("given", [dict(optim="sgd"), dict(shuffled=True), dict(start=1e-10, end=1e-6)])
+def test_noise_is_said_everywhere(given):
+    "In the text, in the HTML, and in the picture, in one sentence with what to do instead."
+    found = next(o for o in map(lambda seed: of_digits(seed, **given), SEEDS) if "noise" in o.note)
+    assert found.verdict.count(".") == 1 + found.verdict.count("learn.") + len(re.findall(r"\d\.\d", found.verdict)) and found.verdict in repr(found)
+    assert all(o in found.verdict for o in ("num_steps=", "gradient_accumulation_steps=", "learn.watch()"))
+    assert escaped(found.verdict, 1000) in found.html() and found.note in found.bundle()[SVG] and found.note in found.bundle()["text/plain"]
+    assert any(found.note in o["text"] for o in found.bundle()[PLOTLY]["layout"]["annotations"])
+
+
+def test_chance_is_rarely_taken_for_a_fall():
+    "A thousand curves of noise alone: suggestions for about one in a hundred, and hardly ever without a doubt."
+    curves = [verdict(1e-7 * 1e8 ** SHARE, 2 + 0.3 * np.random.default_rng(seed).standard_normal(100), 100, False) for seed in range(1000)]
+    assert sum(o.answer for o in curves) <= 15 and sum(not o.words for o in curves) <= 3
 
 
 # --- suggestions -------------------------------------------------------------------------------------------------------

@@ -25,10 +25,10 @@ def decode(data):
         at += 12 + size
     assert [name for name, _ in chunks] == [b"IHDR", b"IDAT", b"IEND"]
     width, height, bits, kind, *rest = struct.unpack(">IIBBBBB", chunks[0][1])
-    assert (bits, rest) == (8, [0, 0, 0]) and kind in (0, 2)
+    assert (bits, rest) == (8, [0, 0, 0]) and kind in (0, 2, 6)
     rows = np.frombuffer(zlib.decompress(chunks[1][1]), np.uint8).reshape(height, -1)
     assert not rows[:, 0].any()
-    return rows[:, 1:].reshape((height, width) if kind == 0 else (height, width, 3))
+    return rows[:, 1:].reshape((height, width) if kind == 0 else (height, width, 3 if kind == 2 else 4))
 
 
 class Checked(HTMLParser):
@@ -58,7 +58,7 @@ def checked(html):
 
 # ---- PNG
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (28, 28), (3, 5, 3), (1, 1, 3), (64, 40, 3)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (28, 28), (3, 5, 3), (1, 1, 3), (64, 40, 3), (5, 9, 4)])
 def test_png_holds_its_pixels(shape):
     a = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     np.testing.assert_array_equal(decode(png(a)), a)
@@ -68,11 +68,12 @@ def test_png_holds_its_pixels(shape):
 def test_png_is_what_other_programs_read():
     Image = pytest.importorskip("PIL.Image")
     import io
-    a = np.random.default_rng(0).integers(0, 256, (9, 5, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(png(a)))), a)
+    for channels in (3, 4):
+        a = np.random.default_rng(0).integers(0, 256, (9, 5, channels), dtype=np.uint8)
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(png(a)))), a)
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((2, 2)), np.zeros((2, 2, 4), np.uint8), np.zeros(4, np.uint8), np.zeros((0, 3), np.uint8)])
+@pytest.mark.parametrize("wrong", [np.zeros((2, 2)), np.zeros((2, 2, 5), np.uint8), np.zeros(4, np.uint8), np.zeros((0, 3), np.uint8)])
 def test_png_refuses_what_is_no_image(wrong):
     with pytest.raises(ValueError, match="to_image"): png(wrong)
 

@@ -22,9 +22,9 @@ from .trial import DeviceGauge, Elsewhere, Sending, Trial, heaviest_first, weigh
 from .work import refuse_beside
 
 # %% auto #0
-__all__ = ['SURE', 'MARGIN', 'Row', 'Proposal', 'propose', 'BatchSizes', 'sentences', 'gain', 'evaluation_said', 'training_said',
-           'drawn', 'Search', 'sizes', 'read_number', 'left_in_container', 'free_memory', 'untrained', 'loader_of',
-           'Wanted', 'checked', 'batch_size_find', 'readied', 'closing', 'in_another_process', 'on_device',
+__all__ = ['SURE', 'MARGIN', 'Row', 'Proposal', 'propose', 'nobody', 'BatchSizes', 'sentences', 'gain', 'evaluation_said',
+           'training_said', 'drawn', 'Search', 'sizes', 'read_number', 'left_in_container', 'free_memory', 'untrained',
+           'loader_of', 'Wanted', 'checked', 'batch_size_find', 'readied', 'closing', 'in_another_process', 'on_device',
            'in_this_process', 'present_of', 'found_by', 'divisor', 'refuse_broken']
 
 # %% ../nbs/69_batch_size.ipynb #1089325c
@@ -57,6 +57,9 @@ def propose(rows: list, total: int) -> Proposal | None:  # total: the global bat
     return with_size(max((o for o in fitting if abs(with_size(o).global_batch - total) == nearest), key=lambda o: o.samples_per_second))
 
 # %% ../nbs/69_batch_size.ipynb #71ee47ad
+def nobody(): return None   # in place of a learner that is gone
+
+# %% ../nbs/69_batch_size.ipynb #79316a4c
 class BatchSizes(Shown):
     "Batch sizes that were tried, and what follows."
     def __init__(self, learn, rows: list, present: Proposal, limit: float | None, evaluate: bool = False, notes=()):  # limit: MB
@@ -92,6 +95,8 @@ class BatchSizes(Shown):
             typed = ", ".join(f"{k}={v}" for k, v in self.settings.items())
             raise Refused(f"The learner that was measured is gone, perhaps because its cell was run again; type learn.set({typed}).")
         return learn.set(**self.settings)
+
+    def __getstate__(self): return vars(self) | {"_learner": nobody}   # a copy, or one from a file, knows no learner
 
     def speed_of(self, size) -> float | None:
         "Samples a second at a size, None if it was not tried or does not fit."
@@ -277,13 +282,13 @@ def loader_of(moves, evaluate: bool) -> DataLoader:
 # %% ../nbs/69_batch_size.ipynb #5b62a430
 class Wanted(NamedTuple):
     "What is to be found, and how."
-    mode: str
-    start: int
-    most: int | None
-    memory: float | None   # GB
-    steps: int
-    evaluate: bool
-    seconds: float
+    mode: str              # "power": sizes are doubled; "binary": then the exact largest
+    start: int             # the first size
+    most: int | None       # no larger size
+    memory: float | None   # GB that may be used; None: what is free, on a GPU all of it
+    steps: int             # that are timed at each size, at least
+    evaluate: bool         # for evaluations, not for training
+    seconds: float         # after which no further size is tried
 
 def checked(mode, start, most, memory, steps, evaluate, seconds) -> Wanted:
     "The same. ValueError for what makes no sense."
@@ -297,7 +302,7 @@ def checked(mode, start, most, memory, steps, evaluate, seconds) -> Wanted:
 
 # %% ../nbs/69_batch_size.ipynb #813e85b6
 def batch_size_find(moves, mode="power", start=None, most=None, memory=None, steps=3, evaluate=False, seconds=300) -> BatchSizes:
-    "Measure sizes; see Learner.batch_size_find."
+    "Measure sizes, with what `Wanted` lists. ValueError or TypeError for wishes and data that make no search, RuntimeError if no step works at all."
     wanted = checked(mode, start, most, memory, steps, evaluate, seconds)
     with untrained(moves, "batch_size_find()") as run:
         prepare_model(moves)

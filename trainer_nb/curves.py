@@ -12,7 +12,7 @@ from .history import TIMINGS, History, read
 from .journal import WORDS
 from .panels import Line, Mark, Panel, smoothed
 from .tables import text
-from .watch import Watched, heat_of
+from .watch import Watched, heat_of, names_in
 
 # %% auto #0
 __all__ = ['AXES', 'COLUMNS', 'places', 'metric', 'metrics_of', 'with_gaps', 'column_lines', 'metric_line', 'marks', 'wishes',
@@ -74,7 +74,7 @@ def marks(history, x, most: int = 10) -> list[Mark]:
 # %% ../nbs/65_curves.ipynb #a365e9f3
 def wishes(histories, what) -> list[str]:
     "What is to be drawn. ValueError for a name that nothing has."
-    known = list(dict.fromkeys([*COLUMNS, *(m for h in histories for m in metrics_of(h)), *(n for h in histories for n in Watched(h).names())]))
+    known = list(dict.fromkeys([*COLUMNS, *(m for h in histories for m in metrics_of(h)), *(n for h in histories for n in names_in(h))]))
     for name in what:
         if not isinstance(name, str): raise TypeError(f"plot() takes names of what to draw, not {name!r}; other runs are given as plot(also=[...]).")
         if name not in known: raise ValueError(f"There is nothing called {name!r} to draw; there are {', '.join(known)}.{nearest(name, known)}")
@@ -90,7 +90,7 @@ def panel_of(name, histories, labels, x, smooth, log) -> Panel | None:
         if name == "loss": lines += [o for i, h in enumerate(histories) for m in metrics_of(h) if m.endswith("loss")
                                      for o in metric_line(h, m, x, 1 if alone else i, m if alone else f"{labels[i]}, {m}")]
     elif any(name in metrics_of(h) for h in histories): lines = [o for i, h in enumerate(histories) for o in metric_line(h, name, x, i, name if alone else labels[i])]
-    else: return next((heat_of(Watched(h), name) for h in histories if name in Watched(h).names()), None)
+    else: return next((heat_of(Watched(h), name) for h in histories if name in names_in(h)), None)
     if not any(np.isfinite(np.asarray(o.y, float)).any() for o in lines): return None
     return Panel(name.replace("_", " "), lines, x="minutes" if x == "time" else x, ylog=name in log)
 
@@ -120,5 +120,5 @@ def plot(sources: list,          # learners, histories, paths of logs
     if wrong := [name for name in log if name not in names]: raise ValueError(f"log={wrong[0]!r} is not among what is drawn: {', '.join(names)}.{nearest(str(wrong[0]), names)}")
     smoothed([], smooth)   # a ValueError for a weight that is none
     panels = [p for p in (panel_of(name, histories, labels_of(histories), x, smooth, log) for name in names) if p is not None]
-    if panels and len(histories) == 1 and not panels[0].of(Line) == []: panels[0].things += marks(histories[0], x)
+    if panels and len(histories) == 1 and panels[0].of(Line): panels[0].things += marks(histories[0], x)
     return Chart(panels, [] if panels else ["There is nothing to draw yet: the run has done no step."])

@@ -71,9 +71,11 @@ def axis_pair(panel: Panel, n: str, across, up) -> dict:  # n: "" for the first,
                                  "title": {"text": panel.y, "font": {"size": 11}}, "exponentformat": "e"} | ({"autorange": "reversed"} if heat else names if panel.rows else {})}
 
 def words_of(panel: Panel, n: str, across, up) -> tuple[list, list]:
-    "The title and the marks of a panel: annotations and shapes."
+    "The title, the note and the marks of a panel: annotations and shapes."
     words = [{"text": f"<b>{panel.title}</b>", "xref": "paper", "yref": "paper", "x": across[0], "y": up[1], "xanchor": "left", "yanchor": "bottom",
               "yshift": 8, "showarrow": False, "font": {"size": 13}}]
+    if panel.note: words.append({"text": f"<b>{panel.note}</b>", "xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 0, "xanchor": "left", "yanchor": "top",
+                                 "yshift": -24, "showarrow": False, "font": {"size": 11}})
     shapes = []
     for i, mark in enumerate(panel.of(Mark)):
         x = math.log10(mark.x) if panel.xlog and mark.x > 0 else mark.x
@@ -107,7 +109,8 @@ def spec(panels: list, columns: int = 2) -> dict:
             elif trace["showlegend"]: trace["showlegend"] = trace["name"] not in listed; listed.add(trace["name"])
             data.append(trace)
         axes |= axis_pair(panel, n, across, up)
-        words, shapes = [*words, *words_of(panel, n, across, up)[0]], [*shapes, *words_of(panel, n, across, up)[1]]
+        more_words, more_shapes = words_of(panel, n, across, up)
+        words, shapes = words + more_words, shapes + more_shapes
     layout = {"height": height_of(panels, HEIGHT) * max(rows, 1) + 60, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "font": {"color": INK, "size": 11},
               "margin": {"l": 50, "r": 30, "t": 60, "b": 45}, "hovermode": "closest", "annotations": words, "shapes": shapes,
               "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"}}

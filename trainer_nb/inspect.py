@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 # %% auto #0
-__all__ = ['CHANNELS', 'FAR', 'MUCH', 'FIT', 'layers_of', 'output_numbers', 'outputs_measured', 'copied_optimizer', 'updates',
-           'Layer', 'mean_of', 'as_one', 'brought', 'parameter_numbers', 'layer_from', 'layers_measured', 'unusual',
-           'by_prefix', 'grouped', 'folded', 'shown_row', 'foldable', 'points', 'spread_of', 'Inspection', 'as_window',
-           'look_at_next', 'clipped', 'look_at_open', 'once_more', 'inspect']
+__all__ = ['CHANNELS', 'FAR', 'MUCH', 'FIT', 'layers_of', 'own_parameters', 'output_numbers', 'outputs_measured',
+           'copied_optimizer', 'updates', 'Layer', 'mean_of', 'as_one', 'brought', 'parameter_numbers', 'layer_from',
+           'layers_measured', 'unusual', 'by_prefix', 'grouped', 'folded', 'shown_row', 'foldable', 'points',
+           'spread_of', 'Inspection', 'as_window', 'look_at_next', 'clipped', 'look_at_open', 'once_more', 'inspect']
 
 # %% ../nbs/63_inspect.ipynb #5ff3aacd
 from .batches import batch_size, map_tensors
@@ -23,7 +23,7 @@ from .charts import Shown
 from .debug import in_reach
 from .errors import Refused, nearest
 from .feed import Fetched
-from .measures import BINS, Sums, dead_share, first_tensor, histogram, saturated_share, sums, together
+from .measures import BINS, Sums, dead_share, first_tensor, histogram, saturated_share, shares_between, sums, together
 from .moves import call_model
 from .panels import Heat, Line, Mark, Panel
 from .noise import Noise, measure_noise
@@ -40,6 +40,12 @@ CHANNELS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNo
 def layers_of(model) -> dict:
     "The modules that are looked at, by name."
     return {name or "(the model)": m for name, m in model.named_modules() if not any(True for _ in m.children()) or any(True for _ in m.parameters(recurse=False))}
+
+def own_parameters(layers: dict) -> dict:  # as `layers_of` gives them
+    "The parameters of each layer without those below it, as (name, parameter). One that layers share is the first one's."
+    seen = set()
+    return {name: [(n if name == "(the model)" else f"{name}.{n}", p) for n, p in m.named_parameters(recurse=False) if id(p) not in seen and not seen.add(id(p))]
+            for name, m in layers.items()}
 
 def output_numbers(module, out) -> torch.Tensor | None:
     "Sums, dead and saturated share, and histogram of what a module puts out; on its device."
@@ -148,9 +154,8 @@ def layer_from(name, module, own: list, numbers: dict, out: list | None) -> Laye
 
 def layers_measured(run, outputs: dict) -> list[Layer]:  # outputs: as `outputs_measured` gives them
     "All layers of a run whose parameters have gradients, in the order of the model."
-    layers, seen = layers_of(run.model), set()
-    own = {name: [(f"{name}.{n}" if name != "(the model)" else n, p) for n, p in m.named_parameters(recurse=False) if id(p) not in seen and not seen.add(id(p))]
-           for name, m in layers.items()}
+    layers = layers_of(run.model)
+    own = own_parameters(layers)
     moved = updates(run.optimizer) if any(p.grad is not None for p in run.params) else {}
     numbers = brought(parameter_numbers([o for each in own.values() for o in each], moved) | {(n, "output"): t for n, t in outputs.items()})
     return [layer_from(name, m, own[name], numbers, numbers.get((name, "output"))) for name, m in layers.items()]
@@ -221,8 +226,7 @@ def spread_of(layers) -> Panel:
     shown, edges = [o for o in layers if "output" in o.shapes and o.output.norm > 0], np.linspace(-4, 4, 2 * BINS + 1)
     def row(o):
         shares, reach = np.array(o.shapes["output"][:BINS]), o.shapes["output"][BINS] / (o.output.norm / math.sqrt(o.output.n))
-        below = np.interp(edges, np.linspace(-reach, reach, BINS + 1), np.r_[0, shares.cumsum()])
-        return np.diff(below) / np.diff(edges)[0]
+        return shares_between(edges, shares, reach) / np.diff(edges)[0]
     middle = (edges[1:] + edges[:-1]) / 2
     return Panel("outputs, how they are spread", [Heat(middle, [o.name for o in shown], [np.where(row(o) > 1e-3, row(o), np.nan) for o in shown], log=True, label="share")] if shown else [], x="value / its root mean square")
 

@@ -14,13 +14,13 @@ from .loop import end_of_data
 from .panels import Line, Mark, Panel, in_words, short
 from .progress import Drawing, Pace, View, first_callback, screen_for
 from .schedules import base_rates, same_kind
-from .scratch import without_trace
+from .scratch import Still, without_trace
 from .step import take_step
 from .suggestions import RULES, WEIGHT, readable, rules_of, smooth, verdict
 from .tables import to_frame
 
 # %% auto #0
-__all__ = ['MODES', 'AT_ONCE', 'rates_between', 'ratios_of', 'put_rate', 'Still', 'step_anyhow', 'Divergence', 'until_divergence',
+__all__ = ['MODES', 'AT_ONCE', 'rates_between', 'ratios_of', 'put_rate', 'step_anyhow', 'Divergence', 'until_divergence',
            'fetched', 'search', 'Searching', 'setting_for', 'cut', 'heights', 'picture', 'LRFound', 'how_to_set',
            'lr_find']
 
@@ -50,12 +50,6 @@ def put_rate(optimizer, ratios: list[float], rate: float):
     for group, ratio in zip(optimizer.param_groups, ratios): group["lr"] = same_kind(group["lr"], rate * ratio)
 
 # %% ../nbs/67_lr_find.ipynb #2354652d
-class Still:
-    "A schedule that leaves the rates alone."
-    def __init__(self, optimizer): self.optimizer = optimizer
-    def step(self, *ignored): pass
-    def get_last_lr(self) -> list: return [g["lr"] for g in self.optimizer.param_groups]
-
 def step_anyhow(moves):
     "One step, with the next epoch's data where the present one has no more."
     while (done := take_step(moves)) is None:
@@ -152,7 +146,7 @@ def picture(found) -> Panel:
         height = float(np.interp(math.log(rate), np.log(found.rates), np.minimum(found.smoothed, top)))
         things += [Mark(rate, "", None, color), Line([rate], [height], words, color, "points")]
     title, far = said[0] if len(said) == 1 else "", not found.answer and 0 < low < top / 20
-    return Panel(title, things, "learning rate", "loss", xlog=found.mode == "exp", ylog=far)
+    return Panel(title, things, "learning rate", "loss", xlog=found.mode == "exp", ylog=far, note=found.note)
 
 # %% ../nbs/67_lr_find.ipynb #ad486ceb
 class LRFound(Shown):
@@ -164,7 +158,7 @@ class LRFound(Shown):
                  ratios=(1.0,)):                                       # of the groups' rates
         self.rates, self.losses, self.smoothed = np.asarray(rates, float), np.asarray(losses, float), smooth(losses)
         self.num_steps, self.stopped, self.mode, self.setting, self.ratios = num_steps, stopped, mode, setting, list(ratios)
-        self.answer, self.verdict = verdict(self.rates, self.losses, num_steps, stopped)
+        self.answer, self.verdict, self.note = verdict(self.rates, self.losses, num_steps, stopped)
         part = readable(self.smoothed, num_steps)
         self.suggestions = {name: rule(self.rates[part], self.smoothed[part]) if self.answer else None for name, rule in rules.items()}
 
@@ -191,7 +185,7 @@ class LRFound(Shown):
     def words(self) -> str:
         "The curve as a line of text."
         if not self.panels(): return ""
-        return "\n".join(in_words(Panel("", [Line(self.rates, cut(self.smoothed, heights(self)[1]), "running mean")])))
+        return "\n".join(in_words(Panel("", [Line(self.rates, cut(self.smoothed, heights(self)[1]), "running mean")], note=self.note)))
     def bundle(self): return super().bundle() | {"text/plain": self.words()}
     def __repr__(self): return "\n".join([*self.said(), self.words()]).rstrip()
 

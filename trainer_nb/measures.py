@@ -6,12 +6,13 @@
 from __future__ import annotations
 import math
 from typing import NamedTuple
+import numpy as np
 import torch
 from torch import nn
 
 # %% auto #0
-__all__ = ['SMALL', 'BINS', 'SAMPLE', 'STILL', 'RANGES', 'entries', 'sums', 'Sums', 'together', 'histogram', 'units_last',
-           'dead_share', 'saturated_share', 'first_tensor']
+__all__ = ['SMALL', 'BINS', 'SAMPLE', 'STILL', 'RANGES', 'entries', 'sums', 'Sums', 'together', 'histogram', 'shares_between',
+           'units_last', 'dead_share', 'saturated_share', 'first_tensor']
 
 # %% ../nbs/62_measures.ipynb #5dc0369a
 SMALL = 1 << 16   # entries; up to here the spread is measured around the mean
@@ -23,28 +24,28 @@ def entries(t: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(t) if t.is_complex() else t
 
 def sums(t: torch.Tensor) -> torch.Tensor:  # any shape and type
-    "Six numbers on the tensor's device: entries, mean, mean square around it, norm, smallest, largest."
+    "Six numbers on the tensor's device: entries, mean, variance (divided by the number of entries), norm, smallest, largest."
     t = entries(t)
     if t.dtype not in (torch.float32, torch.float64): t = t.float()
     n = t.numel()
     if not n: return torch.zeros(6, device=t.device)
     mean, norm = t.mean(), torch.linalg.vector_norm(t)
-    around = t.var(correction=0) if n <= SMALL else (norm.square() / n - mean.square()).clamp(min=0)
+    variance = t.var(correction=0) if n <= SMALL else (norm.square() / n - mean.square()).clamp(min=0)
     low, high = torch.aminmax(t)
-    return torch.stack([torch.full_like(mean, n), mean, around, norm, low, high]).float()
+    return torch.stack([torch.full_like(mean, n), mean, variance, norm, low, high]).float()
 
 # %% ../nbs/62_measures.ipynb #31deaa72
 class Sums(NamedTuple):
     "What the six numbers say; of several tensors together after `+`."
     n: float = 0.0
     mean: float = math.nan
-    around: float = math.nan   # mean square around the mean
+    variance: float = math.nan   # mean square around the mean
     norm: float = 0.0
     low: float = math.inf
     high: float = -math.inf
 
     @property
-    def spread(self) -> float: return math.sqrt(self.around) if self.around >= 0 else math.nan   # standard deviation
+    def spread(self) -> float: return math.sqrt(self.variance) if self.variance >= 0 else math.nan   # standard deviation
     @property
     def largest(self) -> float: return max(abs(self.low), abs(self.high)) if self.n else math.nan
 
@@ -54,8 +55,8 @@ def together(parts: list) -> Sums:
     n = sum(p.n for p in parts)
     if not n: return Sums()
     mean = sum(p.n * p.mean for p in parts) / n
-    around = sum(p.n * (p.around + (p.mean - mean) ** 2) for p in parts) / n
-    return Sums(n, mean, around, math.sqrt(sum(p.norm ** 2 for p in parts)), min(p.low for p in parts), max(p.high for p in parts))
+    variance = sum(p.n * (p.variance + (p.mean - mean) ** 2) for p in parts) / n
+    return Sums(n, mean, variance, math.sqrt(sum(p.norm ** 2 for p in parts)), min(p.low for p in parts), max(p.high for p in parts))
 
 # %% ../nbs/62_measures.ipynb #36863fb8
 BINS, SAMPLE = 40, 8192   # of a histogram; entries that are looked at
@@ -70,6 +71,12 @@ def histogram(t: torch.Tensor) -> torch.Tensor:
     below = torch.searchsorted(flat.sort().values, edges).float()
     whole = torch.cat([below.new_zeros(1), below, below.new_full((1,), float(len(flat)))])
     return torch.cat([whole.diff() / len(flat), reach[None]])
+
+# %% ../nbs/62_measures.ipynb #1e8c3639
+def shares_between(edges, shares, reach: float) -> np.ndarray:  # edges: up or down; shares, reach: of a histogram
+    "The share of entries between each two of the edges."
+    below = np.interp(edges, np.linspace(-reach, reach, BINS + 1), np.r_[0, np.cumsum(shares)])
+    return np.abs(np.diff(below))
 
 # %% ../nbs/62_measures.ipynb #6c473d65
 STILL = 1e-6   # a unit is dead if it varies by less than so much of the layer's largest output

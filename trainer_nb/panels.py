@@ -12,7 +12,7 @@ from .tables import text
 
 # %% auto #0
 __all__ = ['MOST', 'ROW', 'TALL', 'BLOCKS', 'thin', 'smoothed', 'Line', 'Bars', 'Heat', 'Mark', 'Panel', 'ticks', 'log_ticks',
-           'short', 'span', 'height_of', 'sparkline', 'in_words']
+           'short', 'span', 'known_mean', 'height_of', 'sparkline', 'in_words']
 
 # %% ../nbs/56_panels.ipynb #deb86227
 MOST = 800   # points of a line
@@ -79,6 +79,7 @@ class Panel:
     y: str = ""
     xlog: bool = False
     ylog: bool = False
+    note: str = ""                               # what has to be known of it, in a few words; below it
     rows: list = field(default_factory=list)     # names in place of numbers on the y axis: of 0, 1, 2, ..., from top to bottom
 
     def of(self, kind) -> list: return [o for o in self.things if isinstance(o, kind)]   # the things of one kind
@@ -120,6 +121,13 @@ def span(values: list, log: bool = False) -> tuple[float, float]:  # arrays
     if low == high: return (low / 2, high * 2) if log else (low - (abs(low) / 10 or 0.5), high + (abs(high) / 10 or 0.5))
     return low, high
 
+# %% ../nbs/56_panels.ipynb #56c72d62
+def known_mean(values, axis: int) -> np.ndarray:  # any shape; nan: unknown
+    "The mean over an axis of what is known; nan where nothing is."
+    values = np.asarray(values)
+    known = (~np.isnan(values)).sum(axis)
+    return np.where(known > 0, np.nansum(values, axis) / np.maximum(known, 1), np.nan).astype(values.dtype)
+
 # %% ../nbs/56_panels.ipynb #acad275b
 ROW, TALL = 13, 900   # pixels that a row with a name takes; no panel is taller
 
@@ -142,11 +150,12 @@ def sparkline(y, width: int = 40) -> str:
 
 def in_words(panel: Panel) -> list[str]:
     "A panel as lines of text."
-    lines = [panel.title] if panel.title else []
-    for line in [] if panel.rows else panel.of(Line):
+    lines = [": ".join(o for o in (panel.title, panel.note) if o)] if panel.title or panel.note else []
+    drawn = panel.of(Line)
+    for line in [] if panel.rows else [o for o in drawn if o.name or o.style != "points"] or drawn:   # points along a line say nothing new
         known = (y := np.asarray(line.y, float))[np.isfinite(y)]
         if len(known): lines.append(f"  {line.name or panel.y or 'y':<16} {sparkline(y)}  {text(float(known[0]))} → {text(float(known[-1]))}, lowest {text(float(known.min()))}")
-    for line in panel.of(Line) if panel.rows else (): lines += [f"  {panel.rows[int(row)]:<24} {line.name} {text(float(value))}" for value, row in zip(line.x, line.y)]
+    for line in drawn if panel.rows else (): lines += [f"  {panel.rows[int(row)]:<24} {line.name} {text(float(value))}" for value, row in zip(line.x, line.y)]
     for heat in panel.of(Heat): lines += [f"  {name:<24} {sparkline(row)}" for name, row in zip(heat.rows, np.asarray(heat.values, float))]
     for bars in panel.of(Bars): lines.append(f"  {bars.name or 'counts':<16} {sparkline(bars.counts)}  from {short(bars.edges[0])} to {short(bars.edges[-1])}")
     return lines

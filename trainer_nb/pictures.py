@@ -50,14 +50,14 @@ def to_image(array) -> np.ndarray:  # one image: CHW, HWC or HW, of any type and
     return np.rint(a).astype(np.uint8)
 
 # %% ../nbs/17_pictures.ipynb #830c12bc
-def png(array) -> bytes:  # uint8, (height, width) for grey or (height, width, 3) for colour
+def png(array) -> bytes:  # uint8, (height, width) for grey, (height, width, 3) for colour, (height, width, 4) with opacity
     "The image as the contents of a PNG file."
     a = np.ascontiguousarray(array)
-    if a.dtype != np.uint8 or a.size == 0 or not (a.ndim == 2 or a.ndim == 3 and a.shape[2] == 3):
-        raise ValueError(f"png() takes uint8 of shape (height, width) or (height, width, 3), not {a.dtype} of shape {a.shape}; "
+    if a.dtype != np.uint8 or a.size == 0 or not (a.ndim == 2 or a.ndim == 3 and a.shape[2] in (3, 4)):
+        raise ValueError(f"png() takes uint8 of shape (height, width), (height, width, 3) or, with opacity, (height, width, 4), not {a.dtype} of shape {a.shape}; "
                          "to_image(array) makes that of most arrays.")
     def chunk(name, data): return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-    head = struct.pack(">IIBBBBB", a.shape[1], a.shape[0], 8, 0 if a.ndim == 2 else 2, 0, 0, 0)   # width, height, bits, colour type
+    head = struct.pack(">IIBBBBB", a.shape[1], a.shape[0], 8, 0 if a.ndim == 2 else 2 if a.shape[2] == 3 else 6, 0, 0, 0)   # width, height, bits, colour type
     rows = a.reshape(len(a), -1)
     rows = np.concatenate([np.zeros((len(rows), 1), np.uint8), rows], axis=1)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows.tobytes())) + chunk(b"IEND", b"")

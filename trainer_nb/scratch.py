@@ -20,7 +20,7 @@ from .snapshot import capture, put_back
 from .work import in_hand, note_hands, refuse_beside, where
 
 # %% auto #0
-__all__ = ['SHARED', 'scratch_of', 'without_trace', 'given_up']
+__all__ = ['SHARED', 'scratch_of', 'without_trace', 'given_up', 'Still']
 
 # %% ../nbs/60_scratch.ipynb #7b60566a
 SHARED = ("model", "lr_scheduler", "optimizer", "device")   # kept fields that a tool works with and that are put back
@@ -65,3 +65,10 @@ def given_up(moves, verb) -> Paused:
     "What is raised when a tool is interrupted."
     show_pauses()
     return Paused(f"{verb} was given up. The run is as it was, {where(moves.run_state)}.")
+
+# %% ../nbs/60_scratch.ipynb #61bbc395
+class Still:
+    "A schedule that leaves the rates alone."
+    def __init__(self, optimizer): self.optimizer = optimizer
+    def step(self, *ignored): pass
+    def get_last_lr(self) -> list: return [g["lr"] for g in self.optimizer.param_groups]

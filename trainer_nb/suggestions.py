@@ -6,12 +6,14 @@
 from __future__ import annotations
 import math
 from bisect import bisect_left
+from typing import NamedTuple
 import numpy as np
 from .panels import short, smoothed
 
 # %% auto #0
-__all__ = ['WEIGHT', 'RULES', 'LEAST', 'FIRST', 'smooth', 'readable', 'falls', 'valley', 'slide', 'minimum', 'steep', 'rules_of',
-           'variation', 'of_mean', 'verdict', 'doubt', 'no_fall']
+__all__ = ['WEIGHT', 'RULES', 'LEAST', 'SURE', 'FIRST', 'smooth', 'readable', 'falls', 'valley', 'slide', 'minimum', 'steep',
+           'rules_of', 'variation', 'of_mean', 'Fall', 'fall_of', 'Verdict', 'lower', 'instead', 'doubt', 'no_fall',
+           'verdict']
 
 # %% ../nbs/66_suggestions.ipynb #eaca1dd4
 WEIGHT = 0.98   # of what was before, in the running mean
@@ -88,46 +90,71 @@ def variation(losses) -> float:
 def of_mean(n: int) -> float: return math.sqrt((1 - WEIGHT) / (1 + WEIGHT) * (1 + WEIGHT ** n) / (1 - WEIGHT ** n))   # its deviation, in those of a loss
 
 # %% ../nbs/66_suggestions.ipynb #d6fee4f0
-LEAST = 1e-3   # of the loss, a change that counts
+LEAST, SURE = 1e-3, 3   # of the loss, a change that counts; standard errors
+
+class Fall(NamedTuple):
+    "How far a running mean falls, and what chance does to it."
+    before: float   # where it falls from
+    lowest: float
+    chance: float   # a fall of this size is none
+    steps: int      # on end, up to the lowest, that were below `before` by more than chance
+
+def fall_of(means, start: int, first: float, deviation: float) -> Fall:  # the readable part, and where it starts; the first loss; as `variation` gives it
+    "The fall of the readable part of a curve."
+    before, low = min(means[0], first + deviation), int(np.argmin(means))
+    chance = max(SURE * deviation * of_mean(start + 1), LEAST * abs(before))
+    above = np.flatnonzero(means[:low + 1] >= before - chance)
+    return Fall(float(before), float(means[low]), float(chance), low - int(above[-1]) if len(above) else low + 1)
+
+# %% ../nbs/66_suggestions.ipynb #20d701fb
+class Verdict(NamedTuple):
+    "What is thought of a curve."
+    answer: bool    # are the rules asked?
+    words: str      # what is wrong with it and what to do instead, in a sentence; nothing if it is sound
+    note: str = ""  # the same in a few words
+
+def lower(start: float) -> str: return f"learn.lr_find(start={short(start / 100)}) begins lower"   # what to type
+
+def instead(num_steps: int, span: str = "") -> str:  # span: how the range should be another one
+    "What to do about noise."
+    return (f"more steps (num_steps={3 * num_steps}), {span}or a larger batch (gradient_accumulation_steps=) can show a fall that is there, "
+            "and learn.watch() whether the layers learn at all")
+
+def doubt(early: bool, falling: bool, short_fall: int | None, start: float, end: float, num_steps: int) -> Verdict:  # short_fall: steps, None if it is long
+    "What makes a curve that has fallen less sure."
+    if early: return Verdict(True, "The loss fell from the very first rate on, so the search began too high and the better rates may lie below it: "
+                             f"{lower(start)}.", "the search began too high")
+    if falling: return Verdict(True, f"The loss was still falling at the end: learn.lr_find(end={short(end * 100)}) goes further.", "still falling at the end")
+    if short_fall is not None:
+        return Verdict(True, f"The network had hardly begun to learn: in {short_fall} of {num_steps} steps the running mean lay lower than chance explains, so the "
+                       f"suggestions come mostly from noise; {instead(num_steps, 'a higher start=, ')}.", "mostly noise: the fall is short")
+    return Verdict(True, "")
+
+def no_fall(rose: bool, early: bool, stopped: bool, climbs: bool, start: float, end: float, num_steps: int) -> Verdict:
+    "Why there is nothing to suggest."
+    if rose: return Verdict(False, f"The loss rose from the very first rate on: {lower(start)}.", "rose from the first rate on")
+    if early: return Verdict(False, f"The loss fell from the very first rate on, and no further: the search began too high; {lower(start)}.", "the search began too high")
+    how = ("did not fall by more than it varies from batch to batch before it diverged" if stopped else
+           "only rose, and never fell by more than it varies from batch to batch, as where a model is as good as it gets" if climbs else
+           f"hardly changed between {short(start)} and {short(end)}, no more than it does from batch to batch")
+    return Verdict(False, f"The loss {how}, so a suggestion would come from noise; {instead(num_steps, 'a lower start=, ' if stopped or climbs else 'a higher end=, ')}.", "noise: the loss did not fall")
+
+# %% ../nbs/66_suggestions.ipynb #08e59083
 FIRST = "The very first loss is {}, and no update had been made yet: this is not about the rate. Look at the batch, the loss function and the weights."
 
-def verdict(rates, losses, num_steps: int, stopped: bool) -> tuple[bool, str]:  # stopped: the search was, because of the loss
+def verdict(rates, losses, num_steps: int, stopped: bool) -> Verdict:  # stopped: the search was, because of the loss
     "Whether the curve has an answer, and in words what is wrong with it, if anything."
     start, end, first = float(rates[0]), float(rates[-1]), float(losses[0])
-    lower = f"learn.lr_find(start={short(start / 100)}) begins lower"
-    if not math.isfinite(first): return False, FIRST.format(first)
+    if not math.isfinite(first): return Verdict(False, FIRST.format(first), f"the first loss is {first}")
     means = smooth(losses)
     part = readable(means, num_steps)
     read = means[part]
-    if len(read) < 4: return False, f"The loss diverged at once, after {len(losses)} steps: {lower}."
-    by_batch, lowest = variation(losses), read.min()
-    rose, before = read[0] > first + 2 * by_batch, min(read[0], first + by_batch)
-    chance = max(3 * by_batch * of_mean(part.start + 1), LEAST * abs(before))
-    early = first - before > max(3 * by_batch, 0.1 * (first - lowest), LEAST * abs(first))
-    if before - lowest <= chance: return False, no_fall(read, rose, early, stopped, chance, start, end)
+    if len(read) < 4: return Verdict(False, f"The loss diverged at once, after {len(losses)} steps: {lower(start)}.", "diverged at once")
+    by_batch = variation(losses)
+    fall = fall_of(read, part.start, first, by_batch)
+    early = first - fall.before > max(SURE * by_batch, 0.1 * (first - fall.lowest), LEAST * abs(first))
+    if fall.before - fall.lowest <= fall.chance:
+        return no_fall(read[0] > first + 2 * by_batch, early, stopped, read.max() - read[0] > fall.chance, start, end, num_steps)
     tail = len(losses) - num_steps // 10
     falling = not stopped and np.argmin(read) >= len(read) - 3 and np.median(losses[tail:]) < np.median(losses[2 * tail - len(losses):tail])
-    return True, doubt(early, falling, start, end)
-
-# %% ../nbs/66_suggestions.ipynb #989cb253
-def doubt(early: bool, falling: bool, start: float, end: float) -> str:
-    "What makes a curve that has fallen less sure."
-    if early:
-        return ("The loss fell from the very first rate on, so the search began too high and the better rates may lie below it: "
-                f"learn.lr_find(start={short(start / 100)}) begins lower.")
-    if falling: return f"The loss was still falling at the end: learn.lr_find(end={short(end * 100)}) goes further."
-    return ""
-
-def no_fall(read, rose: bool, early: bool, stopped: bool, chance: float, start: float, end: float) -> str:
-    "Why there is nothing to suggest."
-    lower = f"learn.lr_find(start={short(start / 100)}) begins lower"
-    if rose: return f"The loss rose from the very first rate on: {lower}."
-    if early: return f"The loss fell from the very first rate on, and no further: the search began too high; {lower}."
-    if stopped:
-        return ("The loss did not fall by more than it varies from batch to batch before it diverged. A longer search (num_steps=) can tell a "
-                f"smaller fall; if the loss rose from the beginning, {lower}.")
-    if read.max() - read[0] > chance:
-        return ("The loss never fell, it only rose. Either no rate helps any more, because the model is as good as it gets on this data, or the "
-                f"search began too high; {lower}.")
-    return (f"The loss hardly changed between {short(start)} and {short(end)}, no more than it does from batch to batch. A higher end= or a "
-            "longer search (num_steps=) may show more.")
+    return doubt(early, falling, fall.steps if fall.steps < num_steps / 10 else None, start, end, num_steps)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 import numpy as np
-from .panels import Bars, Heat, Line, Mark, Panel, height_of, log_ticks, short, span, thin, ticks
+from .panels import Bars, Heat, Line, Mark, Panel, height_of, known_mean, log_ticks, short, span, thin, ticks
 from .pictures import png
 from .tables import escaped
 
@@ -23,12 +23,14 @@ VIRIDIS = np.array([(68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (
 
 def hue(color: int | None) -> str: return INK if color is None else PALETTE[color % len(PALETTE)]   # of a thing
 
-def shades(values, low: float, high: float) -> np.ndarray:  # values of any shape; from 0 to 1 between low and high
-    "The colours of values: uint8 of their shape and (red, green, blue)."
+def shades(values, low: float, high: float) -> np.ndarray:  # values of any shape, from low to high; nan: unknown
+    "The colours of values: uint8 of their shape and (red, green, blue, opacity). What is unknown is not seen at all."
+    unknown = np.isnan(np.asarray(values, float))
     share = np.clip((np.nan_to_num(np.asarray(values, float), nan=low) - low) / ((high - low) or 1), 0, 1) * (len(VIRIDIS) - 1)
     at = np.minimum(share.astype(int), len(VIRIDIS) - 2)
     rest = (share - at)[..., None]
-    return np.rint(VIRIDIS[at] * (1 - rest) + VIRIDIS[at + 1] * rest).astype(np.uint8)
+    colors = np.rint(VIRIDIS[at] * (1 - rest) + VIRIDIS[at + 1] * rest)
+    return np.concatenate([colors, np.where(unknown, 0, 255)[..., None]], -1).astype(np.uint8)
 
 # %% ../nbs/57_svg.ipynb #03b977bb
 class Scale:
@@ -97,8 +99,7 @@ def fewer_columns(heat: Heat, most: int = WIDE) -> Heat:
     values = np.asarray(heat.values, float)
     if values.shape[1] <= most: return heat._replace(values=values, x=list(heat.x))
     parts = np.array_split(np.arange(values.shape[1]), most)
-    with np.errstate(all="ignore"): means = np.stack([np.nansum(values[:, p], 1) / np.maximum((~np.isnan(values[:, p])).sum(1), 1) for p in parts], 1)
-    return heat._replace(values=means, x=[heat.x[p[0]] for p in parts])
+    return heat._replace(values=np.stack([known_mean(values[:, p], 1) for p in parts], 1), x=[heat.x[p[0]] for p in parts])
 
 def magnitudes(heat: Heat) -> tuple[np.ndarray, float, float]:
     "What the colours show, and from where to where."
@@ -107,7 +108,7 @@ def magnitudes(heat: Heat) -> tuple[np.ndarray, float, float]:
     if not heat.log: return values, low, high
     with np.errstate(all="ignore"): return np.where(values > 0, np.log10(np.where(values > 0, values, 1)), np.nan), math.log10(low), math.log10(high)
 
-def image(colors, x, y, width, height) -> str:  # uint8 (rows, columns, 3)
+def image(colors, x, y, width, height) -> str:  # uint8 (rows, columns, 4)
     "Pixels as an element."
     data = b64encode(png(colors)).decode()
     return tag("image", href=f"data:image/png;base64,{data}", x=f"{x:.1f}", y=f"{y:.1f}", width=f"{width:.1f}", height=f"{height:.1f}",
@@ -150,7 +151,7 @@ def axes(panel, x: Scale, y: Scale, top, bottom) -> str:
     for at, value in zip([] if panel.rows or panel.of(Heat) else y(y.ticks), y.ticks):
         out += [tag("line", x1=x.a, x2=x.b, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke=GRID, stroke_opacity=0.22), word(x.a - 6, at + 3.5, short(value), "end", 10.5)]
     out += [word(at, bottom + 15, short(value), "middle", 10.5) for at, value in zip(x(x.ticks), x.ticks)]
-    return "".join([*out, word(x.b, bottom + 29, panel.x, "end", 10.5), word(x.a - 6, top - 8, panel.y, "end", 10.5)])
+    return "".join([*out, word(x.b, bottom + 29, panel.x, "end", 10.5), word(x.a, bottom + 29, panel.note, size=10.5, font_weight="600"), word(x.a - 6, top - 8, panel.y, "end", 10.5)])
 
 def legend(panel, right) -> str:
     "The names of the things, in their colours, from the right."

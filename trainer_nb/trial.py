@@ -19,12 +19,13 @@ from .feed import Feed, Fetched
 from .moves import Moves, is_stream
 from .prepare import prepare_model, prepare_optimizer
 from .run import Run
+from .scratch import Still
 from .step import take_step
 
 # %% auto #0
 __all__ = ['POOL', 'ENOUGH', 'LEAST', 'OFTEN', 'STAYS', 'SLACK', 'RUN', 'weight', 'apart', 'heaviest_first', 'Stopwatch',
-           'timed_step', 'timed_forward', 'Still', 'of_status', 'tidy', 'HostGauge', 'DeviceGauge', 'Trial', 'Sending',
-           'NoFeed', 'received', 'limited', 'first_to_go', 'warmed', 'serve', 'Elsewhere', 'read_lines']
+           'timed_step', 'timed_forward', 'of_status', 'tidy', 'HostGauge', 'DeviceGauge', 'Trial', 'Sending', 'NoFeed',
+           'received', 'limited', 'first_to_go', 'warmed', 'serve', 'Elsewhere', 'read_lines']
 
 # %% ../nbs/68_trial.ipynb #97c44693
 POOL, ENOUGH = 256, 64 << 20   # samples that are read at most; bytes of them, after which no more are read
@@ -79,13 +80,6 @@ def timed_forward(moves, batch, watch) -> float:
         _, predicted, labels = moves.prediction_step(run.wrapped, batch, moves.args.prediction_loss_only)
         if predicted is not None and moves.preprocess_logits_for_metrics is not None: moves.preprocess_logits_for_metrics(predicted, labels)
         return watch.now() - begun
-
-# %% ../nbs/68_trial.ipynb #c073ddae
-class Still:
-    "A schedule that does not move."
-    def __init__(self, schedule): self.schedule = schedule
-    def step(self, *given): pass
-    def get_last_lr(self) -> list: return self.schedule.get_last_lr()
 
 # %% ../nbs/68_trial.ipynb #19bc0482
 def of_status(name: str) -> int:
@@ -144,7 +138,7 @@ class Trial:
         run = moves.run_state
         self.watch = Stopwatch(run.device.device)
         run.callbacks = CallbackHandler([self.watch])
-        run.lr_scheduler = Still(run.lr_scheduler)
+        run.lr_scheduler = Still(run.optimizer)
 
     def seconds(self, size: int, accumulation: int) -> float:
         "What one step takes; or one batch of an evaluation."

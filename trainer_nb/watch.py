@@ -5,20 +5,21 @@
 # %% ../nbs/64_watch.ipynb #b855cb95
 from __future__ import annotations
 import fnmatch, inspect, math
+from typing import NamedTuple
 import numpy as np
 import torch
 from .charts import Chart, Shown
 from .errors import nearest
 from .events import TrainerCallback
-from .inspect import CHANNELS, grouped, layers_of
-from .measures import BINS, dead_share, first_tensor, histogram, saturated_share, sums
-from .panels import Heat, Panel, short
+from .inspect import CHANNELS, grouped, layers_of, own_parameters
+from .measures import BINS, dead_share, first_tensor, histogram, saturated_share, shares_between, sums
+from .panels import Heat, Panel, known_mean, short
 from .tables import to_frame
 
 # %% auto #0
-__all__ = ['COLUMNS', 'WHAT', 'SHOWN', 'sort_wishes', 'chosen_layers', 'layer_sums', 'Sampled', 'as_number', 'columns_of',
-           'numbers_of', 'histograms_of', 'Watch', 'watch', 'unwatch', 'Watched', 'heat_of', 'histogram_of',
-           'panels_of', 'histograms']
+__all__ = ['COLUMNS', 'WHAT', 'SHOWN', 'SHARES', 'sort_wishes', 'chosen_layers', 'layer_sums', 'Sampled', 'as_number',
+           'columns_of', 'numbers_of', 'histograms_of', 'Watch', 'watch', 'unwatch', 'Seen', 'seen_in', 'names_in',
+           'together', 'Watched', 'heat_of', 'histograms_at', 'histogram_of', 'panels_of', 'histograms']
 
 # %% ../nbs/64_watch.ipynb #7bd8f72c
 COLUMNS = {"output": ("output norm", "output mean", "output spread", "dead", "saturated"), "weight": ("weight norm", "weight mean", "weight spread"),
@@ -54,8 +55,8 @@ def chosen_layers(model, layers) -> dict:  # None: all; names, beginnings of nam
 def layer_sums(params: list, of: torch.Tensor) -> torch.Tensor:  # a row of six numbers for each parameter, as measures.sums gives them
     "Norm, mean and spread of each layer: (layers, 3). `of`: (layers, parameters), 1 where a parameter is a layer's."
     numbers = torch.stack(params).double()
-    n, mean, around, norm = numbers[:, :4].unbind(1)
-    parts = torch.stack([n, n * mean, n * (around + mean.square()), norm.square()], 1)
+    n, mean, variance, norm = numbers[:, :4].unbind(1)
+    parts = torch.stack([n, n * mean, n * (variance + mean.square()), norm.square()], 1)
     entries, total, squares, norms = (of.double() @ parts).unbind(1)
     mean = total / entries
     norms = torch.where(entries > 0, norms, math.nan)
@@ -66,8 +67,7 @@ class Sampled:
     "What is measured of some layers at one step."
     def __init__(self, layers: dict, names, of_outputs: dict, of_parameters: dict):  # layers: modules by name; names: as in COLUMNS
         self.layers, self.names, self.of_outputs, self.of_parameters = layers, names, of_outputs, of_parameters
-        seen = set()
-        self.params = [(i, p) for i, m in enumerate(layers.values()) for p in m.parameters(recurse=False) if id(p) not in seen and not seen.add(id(p))]
+        self.params = [(i, p) for i, own in enumerate(own_parameters(layers).values()) for _, p in own]
         self.hooks, self.outputs, self.found, self.before = [], {}, {}, None
 
     def listen(self, active):  # active: a function that says whether the model is training now
@@ -210,44 +210,59 @@ def unwatch(moves):
     while (old := moves.run_state.callbacks.pop_callback(Watch)) is not None: old.forget()
 
 # %% ../nbs/64_watch.ipynb #c3955c3b
+class Seen(NamedTuple):
+    "What was measured of some layers, at some steps."
+    kind: str            # "watch": numbers; "histogram"
+    layers: list         # names
+    columns: list        # names of the numbers; empty for histograms
+    rows: list           # of the history
+    steps: np.ndarray    # of these rows
+    values: np.ndarray   # (rows, layers, columns), or (rows, layers, BINS + 1)
+
+def seen_in(history) -> list[Seen]:
+    "What a history has of layers, without the steps that were left behind."
+    history.fetch()
+    steps, gone, found = history.column("step"), history.columns.abandoned, []
+    for i, says in enumerate(history.readings.tables):
+        if says.get("kind") not in ("watch", "histogram"): continue
+        rows, values = history.readings.of(i)
+        there = [k for k, row in enumerate(rows) if row < len(steps) and not gone[row]]
+        columns = says.get("columns", [])
+        shape = len(there), len(says["layers"]), len(columns) or BINS + 1
+        found.append(Seen(says["kind"], list(says["layers"]), list(columns), rows := [rows[k] for k in there], steps[rows], values[there].reshape(shape)))
+    return found
+
+def names_in(history) -> list[str]:
+    "The names of the numbers that were watched, without copying any."
+    return list(dict.fromkeys(c for says in history.readings.tables if says.get("kind") == "watch" for c in says["columns"]))
+
+def together(found: list[Seen], column: str) -> tuple[np.ndarray, list, np.ndarray]:  # tables that have the column
+    "One column of several tables: the steps, the layers, (steps, layers). Other layers may have been watched at other times."
+    layers = list(dict.fromkeys(n for o in found for n in o.layers))
+    steps = {row: step for o in found for row, step in zip(o.rows, o.steps)}
+    place = {row: i for i, row in enumerate(sorted(steps))}
+    numbers = np.full((len(place), len(layers)), np.nan, np.float32)
+    for o in found:
+        if o.rows: numbers[np.ix_([place[r] for r in o.rows], [layers.index(n) for n in o.layers])] = o.values[..., o.columns.index(column)]
+    return np.array([steps[row] for row in place], dtype=found[0].steps.dtype), layers, numbers
+
+# %% ../nbs/64_watch.ipynb #06db9fa4
 SHOWN = ("gradient norm", "update/weight", "output spread", "dead")   # of the columns, where they are there
+SHARES = {"dead": "dead units", "saturated": "saturated outputs"}     # shares of a whole, and their titles
 
 # %% ../nbs/64_watch.ipynb #769b51f5
 class Watched(Shown):
-    "What was measured of layers, step by step. Steps that were left behind do not count."
+    "What was measured of layers up to now, step by step; a value, which later training does not change."
     def __init__(self, history):
-        self.history = history
-        history.fetch()
+        self.seen, self._names = seen_in(history), names_in(history)
 
-    def tables(self, kind) -> list[int]: return [i for i, says in enumerate(self.history.readings.tables) if says.get("kind") == kind]
+    def names(self) -> list[str]: return list(self._names)   # of the numbers
+    def of_kind(self, kind) -> list[Seen]: return [o for o in self.seen if o.kind == kind]
 
     def values(self, column: str) -> tuple[np.ndarray, list, np.ndarray]:
         "The steps, the layers, and the numbers of one column: (steps, layers). KeyError if nobody has watched it."
-        found = []
-        for says, rows, values in self.parts("watch"):
-            if column in says["columns"]: found.append((says["layers"], rows, values.reshape(len(rows), len(says["layers"]), -1)[..., says["columns"].index(column)]))
-        if found: return self.together(found)
+        if found := [o for o in self.of_kind("watch") if column in o.columns]: return together(found, column)
         raise KeyError(f"Nobody has watched {column!r}.{nearest(column, self.names())} learn.watch(what=...) says what is measured from then on.")
-
-    def parts(self, kind):
-        "Each table of a kind, with its rows and values."
-        for i in self.tables(kind): yield self.history.readings.tables[i], *self.counted(i)
-
-    def together(self, found: list) -> tuple[np.ndarray, list, np.ndarray]:  # (layers, rows, (rows, layers)), of one table each
-        "Tables as one: other layers may have been watched at other times."
-        layers, rows = list(dict.fromkeys(n for names, _, _ in found for n in names)), sorted({r for _, rows, _ in found for r in rows})
-        numbers, place = np.full((len(rows), len(layers)), np.nan, np.float32), {r: i for i, r in enumerate(rows)}
-        for names, mine, values in found:
-            if mine: numbers[np.ix_([place[r] for r in mine], [layers.index(n) for n in names])] = values
-        return self.history.column("step")[rows], layers, numbers
-
-    def counted(self, table: int) -> tuple[list, np.ndarray]:
-        "The rows with values of a table, without those that were left behind."
-        rows, values = self.history.readings.of(table)
-        there = [i for i, row in enumerate(rows) if row < len(self.history) and not self.history.columns.abandoned[row]]
-        return [rows[i] for i in there], values[there]
-
-    def names(self) -> list[str]: return list(dict.fromkeys(c for i in self.tables("watch") for c in self.history.readings.tables[i]["columns"]))
 
     def panels(self): return panels_of(self)
     def histograms(self, layers=None) -> Chart:  # names; None: the first nine that have one
@@ -255,8 +270,7 @@ class Watched(Shown):
         return histograms(self, layers)
 
     def said(self):
-        steps = {row for i in self.tables("watch") for row in self.counted(i)[0]}
-        return [] if steps else ["Nothing has been watched yet. learn.watch() begins with the next step."]
+        return [] if any(o.rows for o in self.of_kind("watch")) else ["Nothing has been watched yet. learn.watch() begins with the next step."]
 
     def frame(self):
         "A pandas DataFrame with a row for each step and layer."
@@ -274,30 +288,33 @@ def heat_of(watched: Watched, column: str) -> Panel | None:
     known = [i for i in range(len(layers)) if np.isfinite(numbers[:, i]).any()]
     if not known or not len(steps): return None
     groups = grouped([layers[i] for i in known])
-    with np.errstate(all="ignore"): rows = [np.nanmean(numbers[:, [known[k] for k in places]], 1) for places in groups.values()]
-    share = column in ("dead", "saturated")
-    return Panel({"dead": "dead units", "saturated": "saturated outputs"}.get(column, column), [Heat(steps, list(groups), np.stack(rows), log=not share and (np.nan_to_num(np.stack(rows), nan=1.0) > 0).any())])
+    rows = np.stack([known_mean(numbers[:, [known[k] for k in places]], 1) for places in groups.values()])
+    log = column not in SHARES and (np.nan_to_num(rows, nan=1.0) > 0).any()
+    return Panel(SHARES.get(column, column), [Heat(steps, list(groups), rows, log)])
+
+def histograms_at(watched: Watched, layer: str) -> tuple[list, np.ndarray]:
+    "The steps at which a layer has a histogram, and these: (steps, BINS + 1), as measures.histogram gives them. KeyError if nobody has watched it."
+    found, known = {}, {}
+    for o in watched.of_kind("histogram"):
+        known |= dict.fromkeys(o.layers)
+        if layer in o.layers: found |= {row: (step, value) for row, step, value in zip(o.rows, o.steps.tolist(), o.values[:, o.layers.index(layer)])}
+    if not found: raise KeyError(f"There is no histogram of a layer {layer!r}.{nearest(layer, [n for n in known if n != layer])}")
+    return [found[row][0] for row in sorted(found)], np.stack([found[row][1] for row in sorted(found)])
 
 def histogram_of(watched: Watched, layer: str) -> Panel:
-    "How the outputs of a layer are spread, step by step. KeyError if nobody has watched it."
-    found = {}
-    for says, rows, values in watched.parts("histogram"):
-        for name in says["layers"] if layer not in says["layers"] else (): found.setdefault(name, {})
-        if layer in says["layers"] and rows: found.setdefault(layer, {}).update(zip(rows, values.reshape(len(rows), len(says["layers"]), BINS + 1)[:, says["layers"].index(layer)]))
-    if not found.get(layer): raise KeyError(f"There is no histogram of a layer {layer!r}.{nearest(layer, found)}")
-    rows, mine = sorted(found[layer]), np.stack([found[layer][row] for row in sorted(found[layer])])
+    "How the outputs of a layer are spread, step by step, in bins that are the same for all steps. KeyError if nobody has watched it."
+    steps, mine = histograms_at(watched, layer)
     known = np.isfinite(mine).all(1)
     reach = float(np.quantile(mine[known, -1], 0.9)) or 1.0 if known.any() else 1.0   # a spike of one step does not squeeze the rest
     mine = np.where(known[:, None], mine, 0.0)
     edges = np.linspace(reach, -reach, BINS + 1)   # the largest at the top
-    below = np.stack([np.interp(edges, np.linspace(-r, r, BINS + 1), np.r_[0, m[:-1].cumsum()]) for m, r in zip(mine, np.maximum(mine[:, -1], 1e-9))])
-    shares = np.abs(np.diff(below, axis=1)).T
+    shares = np.stack([shares_between(edges, m[:-1], max(m[-1], 1e-9)) for m in mine], 1)
     shares[:, ~known] = np.nan
     there = np.flatnonzero(np.nansum(shares, 1) > 0)
     if not len(there): return Panel(layer, [])   # no step of it was finite
     seen = slice(there[0], there[-1] + 1)
     names = [short(float(f"{(a + b) / 2:.2g}")) for a, b in zip(edges, edges[1:])]
-    return Panel(layer, [Heat(watched.history.column("step")[rows], names[seen], np.log1p(1000 * shares[seen]))])
+    return Panel(layer, [Heat(steps, names[seen], np.log1p(1000 * shares[seen]))])
 
 # %% ../nbs/64_watch.ipynb #83a47076
 def panels_of(watched: Watched) -> list[Panel]:
@@ -309,5 +326,5 @@ def panels_of(watched: Watched) -> list[Panel]:
 
 def histograms(watched: Watched, layers=None) -> Chart:  # None: the first nine that have one
     "How the outputs of layers are spread, step by step."
-    known = [name for i in watched.tables("histogram") for name in watched.history.readings.tables[i]["layers"]]
-    return Chart([histogram_of(watched, layer) for layer in (list(dict.fromkeys(known))[:9] if layers is None else [layers] if isinstance(layers, str) else layers)], columns=3)
+    known = list(dict.fromkeys(name for o in watched.of_kind("histogram") for name in o.layers))
+    return Chart([histogram_of(watched, layer) for layer in (known[:9] if layers is None else [layers] if isinstance(layers, str) else layers)], columns=3)
