@@ -125,11 +125,17 @@ class Page:
     def state(self, nth=0): return self.board(nth).locator(".tnb-pill").inner_text().strip().lower()
     def stands(self, state, nth=0): eventually(lambda: self.state(nth) == state, f"the state {state!r}")
 
-    def save(self):
-        self.tab.keyboard.press("Escape")
-        self.tab.keyboard.press("Control+s")
-        self.tab.wait_for_timeout(700)
-        return nbformat.read(self.lab.root/self.name, 4)
+    def save(self, keys=False):  # keys: with the keyboard, wherever the focus is; else from the menu
+        "Save the notebook and read it."
+        path = self.lab.root/self.name
+        before = path.stat().st_mtime_ns
+        if keys: self.tab.keyboard.press("Control+s")
+        else:
+            self.tab.locator(".lm-MenuBar-itemLabel:text-is('File')").click()
+            self.tab.locator(".lm-Menu-itemLabel:text-is('Save Notebook')").click()
+        eventually(lambda: path.stat().st_mtime_ns != before, "saving")
+        self.tab.wait_for_timeout(200)
+        return nbformat.read(path, 4)
 
     def reload(self):
         "Save, and load the page anew."

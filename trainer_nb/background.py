@@ -6,11 +6,12 @@
 from __future__ import annotations
 import atexit, contextvars, math, sys, threading, warnings, weakref
 import torch
+from contextlib import contextmanager
 from functools import cache
 from .errors import Interrupted, Refused, let_go, show_pauses
 from .interrupts import patiently
 from .loop import TrainOutput, go, output, stop_after
-from .progress import make_progress
+from .progress import QUIET, in_kernel, make_progress
 from .saver import finish
 from .settings import change
 from .work import in_turn, where
@@ -68,7 +69,7 @@ class Background:
     "A run that trains in a thread; `learn.start()` makes it."
     def __init__(self, moves):
         self._learner, self._wish, self._until, self._carrying, self._screen = weakref.ref(moves), Wish(), None, None, None
-        self.error = None   # what it was stopped by
+        self.error, self.view = None, None   # what it was stopped by; what shows it in a notebook
 
     @property
     def learner(self):
@@ -103,6 +104,15 @@ class Background:
         want(self, n, more=True)
         return self
 
+    @contextmanager
+    def paused(self):
+        "Inside it stands, so that weights can be changed by hand; afterwards it goes on if it did before."
+        went = self.training
+        self.pause()
+        try: yield self.learner
+        finally:
+            if went and not self.learner.run_state.finished: self.resume()
+
     def stop(self):
         "End the run here, with all that belongs to its end; learn.set(max_steps=...) prolongs it."
         self.pause()
@@ -122,6 +132,9 @@ class Background:
             raise Interrupted(f"No longer waiting. {meanwhile}") from None
 
     def __repr__(self): return f"Background run of {self.status}"
+    def _ipython_display_(self):
+        if self.view is None: print(self)
+        else: self.view.show_here()
     def __reduce__(self): raise TypeError("The handle of a background run cannot be copied or pickled: it is about a thread of this process.")
 
 # %% ../nbs/70_background.ipynb #bf5b8289
@@ -157,6 +170,7 @@ def forget_error(handle):
 
 def work(handle):
     "What the thread does: train for as long as steps are wanted."
+    QUIET.set(in_kernel())   # a view shows how far it is
     with patiently():
         while handle._wish.goes_on():
             try: train(handle, handle.learner)

@@ -10,12 +10,12 @@ from importlib import resources
 from .board import Beside, Board, Live
 from .commands import Commands
 from .curves import as_history, labels_of
-from .progress import in_kernel
+from .progress import first_callback, in_kernel
 from .stills import still, words
 
 # %% auto #0
 __all__ = ['REFRESHER', 'STILL_EVERY', 'VIEWS', 'Refresher', 'source', 'widget_class', 'Dashboard', 'show', 'leave_still',
-           'forget', 'running_cell', 'keep_stills', 'after_cell', 'was_touched', 'dashboard']
+           'forget', 'request', 'keep_stills', 'after_cell', 'was_touched', 'show_compact', 'dashboard']
 
 # %% ../nbs/76_dashboard.ipynb #959ce4a3
 class Refresher:
@@ -67,10 +67,10 @@ STILL_EVERY = 20.0   # seconds between two stills while it trains
 
 class Dashboard:
     "A live view of a run, or of several; `learn.dashboard()` makes it."
-    def __init__(self, board: Board, learner=None):  # learner: what the buttons act on; None: there are none
-        self.board, self.number, self._lock = board, secrets.token_hex(4), threading.RLock()
+    def __init__(self, board: Board, learner=None, compact: bool = False):  # learner: what the buttons act on; None: there are none; compact: without curves
+        self.board, self.number, self.compact, self._lock = board, secrets.token_hex(4), compact, threading.RLock()
         self.commands = None if learner is None else Commands(learner, self._tell)
-        self.widget, self._handle, self._context, self._cell = None, None, contextvars.copy_context(), None
+        self.widget, self._handle, self._context, self._cell, self._request = None, None, contextvars.copy_context(), None, None
         self._pages, self._lost = set(), False   # pages that have said hello; whether the still can be reached no longer
         self._drawn, self._state, self._stale = 0.0, None, True
         board.message(full=True)
@@ -82,6 +82,11 @@ class Dashboard:
     def _ipython_display_(self):
         if in_kernel(): return show(self)
         print(repr(self))
+
+    def show_here(self):
+        "Show it below the running cell, where it is not there already."
+        if not in_kernel(): print(repr(self))
+        elif self._request is None or self._request != request().get("msg_id"): show(self)
 
     def refresh(self):
         "Send what is new, tell of commands that are done, keep the still up to date."
@@ -115,7 +120,7 @@ class Dashboard:
             if (message := self.board.message(full)) is None: return
             content, arrays = message
             self._stale = True
-            if full: content |= {"controls": self.commands is not None, "compact": False, "still": self.number}
+            if full: content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
             self._tell(content, [o.tobytes() for o in arrays])   # copies: what is sent later must be what it is now
 
     def _tell(self, content: dict, buffers=None):
@@ -136,10 +141,10 @@ VIEWS = weakref.WeakSet()   # those that are shown
 def show(view: Dashboard):
     "Put a view below the running cell, in place of one that the same cell has shown before."
     from IPython.display import display
-    cell = running_cell()
+    cell = request().get("cell")
     for other in list(VIEWS):
         if other is not view and cell is not None and other._cell == cell: other.close()
-    view._cell, view._context = cell, contextvars.copy_context()
+    view._cell, view._request, view._context = cell, request().get("msg_id"), contextvars.copy_context()
     if view.commands is not None: view.commands.context = view._context
     if view.widget is None:
         view.widget = widget_class()()
@@ -160,11 +165,12 @@ def forget(view: Dashboard):
     REFRESHER.views.discard(view)
     VIEWS.discard(view)
 
-def running_cell() -> str | None:
-    "The cell that is running, where the front end says which."
-    shell = sys.modules["IPython"].get_ipython()
-    try: return shell.kernel.get_parent("shell")["metadata"].get("cellId")
-    except (AttributeError, KeyError, TypeError): return None
+def request() -> dict:
+    "What the kernel is working on: the id of the request, and of the cell where the front end says which."
+    try:
+        parent = sys.modules["IPython"].get_ipython().kernel.get_parent("shell")
+        return {"msg_id": parent["header"]["msg_id"], "cell": parent["metadata"].get("cellId")}
+    except (AttributeError, KeyError, TypeError): return {}
 
 @cache
 def keep_stills():
@@ -185,6 +191,13 @@ def was_touched(view: Dashboard) -> bool:
     if not learn: return False
     touched, learn.run_state.touched = learn.run_state.touched, False
     return touched
+
+# %% ../nbs/76_dashboard.ipynb #2d689a50
+def show_compact(handle):
+    "Show the handle of a background run below the running cell, where there is a notebook."
+    if not in_kernel() or first_callback(handle.learner.run_state) is None or handle.learner.args.disable_tqdm: return
+    if handle.view is None: handle.view = Dashboard(Board([Live(handle.learner)]), handle.learner, compact=True)
+    handle.view.show_here()
 
 # %% ../nbs/76_dashboard.ipynb #d1b6aa3f
 def dashboard(moves,

@@ -81,8 +81,11 @@ class Training:
              ):
         "Train in the background, until the first of these holds or to the end; the handle pauses, resumes, steps, stops and waits. Refused on a finished run."
         from trainer_nb.background import start
+        from trainer_nb.dashboard import show_compact
         needs_more(self, "start()")
-        return start(self, None if steps is None else whole(steps), epochs, until)
+        handle = start(self, None if steps is None else whole(steps), epochs, until)
+        show_compact(handle)
+        return handle
 
     def pause(self):
         "Let the verb that is training, and the run in the background, stand at the next step boundary; returns at once."
