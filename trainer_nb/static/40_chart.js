@@ -6,6 +6,7 @@ class Chart extends Card {
     Object.assign(this, { key, quantity, belongs, log: false });   // belongs: of an evaluation's name, whether it is drawn here
     this.toggle = make("button", "tnb-toggle", "log", { type: "button", "aria-pressed": "false", "aria-label": `${title}: logarithmic axis` });
     this.toggle.addEventListener("click", () => this.setLog(!this.log));
+    if (key === "loss") this.head.append(make("span", "tnb-card-hint", "drag to zoom, double-click to see all"));
     this.head.append(this.toggle);
   }
 
@@ -50,13 +51,12 @@ class Chart extends Card {
     this.say("");
     this.layout(pen, width, height, range, y);
     this.grid(pen);
-    this.teach(pen, width);
     drawX(pen, this);
     drawMarks(pen, this);
     pen.save();
-    const { left, top } = this.area;
+    const { left, top } = this.area, beyond = view.zoom ? 0 : 5;   // marks at the edges are drawn whole
     pen.beginPath();
-    pen.rect(left, top - 2, this.area.width + 4, this.area.height + 3);
+    pen.rect(left - beyond, top - 5, this.area.width + beyond + 5, this.area.height + 6);
     pen.clip();
     if (this.quantity) this.left(pen, runs);
     for (const run of [...runs].reverse()) this.band(pen, run);
@@ -93,15 +93,6 @@ class Chart extends Card {
       pen.fillText(tick.text, left - 7, at);
     }
     pen.stroke();
-  }
-
-  // How to look closer, in the corner of the large chart.
-  teach(pen, width) {
-    if (this.key !== "loss" || width < 420) return;
-    pen.textAlign = "right";
-    pen.globalAlpha = 0.75;
-    pen.fillText(this.view.zoom ? "double-click: the whole run" : "drag to zoom", width - 6, 6);
-    pen.globalAlpha = 1;
   }
 
   // ---- how far the values go

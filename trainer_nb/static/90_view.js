@@ -52,7 +52,7 @@ class View {
   begin(content, buffers) {
     this.metrics = {};
     this.order = [];
-    for (const run of this.runs.values()) run.generation = NaN;   // everything comes anew
+    for (const run of this.runs.values()) run.forget();
     show(this.waiting, false);
     show(this.body, true);
     this.take(content, buffers);
@@ -81,6 +81,7 @@ class View {
   }
 
   setStatus(status) {
+    if (this.status.state !== status.state && this.notices.phase === "done") this.say("", "plain");   // what was done has passed
     this.status = status;
     this.header.update(status);
     this.controls.update(status);
