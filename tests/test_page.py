@@ -111,7 +111,7 @@ def test_hello_until_somebody_answers(browser):
 
 
 def test_each_control_sends_one_command(live):
-    wanted, tab = [], live.tab
+    wanted = []
     for name, verb, given in [("Pause", "pause", {}), ("Step", "step", {"n": 1}), ("steps", "step", {"n": 10}), ("Stop", "stop", {}), ("Rewind", "rewind", {"n": 10}),
                               ("Evaluate", "evaluate", {}), ("Checkpoint", "checkpoint", {}), ("Snapshot", "snapshot", {"name": ""})]:
         live.button(name).click()

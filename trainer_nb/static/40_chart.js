@@ -45,7 +45,8 @@ class Chart extends Card {
     this.describe(runs, evaluations);
     if (!y) {
       this.x = null;
-      this.say(range && this.has() ? (this.log ? "Nothing above zero to show here" : runs.length || evaluations.length ? "Nothing to show here" : "Hidden in the legend") : this.nothing());
+      const bare = this.log ? "Nothing to show here: nothing is above zero" : "Nothing to show here";
+      this.say(!range || !this.has() ? this.nothing() : runs.length || evaluations.length ? bare : "Hidden in the legend");
       return;
     }
     this.say("");
@@ -277,7 +278,8 @@ class Chart extends Card {
     }
     for (const { name, run, color, points } of this.evaluations()) {
       const near = closest(points, x), away = near && Math.abs(this.x.at(near[0]) - this.x.at(x));
-      if (near && away <= (this.quantity ? 8 : 40)) found.push({ label: several ? `${name}, ${run.label}` : name, text: number(near[1]), each: "", color, kind: "ring" });
+      if (!near || away > (this.quantity ? 8 : 40)) continue;
+      found.push({ label: several ? `${name}, ${run.label}` : name, text: number(near[1]), each: "", color, kind: "ring" });
     }
     return found;
   }

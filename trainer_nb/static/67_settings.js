@@ -82,8 +82,8 @@ class Setting {
 function inWords(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
-  const size = Math.abs(value);
-  return String(Number(value.toPrecision(6))).length > 8 && size < 1e-3 || size < 1e-4 ? String(Number(value.toPrecision(4)).toExponential()) : String(Number(value.toPrecision(6)));
+  const plain = String(Number(value.toPrecision(6))), size = Math.abs(value);
+  return size < 1e-4 || size < 1e-3 && plain.length > 8 ? Number(value.toPrecision(4)).toExponential() : plain;
 }
 
 class Switch extends Setting {
@@ -105,8 +105,8 @@ class Choice extends Setting {
   read() { return this.given.choices[this.input.selectedIndex]; }
   put(value) { this.input.selectedIndex = (this.given.choices || []).indexOf(value); }
   update(given) {
-    if (JSON.stringify(given.choices) !== JSON.stringify(this.given.choices)) this.input.replaceChildren(...(given.choices || []).map(o => make("option", "", String(o))));
-    const moved = given.value !== this.given.value || given.choices !== this.given.choices;
+    const others = JSON.stringify(given.choices) !== JSON.stringify(this.given.choices), moved = others || given.value !== this.given.value;
+    if (others) this.input.replaceChildren(...(given.choices || []).map(o => make("option", "", String(o))));
     this.given = given;
     setText(this.label, given.label || given.name);
     setText(this.help, given.help);
