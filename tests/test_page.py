@@ -50,7 +50,7 @@ def status(**changes):
             "rate": "9 steps/s", "left": "5 s", "elapsed": "5 s", "memory": None, "evaluating": None, "tone": "good", "verdict": "The loss falls", **changes}
 
 
-SETTINGS = [{"name": "learning_rate", "value": 1e-3, "kind": "float", "log": True, "help": "of the next step"}, {"name": "max_steps", "value": 100, "kind": "int", "help": ""},
+SETTINGS = [{"name": "lr", "value": 1e-3, "kind": "float", "log": True, "help": "of the next step"}, {"name": "learning_rate", "value": 1e-3, "kind": "float", "log": True, "help": ""}, {"name": "max_steps", "value": 100, "kind": "int", "help": ""},
             {"name": "eval_strategy", "value": "no", "kind": "choice", "choices": ["no", "steps"], "help": ""}, {"name": "bf16", "value": False, "kind": "bool", "help": ""},
             {"name": "run_name", "value": "one", "kind": "text", "help": ""}]
 
@@ -111,7 +111,7 @@ def test_hello_until_somebody_answers(browser):
 
 
 def test_each_control_sends_one_command(live):
-    wanted, tab = [], live.tab
+    wanted = []
     for name, verb, given in [("Pause", "pause", {}), ("Step", "step", {"n": 1}), ("steps", "step", {"n": 10}), ("Stop", "stop", {}), ("Rewind", "rewind", {"n": 10}),
                               ("Evaluate", "evaluate", {}), ("Checkpoint", "checkpoint", {}), ("Snapshot", "snapshot", {"name": ""})]:
         live.button(name).click()
@@ -142,7 +142,7 @@ def test_settings_send_one_command_each(live):
     live.field("run_name").press("Enter")
     live.field("Learning rate").fill("3e-4")
     live.field("Learning rate").press("Enter")
-    assert live.orders() == [("set", o) for o in [{"max_steps": 200}, {"eval_strategy": "steps"}, {"bf16": True}, {"run_name": "two"}, {"learning_rate": 3e-4}]]
+    assert live.orders() == [("set", o) for o in [{"max_steps": 200}, {"eval_strategy": "steps"}, {"bf16": True}, {"run_name": "two"}, {"lr": 3e-4}]]
 
 
 def test_the_slider_applies_when_it_is_let_go(live):
@@ -156,7 +156,7 @@ def test_the_slider_applies_when_it_is_let_go(live):
     shown = float(live.field("Learning rate").input_value())
     mouse.up()
     live.tab.wait_for_function("sent.some(o => o.kind == 'do')")
-    assert live.orders() == [("set", {"learning_rate": shown})] and 5e-3 < shown < 1
+    assert live.orders() == [("set", {"lr": shown})] and 5e-3 < shown < 1
     live.settle()
     assert len(live.orders()) == 1
 
@@ -214,6 +214,10 @@ def test_sent_heard_done_refused(live):
     live.button("Rewind").click()
     live.answer("done", live.sent()[-1]["id"], "rewound to step 40")   # without a word before it
     assert (line.get_attribute("data-tone"), line.text_content()) == ("good", "rewound to step 40")
+    live.feed({"kind": "news", "status": status(step=51)})
+    assert line.text_content() == "rewound to step 40"
+    live.feed({"kind": "news", "status": status(state="finished")})   # it stands no longer as it was done
+    assert line.text_content() == ""
 
 
 def test_answers_to_others_are_passed_over(live):
@@ -323,7 +327,9 @@ def test_what_was_left_behind_goes_on_from_where_it_left(live):
     assert "left behind" in live.text(".tnb-legend")
     live.feed({"kind": "news", "changed_runs": [a_run(1, first=50)]}, [blocks(1, first=51)])   # news without it: it stays
     assert live.js("view.main().left.length") == 9 * 15
-    live.feed({"kind": "news", "changed_runs": [a_run(50, generation=2)]}, [blocks(50)])
+    live.feed({"kind": "news", "changed_runs": [a_run(25, generation=2, width=2)]}, [blocks(25, 2)])   # nor do coarser blocks end it
+    assert live.js("view.main().left.length") == 9 * 15
+    live.feed(everything(), [blocks(50)])
     assert live.js("view.main().left.length") == 0
 
 

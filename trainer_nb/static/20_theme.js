@@ -34,9 +34,8 @@ class Theme {
     this.query = matchMedia("(prefers-color-scheme: dark)");
     this.look = () => this.read();
     this.observer = new MutationObserver(() => { this.read(); clearTimeout(this.later); this.later = setTimeout(this.look, 300); });
-    for (const node of [document.body, document.documentElement]) {
-      this.observer.observe(node, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "data-theme", "data-vscode-theme-kind", "class", "style"] });
-    }
+    const attributeFilter = ["data-jp-theme-light", "data-jp-theme-name", "data-theme", "data-vscode-theme-kind", "class", "style"];
+    for (const node of [document.body, document.documentElement]) this.observer.observe(node, { attributes: true, attributeFilter });
     this.query.addEventListener("change", this.look);
     this.read();
   }

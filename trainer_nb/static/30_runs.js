@@ -25,7 +25,7 @@ class Run {
   // Take in a message's part on this run; false where blocks before it are missing.
   take(news, buffers) {
     if (news.label !== undefined) this.label = String(news.label ?? "");
-    if (news.generation !== this.generation) Object.assign(this, { generation: news.generation, data: new Float32Array(0), left: new Float32Array(0), rows: 0 });
+    if (news.generation !== this.generation) Object.assign(this, { generation: news.generation, data: new Float32Array(0), rows: 0 });
     if (news.width) this.width = Math.max(1, news.width);
     if (news.left_buffer !== undefined && news.left_buffer !== null) this.left = floats(buffers[news.left_buffer]);
     this.curves.clear();
@@ -38,6 +38,9 @@ class Run {
     Object.assign(this, { data, rows });
     return true;
   }
+
+  // Everything comes anew.
+  forget() { Object.assign(this, { generation: null, left: new Float32Array(0) }); }
 
   get(row, column) { return this.data[row * WIDE + column]; }
   last(column) { return this.rows ? this.get(this.rows - 1, column) : NaN; }

@@ -182,7 +182,7 @@ function drawX(pen, card, marks) {
   if (unit) pen.fillText(unit, left + width, bottom + 6);
 }
 
-// Acts by hand: thin lines, with a small flag on top.
+// Acts by hand: thin lines with a small flag on top. Checkpoints, that come by themselves, are dots.
 function drawMarks(pen, card) {
   const { view, area: { left, top, width, height } } = card;
   if (view.hidden.has("kind:marks")) return;
@@ -192,7 +192,9 @@ function drawMarks(pen, card) {
     pen.globalAlpha = mark.gone ? 0.2 : 0.4;
     pen.strokeStyle = pen.fillStyle = view.theme.muted;
     pen.lineWidth = 1;
+    card.points++;
     pen.beginPath();
+    if (mark.kind === "checkpoint") { pen.arc(at, top - 6, 1.8, 0, 7); pen.fill(); continue; }
     pen.moveTo(at, top - 6);
     pen.lineTo(at, top + height);
     pen.stroke();
@@ -202,7 +204,6 @@ function drawMarks(pen, card) {
     pen.lineTo(at + 7, top - 6);
     pen.lineTo(at - 0.5, top - 3);
     pen.fill();
-    card.points++;
   }
   pen.globalAlpha = 1;
 }

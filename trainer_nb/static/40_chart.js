@@ -6,6 +6,7 @@ class Chart extends Card {
     Object.assign(this, { key, quantity, belongs, log: false });   // belongs: of an evaluation's name, whether it is drawn here
     this.toggle = make("button", "tnb-toggle", "log", { type: "button", "aria-pressed": "false", "aria-label": `${title}: logarithmic axis` });
     this.toggle.addEventListener("click", () => this.setLog(!this.log));
+    if (key === "loss") this.head.append(make("span", "tnb-card-hint", "drag to zoom, double-click to see all"));
     this.head.append(this.toggle);
   }
 
@@ -44,19 +45,19 @@ class Chart extends Card {
     this.describe(runs, evaluations);
     if (!y) {
       this.x = null;
-      this.say(range && this.has() ? (this.log ? "Nothing above zero to show here" : runs.length || evaluations.length ? "Nothing to show here" : "Hidden in the legend") : this.nothing());
+      const bare = this.log ? "Nothing to show here: nothing is above zero" : "Nothing to show here";
+      this.say(!range || !this.has() ? this.nothing() : runs.length || evaluations.length ? bare : "Hidden in the legend");
       return;
     }
     this.say("");
     this.layout(pen, width, height, range, y);
     this.grid(pen);
-    this.teach(pen, width);
     drawX(pen, this);
     drawMarks(pen, this);
     pen.save();
-    const { left, top } = this.area;
+    const { left, top } = this.area, beyond = view.zoom ? 0 : 5;   // marks at the edges are drawn whole
     pen.beginPath();
-    pen.rect(left, top - 2, this.area.width + 4, this.area.height + 3);
+    pen.rect(left - beyond, top - 5, this.area.width + beyond + 5, this.area.height + 6);
     pen.clip();
     if (this.quantity) this.left(pen, runs);
     for (const run of [...runs].reverse()) this.band(pen, run);
@@ -93,15 +94,6 @@ class Chart extends Card {
       pen.fillText(tick.text, left - 7, at);
     }
     pen.stroke();
-  }
-
-  // How to look closer, in the corner of the large chart.
-  teach(pen, width) {
-    if (this.key !== "loss" || width < 420) return;
-    pen.textAlign = "right";
-    pen.globalAlpha = 0.75;
-    pen.fillText(this.view.zoom ? "double-click: the whole run" : "drag to zoom", width - 6, 6);
-    pen.globalAlpha = 1;
   }
 
   // ---- how far the values go
@@ -286,7 +278,8 @@ class Chart extends Card {
     }
     for (const { name, run, color, points } of this.evaluations()) {
       const near = closest(points, x), away = near && Math.abs(this.x.at(near[0]) - this.x.at(x));
-      if (near && away <= (this.quantity ? 8 : 40)) found.push({ label: several ? `${name}, ${run.label}` : name, text: number(near[1]), each: "", color, kind: "ring" });
+      if (!near || away > (this.quantity ? 8 : 40)) continue;
+      found.push({ label: several ? `${name}, ${run.label}` : name, text: number(near[1]), each: "", color, kind: "ring" });
     }
     return found;
   }

@@ -1,4 +1,4 @@
-// The settings that can be changed while the run goes: the learning rate in sight, the others on demand.
+// The settings that can be changed while the run goes: the learning rate, which comes first, in sight, the others on demand.
 
 class Setting {
   constructor(view, given, cls = "") {
@@ -10,7 +10,7 @@ class Setting {
     this.input.id = this.key;
     this.mark = make("span", "tnb-setting-mark", "", { "aria-hidden": "true" });
     this.help = make("span", "tnb-setting-help");
-    this.box.append(this.label, this.input, this.mark, this.help);
+    this.box.append(this.label, this.input, this.help, this.mark);
     this.update(given);
   }
 
@@ -70,7 +70,7 @@ class Setting {
   update(given) {
     const moved = given.value !== this.given.value;
     this.given = given;
-    setText(this.label, given.label || (given.name === "learning_rate" ? "Learning rate" : given.name));
+    setText(this.label, given.label || this.title || given.name);
     setText(this.help, given.help);
     if (moved && !this.touched) this.put(given.value);
   }
@@ -82,8 +82,8 @@ class Setting {
 function inWords(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
-  const size = Math.abs(value);
-  return String(Number(value.toPrecision(6))).length > 8 && size < 1e-3 || size < 1e-4 ? String(Number(value.toPrecision(4)).toExponential()) : String(Number(value.toPrecision(6)));
+  const plain = String(Number(value.toPrecision(6))), size = Math.abs(value);
+  return size < 1e-4 || size < 1e-3 && plain.length > 8 ? Number(value.toPrecision(4)).toExponential() : plain;
 }
 
 class Switch extends Setting {
@@ -105,8 +105,8 @@ class Choice extends Setting {
   read() { return this.given.choices[this.input.selectedIndex]; }
   put(value) { this.input.selectedIndex = (this.given.choices || []).indexOf(value); }
   update(given) {
-    if (JSON.stringify(given.choices) !== JSON.stringify(this.given.choices)) this.input.replaceChildren(...(given.choices || []).map(o => make("option", "", String(o))));
-    const moved = given.value !== this.given.value || given.choices !== this.given.choices;
+    const others = JSON.stringify(given.choices) !== JSON.stringify(this.given.choices), moved = others || given.value !== this.given.value;
+    if (others) this.input.replaceChildren(...(given.choices || []).map(o => make("option", "", String(o))));
     this.given = given;
     setText(this.label, given.label || given.name);
     setText(this.help, given.help);
@@ -118,6 +118,7 @@ class Choice extends Setting {
 class Rate extends Setting {
   constructor(view, given) {
     super(view, given, "tnb-rate");
+    setText(this.label, this.title = "Learning rate");
     this.slider = make("input", "tnb-slider", null, { type: "range", step: "0.02", "aria-label": "learning rate, on a scale of powers of ten" });
     this.slider.addEventListener("pointerdown", () => { this.held = true; });
     this.slider.addEventListener("input", () => this.slide());
@@ -187,10 +188,10 @@ class Settings {
     for (const given of list) {
       const held = this.held.get(given.name);
       if (held) held.update(given);
-      else if (given.name === "learning_rate") this.add(new Rate(this.view, given), box => this.bar.prepend(box));
+      else if (given === list[0] && given.log) this.add(new Rate(this.view, given), box => this.bar.prepend(box));
       else this.add(Setting.make(this.view, given), box => this.panel.insertBefore(box, this.hint));
     }
-    show(this.more, list.some(o => o.name !== "learning_rate"));
+    show(this.more, this.panel.children.length > 1);
   }
 
   add(setting, place) {

@@ -57,6 +57,7 @@ class Notices {
   }
 
   say(text, tone = "plain", phase = "") {
+    this.phase = phase;
     setAttribute(this.line, "data-tone", tone);
     setAttribute(this.line, "data-phase", phase || null);
     setIcon(this.icon, phase === "sent" || phase === "heard" ? "dot" : phase === "busy" ? "wait" : tone === "plain" ? "info" : tone);

@@ -52,7 +52,7 @@ class View {
   begin(content, buffers) {
     this.metrics = {};
     this.order = [];
-    for (const run of this.runs.values()) run.generation = NaN;   // everything comes anew
+    for (const run of this.runs.values()) run.forget();
     show(this.waiting, false);
     show(this.body, true);
     this.take(content, buffers);
@@ -81,6 +81,7 @@ class View {
   }
 
   setStatus(status) {
+    if (this.status.state !== status.state && this.notices.phase === "done") this.say("", "plain");   // what was done has passed
     this.status = status;
     this.header.update(status);
     this.controls.update(status);
@@ -133,7 +134,7 @@ class View {
     for (const run of this.shown()) {
       if (run.rows) { extent.add(run.get(0, column)); extent.add(run.last(column)); }
       if (!this.hidden.has("kind:left")) for (let i = 0; i < run.left.length; i += WIDE) extent.add(run.left[i + column]);
-      for (const points of Object.values(this.metrics[run.id] || {})) for (const point of [points[0], points[points.length - 1]]) if (point) extent.add(point[column]);
+      for (const points of Object.values(this.metrics[run.id] || {})) for (const end of [0, points.length - 1]) if (points[end]) extent.add(points[end][column]);
     }
     if (extent.none) return null;
     const low = extent.low > 0.3 * extent.high ? extent.low : Math.min(0, extent.low);
@@ -145,8 +146,9 @@ class View {
     const names = new Set(this.all().flatMap(run => Object.keys(this.metrics[run.id] || {}))), any = this.all().some(o => o.rows), wanted = new Map();
     for (const quantity of QUANTITIES) {
       if (any && !this.all().some(o => o.known(quantity.column)) && quantity.key !== "loss") continue;
-      wanted.set(quantity.key, () => new Chart(this, quantity.key, quantity.title, quantity, quantity.key === "loss" ? isLoss : () => false, quantity.key === "loss" ? "tnb-big" : ""));
-      if (quantity.key === "loss") for (const name of [...names].filter(o => !isLoss(o)).sort()) {
+      const loss = quantity.key === "loss";
+      wanted.set(quantity.key, () => new Chart(this, quantity.key, quantity.title, quantity, loss ? isLoss : () => false, loss ? "tnb-big" : ""));
+      if (loss) for (const name of [...names].filter(o => !isLoss(o)).sort()) {
         wanted.set("metric " + name, () => new Chart(this, "metric " + name, name, null, o => o === name));
       }
     }
@@ -224,7 +226,8 @@ class View {
     const at = this.hovered;
     if (!at || !at.card.x) { this.tooltip.hide(); return; }
     const { card, x } = at, box = card.plot.getBoundingClientRect(), own = this.root.getBoundingClientRect(), place = card.x.at(x), main = this.main();
-    const values = card.valuesAt(x), acts = this.hidden.has("kind:marks") ? [] : this.marks.filter(o => Math.abs(card.x.at(this.placeOf(o)) - place) < 6).slice(0, 8);
+    const values = card.valuesAt(x), under = o => !this.hidden.has("kind:marks") && Math.abs(card.x.at(this.placeOf(o)) - place) < 6;
+    const acts = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
     const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
     this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, acts.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (left behind)" : ""}`),
