@@ -100,7 +100,8 @@ class Turn:
             raise Interrupted("Given up while it waited for its turn. What trains in the background goes on.") from None
 
     def leave(self) -> int:
-        "Let the next one in; returns how deep it was."
+        "Let the next one in; returns how deep it was. RuntimeError if it is not this thread's turn."
+        if self.holder != threading.get_ident(): raise RuntimeError("It is not this thread's turn.")
         with self.changed:
             depth, self.holder, self.depth = self.depth, None, 0
             self.changed.notify_all()

@@ -79,7 +79,7 @@ def end_of_data(run):
 def go(moves, verb, until=None, each=None, may=None):  # until: of the last record, true to stop; each: called with every record; may: whether to go on, asked after a turn of others
     "Advance until a condition holds, the run is over, or somebody pauses it; returns the number of the first row."
     start = len(moves.run_state.history)
-    with pausable(moves.run_state):
+    with TURN, pausable(moves.run_state):
         while stint(moves, verb, until, each):
             step_aside(moves.run_state)
             if may is not None and not may():
