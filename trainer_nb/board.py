@@ -4,10 +4,11 @@
 
 # %% ../nbs/73_board.ipynb #f3e93b79
 from __future__ import annotations
-import math, os, sys, threading, time, weakref
+import enum, math, os, sys, threading, time, weakref
 from typing import NamedTuple
 import numpy as np
 import torch
+from .args import CHOICES
 from .blocks import Blocks, left_behind
 from .curves import metrics_of
 from .history import HISTORIES, History
@@ -138,8 +139,10 @@ def settings_of(moves) -> list[dict]:
     for name, (effect, _) in SETTABLE.items():
         value = present(moves, name)
         if name == "lr" and value is None: value = float(moves.args.learning_rate)
-        if value is None or isinstance(value, (bool, int, float, str)):
-            found.append({"name": name, "value": finite(value) if isinstance(value, float) else value, "kind": kind_of(value), "log": name in ("lr", "learning_rate"), "help": effect})
+        if isinstance(value, enum.Enum): value = value.value
+        if not isinstance(value, (bool, int, float, str)): continue
+        said = {"name": name, "value": finite(value) if isinstance(value, float) else value, "kind": kind_of(value), "log": name in ("lr", "learning_rate"), "help": effect}
+        found.append(said | ({"kind": "choice", "choices": list(CHOICES[name])} if name in CHOICES else {}))
     return found
 
 # %% ../nbs/73_board.ipynb #4a8abec6
