@@ -1,5 +1,5 @@
 "A run in a thread: the same bytes as in a cell, every verb meanwhile, errors, waiting, and what headless programs, terminals and scripts make of it."
-import contextlib, gc, os, subprocess, sys, textwrap, threading, time, warnings, weakref
+import contextlib, gc, os, subprocess, sys, textwrap, time, warnings, weakref
 
 import nbformat
 import pytest

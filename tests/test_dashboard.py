@@ -1,6 +1,5 @@
 "The dashboard in real JupyterLab, driven by Chromium: every control, reloads, what stays without a kernel, two views, errors, hostile names."
 import re, subprocess, sys
-from pathlib import Path
 
 import pytest
 

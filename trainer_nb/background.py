@@ -17,8 +17,8 @@ from .settings import change
 from .work import in_turn, where
 
 # %% auto #0
-__all__ = ['RUNS', 'carrying', 'Wish', 'Background', 'status', 'want', 'nothing_left', 'forget_error', 'work', 'train', 'stopped',
-           'pause_at_exit', 'at_exit', 'start', 'handle_of', 'stop_here']
+__all__ = ['RUNS', 'carrying', 'Wish', 'Handle', 'Background', 'status', 'want', 'nothing_left', 'forget_error', 'work', 'train',
+           'stopped', 'pause_at_exit', 'at_exit', 'start', 'handle_of', 'stop_here']
 
 # %% ../nbs/70_background.ipynb #350fe97c
 def carrying(act):  # act: a function without arguments
@@ -65,8 +65,8 @@ class Wish:
             return self.steps > 0
 
 # %% ../nbs/70_background.ipynb #21c4da1f
-class Background:
-    "A run that trains in a thread; `learn.start()` makes it."
+class Handle:
+    "What is known of a run in the background."
     def __init__(self, moves):
         self._learner, self._wish, self._until, self._carrying, self._screen = weakref.ref(moves), Wish(), None, None, None
         self.error, self.view = None, None   # what it was stopped by; what shows it in a notebook
@@ -88,6 +88,22 @@ class Background:
         "How the run stands, in words."
         return "its learner is gone" if self._learner() is None else status(self, self._learner().run_state)
 
+    def _stands(self, meanwhile: str, timeout=None) -> bool:  # meanwhile: what is said if the button is pressed
+        try: return self._wish.over.wait(timeout)
+        except KeyboardInterrupt:
+            show_pauses()
+            raise Interrupted(f"No longer waiting. {meanwhile}") from None
+
+    def __repr__(self): return f"Background run of {self.status}"
+    def _ipython_display_(self):
+        if self.view is None: print(self)
+        else: self.view.show_here()
+
+    def __reduce__(self): raise TypeError("The handle of a background run cannot be copied or pickled: it is about a thread of this process.")
+
+# %% ../nbs/70_background.ipynb #5e9c3b32
+class Background(Handle):
+    "A run that trains in a thread; `learn.start()` makes it."
     def pause(self):
         "Let it stand at the next boundary; returns when it does."
         self._wish.want(0)
@@ -125,18 +141,6 @@ class Background:
         if self.error is not None: raise self.error
         return output(self.learner.run_state)
 
-    def _stands(self, meanwhile: str, timeout=None) -> bool:  # meanwhile: what is said if the button is pressed
-        try: return self._wish.over.wait(timeout)
-        except KeyboardInterrupt:
-            show_pauses()
-            raise Interrupted(f"No longer waiting. {meanwhile}") from None
-
-    def __repr__(self): return f"Background run of {self.status}"
-    def _ipython_display_(self):
-        if self.view is None: print(self)
-        else: self.view.show_here()
-    def __reduce__(self): raise TypeError("The handle of a background run cannot be copied or pickled: it is about a thread of this process.")
-
 # %% ../nbs/70_background.ipynb #bf5b8289
 def status(handle, run) -> str:
     "How a run in the background stands."
@@ -168,6 +172,7 @@ def forget_error(handle):
     let_go(handle.error)
     handle.error = None
 
+# %% ../nbs/70_background.ipynb #6f1307e3
 def work(handle):
     "What the thread does: train for as long as steps are wanted."
     QUIET.set(in_kernel())   # a view shows how far it is

@@ -25,7 +25,7 @@ from .work import where
 # %% auto #0
 __all__ = ['MANY', 'ROWS', 'COLUMNS', 'HINT', 'Standing', 'standing', 'pace', 'memory', 'last_known', 'numbers', 'status_of',
            'place_of', 'finite', 'points', 'marks', 'evaluations', 'troubles', 'clock', 'kind_of', 'settings_of',
-           'heats', 'Curve', 'Board', 'Live', 'fetched', 'Beside', 'branches_of']
+           'heats', 'Curve', 'Parts', 'Board', 'Live', 'fetched', 'Beside', 'branches_of']
 
 # %% ../nbs/73_board.ipynb #ca872b17
 class Standing(NamedTuple):
@@ -179,25 +179,11 @@ class Curve:
 # %% ../nbs/73_board.ipynb #206ff097
 HINT = ("A cell is training, so clicks are heard when it ends. Interrupt the kernel (■) to pause; a run that learn.start() has started hears them at once.")
 
-class Board:
-    "What is told of some runs to whoever shows them."
+# %% ../nbs/73_board.ipynb #a49252aa
+class Parts:
+    "The parts of what is told, each worked out when it may have changed."
     def __init__(self, sources: list):  # the first is the one that it is about
         self.sources, self.curves, self.told, self.keys, self.notices = sources, [], {}, {}, []
-
-    def notice(self, tone: str, said: str):
-        "Something that the user should read."
-        self.notices = [*self.notices[-7:], {"tone": tone, "text": text(said, 500), "at": clock(time.time())}]
-
-    def message(self, full: bool = False) -> tuple[dict, list] | None:
-        "What is new, or everything: a dict for JSON, and arrays of float32. None if nothing is new."
-        buffers, content = [], {}
-        if self.follow() or full: full, self.told, self.keys = True, {}, {}
-        runs = self.runs(full, buffers)
-        for name, value in self.parts(full): self.tell(content, name, value)
-        layers = self.layers(full, buffers)
-        if layers is not None: content["layers"] = layers
-        if runs: content["runs" if full else "changed_runs"] = runs
-        return ({"kind": "all" if full else "news", "version": 1} | content, buffers) if content else None
 
     def follow(self) -> bool:
         "Bring the sources up to date; whether another run is to be shown now."
@@ -221,7 +207,7 @@ class Board:
             said.append(news[0] | {o: news[0][o] + start for o in ("buffer", "left_buffer") if news[0][o] is not None})
         return said
 
-    def parts(self, full):
+    def parts(self):
         "The parts in plain values, those that may have changed."
         main = self.sources[0]
         yield "title", text(main.label, 80)
@@ -234,7 +220,7 @@ class Board:
         yield "marks", marks(main.history)
         yield "evaluations", evaluations(main.history)
 
-    def layers(self, full, buffers) -> list | None:
+    def layers(self, buffers) -> list | None:
         "The pictures of layers, if they have changed."
         history = self.sources[0].history
         if not self.moved("layers", (history.readings.count, len(history.abandons))): return None
@@ -247,6 +233,24 @@ class Board:
         "Whether a key is another one than the last time."
         before, self.keys[name] = self.keys.get(name), key
         return before != key
+
+# %% ../nbs/73_board.ipynb #59ff87aa
+class Board(Parts):
+    "What is told of some runs to whoever shows them."
+    def notice(self, tone: str, said: str):
+        "Something that the user should read."
+        self.notices = [*self.notices[-7:], {"tone": tone, "text": text(said, 500), "at": clock(time.time())}]
+
+    def message(self, full: bool = False) -> tuple[dict, list] | None:
+        "What is new, or everything: a dict for JSON, and arrays of float32. None if nothing is new."
+        buffers, content = [], {}
+        if self.follow() or full: full, self.told, self.keys = True, {}, {}
+        runs = self.runs(full, buffers)
+        for name, value in self.parts(): self.tell(content, name, value)
+        layers = self.layers(buffers)
+        if layers is not None: content["layers"] = layers
+        if runs: content["runs" if full else "changed_runs"] = runs
+        return ({"kind": "all" if full else "news", "version": 1} | content, buffers) if content else None
 
     def tell(self, content: dict, name: str, value):
         "Put a part into a message if it is not what was told last."
@@ -280,6 +284,7 @@ class Live:
 
     def settings(self) -> list: return [] if self.moves() is None else settings_of(self.moves())
 
+# %% ../nbs/73_board.ipynb #8bb15a7a
 def fetched(history):
     "Bring what is known on the device to the host."
     try: history.rows.fetch()

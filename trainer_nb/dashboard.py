@@ -14,8 +14,8 @@ from .progress import first_callback, in_kernel
 from .stills import still, words
 
 # %% auto #0
-__all__ = ['REFRESHER', 'STILL_EVERY', 'VIEWS', 'Refresher', 'source', 'widget_class', 'Dashboard', 'show', 'leave_still',
-           'forget', 'request', 'keep_stills', 'after_cell', 'was_touched', 'show_compact', 'dashboard']
+__all__ = ['REFRESHER', 'STILL_EVERY', 'VIEWS', 'Refresher', 'source', 'widget_class', 'Talking', 'Dashboard', 'show',
+           'leave_still', 'forget', 'request', 'keep_stills', 'after_cell', 'was_touched', 'show_compact', 'dashboard']
 
 # %% ../nbs/76_dashboard.ipynb #959ce4a3
 class Refresher:
@@ -65,8 +65,8 @@ def widget_class():
 # %% ../nbs/76_dashboard.ipynb #f5dc27ae
 STILL_EVERY = 20.0   # seconds between two stills while it trains
 
-class Dashboard:
-    "A live view of a run, or of several; `learn.dashboard()` makes it."
+class Talking:
+    "What goes to the page, and what comes from it."
     def __init__(self, board: Board, learner=None, compact: bool = False):  # learner: what the buttons act on; None: there are none; compact: without curves
         self.board, self.number, self.compact, self._lock = board, secrets.token_hex(4), compact, threading.RLock()
         self.commands = None if learner is None else Commands(learner, self._tell)
@@ -75,6 +75,29 @@ class Dashboard:
         self._drawn, self._state, self._stale = 0.0, None, True
         board.message(full=True)
 
+    def _send(self, full=False):
+        with self._lock:   # what is told and in which order
+            if (message := self.board.message(full)) is None: return
+            content, arrays = message
+            self._stale = True
+            if full: content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
+            self._tell(content, [o.tobytes() for o in arrays])   # copies: what is sent later must be what it is now
+
+    def _tell(self, content: dict, buffers=None):
+        if self.widget is not None: self.widget.send(content, buffers)
+
+    def _heard(self, widget, content, buffers):
+        if content.get("kind") == "hello": self._hello(content.get("page"))
+        elif content.get("kind") == "do" and self.commands is not None: self.commands.do(str(content.get("id")), str(content.get("verb")), content.get("with") or {})
+
+    def _hello(self, page):
+        self._lost = self._lost or bool(self._pages and page not in self._pages)   # another browser, or the same page loaded anew
+        self._pages.add(page)
+        self._send(full=True)
+
+# %% ../nbs/76_dashboard.ipynb #f6f9e18c
+class Dashboard(Talking):
+    "A live view of a run, or of several; `learn.dashboard()` makes it."
     def __repr__(self):
         with self._lock: self.board.message()
         return words(self.board)
@@ -115,26 +138,6 @@ class Dashboard:
         widget, self.widget = self.widget, None
         if widget is not None: widget.close()
 
-    def _send(self, full=False):
-        with self._lock:   # what is told and in which order
-            if (message := self.board.message(full)) is None: return
-            content, arrays = message
-            self._stale = True
-            if full: content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
-            self._tell(content, [o.tobytes() for o in arrays])   # copies: what is sent later must be what it is now
-
-    def _tell(self, content: dict, buffers=None):
-        if self.widget is not None: self.widget.send(content, buffers)
-
-    def _heard(self, widget, content, buffers):
-        if content.get("kind") == "hello": self._hello(content.get("page"))
-        elif content.get("kind") == "do" and self.commands is not None: self.commands.do(str(content.get("id")), str(content.get("verb")), content.get("with") or {})
-
-    def _hello(self, page):
-        self._lost = self._lost or bool(self._pages and page not in self._pages)   # another browser, or the same page loaded anew
-        self._pages.add(page)
-        self._send(full=True)
-
 # %% ../nbs/76_dashboard.ipynb #5d9b9c65
 VIEWS = weakref.WeakSet()   # those that are shown
 
@@ -172,6 +175,7 @@ def request() -> dict:
         return {"msg_id": parent["header"]["msg_id"], "cell": parent["metadata"].get("cellId")}
     except (AttributeError, KeyError, TypeError): return {}
 
+# %% ../nbs/76_dashboard.ipynb #cbd7fe6a
 @cache
 def keep_stills():
     "Once per process: at the end of every cell the stills are brought up to date."

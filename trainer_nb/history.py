@@ -31,8 +31,7 @@ class History:
         self.rows, self.readings = Rows(), Readings()
         self.columns, self.pending = self.rows.columns, self.rows.pending
         self.events, self.abandons, self.metrics = [], [], {}   # dicts, in order of time; `metrics`: what was evaluated, by row
-        self.path, self.log, self.claim, self.sent = None, None, None, {}   # `sent`: how much of each kind the log has
-        self.asked, self.plan = 0.0, None   # when the writer was asked to fetch, on the clock of the rows; the last plan that was noted
+        self.path, self.log, self.claim, self.sent, self.asked, self.plan = None, None, None, {}, 0.0, None   # what the log has; when the writer was asked to fetch
         watch_forks(self)
 
     def __len__(self): return len(self.rows)

@@ -118,6 +118,7 @@ class Turn:
         if self.depth > 1: self.depth -= 1
         else: self.leave()
 
+# %% ../nbs/08_interrupts.ipynb #dac30a15
 TURN = Turn()
 if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=TURN.__init__)   # no other thread is there
 

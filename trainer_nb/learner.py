@@ -20,8 +20,8 @@ from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Changing', 'Looking', 'Probing', 'Finding',
-           'Storing', 'Keeping', 'Learner']
+__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Changing', 'Moving', 'Looking',
+           'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Learner']
 
 # %% ../nbs/90_learner.ipynb #f8dc33d2
 class Training:
@@ -73,26 +73,6 @@ class Training:
         let_go_last()
         return DebugStep(self)
 
-    @taking_turns
-    def start(self,
-              steps: int | None = None,     # as in run: for so many steps
-              epochs: float | None = None,  # or to the end of so many epochs
-              until=None                    # or until this function of the last record is true
-             ):
-        "Train in the background, until the first of these holds or to the end; the handle pauses, resumes, steps, stops and waits. Refused on a finished run."
-        from trainer_nb.background import start
-        from trainer_nb.dashboard import show_compact
-        needs_more(self, "start()")
-        handle = start(self, None if steps is None else whole(steps), epochs, until)
-        show_compact(handle)
-        return handle
-
-    def pause(self):
-        "Let the verb that is training, and the run in the background, stand at the next step boundary; returns at once."
-        run = self.run_state
-        if run.background is not None: run.background._wish.want(0)
-        if run.owner is not None or run.aside or run.phase == "debug": run.pausing = True
-
 # %% ../nbs/90_learner.ipynb #f2c23904
 def whole(n) -> int:
     "A number of steps: a whole number from 1 on, numpy's included."
@@ -126,6 +106,34 @@ def with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, 
         stop_if_pressed(learn)
         return start
 
+# %% ../nbs/90_learner.ipynb #5d377b22
+class Steering:
+    "The verbs for a run that goes on while you look."
+    @taking_turns
+    def start(self,
+              steps: int | None = None,     # as in run: for so many steps
+              epochs: float | None = None,  # or to the end of so many epochs
+              until=None                    # or until this function of the last record is true
+             ):
+        "Train in the background, until the first of these holds or to the end; the handle pauses, resumes, steps, stops and waits. Refused on a finished run."
+        from trainer_nb.background import start
+        from trainer_nb.dashboard import show_compact
+        needs_more(self, "start()")
+        handle = start(self, None if steps is None else whole(steps), epochs, until)
+        show_compact(handle)
+        return handle
+
+    def pause(self):
+        "Let the verb that is training, and the run in the background, stand at the next step boundary; returns at once."
+        run = self.run_state
+        if run.background is not None: run.background._wish.want(0)
+        if run.owner is not None or run.aside or run.phase == "debug": run.pausing = True
+
+    def dashboard(self, also=()):   # other learners, histories, or logs' paths, to be drawn beside
+        "A live view with controls, in any cell, before, during and after training; elsewhere the run in a few lines. TypeError for what is no run."
+        from trainer_nb.dashboard import dashboard
+        return dashboard(self, also)
+
 # %% ../nbs/90_learner.ipynb #6f601550
 class Changing:
     "The verbs that change a run."
@@ -148,6 +156,17 @@ class Changing:
         from trainer_nb.layers import set_trainable
         in_turn(self, "unfreeze()", lambda: set_trainable(self, groups, True))
 
+    @taking_turns
+    def free(self):
+        "Let go of all memory: the run ends, the model stays, on the CPU."
+        from trainer_nb.timeline import free
+        if not self.run_state.torn: refuse_inside(self, "free()")
+        self.pause()
+        with self.run_state.interrupts: free(self)
+
+# %% ../nbs/90_learner.ipynb #690b4da5
+class Moving:
+    "The verbs that move in time."
     @taking_turns
     def snapshot(self, name: str | None = None) -> Snapshot:   # with a name it is also kept in learn.snapshots
         "The run as a value, on the host. Refused in the middle of a step and from callbacks."
@@ -186,14 +205,6 @@ class Changing:
         "A new run from the first weights, with the settings as they are now. Refused after free()."
         from trainer_nb.timeline import first_again
         in_turn(self, "reset()", lambda: first_again(self))
-
-    @taking_turns
-    def free(self):
-        "Let go of all memory: the run ends, the model stays, on the CPU."
-        from trainer_nb.timeline import free
-        if not self.run_state.torn: refuse_inside(self, "free()")
-        self.pause()
-        with self.run_state.interrupts: free(self)
 
 # %% ../nbs/90_learner.ipynb #08343d37
 class Looking:
@@ -237,6 +248,9 @@ class Looking:
         not_within(self, "summary()")
         return summarize(self)
 
+# %% ../nbs/90_learner.ipynb #a798b4af
+class Interpreting:
+    "The verbs that look at samples."
     @taking_turns
     def show_batch(self, n: int = 9, dataset=None, show=None):   # show: a function of (batch, n) that gives HTML, or something that shows itself
         "The first `n` samples of the training data, or of another data set, as the model is fed them: images, text, sound, a table."
@@ -301,11 +315,6 @@ class Probing:
         smooth: weight of the running mean; log: names whose axis is logarithmic. ValueError for a name that there is not."""
         from trainer_nb.curves import plot
         return plot([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
-
-    def dashboard(self, also=()):   # other learners, histories, or logs' paths, to be drawn beside
-        "A live view with controls, in any cell, before, during and after training; elsewhere the run in a few lines. TypeError for what is no run."
-        from trainer_nb.dashboard import dashboard
-        return dashboard(self, also)
 
 # %% ../nbs/90_learner.ipynb #38e9c152
 class Finding:
@@ -427,7 +436,7 @@ class Keeping:
         return self.run_state.device.accelerator
 
 # %% ../nbs/90_learner.ipynb #0b828c57
-class Learner(Training, Changing, Looking, Probing, Finding, Storing, Keeping, Moves):
+class Learner(Training, Steering, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Moves):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module

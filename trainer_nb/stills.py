@@ -48,6 +48,7 @@ def metric_lines(board: Board, wanted) -> dict:  # wanted: of a metric's name, w
             found.setdefault(name, []).extend([Line(x, y, name if alone else f"{curve.label}, {name}", color), Line(x, y, "", color, "points")])
     return found
 
+# %% ../nbs/74_stills.ipynb #04921d65
 def panels_of(board: Board, most: int = 6) -> list[Panel]:
     "What a view shows, as panels."
     alone, panels = len(board.curves) == 1, []

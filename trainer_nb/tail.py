@@ -69,6 +69,9 @@ def plan_of(history: History) -> dict:
     "How long the run is to be, as it said last."
     return next((e["data"] for e in reversed(list(history.events)) if e["kind"] == "plan" and not e["abandoned"]), {})
 
+# %% ../nbs/77_tail.ipynb #8551eae1
+NOTHING_YET = History()   # of a log whose first line is not whole
+
 class Log:
     "The log of a run as a source."
     def __init__(self, path):
@@ -99,8 +102,6 @@ class Log:
         if end is None: end = ("training", "training elsewhere") if silent < max(PATIENCE, 10 * seconds / max(step, 1)) else ("quiet", f"nothing heard since {time.strftime('%H:%M:%S', time.localtime(self.heard))}")
         return {"state": end[0], "words": end[1], "where": "", "epoch": text(float(history.columns.epoch[len(history) - 1])) if len(history) else None, "epochs": plan.get("epochs"),
                 "elapsed": duration(seconds), "memory": None, "evaluating": None, "tone": how.tone, "verdict": how.sentence} | numbers(history, step, plan.get("steps"), end[0] == "training")
-
-NOTHING_YET = History()   # of a log whose first line is not whole
 
 # %% ../nbs/77_tail.ipynb #7a5c4e41
 def follow(path,    # a log, the folder that holds it, or a run's output_dir (the newest run there)
