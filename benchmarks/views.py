@@ -1,0 +1,233 @@
+"""What a live view costs the loop that it looks at, and how soon it is there.
+
+    python benchmarks/views.py              # without a browser and with one (real JupyterLab, headless Chromium)
+    python benchmarks/views.py --quick      # fewer and shorter rounds
+    python benchmarks/views.py --only slow  # or: slow, peers, page
+
+How it is measured is told in benchmarks/README.md. What is measured runs in a real kernel, in rounds in which the contenders alternate.
+A contender that is not installed is named and left out.
+"""
+from __future__ import annotations
+
+import argparse, ast, platform, random, statistics, sys, tempfile, threading, time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+OURS = '''
+import time, torch, warnings
+from trainer_nb import Learner
+torch.set_num_threads(1)
+torch.manual_seed(0)
+x = torch.randn(4096, 32); y = (x.sum(1) > 0).long()
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+learn = Learner(model, train_dataset=torch.utils.data.TensorDataset(x, y), loss_func=torch.nn.functional.cross_entropy, per_device_train_batch_size=32, optim="adamw_torch_fused",
+                max_steps=10_000_000, use_cpu=True, disable_tqdm=True)
+def steps_per_second(seconds):
+    "Of training in the background, the first moments left out."
+    run = learn.start()
+    time.sleep(0.3)
+    began, first = time.perf_counter(), learn.state.global_step
+    time.sleep(seconds)
+    rate = (learn.state.global_step - first) / (time.perf_counter() - began)
+    run.pause()
+    return rate
+steps_per_second(1)
+views = []
+def with_views(n):
+    while len(views) > n: views.pop().close()
+    while len(views) < n: views.append(learn.dashboard()); views[-1].show_here()
+'''
+
+LOOP = '''
+import time, torch, warnings
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+x = torch.randn(4096, 32); y = (x.sum(1) > 0).long()
+def plain(n, tick):
+    "The same loop for all: n steps, and after each what shows it."
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    began = time.perf_counter()
+    for i in range(n):
+        at = i * 32 % 4096
+        loss = torch.nn.functional.cross_entropy(model(x[at:at + 32]), y[at:at + 32])
+        loss.backward(); optimizer.step(); optimizer.zero_grad()
+        if tick is not None: tick(i, loss)
+    return n / (time.perf_counter() - began)
+def bare(n): return plain(n, None)
+'''
+
+PEERS = {
+    "fastai's progress bar (fastprogress)": '''
+from fastprogress.fastprogress import master_bar, progress_bar
+def shown(n):
+    mb = master_bar(range(1)); bars = iter(mb); next(bars)
+    pb = progress_bar(range(n), parent=mb); it = iter(pb); smooth = [0.0]
+    def tick(i, loss):
+        smooth[0] = 0.98 * smooth[0] + 0.02 * loss.item(); pb.comment = f"{smooth[0]:.4f}"; next(it, None)
+    return plain(n, tick)
+''',
+    "transformers' NotebookProgressCallback": '''
+from types import SimpleNamespace
+from transformers.utils.notebook import NotebookProgressCallback
+def shown(n):
+    show = NotebookProgressCallback(); args = SimpleNamespace(eval_strategy="no", logging_steps=50); control = SimpleNamespace()
+    state = SimpleNamespace(max_steps=n, global_step=0, epoch=0.0, num_train_epochs=1)
+    show.on_train_begin(args, state, control)
+    def tick(i, loss):
+        state.global_step, state.epoch = i + 1, i / n; show.on_step_end(args, state, control)
+        if i % 50 == 49: show.on_log(args, state, control, logs={"loss": loss.item()})
+    return plain(n, tick)
+''',
+    "livelossplot, drawn every 500 steps": '''
+from livelossplot import PlotLosses
+def shown(n):
+    plot = PlotLosses()
+    def tick(i, loss):
+        if i % 10 == 9: plot.update({"loss": loss.item()}, current_step=i)
+        if i % 500 == 499: plot.send()
+    return plain(n, tick)
+''',
+}
+
+
+class Kernel:
+    "A kernel, and what comes out of it, counted."
+    def __init__(self):
+        from jupyter_client import KernelManager
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(cwd=tempfile.mkdtemp(), stderr=-3)
+        self.client = self.manager.blocking_client()
+        self.client.start_channels(hb=False, iopub=False)
+        self.listen()
+        self.run("1", 60)
+
+    def listen(self):
+        "Count what the kernel publishes, as a front end would get it."
+        import zmq
+        info, self.bytes = self.manager.get_connection_info(), 0
+        socket = zmq.Context.instance().socket(zmq.SUB)
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        socket.connect(f"tcp://{info['ip']}:{info['iopub_port']}")
+        def count():
+            while True: self.bytes += sum(map(len, socket.recv_multipart()))
+        threading.Thread(target=count, daemon=True).start()
+
+    def run(self, code, timeout=600):
+        reply = self.client.execute(code, reply=True, timeout=timeout)["content"]
+        if reply["status"] != "ok": raise RuntimeError(f"{reply['ename']}: {reply['evalue']}")
+
+    def value(self, expression):
+        "The value of an expression, computed as a cell of its own."
+        reply = self.client.execute(f"_value = {expression}", user_expressions={"o": "repr(_value)"}, reply=True, timeout=600)["content"]
+        if reply["status"] != "ok": raise RuntimeError(f"{reply['ename']}: {reply['evalue']}")
+        return ast.literal_eval(ast.literal_eval(reply["user_expressions"]["o"]["data"]["text/plain"]))
+
+    def close(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def spread(values): return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def slow(kernel, rounds, seconds, note=""):
+    "The same loop with no view, one and three, alternating."
+    rates, sent = {0: [], 1: [], 3: []}, {0: [], 1: [], 3: []}
+    for _ in range(rounds):
+        for n in random.sample([0, 1, 3], 3):
+            kernel.run(f"with_views({n})")
+            before = getattr(kernel, "bytes", 0)
+            rates[n].append(kernel.value(f"steps_per_second({seconds})"))
+            sent[n].append((getattr(kernel, "bytes", 0) - before) / (seconds + 0.3))
+    print(f"\na loop of {statistics.median(rates[0]):.0f} steps/s in the background{note}, {rounds} rounds of {seconds:g} s each; time of a step, without a view = 1")
+    for n in (1, 3):
+        said = f", {statistics.median(sent[n]) / 1e3:.1f} kB/s" if hasattr(kernel, "bytes") else ""
+        print(f"  {n} view{'s' * (n > 1)}: {spread([a / b for a, b in zip(rates[0], rates[n])])}{said}")
+    half = len(rates[0]) // 2 or 1
+    print(f"  for comparison, no view against no view (neighbouring rounds): {spread([a / b for a, b in zip(rates[0][::2], rates[0][1::2])] or [1.0])}, {half} pairs")
+
+
+def peers(rounds, n):
+    "What others add to a hand-written loop, each in a kernel of its own."
+    print(f"\na hand-written loop in a cell, {rounds} rounds of {n} steps; time of a step, without a display = 1")
+    for name, code in PEERS.items():
+        kernel = Kernel()
+        try:
+            kernel.run(LOOP + code)
+            kernel.value("bare(200)"), kernel.value("shown(200)")
+            ratios, sent = [], []
+            for _ in range(rounds):
+                pair = {}
+                for which in random.sample(["bare", "shown"], 2):
+                    before, began = kernel.bytes, time.perf_counter()
+                    pair[which] = kernel.value(f"{which}({n})")
+                    if which == "shown": sent.append((kernel.bytes - before) / (time.perf_counter() - began))
+                ratios.append(pair["bare"] / pair["shown"])
+            print(f"  {name}: {spread(ratios)}, {statistics.median(sent) / 1e3:.1f} kB/s")
+        except RuntimeError as error: print(f"  {name}: left out ({error})")
+        finally: kernel.close()
+
+
+def on_a_page(rounds, seconds):
+    "In real JupyterLab: how soon a view is there, and what it costs with a browser that draws."
+    sys.path.insert(0, str(ROOT/"tests"))
+    from conftest import find_chromium
+    from lab import Lab
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as p:
+        lab = Lab(p.chromium.launch(executable_path=find_chromium(), headless=True, args=["--no-sandbox", "--disable-gpu"]))
+        try: times(lab, max(3, rounds // 3)), drawn(lab, rounds, seconds)
+        finally: lab.close()
+
+
+def times(lab, rounds):
+    "From running the cell to numbers and controls, and to the first curve."
+    cells = [OURS + "\nlearn.start(); time.sleep(2); learn.pause()", *["learn.dashboard()"] * rounds]
+    page = lab.notebook(cells, "times.ipynb").run(0)
+    found = {"numbers and controls": [], "the first curve": []}
+    ready = {"numbers and controls": "v => v && v.querySelector('.tnb-fact-value') && v.querySelector('.tnb-button') && v.querySelector('.tnb-button').offsetParent",
+             "the first curve": "v => { const c = v && v.querySelector('.tnb-plot canvas'); return c && c.width && c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(o => o) }"}
+    for i in range(1, rounds + 1):
+        page.cell(i).scroll_into_view_if_needed()
+        began = time.perf_counter()
+        page.start(i)
+        for name, test in ready.items():
+            while not page.tab.evaluate(f"i => ({test})(document.querySelectorAll('.jp-Notebook .jp-Cell')[i].querySelector('.tnb'))", i): time.sleep(0.005)
+            found[name].append(time.perf_counter() - began)
+        page.tab.wait_for_timeout(500)
+    print(f"\nseconds from running the cell, of {rounds} views in JupyterLab (the first one of a page last in brackets)")
+    for name, values in found.items(): print(f"  {name}: {spread(values)} [{values[0]:.3f}]")
+    page.close(), lab.pages.remove(page), lab.stop_kernels()
+
+
+def drawn(lab, rounds, seconds):
+    "The cost with a browser that draws each view."
+    cells = [OURS, *["with_views(0)", "with_views(1)", "with_views(3)"]]
+    page = lab.notebook(cells, "drawn.ipynb").run(0)
+    class Here:
+        def run(self, code): page.run(1 + cells[1:].index(code)); page.tab.wait_for_timeout(300)
+        def value(self, expression): return page.ask(expression)
+    slow(Here(), rounds, seconds, " with a browser that draws")
+    page.close(), lab.pages.remove(page), lab.stop_kernels()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=["slow", "peers", "page"])
+    given = parser.parse_args()
+    rounds, seconds, n = (3, 1.0, 1000) if given.quick else (11, 4.0, 5000)
+    print(f"Python {platform.python_version()}, {platform.processor() or platform.machine()}, one thread for training")
+    if given.only in (None, "slow"):
+        kernel = Kernel()
+        kernel.run(OURS)
+        slow(kernel, rounds, seconds)
+        kernel.close()
+    if given.only in (None, "peers"): peers(rounds, n)
+    if given.only in (None, "page"): on_a_page(rounds, seconds)
+
+
+if __name__ == "__main__": main()
