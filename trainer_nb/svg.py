@@ -17,7 +17,7 @@ __all__ = ['PALETTE', 'INK', 'GRID', 'VIRIDIS', 'STYLES', 'WIDE', 'LONG', 'WIDTH
            'draw_heat', 'scales', 'axes', 'legend', 'draw_panel', 'svg']
 
 # %% ../nbs/57_svg.ipynb #baf2edb4
-PALETTE = ("#2f7fc1", "#e07b00", "#17936b", "#c44e9b", "#8a6fd1", "#b08900", "#3aa6c0", "#c8453b")
+PALETTE = ("#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b")   # told apart by people who see two of three primary colours, too
 INK, GRID = "#7d7d7d", "#7d7d7d"   # of words; of the lines behind, faint
 VIRIDIS = np.array([(68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 144, 140), (39, 173, 129), (92, 200, 99), (170, 220, 50), (253, 231, 37)], float)
 

@@ -2,8 +2,8 @@
 
 // Blue for the run, orange for its evaluations, the others for runs beside it: the hues of the static pictures, apart for the colour-blind too.
 const HUES = {
-  light: ["#2f7fc1", "#e07b00", "#17936b", "#c44e9b", "#8a6fd1", "#b08900", "#3aa6c0", "#c8453b"],
-  dark: ["#5aa9e6", "#f0993a", "#3cc495", "#e27fc0", "#ab94ea", "#d6b13a", "#5cc5dd", "#e8736a"],
+  light: ["#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b"],
+  dark: ["#5aa9e6", "#f0993a", "#a35cff", "#e0317a", "#a8703f", "#e6efb0"],
 };
 const VIRIDIS = [[68, 1, 84], [71, 45, 123], [59, 82, 139], [44, 114, 142], [33, 144, 140], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 
