@@ -40,9 +40,10 @@ export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
 	@$(BIN)/nbdev_export
 	@$(BIN)/python scripts/make_readme.py
 
-bench: $(VENV)/.bench ## measure what a step and a checkpoint cost, beside other libraries
+bench: $(VENV)/.bench browser ## measure what a step, a checkpoint and a live view cost, beside other libraries
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/saving.py --sizes 1 30
+	@$(BIN)/python benchmarks/views.py
 
 wheel: $(BIN)/pip ## build the wheel into dist/
 	@rm -rf build/lib build/bdist.* # setuptools would pack the modules that it finds there

@@ -227,7 +227,9 @@ def main():
         slow(kernel, rounds, seconds)
         kernel.close()
     if given.only in (None, "peers"): peers(rounds, n)
-    if given.only in (None, "page"): on_a_page(rounds, seconds)
+    if given.only in (None, "page"):
+        try: on_a_page(rounds, seconds)
+        except ImportError as error: print(f"\nJupyterLab with a browser: left out ({error})")
 
 
 if __name__ == "__main__": main()
