@@ -20,10 +20,10 @@ __all__ = ['REFRESHER', 'STILL_EVERY', 'VIEWS', 'Refresher', 'source', 'widget_c
 # %% ../nbs/76_dashboard.ipynb #959ce4a3
 class Refresher:
     "One thread that brings the views of this process up to date."
-    EVERY = 0.25   # seconds
+    EVERY, PATIENCE = 0.25, 5   # seconds; failures in a row before a view is given up
     def __init__(self): self.views, self.thread, self.lock = weakref.WeakSet(), None, threading.Lock()
 
-    def add(self, view):  # has refresh() and give_up(error)
+    def add(self, view):  # has refresh(), give_up(error) and failures, a number
         "Look after a view from now on."
         with self.lock:
             self.views.add(view)
@@ -40,8 +40,12 @@ class Refresher:
             pause = max(self.EVERY, 19 * (time.perf_counter() - began))
 
     def refresh(self, view):
-        try: view.refresh()
-        except Exception as error:
+        try:
+            view.refresh()
+            view.failures = 0
+        except Exception as error:   # something may have changed under our eyes, once
+            view.failures += 1
+            if view.failures < self.PATIENCE: return
             self.views.discard(view)
             view.give_up(error)
 
@@ -71,7 +75,7 @@ class Talking:
         self.board, self.number, self.compact, self._lock = board, secrets.token_hex(4), compact, threading.RLock()
         self.commands = None if learner is None else Commands(learner, self._tell)
         self.widget, self._handle, self._context, self._cell, self._request = None, None, contextvars.copy_context(), None, None
-        self._pages, self._lost = set(), False   # pages that have said hello; whether the still can be reached no longer
+        self.failures, self._pages, self._lost = 0, set(), False   # pages that have said hello; whether the still can be reached no longer
         self._drawn, self._state, self._stale = 0.0, None, True
         board.message(full=True)
 

@@ -306,7 +306,7 @@ class Probing:
 
     @property
     def watched(self):
-        "What was measured of the layers so far: shows itself, .frame() gives a table, .histograms() how outputs are spread."
+        "What was measured of the layers so far, as a value: shows itself, .frame() gives a table, .histograms() how outputs are spread."
         from trainer_nb.watch import Watched
         return Watched(self.history)
 
