@@ -144,5 +144,5 @@ class Page:
         return self.ready()
 
     def close(self):
-        if self.client is not None: self.client.stop_channels()
+        "Close the browser's side; the kernel goes on, and can be asked."
         self.tab.context.close()

@@ -189,6 +189,36 @@ def test_two_browsers_and_two_views(page, lab):
     lab.pages.remove(second)
 
 
+def test_nobody_looks_for_the_rest_of_the_run(page, lab):
+    "The browser is closed while it trains, and opened when it is over: all of it is there."
+    page.run(2).stands("training")
+    page.save()
+    page.close()
+    lab.pages.remove(page)
+    page.ask("(setattr(learn.model, 'nap', 0), learn.set(max_steps=700), run.wait(), 1)[-1]")
+    second = lab.open(page.name)
+    second.stands("finished")
+    second.says("700").says("eval_accuracy")
+    assert second.ask("learn.run_state.finished and len(view.board.curves[0].blocks.table)") == 700
+    page.tab, page.client = second.tab, second.client     # the fixture closes them
+    lab.pages.append(page)
+    lab.pages.remove(second)
+
+
+def test_following_from_another_notebook(page, lab):
+    "The same view without controls, from the log alone, live."
+    page.run(2).stands("training")
+    other = lab.notebook([f"import trainer_nb\nv = trainer_nb.follow('out')\nv"], "follows.ipynb").run(0)
+    other.stands("training")
+    at = step(page)
+    eventually(lambda: int(other.board().locator(".tnb-fact-value").first.inner_text().split("/")[0].replace(",", "")) > at, "new steps are seen")
+    assert other.board().locator(".tnb-button:visible", has_text="Pause").count() == 0
+    page.press("Stop")
+    page.stands("finished"), other.stands("finished")
+    other.close()
+    lab.pages.remove(other)
+
+
 def test_an_error_in_the_thread(page):
     "It is said in the view, in the cell that started the run, and raised where somebody waits; then the run goes on."
     page.ask("setattr(learn.model, 'bad', 20)")
