@@ -3,7 +3,7 @@
 
     python scripts/take_pictures.py            # writes nbs/tutorials/images/live_*.png
 
-Takes about two minutes. Needs what `make test` needs, a Chromium among it. The notebook itself is left as it is."""
+Takes about a minute and a half. Needs what `make test` needs, a Chromium among it, and Pillow. The notebook itself is left as it is."""
 import sys, time
 from pathlib import Path
 
