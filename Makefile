@@ -37,6 +37,7 @@ browser:
 
 export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
 	@$(BIN)/nbdev_clean
+	@$(BIN)/python scripts/drop_views.py
 	@$(BIN)/nbdev_export
 	@$(BIN)/python scripts/make_readme.py
 

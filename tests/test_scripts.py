@@ -85,3 +85,18 @@ def test_make_refuses_an_old_python(tmp_path):
     done = subprocess.run(["make", "quickstart", f"PYTHON={old}", f"VENV={tmp_path}/venv"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode and "needs Python 3.11 or newer" in done.stderr and "make quickstart PYTHON=" in done.stderr
     assert not (tmp_path/"venv").exists()
+
+
+def test_live_views_are_taken_out_of_stored_outputs(tmp_path):
+    "Of a live view nothing is stored; the still beside it stays, and a notebook without one is not touched."
+    view, state = "application/vnd.jupyter.widget-view+json", {"widgets": {"application/vnd.jupyter.widget-state+json": {}}}
+    def out(**data): return nbformat.v4.new_output("display_data", data)
+    cell = code("learn.dashboard()", outputs=[out(**{view: {"model_id": "1"}, "text/html": "", "text/plain": ""}), out(**{"text/html": "<img>", "text/plain": "a run"}),
+                                              out(**{view: {"model_id": "2"}, "text/plain": "Figure"}), nbformat.v4.new_output("stream", text="said")])
+    for name, cells, metadata in (("a", [prose("# é"), cell], state), ("b", [code("1", outputs=[out(**{"text/plain": ""})])], {})): nbformat.write(new_notebook(cells=cells, metadata=metadata), tmp_path/f"{name}.ipynb")
+    untouched = (tmp_path/"b.ipynb").read_bytes()
+    def drop(): return subprocess.run([sys.executable, ROOT/"scripts"/"drop_views.py", tmp_path/"a.ipynb", tmp_path/"b.ipynb"], capture_output=True, text=True, check=True).stdout
+    assert drop().count("taken out") == 1 and drop() == ""
+    nb = nbformat.read(tmp_path/"a.ipynb", 4)
+    assert [o.get("data", o.get("text")) for o in nb.cells[1].outputs] == [{"text/html": "<img>", "text/plain": "a run"}, {"text/plain": "Figure"}, "said"]
+    assert nb.metadata == {} and nb.cells[0].source == "# é" and (tmp_path/"b.ipynb").read_bytes() == untouched

@@ -15,6 +15,7 @@ from .history import HISTORIES, History
 from .journal import WORDS
 from .panels import Heat
 from .progress import first_callback, speed
+from .rows import last_of
 from .settings import SETTABLE, present
 from .svg import fewer_columns
 from .tables import duration, text
@@ -24,8 +25,8 @@ from .work import where
 
 # %% auto #0
 __all__ = ['MANY', 'ROWS', 'COLUMNS', 'HINT', 'Standing', 'standing', 'pace', 'memory', 'last_known', 'numbers', 'status_of',
-           'place_of', 'finite', 'points', 'marks', 'evaluations', 'troubles', 'clock', 'kind_of', 'settings_of',
-           'heats', 'Curve', 'Parts', 'Board', 'Live', 'fetched', 'Beside', 'branches_of']
+           'place_of', 'rows_at', 'finite', 'points', 'marks', 'evaluations', 'troubles', 'clock', 'kind_of',
+           'settings_of', 'heats', 'Curve', 'Parts', 'Board', 'Live', 'fetched', 'Beside', 'branches_of']
 
 # %% ../nbs/73_board.ipynb #ca872b17
 class Standing(NamedTuple):
@@ -66,9 +67,9 @@ def memory(device=None) -> str | None:
     except OSError: return None
 
 def last_known(history: History) -> float | None:
-    "The newest loss that is on the host."
-    row = history.rows.whole() - 1
-    return float(history.columns.loss[row]) if row >= 0 and history.rows.known("loss", row) else None
+    "The newest loss that counts and is on the host."
+    with history.rows.lock: counts = np.flatnonzero(history.columns.view("abandoned")[:history.rows.whole()] == 0)
+    return float(history.columns.loss[counts[-1]]) if len(counts) and history.rows.known("loss", int(counts[-1])) else None
 
 def numbers(history: History, step: int, total: int | None, going: bool) -> dict:
     "Loss, pace, and time left, as texts."
@@ -96,6 +97,14 @@ def place_of(history: History, rows: int) -> list[float]:  # so many rows came b
     columns = history.columns
     return [columns.step[rows - 1], columns.epoch[rows - 1], columns.seconds[rows - 1] / 60]
 
+def rows_at(history: History, event: dict) -> int:
+    "How many rows there were up to the step of an event."
+    rows = event["rows"]
+    if not rows or history.columns.step[rows - 1] == event["step"]: return rows
+    row = last_of(history.rows, event["step"], rows)
+    return 0 if row is None else row + 1
+
+# %% ../nbs/73_board.ipynb #572deb32
 def finite(value: float): return value if math.isfinite(value) else None   # JSON has no nan
 
 def points(history: History) -> dict:
@@ -112,7 +121,7 @@ def marks(history: History) -> list[dict]:
     found = [e for e in list(history.events) if e["kind"] in WORDS]
     def one(e):
         said = WORDS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
-        return {"kind": e["kind"], "word": text(f"{e['kind']} {said}".strip(), 80), "gone": bool(e["abandoned"])} | dict(zip(("step", "epoch", "minutes"), place_of(history, e["rows"])))
+        return {"kind": e["kind"], "word": text(f"{e['kind']} {said}".strip(), 80), "gone": bool(e["abandoned"])} | dict(zip(("step", "epoch", "minutes"), place_of(history, rows_at(history, e))))
     return [one(e) for e in found[-MANY:]]
 
 def evaluations(history: History, most: int = 50) -> dict:
@@ -268,7 +277,7 @@ class Live:
     def look(self):
         "Bring to the host what is known on the device; the thread that trains does not wait for it."
         moves = self.moves()
-        if moves is not None:
+        if moves is not None and not self.freed(moves):
             self.history = moves.run_state.history
             self.label = self.history.name or moves.args.run_name or type(moves.model).__name__
         fetched(self.history)
@@ -276,9 +285,15 @@ class Live:
         self.next = time.monotonic() + 1.0
         self.memory = memory(next((p.device for p in moves.run_state.params), None))
 
+    def freed(self, moves) -> bool:
+        "Has free() ended the run that was told of, and no other one begun?"
+        return moves.run_state.freed and bool(self.last)
+
     def status(self) -> dict:
-        "How the run stands; a learner that nobody holds any more has come to its end."
-        if (moves := self.moves()) is None: return self.last | {"state": "quiet", "words": "its learner is gone", "where": "", "left": None, "memory": None}
+        "How the run stands; a learner that was freed, or that nobody holds any more, has come to its end."
+        moves = self.moves()
+        if moves is None or self.freed(moves):
+            return self.last | {"state": "quiet", "words": "its learner is gone" if moves is None else "freed", "where": "", "left": None, "memory": None}
         self.last = status_of(moves.run_state, self.memory)
         return self.last
 

@@ -11,7 +11,8 @@ from .history import History
 from .tables import text
 
 # %% auto #0
-__all__ = ['SURE', 'MOST', 'Verdict', 'moved', 'evaluated', 'overfitting', 'recent', 'verdict', 'first_bad', 'jump']
+__all__ = ['SURE', 'MOST', 'Verdict', 'stretch', 'moved', 'evaluated', 'overfitting', 'astray', 'recent', 'verdict', 'first_bad',
+           'jump']
 
 # %% ../nbs/72_verdict.ipynb #1504c25c
 class Verdict(NamedTuple):
@@ -22,9 +23,11 @@ class Verdict(NamedTuple):
 # %% ../nbs/72_verdict.ipynb #0d437ba5
 SURE = 2.5   # standard errors
 
+def stretch(losses: np.ndarray) -> int: return int(np.clip(len(losses) // 10, 10, 200))
+
 def moved(losses: np.ndarray) -> tuple[float, float, int, int]:  # finite, in the order of the run
     "The mean of the last stretch, that of the one before, -1, 0 or 1 for how they differ, and the length of a stretch."
-    n = int(np.clip(len(losses) // 10, 10, 200))
+    n = stretch(losses)
     before, now = losses[-2 * n:-n], losses[-n:]
     error = math.sqrt((before.var(ddof=1) + now.var(ddof=1)) / n)
     gap = float(now.mean() - before.mean())
@@ -44,6 +47,15 @@ def overfitting(found: list) -> tuple | None:  # as evaluated() gives them
     after = [value for step, value in found if step > best[0]]
     return (*best, after[-1]) if len(after) >= 2 and min(after[-2:]) > best[1] else None
 
+# %% ../nbs/72_verdict.ipynb #0fd0f651
+def astray(steps: np.ndarray, losses: np.ndarray, step: int) -> tuple[float, float] | None:  # of the rows that count; step: of the best evaluation
+    "The mean loss of the stretch up to a step and of the last one, if that is higher beyond chance; else None."
+    n = stretch(losses)
+    then, now = losses[steps <= step][-n:], losses[-n:]
+    if len(then) < 10: return None
+    error = math.sqrt((then.var(ddof=1) + now.var(ddof=1)) / len(then))
+    return (float(then.mean()), float(now.mean())) if now.mean() - then.mean() > SURE * error else None
+
 # %% ../nbs/72_verdict.ipynb #bc86d545
 MOST = 4000   # of the last rows that are looked at
 
@@ -55,15 +67,19 @@ def recent(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     counts = (gone == 0) & (unknown & 1 == 0)   # its loss was given
     return step[counts], loss[counts], norm[counts]
 
+# %% ../nbs/72_verdict.ipynb #0b9a37a1
 def verdict(history: History) -> Verdict:
     "How training goes, from the last rows and the evaluations."
     steps, losses, norms = recent(history)
     if not len(steps): return Verdict("plain", "No step has been done yet.")
     if not math.isfinite(losses[-1]):
         return Verdict("bad", f"The loss is {text(float(losses[-1]))} since step {first_bad(steps, losses)}. learn.rewind(n) goes back behind it; a lower learning rate or max_grad_norm may keep it away.")
-    losses = losses[np.isfinite(losses)]
+    fine = np.isfinite(losses)
+    steps, losses = steps[fine], losses[fine]
     if len(losses) < 20: return Verdict("plain", f"It has just begun: {len(steps)} step{'s' * (len(steps) != 1)}.")
     if (worse := overfitting(evaluated(history))) is not None:
+        if (gone := astray(steps, losses, worse[0])) is not None:
+            return Verdict("warn", f"The loss was {text(gone[0])} up to step {worse[0]}, where eval_loss was lowest, and is {text(gone[1])} now. learn.rewind(n) goes back n steps.")
         return Verdict("warn", f"eval_loss was lowest at step {worse[0]} ({text(worse[1])}) and is {text(worse[2])} now: the model begins to learn the training data by heart.")
     now, before, way, n = moved(losses)
     said = {1: "rises", 0: "stays", -1: "falls"}[way]
