@@ -61,6 +61,7 @@ class Heat(NamedTuple):
     values: Any           # (rows, columns); nan is left blank
     log: bool = False     # colours by magnitude
     label: str = ""       # what the numbers are
+    span: tuple | None = None   # from where to where the colours go; None: as far as the numbers do
 
 class Mark(NamedTuple):
     "A moment, or a point, with a word."

@@ -104,7 +104,7 @@ def fewer_columns(heat: Heat, most: int = WIDE) -> Heat:
 def magnitudes(heat: Heat) -> tuple[np.ndarray, float, float]:
     "What the colours show, and from where to where."
     values = np.asarray(heat.values, float)
-    low, high = span([values], heat.log)
+    low, high = span([values], heat.log) if heat.span is None else heat.span
     if not heat.log: return values, low, high
     with np.errstate(all="ignore"): return np.where(values > 0, np.log10(np.where(values > 0, values, 1)), np.nan), math.log10(low), math.log10(high)
 

@@ -290,7 +290,7 @@ def heat_of(watched: Watched, column: str) -> Panel | None:
     groups = grouped([layers[i] for i in known])
     rows = np.stack([known_mean(numbers[:, [known[k] for k in places]], 1) for places in groups.values()])
     log = column not in SHARES and (np.nan_to_num(rows, nan=1.0) > 0).any()
-    return Panel(SHARES.get(column, column), [Heat(steps, list(groups), rows, log)])
+    return Panel(SHARES.get(column, column), [Heat(steps, list(groups), rows, log, span=(0.0, 1.0) if column in SHARES else None)])   # of shares a small one looks small
 
 def histograms_at(watched: Watched, layer: str) -> tuple[list, np.ndarray]:
     "The steps at which a layer has a histogram, and these: (steps, BINS + 1), as measures.histogram gives them. KeyError if nobody has watched it."

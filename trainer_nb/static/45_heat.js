@@ -19,7 +19,7 @@ class Heat extends Card {
 
   take(layer, buffers) {
     if (layer.buffer !== undefined && layer.buffer !== null) this.values = floats(buffers[layer.buffer]);
-    this.given = { rows: (layer.rows || []).map(String), columns: layer.columns || 0, x: layer.x || [], log: Boolean(layer.log) };
+    this.given = { rows: (layer.rows || []).map(String), columns: layer.columns || 0, x: layer.x || [], log: Boolean(layer.log), span: layer.span || null };
     setText(this.label, layer.label || "");
     this.plot.style.height = Math.min(460, Math.max(90, this.given.rows.length * 15 + 42)) + "px";
     this.paint();
@@ -30,8 +30,8 @@ class Heat extends Card {
 
   // One pixel for each value; stretched when drawn.
   paint() {
-    const { rows, columns, log } = this.given, extent = new Extent(log);
-    for (const value of this.values) extent.add(value);
+    const { rows, columns, log, span } = this.given, extent = new Extent(log);
+    for (const value of span || this.values) extent.add(value);   // a span that is given: of shares, a small one looks small
     this.extent = extent;
     setText(this.low, extent.none ? "" : number(extent.low, 2));
     setText(this.high, extent.none ? "" : number(extent.high, 2));
