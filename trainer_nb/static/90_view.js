@@ -15,7 +15,7 @@ class View {
     this.keys = event => { if (!event.ctrlKey && !event.metaKey) event.stopPropagation(); };   // a notebook's shortcuts are not meant here
     this.root.addEventListener("keydown", this.keys);
     // But saving is: the mark is off for that one key, before JupyterLab (which listens at the document) looks for it.
-    this.saves = event => this.root.toggleAttribute("data-lm-suppress-shortcuts", !((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "s"));
+    this.saves = event => setAttribute(this.root, "data-lm-suppress-shortcuts", (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "s" ? null : "true");
     window.addEventListener("keydown", this.saves, true);
     this.stills = new Stills(this.root);
     this.placed = new ResizeObserver(() => { this.theme.read(); this.stills.watch(this.still); this.evaluations.settle(); });   // made before it stands in the page
