@@ -4,21 +4,22 @@
 
 # %% ../nbs/70_background.ipynb #8e141b95
 from __future__ import annotations
-import atexit, contextvars, math, sys, threading, warnings, weakref
+import atexit, contextvars, math, os, sys, threading, warnings, weakref
 import torch
 from contextlib import contextmanager
 from functools import cache
 from .errors import Interrupted, Refused, let_go, show_pauses
-from .interrupts import patiently
-from .loop import TrainOutput, go, output, stop_after
+from .interrupts import TURN, patiently
+from .loop import TrainOutput, go, output, stop_after, whole
 from .progress import QUIET, in_kernel, make_progress
 from .saver import finish
 from .settings import change
-from .work import in_turn, where
+from .work import in_turn, refuse_beside, refuse_inside, stand_by, where
 
 # %% auto #0
-__all__ = ['RUNS', 'carrying', 'Wish', 'Handle', 'Background', 'status', 'want', 'nothing_left', 'forget_error', 'work', 'train',
-           'stopped', 'pause_at_exit', 'at_exit', 'start', 'handle_of', 'stop_here']
+__all__ = ['RUNS', 'carrying', 'Wish', 'Handle', 'debugged', 'refuse_to_wait', 'Background', 'status', 'want', 'nothing_left',
+           'forget_error', 'work', 'train', 'stopped', 'pause_at_exit', 'forget_threads', 'at_exit', 'start',
+           'handle_of', 'stop_here']
 
 # %% ../nbs/70_background.ipynb #350fe97c
 def carrying(act):  # act: a function without arguments
@@ -33,7 +34,7 @@ def carrying(act):  # act: a function without arguments
 class Wish:
     "How many steps are wanted, and whether a thread is there to take them."
     def __init__(self):
-        self.steps, self.heard, self.lock = 0, False, threading.Lock()
+        self.steps, self.done, self.heard, self.lock = 0, 0, False, threading.Lock()   # wanted still, taken so far
         self.over = threading.Event()   # set while there is no thread; our own, because an interrupted Thread.join() says that a thread has ended that goes on
         self.over.set()
 
@@ -48,9 +49,21 @@ class Wish:
     def taken(self) -> bool:
         "A step has been taken; True if it was the last."
         with self.lock:
-            self.steps = max(self.steps - 1, 0)
+            self.steps, self.done = max(self.steps - 1, 0), self.done + 1
             self.heard = self.steps == 0
             return self.heard
+
+    def holds(self) -> bool:
+        "Is it there still, after others had their turn?"
+        with self.lock:
+            self.heard = self.steps == 0
+            return not self.heard
+
+    def pause(self) -> tuple:
+        "Wish for none; how many were wanted, and how many had been taken."
+        with self.lock:
+            before, self.steps = (self.steps, self.done), 0
+            return before
 
     def ended(self):
         "Training ended: because the wish was fulfilled, or for another reason, and then nothing is wanted any more."
@@ -89,6 +102,8 @@ class Handle:
         return "its learner is gone" if self._learner() is None else status(self, self._learner().run_state)
 
     def _stands(self, meanwhile: str, timeout=None) -> bool:  # meanwhile: what is said if the button is pressed
+        "Wait until there is no thread. Whoever keeps the thread from going on does not wait for it: it stands, or will at the boundary."
+        if timeout is None and (TURN.holder == threading.get_ident() or debugged(self)): return True
         try: return self._wish.over.wait(timeout)
         except KeyboardInterrupt:
             show_pauses()
@@ -101,12 +116,25 @@ class Handle:
 
     def __reduce__(self): raise TypeError("The handle of a background run cannot be copied or pickled: it is about a thread of this process.")
 
+# %% ../nbs/70_background.ipynb #5a0a54f7
+def debugged(handle) -> bool:
+    "Has somebody a step open by hand?"
+    moves = handle._learner()
+    return moves is not None and moves.run_state.phase == "debug"
+
+def refuse_to_wait(handle):
+    "Refuse to wait for a thread that waits for whoever asks."
+    if handle._wish.over.is_set(): return
+    if TURN.holder == threading.get_ident(): raise Refused("wait() was called from inside a verb or a callback, and the run in the background cannot go on before that has ended; call it from a cell.")
+    if debugged(handle): refuse_inside(handle.learner, "wait()")
+
 # %% ../nbs/70_background.ipynb #5e9c3b32
 class Background(Handle):
     "A run that trains in a thread; `learn.start()` makes it."
     def pause(self):
-        "Let it stand at the next boundary; returns when it does."
+        "Let it stand at the next boundary; returns when it does, from a callback at once."
         self._wish.want(0)
+        if (moves := self._learner()) is not None and moves.run_state.owner == ("start()", threading.get_ident()): moves.run_state.pausing = True   # a condition asks: after this step
         self._stands("It pauses at the next boundary all the same.")
         return self
 
@@ -117,26 +145,30 @@ class Background(Handle):
 
     def step(self, n: int = 1):
         "Take n steps, from 1 on, and stand there; asked again before they are done, it takes that many more."
-        want(self, n, more=True)
+        want(self, whole(n), more=True)
         return self
 
     @contextmanager
     def paused(self):
-        "Inside it stands, so that weights can be changed by hand; afterwards it goes on if it did before."
-        went = self.training
+        "Inside it stands, so that weights can be changed by hand; afterwards it takes what is left of the steps that were wanted."
+        steps, done = self._wish.pause()
         self.pause()
         try: yield self.learner
         finally:
-            if went and not self.learner.run_state.finished: self.resume()
+            left = steps - (self._wish.done - done)
+            if left > 0 and not self.learner.run_state.finished: want(self, left)
 
     def stop(self):
-        "End the run here, with all that belongs to its end; learn.set(max_steps=...) prolongs it."
-        self.pause()
-        stop_here(self.learner)
-        return self
+        "End the run here, with all that belongs to its end; learn.set(max_steps=...) prolongs it. Refused from inside a step, and while one is open by hand."
+        with TURN:
+            refuse_beside(self.learner, "stop()")
+            self._wish.want(0)
+            stop_here(self.learner)
+        return self.pause()
 
     def wait(self, timeout: float | None = None) -> TrainOutput:  # seconds; None: as long as it takes
-        "Wait until it stands, and return what it came to; raises what stopped it. TimeoutError if that was too short."
+        "Wait until it stands, and return what it came to; raises what stopped it. TimeoutError if that was too short; refused from a callback."
+        refuse_to_wait(self)
         if not self._stands("Training goes on in the background; pause() pauses it.", timeout): raise TimeoutError(f"The run is not done after {timeout:g} s; it goes on. {self.status}")
         if self.error is not None: raise self.error
         return output(self.learner.run_state)
@@ -160,7 +192,10 @@ def want(handle, steps: float, more=False):
     forget_error(handle)
     RUNS.add(handle)
     pause_at_exit()
-    threading.Thread(target=handle._carrying, name="trainer_nb-run", daemon=True).start()
+    try: threading.Thread(target=handle._carrying, name="trainer_nb-run", daemon=True).start()
+    except RuntimeError:   # there is no room for another thread
+        handle._wish = Wish()
+        raise
 
 def nothing_left(run) -> str:
     "What is said of a run that cannot go on."
@@ -195,7 +230,9 @@ def train(handle, moves):
         def each(record):
             progress.tick(record)
             if wish.taken(): run.pausing = True
-        go(moves, "start()", until, each, may=lambda: wish.steps > 0)
+        with TURN:
+            stand_by(run)
+            if wish.holds(): go(moves, "start()", until, each, may=wish.holds)
     if run.finished: finish(run)
 
 # %% ../nbs/70_background.ipynb #0213e629
@@ -213,6 +250,11 @@ def stopped(handle, error):
 def pause_at_exit():
     "Once per process, with its first thread."
     atexit.register(at_exit)
+    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=forget_threads)
+
+def forget_threads():
+    "In a forked process: the threads are not there."
+    for handle in RUNS: handle._wish = Wish()
 
 def at_exit(patience: float = 60.0):  # seconds for each
     "Pause all runs."

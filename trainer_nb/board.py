@@ -24,9 +24,9 @@ from .watch import Watched
 from .work import where
 
 # %% auto #0
-__all__ = ['MANY', 'ROWS', 'COLUMNS', 'HINT', 'Standing', 'standing', 'pace', 'memory', 'last_known', 'numbers', 'status_of',
-           'place_of', 'rows_at', 'finite', 'points', 'marks', 'evaluations', 'troubles', 'clock', 'kind_of',
-           'settings_of', 'heats', 'Curve', 'Parts', 'Board', 'Live', 'fetched', 'Beside', 'branches_of']
+__all__ = ['MANY', 'NAME', 'ROWS', 'COLUMNS', 'HINT', 'Standing', 'standing', 'pace', 'memory', 'last_known', 'numbers',
+           'status_of', 'place_of', 'rows_at', 'finite', 'points', 'marks', 'evaluations', 'troubles', 'clock',
+           'kind_of', 'settings_of', 'heats', 'Curve', 'Parts', 'Board', 'Live', 'fetched', 'Beside', 'branches_of']
 
 # %% ../nbs/73_board.ipynb #ca872b17
 class Standing(NamedTuple):
@@ -89,7 +89,7 @@ def status_of(run, taken: str | None = None) -> dict:  # taken: memory, as text
             "tone": how.tone, "verdict": how.sentence} | numbers(history, state.global_step, total, now.state == "training")
 
 # %% ../nbs/73_board.ipynb #1e0de6ec
-MANY = 400   # points of a metric, marks, evaluations
+MANY, NAME = 400, 80   # points of a metric, marks, evaluations; letters of a metric's name
 
 def place_of(history: History, rows: int) -> list[float]:  # so many rows came before
     "Step, epoch and minutes of what happened after so many rows."
@@ -109,11 +109,12 @@ def finite(value: float): return value if math.isfinite(value) else None   # JSO
 
 def points(history: History) -> dict:
     "The metrics of evaluations that count: a list of [step, epoch, minutes, value] for each."
-    found, gone = {name: [] for name in metrics_of(history)}, history.columns.abandoned
+    names, gone = {text(name, NAME): name for name in metrics_of(history)}, history.columns.abandoned
+    found = {short: [] for short in names}
     for row, metrics in sorted(dict(history.metrics).items()):
         if gone[row]: continue
-        for name in found:
-            if isinstance(value := metrics.get(name), (int, float)): found[name].append([*place_of(history, row + 1), finite(float(value))])
+        for short, name in names.items():
+            if isinstance(value := metrics.get(name), (int, float)): found[short].append([*place_of(history, row + 1), finite(float(value))])
     return {name: values[:MANY // 2] + values[MANY // 2:][-MANY // 2:] for name, values in found.items()}
 
 def marks(history: History) -> list[dict]:
@@ -128,7 +129,7 @@ def evaluations(history: History, most: int = 50) -> dict:
     "The table of evaluations, as texts."
     rows = [{k: v for k, v in row.items() if k != "samples"} for row in map(history.evaluations()._cells, history.evaluations())]
     columns = list(dict.fromkeys(k for row in rows for k in row))
-    return {"columns": columns, "rows": [[text(row.get(k)) for k in columns] for row in rows[-most:]], "earlier": max(len(rows) - most, 0)}
+    return {"columns": [text(k, NAME) for k in columns], "rows": [[text(row.get(k)) for k in columns] for row in rows[-most:]], "earlier": max(len(rows) - most, 0)}
 
 def troubles(history: History) -> list[dict]:
     "The errors that the run has come through, as notices."

@@ -5,7 +5,7 @@
 # %% ../nbs/75_commands.ipynb #172886fa
 from __future__ import annotations
 import contextvars, queue, threading, weakref
-from .background import handle_of, stop_here
+from .background import handle_of
 from .errors import nearest
 from .progress import QUIET
 from .tables import text
@@ -28,8 +28,7 @@ def whole(n) -> int:
     return int(n)
 
 def stop(learn, given):
-    handle_of(learn).pause()
-    stop_here(learn)
+    handle_of(learn).stop()
     return f"ended {where(learn.run_state)}"
 
 def evaluate(learn, given):
@@ -106,7 +105,7 @@ class Commands:
         WISHES[verb](learn, given)
         handle = learn.run_state.background
         if verb == "resume": return self.done(number, "training goes on")
-        stands = (lambda: learn.run_state.owner is None) if handle is None else handle._wish.over.is_set
+        def stands(): return learn.run_state.owner is None and (handle is None or handle._wish.over.is_set())
         self.waiting.append((number, stands, lambda: f"stands {where(learn.run_state)}"))
 
     def answer(self):

@@ -15,7 +15,8 @@ from .stills import still, words
 
 # %% auto #0
 __all__ = ['REFRESHER', 'STILL_EVERY', 'VIEWS', 'Refresher', 'source', 'widget_class', 'Talking', 'Dashboard', 'show',
-           'leave_still', 'forget', 'request', 'keep_stills', 'after_cell', 'was_touched', 'show_compact', 'dashboard']
+           'leave_still', 'forget', 'request', 'keep_stills', 'after_cell', 'bring_still', 'was_touched',
+           'show_compact', 'dashboard']
 
 # %% ../nbs/76_dashboard.ipynb #959ce4a3
 class Refresher:
@@ -134,6 +135,7 @@ class Dashboard(Talking):
 
     def give_up(self, error):
         "The view could not be brought up to date: say so, once."
+        forget(self)
         print(f"The dashboard stands still ({type(error).__name__}: {error}). Training goes on; learn.dashboard() makes another one.", file=sys.stderr)
 
     def close(self):
@@ -188,10 +190,15 @@ def keep_stills():
 def after_cell(*ignored):
     "Bring stills up to date, those that cannot be reached any more below the cell that has just ended."
     for view in list(VIEWS):
-        with view._lock: view._send()
-        if view.board.told["status"]["state"] == "training" or not (view._stale or view._lost): continue
-        if view._lost and was_touched(view): leave_still(view)
-        elif view._stale: view.draw()
+        try: bring_still(view)
+        except Exception as error: view.give_up(error)   # otherwise it would be said at the end of every cell
+
+def bring_still(view: Dashboard):
+    "The still as it is to be at the end of a cell."
+    with view._lock: view._send()
+    if view.board.told["status"]["state"] == "training" or not (view._stale or view._lost): return
+    if view._lost and was_touched(view): leave_still(view)
+    elif view._stale: view.draw()
 
 def was_touched(view: Dashboard) -> bool:
     "Whether a verb of the learner has been called since this was asked last."

@@ -70,7 +70,11 @@ class DebugStep(OpenStep):
             except BaseException as error: failed(moves, error)
         self._moves, self._step, self._loss, self.loss = moves, Step(moves, committed), None, None
         self.outcome, self._generators = "", None   # what the generators would draw next, had nobody drawn between two moves
-        if not make_move(self, lambda: begin(self)):
+        try: begun = make_move(self, lambda: begin(self))
+        except BaseException:   # pressed at its very end: nobody would have the step that is open
+            if run.open_step is self: self.abort()
+            raise
+        if not begun:
             raise Refused(f"debug_step() has nothing to do: what was still due has finished the run after step {run.state.global_step}.")
 
     @taking_turns

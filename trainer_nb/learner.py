@@ -4,14 +4,13 @@
 
 # %% ../nbs/90_learner.ipynb #064d711a
 from __future__ import annotations
-import operator
 from typing import Unpack
 from .agenda import announce, say
 from .args import Settings, TrainingArguments
 from .errors import Refused, let_go_last
 from .history import Records
 from .interrupts import taking_turns, undivided
-from .loop import TrainOutput, go, output, status, steps, stop_after
+from .loop import TrainOutput, go, output, status, steps, stop_after, whole
 from .moves import Moves
 from .prepare import prepare, prepare_model
 from .progress import ProgressCallback, make_progress
@@ -20,8 +19,8 @@ from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'whole', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Changing', 'Moving', 'Looking',
-           'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Learner']
+__all__ = ['Training', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Changing', 'Moving', 'Looking', 'Interpreting',
+           'Probing', 'Finding', 'Storing', 'Keeping', 'Learner']
 
 # %% ../nbs/90_learner.ipynb #f8dc33d2
 class Training:
@@ -61,6 +60,7 @@ class Training:
             stop_if_pressed(self)
             return out
 
+    @taking_turns
     def steps(self):
         "A generator of records, one for each step: for rec in learn.steps(): ... Leaving it loses nothing. Refused on a finished run."
         needs_more(self, "steps()")
@@ -74,14 +74,6 @@ class Training:
         return DebugStep(self)
 
 # %% ../nbs/90_learner.ipynb #f2c23904
-def whole(n) -> int:
-    "A number of steps: a whole number from 1 on, numpy's included."
-    try: steps = None if isinstance(n, bool) else operator.index(n)
-    except TypeError: steps = None
-    if steps is None: raise TypeError(f"n is a whole number of steps, not {n!r} ({type(n).__name__}).")
-    if steps < 1: raise ValueError(f"n is a number of steps from 1 on, not {n}; learn.restore(...) goes back.")
-    return steps
-
 def needs_more(learn, verb):
     "Refuse to go on with a finished run, or while another verb is at work."
     refuse_beside(learn, verb)

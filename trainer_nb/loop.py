@@ -4,7 +4,7 @@
 
 # %% ../nbs/29_loop.ipynb #bc349a92
 from __future__ import annotations
-import math
+import math, operator
 import numpy as np
 from typing import NamedTuple
 from .agenda import ask_later, committed, epoch_end, settle, train_metrics
@@ -16,8 +16,8 @@ from .step import take_step
 from .work import at_boundary, at_work, bring_rows, hear_of_saving, pausable, pause_at, step_aside, where
 
 # %% auto #0
-__all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'stint', 'steps', 'stop_after',
-           'TrainOutput', 'output', 'status']
+__all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'stint', 'steps', 'whole',
+           'stop_after', 'TrainOutput', 'output', 'status']
 
 # %% ../nbs/29_loop.ipynb #29413d72
 def make_ready(moves):
@@ -110,6 +110,14 @@ def steps(moves):
     finally: bring_rows(moves.run_state)
 
 # %% ../nbs/29_loop.ipynb #dfe27e26
+def whole(n) -> int:
+    "A number of steps: a whole number from 1 on, numpy's included."
+    try: steps = None if isinstance(n, bool) else operator.index(n)
+    except TypeError: steps = None
+    if steps is None: raise TypeError(f"n is a whole number of steps, not {n!r} ({type(n).__name__}).")
+    if steps < 1: raise ValueError(f"n is a number of steps from 1 on, not {n}; learn.restore(...) goes back.")
+    return steps
+
 def stop_after(run, steps=None, epochs=None, until=None):  # as in learn.run(...)
     "A function of the last record that says whether to stop; None if nothing was asked for."
     if steps is None and epochs is None and until is None: return None

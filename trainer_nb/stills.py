@@ -13,10 +13,12 @@ from .svg import svg
 from .tables import escaped, html_table, text, text_table
 
 # %% auto #0
-__all__ = ['POINTS', 'smooth', 'lines_of', 'metric_lines', 'panels_of', 'headline', 'rows_of', 'page', 'words', 'still']
+__all__ = ['POINTS', 'LINES', 'COLUMNS', 'ROOM', 'smooth', 'lines_of', 'metric_lines', 'panels_of', 'headline', 'rows_of',
+           'picture', 'page', 'words', 'still']
 
 # %% ../nbs/74_stills.ipynb #209ef005
-POINTS = 300   # of a line: a picture must be small
+POINTS, LINES, COLUMNS = 300, 40, 12   # of a line; in a panel; of the table: a picture must be small
+ROOM = 120_000   # characters of a picture; with more, its lines get fewer points
 
 def smooth(means: np.ndarray, width: int, weight: float = 0.9) -> np.ndarray:  # weight: of what was before, for each step
     "The running mean of a series of blocks, corrected for its beginning."
@@ -26,37 +28,37 @@ def smooth(means: np.ndarray, width: int, weight: float = 0.9) -> np.ndarray:  #
         out.append(mean / (1 - left) if left < 1 else np.nan)
     return np.array(out)
 
-def lines_of(blocks, quantity: str, color: int, label: str = "") -> list[Line]:
+def lines_of(blocks, quantity: str, color: int, label: str = "", points: int = POINTS) -> list[Line]:
     "The lines of one quantity of a run: lows and highs faintly, and the running mean."
     at = 3 + 3 * QUANTITIES.index(quantity)
     table = blocks.table
     if not len(table) or not np.isfinite(table[:, at]).any(): return []
-    if quantity == "learning_rate": return [Line(*thin(table[:, 0], table[:, at + 2], POINTS), label or quantity, color)]
-    lines = [Line(*thin(table[:, 0], smooth(table[:, at + 2], blocks.width), POINTS), label or "running mean", color)]
+    if quantity == "learning_rate": return [Line(*thin(table[:, 0], table[:, at + 2], points), label or quantity, color)]
+    lines = [Line(*thin(table[:, 0], smooth(table[:, at + 2], blocks.width), points), label or "running mean", color)]
     if label: return lines
     both = np.repeat(table[:, 0], 2), table[:, [at, at + 1]].reshape(-1)
-    return [Line(*thin(*both, 2 * POINTS), "each step", color, "faint"), *lines]
+    return [Line(*thin(*both, 2 * points), "each step", color, "faint"), *lines]
 
-def metric_lines(board: Board, wanted) -> dict:  # wanted: of a metric's name, whether it is to be drawn
+def metric_lines(board: Board, wanted, points: int = POINTS) -> dict:  # wanted: of a metric's name, whether it is to be drawn
     "The metrics of all runs: for each name its lines."
     found, alone = {}, len(board.curves) == 1
     for i, curve in enumerate(board.curves):
         for name, values in board.told.get("metrics", {}).get(curve.history.run_id, {}).items():
             if not wanted(name) or not values: continue
-            x, y = thin([o[0] for o in values], [np.nan if o[3] is None else o[3] for o in values], POINTS)
+            x, y = thin([o[0] for o in values], [np.nan if o[3] is None else o[3] for o in values], points)
             color = 1 if alone and name.endswith("loss") else i
             found.setdefault(name, []).extend([Line(x, y, name if alone else f"{curve.label}, {name}", color), Line(x, y, "", color, "points")])
     return found
 
 # %% ../nbs/74_stills.ipynb #04921d65
-def panels_of(board: Board, most: int = 6) -> list[Panel]:
-    "What a view shows, as panels."
+def panels_of(board: Board, most: int = 6, points: int = POINTS) -> list[Panel]:
+    "What a view shows, as panels; of very many lines the first."
     alone, panels = len(board.curves) == 1, []
     for quantity in QUANTITIES:
-        lines = [o for i, curve in enumerate(board.curves) for o in lines_of(curve.blocks, quantity, i, "" if alone else curve.label)]
-        if quantity == "loss": lines += [o for found in metric_lines(board, lambda name: name.endswith("loss")).values() for o in found]
-        if lines: panels.append(Panel(quantity.replace("_", " "), lines))
-    metrics = [Panel(name, lines) for name, lines in metric_lines(board, lambda name: not name.endswith("loss")).items()]
+        lines = [o for i, curve in enumerate(board.curves) for o in lines_of(curve.blocks, quantity, i, "" if alone else curve.label, points)]
+        if quantity == "loss": lines += [o for found in metric_lines(board, lambda name: name.endswith("loss"), points).values() for o in found]
+        if lines: panels.append(Panel(quantity.replace("_", " "), lines[:LINES]))
+    metrics = [Panel(name, lines[:LINES]) for name, lines in metric_lines(board, lambda name: not name.endswith("loss"), points).items()]
     panels = [*panels[:1], *metrics[:most - 3], *panels[1:]][:most]
     if panels: panels[0].things += [Mark(m["step"], text(m["word"], 24)) for m in board.told.get("marks", []) if m["kind"] != "checkpoint" and not m["gone"]][-6:]
     return panels
@@ -73,15 +75,23 @@ def headline(board: Board) -> list[str]:
 def rows_of(board: Board) -> list[dict]:
     "The table of evaluations."
     table = board.told.get("evaluations", {"columns": [], "rows": []})
-    return [dict(zip(table["columns"], row)) for row in table["rows"]]
+    return [dict(zip(table["columns"][:COLUMNS], row)) for row in table["rows"]]
+
+def picture(board: Board) -> str:
+    "The panels as SVG, with as many points as there is room for; empty if there are none."
+    for points in (POINTS, POINTS // 2, POINTS // 4, POINTS // 10):
+        panels = panels_of(board, points=points)
+        drawn = svg(panels) if panels else ""
+        if len(drawn) * 4 / 3 < ROOM: break
+    return drawn
 
 def page(board: Board, number: str) -> str:  # number: of the view
     "The still as HTML."
     head, said, judged = headline(board)
-    panels, rows = panels_of(board), rows_of(board)
-    picture = "" if not panels else f'<img alt="trainer_nb still {number}" style="max-width:100%" src="data:image/svg+xml;base64,{b64encode(svg(panels).encode()).decode()}">'
+    drawn, rows = picture(board), rows_of(board)
+    image = "" if not drawn else f'<img alt="trainer_nb still {number}" style="max-width:100%" src="data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}">'
     words = f'<div><b>{escaped(head, 300)}</b></div><div style="opacity:.75">{escaped(said, 300)}</div><div>{escaped(judged, 400)}</div>'
-    return f'<div data-trainer-nb-still="{number}" title="trainer_nb still {number}" style="font-size:13px">{words}{picture}{html_table(rows[-12:]) if rows else ""}</div>'
+    return f'<div data-trainer-nb-still="{number}" title="trainer_nb still {number}" style="font-size:13px">{words}{image}{html_table(rows[-12:]) if rows else ""}</div>'
 
 def words(board: Board) -> str:
     "The still as text."

@@ -19,12 +19,12 @@ __all__ = ['PATIENCE', 'NOTHING_YET', 'Tail', 'ended', 'plan_of', 'Log', 'follow
 # %% ../nbs/77_tail.ipynb #fd3c39ac
 class Tail:
     "A log that is read as it grows."
-    def __init__(self, path: Path): self.path, self.offset, self.history, self.waiting = path, 0, None, []
+    def __init__(self, path: Path): self.path, self.offset, self.history, self.waiting, self.head = path, 0, None, [], b""
 
     def read(self) -> bool:
         "Take in what has been appended; whether there was anything. ValueError for a line that is damaged."
         with open(self.path, "rb") as f:
-            if os.fstat(f.fileno()).st_size < self.offset: self.__init__(self.path)   # another file by the same name
+            if os.fstat(f.fileno()).st_size < self.offset or f.read(len(self.head)) != self.head: self.__init__(self.path)   # another file by the same name
             f.seek(self.offset)
             data = f.read()
         data = data[:data.rfind(b"\n") + 1]
@@ -38,10 +38,10 @@ class Tail:
             line = json.loads(data, parse_constant=no_constant)
             if self.history is None:
                 check_head(line, self.path)
-                self.history = from_head(unstrict(line), self.path)
+                self.history, self.head = from_head(unstrict(line), self.path), data
             elif line["kind"] in ("rows", "table", "reading"): take(self.history, line)
             else: self.waiting.append(line)
-        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError, json.JSONDecodeError) as e:
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as e:
             raise ValueError(f"{self.path} is damaged {self.offset} bytes from its beginning ({type(e).__name__}: {e}).") from None
         self.offset += len(data)
 
@@ -77,7 +77,7 @@ class Log:
     def __init__(self, path):
         self.tail = Tail(find_log(path))
         self.tail.read()
-        self.heard = os.stat(self.tail.path).st_mtime   # when it was written last
+        self.heard, self.damage = os.stat(self.tail.path).st_mtime, ""   # when it was written last; what is wrong with it now
 
     @property
     def history(self) -> History: return self.tail.history or NOTHING_YET
@@ -85,11 +85,13 @@ class Log:
     def label(self) -> str: return self.history.name or f"run {self.history.run_id[:6]}"
 
     def look(self):
-        "Read what is new. A file that cannot be read now may be there again later."
+        "Read what is new. A file that cannot be read now may be there again later, and a damaged one may be put right."
         try:
+            self.damage = ""
             self.tail.read()
             self.heard = os.stat(self.tail.path).st_mtime
         except OSError: pass
+        except ValueError as error: self.damage = text(str(error), 300)
 
     def settings(self) -> list: return []
 
@@ -99,6 +101,7 @@ class Log:
         plan, how, end, silent = plan_of(history), verdict(history), ended(history), time.time() - self.heard
         step = history.columns.step[len(history) - 1] if len(history) else 0
         seconds = history.columns.seconds[len(history) - 1] if len(history) else 0.0
+        if self.damage: end = "stopped", self.damage
         if end is None: end = ("training", "training elsewhere") if silent < max(PATIENCE, 10 * seconds / max(step, 1)) else ("quiet", f"nothing heard since {time.strftime('%H:%M:%S', time.localtime(self.heard))}")
         return {"state": end[0], "words": end[1], "where": "", "epoch": text(float(history.columns.epoch[len(history) - 1])) if len(history) else None, "epochs": plan.get("epochs"),
                 "elapsed": duration(seconds), "memory": None, "evaluating": None, "tone": how.tone, "verdict": how.sentence} | numbers(history, step, plan.get("steps"), end[0] == "training")

@@ -16,9 +16,9 @@ from .seeding import generators_kept
 from .telling import tell_all
 
 # %% auto #0
-__all__ = ['step_aside', 'pausable', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on', 'tell_plan',
-           'bring_rows', 'in_hand', 'norms_of', 'others', 'note_hands', 'tell_outside', 'failed', 'given_up', 'where',
-           'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
+__all__ = ['step_aside', 'stand_by', 'pausable', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on',
+           'tell_plan', 'bring_rows', 'in_hand', 'norms_of', 'others', 'note_hands', 'tell_outside', 'failed',
+           'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
 
 # %% ../nbs/28_work.ipynb #439f6e9f
 def step_aside(run):
@@ -26,12 +26,16 @@ def step_aside(run):
     mine, pausing, run.interrupts = run.interrupts, run.pausing, Interrupts()
     run.aside += 1
     TURN.take(TURN.leave())
-    while run.phase == "debug":   # somebody has opened a step by hand
+    stand_by(run)
+    run.aside -= 1
+    run.interrupts, run.pausing = mine, run.pausing or pausing
+
+def stand_by(run):
+    "Wait, as the one whose turn it is, while somebody has a step open by hand."
+    while run.phase == "debug":
         depth = TURN.leave()
         time.sleep(0.02)
         TURN.take(depth)
-    run.aside -= 1
-    run.interrupts, run.pausing = mine, run.pausing or pausing
 
 @contextmanager
 def pausable(run):
