@@ -162,6 +162,7 @@ def test_pause_of_the_learner_and_by_a_callback():
     assert learn.start().wait().global_step == 7 and learn.run_state.paused
     learn.model.nap = 0.01
     run = learn.start()
+    reach(learn, 8)
     learn.pause()
     assert run.wait().global_step < 20
     assert [e["kind"] for e in learn.history.events].count("pause") == 2

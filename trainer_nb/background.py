@@ -231,8 +231,9 @@ def train(handle, moves):
             progress.tick(record)
             if wish.taken(): run.pausing = True
         with TURN:
+            waited = run.phase == "debug"
             stand_by(run)
-            if wish.holds(): go(moves, "start()", until, each, may=wish.holds)
+            if not waited or wish.holds(): go(moves, "start()", until, each, may=wish.holds)
     if run.finished: finish(run)
 
 # %% ../nbs/70_background.ipynb #0213e629
