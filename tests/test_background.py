@@ -347,9 +347,27 @@ def test_a_notebook_that_a_program_executes(tmp_path):
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     NotebookClient(nb, timeout=120, store_widget_state=False, resources={"metadata": {"path": str(tmp_path)}}).execute()
     def stills(i): return [o["data"]["text/html"] for o in nb.cells[i].outputs if "trainer_nb still" in o.get("data", {}).get("text/html", "")]
-    assert len(stills(1)) == len(stills(2)) == 1
-    assert "step 63 of" in stills(1)[0] and "step 63 of" in stills(2)[0] and "eval_loss" in stills(1)[0]
+    assert len(stills(1)) == 1 and stills(2) == []                    # the run is seen already
+    assert "step 63 of" in stills(1)[0] and "eval_loss" in stills(1)[0] and "<img" in stills(1)[0]
     assert "widgets" not in nb.metadata and sum(len(str(o)) for o in nb.cells[1].outputs) < 200_000
+
+
+def test_a_run_that_is_started_without_a_dashboard(tmp_path):
+    "It shows itself, compactly, and stays as words and a table."
+    cells = [CELL.replace("disable_tqdm=True", "output_dir='out', save_strategy='no'").replace("0.02", "0.001"), "run = learn.start(steps=60)\nrun", "run.wait()"]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    NotebookClient(nb, timeout=120, store_widget_state=False, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    stills = [o["data"]["text/html"] for o in nb.cells[1].outputs if "trainer_nb still" in o.get("data", {}).get("text/html", "")]
+    assert len(stills) == 1 and "step 60 of" in stills[0] and "<img" not in stills[0] and "paused" in stills[0]
+
+
+def test_a_loop_of_verbs_does_not_lock_the_run_out():
+    "Whoever has waited for long goes next."
+    learn = make(nap=0.001)
+    run = learn.start(steps=10)
+    end = time.monotonic() + 60
+    while run.training and time.monotonic() < end: learn.evaluate()
+    assert not run.training and learn.state.global_step == 10
 
 
 def test_following_a_process(tmp_path):

@@ -156,7 +156,7 @@ class Background(Handle):
         try: yield self.learner
         finally:
             left = steps - (self._wish.done - done)
-            if left > 0 and not self.learner.run_state.finished: want(self, left)
+            if left > 0 and not self.learner.run_state.finished and not self.learner.run_state.freed: want(self, left)
 
     def stop(self):
         "End the run here, with all that belongs to its end; learn.set(max_steps=...) prolongs it. Refused from inside a step, and while one is open by hand."

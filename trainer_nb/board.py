@@ -121,7 +121,8 @@ def marks(history: History) -> list[dict]:
     "What was done by hand, in order."
     found = [e for e in list(history.events) if e["kind"] in WORDS]
     def one(e):
-        said = WORDS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
+        try: said = WORDS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
+        except (KeyError, TypeError): said = ""   # of a log that somebody else has written
         return {"kind": e["kind"], "word": text(f"{e['kind']} {said}".strip(), 80), "gone": bool(e["abandoned"])} | dict(zip(("step", "epoch", "minutes"), place_of(history, rows_at(history, e))))
     return [one(e) for e in found[-MANY:]]
 
@@ -165,7 +166,7 @@ def heats(history: History) -> list[tuple[dict, np.ndarray]]:
         for heat in map(lambda h: fewer_columns(h, COLUMNS), panel.of(Heat)):
             values = np.ascontiguousarray(np.asarray(heat.values, np.float32)[:ROWS])
             found.append(({"title": panel.title, "label": heat.label, "rows": [text(o, 60) for o in heat.rows[:ROWS]], "columns": values.shape[1],
-                           "x": [float(o) for o in np.asarray(heat.x)], "log": bool(heat.log)}, values))
+                           "x": [float(o) for o in np.asarray(heat.x)], "log": bool(heat.log), "span": heat.span}, values))
     return found
 
 # %% ../nbs/73_board.ipynb #6a7e3c43
@@ -198,7 +199,7 @@ class Parts:
     def follow(self) -> bool:
         "Bring the sources up to date; whether another run is to be shown now."
         for source in self.sources: source.look()
-        self.sources += branches_of(self.sources[0].history, [source.history for source in self.sources])
+        self.sources += branches_of(self.sources[0].history, {source.history.run_id for source in self.sources})
         ids = [source.history for source in self.sources]
         if [c.history for c in self.curves] == ids: return False
         self.curves = []
@@ -311,7 +312,7 @@ class Beside:
     def __init__(self, history: History, label: str): self.history, self.label = history, label
     def look(self): fetched(self.history)
 
-def branches_of(history: History, known) -> list[Beside]:  # known: histories that are drawn already
+def branches_of(history: History, known: set) -> list[Beside]:  # known: ids of runs that are drawn already
     "The runs of this process that have branched off from a run."
-    found = [o for o in list(HISTORIES) if o.parent == history.run_id and o not in known and len(o)]
-    return [Beside(o, o.name or f"branch {o.run_id[:6]}") for o in sorted(found, key=lambda o: o.started)]
+    found = [o for o in list(HISTORIES) if o.parent == history.run_id and o.run_id not in known and len(o)]
+    return [Beside(o, o.name or f"branch {o.run_id[:6]}") for o in sorted({o.run_id: o for o in found}.values(), key=lambda o: o.started)]   # one that was read from a log is the same

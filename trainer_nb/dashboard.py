@@ -14,7 +14,7 @@ from .progress import first_callback, in_kernel
 from .stills import still, words
 
 # %% auto #0
-__all__ = ['REFRESHER', 'STILL_EVERY', 'VIEWS', 'Refresher', 'source', 'widget_class', 'Talking', 'Dashboard', 'show',
+__all__ = ['REFRESHER', 'STILL_EVERY', 'VIEWS', 'MOST', 'Refresher', 'source', 'widget_class', 'Talking', 'Dashboard', 'show',
            'leave_still', 'forget', 'request', 'keep_stills', 'after_cell', 'bring_still', 'was_touched',
            'show_compact', 'dashboard']
 
@@ -77,7 +77,7 @@ class Talking:
         self.commands = None if learner is None else Commands(learner, self._tell)
         self.widget, self._handle, self._context, self._cell, self._request = None, None, contextvars.copy_context(), None, None
         self.failures, self._pages, self._lost = 0, set(), False   # pages that have said hello; whether the still can be reached no longer
-        self._drawn, self._state, self._stale = 0.0, None, True
+        self._drawn, self._state, self._stale, self._born = 0.0, None, True, time.monotonic()
         board.message(full=True)
 
     def _send(self, full=False):
@@ -130,7 +130,7 @@ class Dashboard(Talking):
         if self._handle is None: return
         with self._lock:
             self._drawn, self._stale = time.monotonic(), False
-            made = still(self.board, self.number)
+            made = still(self.board, self.number, not self.compact)
         self._handle.update(made, raw=True)
 
     def give_up(self, error):
@@ -146,13 +146,15 @@ class Dashboard(Talking):
 
 # %% ../nbs/76_dashboard.ipynb #5d9b9c65
 VIEWS = weakref.WeakSet()   # those that are shown
+MOST = 12                   # that are kept alive besides a new one: front ends that do not say which cell runs would collect them
 
 def show(view: Dashboard):
     "Put a view below the running cell, in place of one that the same cell has shown before."
     from IPython.display import display
     cell = request().get("cell")
-    for other in list(VIEWS):
-        if other is not view and cell is not None and other._cell == cell: other.close()
+    for other in [o for o in list(VIEWS) if o is not view]:
+        if cell is not None and other._cell == cell: other.close()
+    for other in sorted((o for o in list(VIEWS) if o is not view), key=lambda o: o._born)[:-MOST]: other.close()
     view._cell, view._request, view._context = cell, request().get("msg_id"), contextvars.copy_context()
     if view.commands is not None: view.commands.context = view._context
     if view.widget is None:
@@ -167,7 +169,7 @@ def show(view: Dashboard):
 def leave_still(view: Dashboard):
     "Put the still below the running cell."
     from IPython.display import display
-    view._handle, view._lost, view._stale, view._drawn = display(still(view.board, view.number), raw=True, display_id=True), False, False, time.monotonic()
+    view._handle, view._lost, view._stale, view._drawn = display(still(view.board, view.number, not view.compact), raw=True, display_id=True), False, False, time.monotonic()
 
 def forget(view: Dashboard):
     "Look after a view no longer."
@@ -211,6 +213,7 @@ def was_touched(view: Dashboard) -> bool:
 def show_compact(handle):
     "Show the handle of a background run below the running cell, where there is a notebook."
     if not in_kernel() or first_callback(handle.learner.run_state) is None or handle.learner.args.disable_tqdm: return
+    if any(not view.compact and view.commands is not None and view.commands._learner() is handle.learner for view in list(VIEWS)): return   # it is seen already
     if handle.view is None: handle.view = Dashboard(Board([Live(handle.learner)]), handle.learner, compact=True)
     handle.view.show_here()
 

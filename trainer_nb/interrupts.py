@@ -4,7 +4,7 @@
 
 # %% ../nbs/08_interrupts.ipynb #2e1d16c6
 from __future__ import annotations
-import functools, os, signal, threading, time
+import functools, math, os, signal, threading, time
 from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -79,9 +79,14 @@ class Turn:
     def __init__(self):
         self.changed, self.holder, self.depth, self.since = threading.Condition(), None, 0, 0.0
         self.waiting, self.waiting_patiently, self.patient = deque(), deque(), set()   # threads, by their numbers
+        self.asked, self.urgent = {}, False   # since when the patient ones wait; whether the last turn was not one of theirs
         self.whole = False   # what goes on must not be divided
 
-    def _first(self): return next((line[0] for line in (self.waiting, self.waiting_patiently) if line), None)
+    def _first(self):
+        "Who is next: a patient one after the others, but a loop of others does not keep it waiting for ever."
+        late = self.waiting_patiently and time.monotonic() - self.asked.get(self.waiting_patiently[0], math.inf) > self.FAIR
+        lines = (self.waiting_patiently, self.waiting) if late and self.urgent else (self.waiting, self.waiting_patiently)
+        return next((line[0] for line in lines if line), None)
 
     def take(self, depth: int = 1):
         "Wait until it is this thread's turn, or go one level deeper. `Interrupted` if the button is pressed meanwhile."
@@ -91,10 +96,11 @@ class Turn:
         try:
             with self.changed:
                 line.append(me)
+                self.asked[me] = time.monotonic()
                 try:
                     self.changed.wait_for(lambda: self.holder is None and self._first() == me)
-                    self.holder, self.depth, self.since = me, depth, time.monotonic()
-                finally: line.remove(me); self.changed.notify_all()
+                    self.holder, self.depth, self.since, self.urgent = me, depth, time.monotonic(), me not in self.patient
+                finally: line.remove(me); self.asked.pop(me); self.changed.notify_all()
         except KeyboardInterrupt:
             if self.holder == me: self.leave()
             raise Interrupted("Given up while it waited for its turn. What trains in the background goes on.") from None

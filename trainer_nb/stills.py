@@ -7,14 +7,14 @@ from __future__ import annotations
 from base64 import b64encode
 import numpy as np
 from .board import Board
-from .blocks import QUANTITIES
+from .blocks import QUANTITIES, left_behind
 from .panels import Line, Mark, Panel, in_words, thin
 from .svg import svg
 from .tables import escaped, html_table, text, text_table
 
 # %% auto #0
-__all__ = ['POINTS', 'LINES', 'COLUMNS', 'ROOM', 'smooth', 'lines_of', 'metric_lines', 'panels_of', 'headline', 'rows_of',
-           'picture', 'page', 'words', 'still']
+__all__ = ['POINTS', 'LINES', 'COLUMNS', 'ROOM', 'smooth', 'lines_of', 'metric_lines', 'gone_lines', 'panels_of', 'headline',
+           'rows_of', 'picture', 'page', 'words', 'still']
 
 # %% ../nbs/74_stills.ipynb #209ef005
 POINTS, LINES, COLUMNS = 300, 40, 12   # of a line; in a panel; of the table: a picture must be small
@@ -50,6 +50,13 @@ def metric_lines(board: Board, wanted, points: int = POINTS) -> dict:  # wanted:
             found.setdefault(name, []).extend([Line(x, y, name if alone else f"{curve.label}, {name}", color), Line(x, y, "", color, "points")])
     return found
 
+# %% ../nbs/74_stills.ipynb #03346e75
+def gone_lines(curve, quantity: str) -> list[Line]:
+    "What was left behind of one quantity."
+    if quantity not in ("loss", "learning_rate") or not len(curve.history.abandons): return []
+    table, at = left_behind(curve.history, POINTS), 5 + 3 * QUANTITIES.index(quantity)
+    return [Line(table[:, 0], table[:, at], "left behind", None, "dashed")] if len(table) else []
+
 # %% ../nbs/74_stills.ipynb #04921d65
 def panels_of(board: Board, most: int = 6, points: int = POINTS) -> list[Panel]:
     "What a view shows, as panels; of very many lines the first."
@@ -57,6 +64,7 @@ def panels_of(board: Board, most: int = 6, points: int = POINTS) -> list[Panel]:
     for quantity in QUANTITIES:
         lines = [o for i, curve in enumerate(board.curves) for o in lines_of(curve.blocks, quantity, i, "" if alone else curve.label, points)]
         if quantity == "loss": lines += [o for found in metric_lines(board, lambda name: name.endswith("loss"), points).values() for o in found]
+        if alone and lines: lines += gone_lines(board.curves[0], quantity)
         if lines: panels.append(Panel(quantity.replace("_", " "), lines[:LINES]))
     metrics = [Panel(name, lines[:LINES]) for name, lines in metric_lines(board, lambda name: not name.endswith("loss"), points).items()]
     panels = [*panels[:1], *metrics[:most - 3], *panels[1:]][:most]
@@ -85,10 +93,10 @@ def picture(board: Board) -> str:
         if len(drawn) * 4 / 3 < ROOM: break
     return drawn
 
-def page(board: Board, number: str) -> str:  # number: of the view
+def page(board: Board, number: str, curves: bool = True) -> str:  # number: of the view; curves: with the picture
     "The still as HTML."
     head, said, judged = headline(board)
-    drawn, rows = picture(board), rows_of(board)
+    drawn, rows = picture(board) if curves else "", rows_of(board)
     image = "" if not drawn else f'<img alt="trainer_nb still {number}" style="max-width:100%" src="data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}">'
     words = f'<div><b>{escaped(head, 300)}</b></div><div style="opacity:.75">{escaped(said, 300)}</div><div>{escaped(judged, 400)}</div>'
     return f'<div data-trainer-nb-still="{number}" title="trainer_nb still {number}" style="font-size:13px">{words}{image}{html_table(rows[-12:]) if rows else ""}</div>'
@@ -98,6 +106,6 @@ def words(board: Board) -> str:
     lines = [*headline(board), *(line for panel in panels_of(board)[:2] for line in in_words(panel))]
     return "\n".join([o for o in lines if o] + ([text_table(rows_of(board)[-5:])] if rows_of(board) else []))
 
-def still(board: Board, number: str) -> dict:
+def still(board: Board, number: str, curves: bool = True) -> dict:
     "The still in every form, by MIME type."
-    return {"text/html": page(board, number), "text/plain": words(board)}
+    return {"text/html": page(board, number, curves), "text/plain": words(board)}

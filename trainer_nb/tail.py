@@ -104,7 +104,7 @@ class Log:
         if self.damage: end = "stopped", self.damage
         if end is None: end = ("training", "training elsewhere") if silent < max(PATIENCE, 10 * seconds / max(step, 1)) else ("quiet", f"nothing heard since {time.strftime('%H:%M:%S', time.localtime(self.heard))}")
         return {"state": end[0], "words": end[1], "where": "", "epoch": text(float(history.columns.epoch[len(history) - 1])) if len(history) else None, "epochs": plan.get("epochs"),
-                "elapsed": duration(seconds), "memory": None, "evaluating": None, "tone": how.tone, "verdict": how.sentence} | numbers(history, step, plan.get("steps"), end[0] == "training")
+                "elapsed": duration(seconds), "memory": None, "evaluating": None, "tone": how.tone, "verdict": how.sentence} | numbers(history, step, plan["steps"] if isinstance(plan.get("steps"), int) else None, end[0] == "training")
 
 # %% ../nbs/77_tail.ipynb #7a5c4e41
 def follow(path,    # a log, the folder that holds it, or a run's output_dir (the newest run there)

@@ -86,7 +86,7 @@ def verdict(history: History) -> Verdict:
     if way > 0: return Verdict("warn", f"The loss rises: {text(now)} over the last {n} steps, {text(before)} over the {n} before.")
     if (times := jump(norms)) is not None: return Verdict("warn", f"The loss {said} ({text(now)}), but the last gradient is {times:.0f} times as long as usual.")
     if way < 0: return Verdict("good", f"The loss falls: {text(now)} over the last {n} steps, {text(before)} over the {n} before.")
-    return Verdict("plain", f"The loss stays where it is: {text(now)} over the last {n} steps, {text(before)} over the {n} before.")
+    return Verdict("plain", f"The loss does not clearly move: {text(now)} over the last {n} steps, {text(before)} over the {n} before.")
 
 def first_bad(steps, losses) -> int:
     "The step from which on no loss is finite."
