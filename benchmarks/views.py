@@ -219,7 +219,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=["slow", "peers", "page"])
     given = parser.parse_args()
-    rounds, seconds, n = (3, 1.0, 1000) if given.quick else (11, 4.0, 5000)
+    rounds, seconds, n = (3, 1.0, 1000) if given.quick else (9, 3.0, 3000)
     print(f"Python {platform.python_version()}, {platform.processor() or platform.machine()}, one thread for training")
     if given.only in (None, "slow"):
         kernel = Kernel()

@@ -234,11 +234,13 @@ def test_memory_of_an_error_is_let_go():
     run = learn.start()
     run._wish.over.wait(30)
     assert held[2]() is not None               # a debugger could look at it
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run.step().wait()
+    with pytest.warns(UserWarning, match="big"): learn.snapshot()
     gc.collect()
-    assert held[2]() is None
+    assert held[2]() is None                   # with the next verb, as after an error in a cell
+    with pytest.raises(ValueError, match="big"): run.wait()
+    held.clear()
+    run.step(1).wait()
+    assert len(held) == 1 and learn.state.global_step == 3
 
 
 def test_what_is_shown_keeps_no_learner_alive():

@@ -243,7 +243,9 @@ def stopped(handle, error):
     said = f"The run in the background was stopped {where(run)} by {type(error).__name__}: {error}"
     print(said, file=sys.stderr, flush=True)
     def say():
-        if handle.error is error: warnings.warn(f"{said}. Nothing is lost: learn.start() goes on; wait() of its handle raises the error.", stacklevel=4)
+        if handle.error is not error: return
+        try: warnings.warn(f"{said}. Nothing is lost: learn.start() goes on; wait() of its handle raises the error.", stacklevel=4)
+        finally: let_go(error)   # as after an error in a cell: with the next verb its memory is free
     run.news.append(say)
 
 # %% ../nbs/70_background.ipynb #c1b69f06
