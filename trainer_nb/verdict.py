@@ -94,8 +94,8 @@ def first_bad(steps, losses) -> int:
     return int(steps[fine[-1] + 1 if len(fine) else 0])
 
 def jump(norms: np.ndarray, times: float = 10.0) -> float | None:
-    "How many times the median of the last 200 the last norm is, if that is more than `times`."
+    "How many times the median of the last 200 the last norm is, if that is more than `times`, and more than twice any of the others: where such lengths are common, one more is no news."
     known = norms[np.isfinite(norms)][-200:]
     if len(known) < 20 or not known[:-1].size: return None
     usual = float(np.median(known))
-    return float(known[-1] / usual) if usual > 0 and known[-1] > times * usual else None
+    return float(known[-1] / usual) if usual > 0 and known[-1] > max(times * usual, 2 * known[:-1].max()) else None
