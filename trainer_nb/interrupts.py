@@ -4,8 +4,7 @@
 
 # %% ../nbs/08_interrupts.ipynb #2e1d16c6
 from __future__ import annotations
-import functools, math, os, signal, threading, time
-from collections import deque
+import functools, os, signal, threading, time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
@@ -78,15 +77,15 @@ class Turn:
     FAIR = 0.05   # seconds that one patient thread may keep another waiting
     def __init__(self):
         self.changed, self.holder, self.depth, self.since = threading.Condition(), None, 0, 0.0
-        self.waiting, self.waiting_patiently, self.patient = deque(), deque(), set()   # threads, by their numbers
-        self.asked, self.urgent = {}, False   # since when the patient ones wait; whether the last turn was not one of theirs
+        self.waiting, self.waiting_patiently, self.patient = {}, {}, set()   # threads by their numbers, in order, with the time since when they wait
+        self.urgent = False   # whether the last turn was not that of a patient one
         self.whole = False   # what goes on must not be divided
 
     def _first(self):
         "Who is next: a patient one after the others, but a loop of others does not keep it waiting for ever."
-        late = self.waiting_patiently and time.monotonic() - self.asked.get(self.waiting_patiently[0], math.inf) > self.FAIR
+        late = any(time.monotonic() - since > self.FAIR for since in self.waiting_patiently.values())
         lines = (self.waiting_patiently, self.waiting) if late and self.urgent else (self.waiting, self.waiting_patiently)
-        return next((line[0] for line in lines if line), None)
+        return next((next(iter(line)) for line in lines if line), None)
 
     def take(self, depth: int = 1):
         "Wait until it is this thread's turn, or go one level deeper. `Interrupted` if the button is pressed meanwhile."
@@ -95,12 +94,11 @@ class Turn:
         line = self.waiting_patiently if me in self.patient else self.waiting
         try:
             with self.changed:
-                line.append(me)
-                self.asked[me] = time.monotonic()
                 try:
+                    line[me] = time.monotonic()
                     self.changed.wait_for(lambda: self.holder is None and self._first() == me)
                     self.holder, self.depth, self.since, self.urgent = me, depth, time.monotonic(), me not in self.patient
-                finally: line.remove(me); self.asked.pop(me); self.changed.notify_all()
+                finally: line.pop(me, None); self.changed.notify_all()
         except KeyboardInterrupt:
             if self.holder == me: self.leave()
             raise Interrupted("Given up while it waited for its turn. What trains in the background goes on.") from None
