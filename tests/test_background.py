@@ -11,6 +11,7 @@ from test_kernel import Kernel
 from trainer_nb import Learner, TrainerCallback, differences, follow
 from trainer_nb.background import handle_of
 from trainer_nb.errors import Refused
+from trainer_nb.interrupts import TURN
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -152,6 +153,16 @@ def test_start_again_is_the_same_handle():
     assert learn.start() is run
     assert learn.start(steps=3) is run
     assert run.wait().global_step < 60
+
+
+def test_a_pause_before_the_first_step_is_no_step():
+    "The thread has not had its turn yet: nothing is done, now or later."
+    learn = make()
+    with TURN:
+        run = learn.start()
+        learn.pause()
+    assert run.wait().global_step == 0 and len(learn.history) == 0
+    assert run.step(2).wait().global_step == 2
 
 
 def test_pause_of_the_learner_and_by_a_callback():
@@ -301,7 +312,7 @@ def test_the_kernel_is_free_and_the_output_stays(kernel):
 def test_an_interrupted_wait_leaves_it_going(kernel):
     kernel.run(CELL)
     kernel.run("run = learn.start()")
-    cell = kernel.pressed("print('here', flush=True); run.wait()")
+    cell = kernel.pressed("import contextvars, threading\nthreading.Timer(0.5, contextvars.copy_context().run, [print, 'here'], {'flush': True}).start(); run.wait()")   # pressed when it waits
     assert cell.ename == "Interrupted" and "No longer waiting. Training goes on in the background" in cell.shown and len(cell.error) == 1
     kernel.run(GOES_ON)
     cell = kernel.pressed("print('here', flush=True); time.sleep(30)")     # any other cell, too

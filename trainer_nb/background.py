@@ -17,9 +17,9 @@ from .settings import change
 from .work import in_turn, refuse_beside, refuse_inside, stand_by, where
 
 # %% auto #0
-__all__ = ['RUNS', 'carrying', 'Wish', 'Handle', 'debugged', 'refuse_to_wait', 'Background', 'status', 'want', 'nothing_left',
-           'forget_error', 'work', 'train', 'stopped', 'pause_at_exit', 'forget_threads', 'at_exit', 'start',
-           'handle_of', 'stop_here']
+__all__ = ['RUNS', 'carrying', 'Wish', 'held', 'Handle', 'debugged', 'refuse_to_wait', 'Background', 'status', 'want',
+           'nothing_left', 'forget_error', 'work', 'train', 'stopped', 'pause_at_exit', 'forget_threads', 'at_exit',
+           'start', 'handle_of', 'stop_here']
 
 # %% ../nbs/70_background.ipynb #350fe97c
 def carrying(act):  # act: a function without arguments
@@ -78,6 +78,12 @@ class Wish:
             return self.steps > 0
 
 # %% ../nbs/70_background.ipynb #21c4da1f
+def held(learner):  # a weak reference
+    "The learner that is meant. Refused when nobody holds it any more."
+    if (moves := learner()) is None: raise Refused("The learner of this run is gone: no variable holds it any more. Make a new one, and load_checkpoint() if there is a checkpoint.")
+    return moves
+
+# %% ../nbs/70_background.ipynb #176dbd94
 class Handle:
     "What is known of a run in the background."
     def __init__(self, moves):
@@ -87,9 +93,7 @@ class Handle:
     @property
     def learner(self):
         "The learner. Refused when nobody holds it any more."
-        moves = self._learner()
-        if moves is None: raise Refused("The learner of this run is gone: no variable holds it any more. Make a new one, and load_checkpoint() if there is a checkpoint.")
-        return moves
+        return held(self._learner)
 
     @property
     def training(self) -> bool:
@@ -134,7 +138,6 @@ class Background(Handle):
     def pause(self):
         "Let it stand at the next boundary; returns when it does, from a callback at once."
         self._wish.want(0)
-        if (moves := self._learner()) is not None and moves.run_state.owner == ("start()", threading.get_ident()): moves.run_state.pausing = True   # a condition asks: after this step
         self._stands("It pauses at the next boundary all the same.")
         return self
 
@@ -222,18 +225,15 @@ def train(handle, moves):
     "Advance until the wish is fulfilled, or the run is over."
     run, wish = moves.run_state, handle._wish
     def until(record):
-        if handle._until is None or not handle._until(record): return False
-        handle._until = None   # it has held: who resumes now goes on
-        return True
+        held = handle._until is not None and handle._until(record)   # it may also ask for a pause
+        if held: handle._until = None   # who resumes now goes on
+        if wish.taken(): run.pausing = True
+        return held
     with make_progress(run, screen=handle._screen) as progress:
         handle._screen = progress.screen
-        def each(record):
-            progress.tick(record)
-            if wish.taken(): run.pausing = True
         with TURN:
-            waited = run.phase == "debug"
             stand_by(run)
-            if not waited or wish.holds(): go(moves, "start()", until, each, may=wish.holds)
+            if wish.holds(): go(moves, "start()", until, progress.tick, may=wish.holds)
     if run.finished: finish(run)
 
 # %% ../nbs/70_background.ipynb #0213e629

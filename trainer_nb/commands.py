@@ -5,27 +5,22 @@
 # %% ../nbs/75_commands.ipynb #172886fa
 from __future__ import annotations
 import contextvars, queue, threading, weakref
-from .background import handle_of
+from .background import handle_of, held
 from .errors import nearest
 from .progress import QUIET
 from .tables import text
 from .work import where
 
 # %% auto #0
-__all__ = ['WISHES', 'VERBS', 'HANDS', 'resume', 'take_steps', 'pause', 'whole', 'stop', 'evaluate', 'checkpoint', 'snapshot',
-           'rewind', 'change', 'Hands', 'Commands']
+__all__ = ['WISHES', 'VERBS', 'HANDS', 'resume', 'take_steps', 'pause', 'stop', 'evaluate', 'checkpoint', 'snapshot', 'rewind',
+           'change', 'Hands', 'Commands']
 
 # %% ../nbs/75_commands.ipynb #98c174ad
 def resume(learn, given): handle_of(learn).resume()
-def take_steps(learn, given): handle_of(learn).step(whole(given.get("n", 1)))
+def take_steps(learn, given): handle_of(learn).step(given.get("n", 1))
 def pause(learn, given): learn.pause()
 
 WISHES = {"pause": pause, "resume": resume, "step": take_steps}
-
-def whole(n) -> int:
-    "A number of steps that was typed. ValueError if it is none."
-    if isinstance(n, bool) or not isinstance(n, (int, float)) or n != int(n) or n < 1: raise ValueError(f"A number of steps is a whole number from 1 on, not {n!r}.")
-    return int(n)
 
 def stop(learn, given):
     handle_of(learn).stop()
@@ -44,7 +39,7 @@ def snapshot(learn, given):
     return f"snapshot {name!r} taken {where(learn.run_state)}; learn.restore({name!r}) goes back to it"
 
 def rewind(learn, given):
-    learn.rewind(whole(given.get("n", 1)))
+    learn.rewind(given.get("n", 1))
     return f"rewound; it stands {where(learn.run_state)}"
 
 def change(learn, given):
@@ -79,10 +74,8 @@ class Commands:
 
     @property
     def learner(self):
-        "What is acted on. RuntimeError if it is gone."
-        learn = self._learner()
-        if learn is None: raise RuntimeError("The learner of this view is gone: no variable holds it any more.")
-        return learn
+        "What is acted on. Refused when nobody holds it any more."
+        return held(self._learner)
 
     def do(self, number: str, verb: str, given: dict):  # number: by which the page knows its command again
         "See to it that a command is done and answered."
