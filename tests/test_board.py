@@ -17,7 +17,6 @@ HOSTILE = "<img src=x onerror=\"alert(1)\">"
 
 class Held:
     "A source that is only a history."
-    controls = False
     def __init__(self, history, label="a run"): self.history, self.label = history, label
     def look(self): pass
     def settings(self): return []

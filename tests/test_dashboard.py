@@ -172,9 +172,8 @@ def test_what_stays_of_a_page_that_was_loaded_anew(page):
     assert len(pictures(nb, 4)) == 1 and f"finished after step {at}" in pictures(nb, 4)[0]
 
 
-def test_two_browsers_and_two_views(page, lab):
+def test_two_browsers(page, lab):
     "Both show the same and both are heard."
-    page.tab.evaluate("1")
     page.run(2).stands("training")
     page.save()
     second = lab.open(page.name)

@@ -128,7 +128,8 @@ def marks(history: History) -> list[dict]:
 
 def evaluations(history: History, most: int = 50) -> dict:
     "The table of evaluations, as texts."
-    rows = [{k: v for k, v in row.items() if k != "samples"} for row in map(history.evaluations()._cells, history.evaluations())]
+    table = history.evaluations()
+    rows = [{k: v for k, v in row.items() if k != "samples"} for row in map(table._cells, table)]
     columns = list(dict.fromkeys(k for row in rows for k in row))
     return {"columns": [text(k, NAME) for k in columns], "rows": [[text(row.get(k)) for k in columns] for row in rows[-most:]], "earlier": max(len(rows) - most, 0)}
 
@@ -194,7 +195,7 @@ HINT = ("A cell is training, so clicks are heard when it ends. Interrupt the ker
 class Parts:
     "The parts of what is told, each worked out when it may have changed."
     def __init__(self, sources: list):  # the first is the one that it is about
-        self.sources, self.curves, self.told, self.keys, self.notices = sources, [], {}, {}, []
+        self.sources, self.curves, self.told, self.keys = sources, [], {}, {}
 
     def follow(self) -> bool:
         "Bring the sources up to date; whether another run is to be shown now."
@@ -225,7 +226,7 @@ class Parts:
         yield "cell_hint", HINT
         yield "status", main.status()
         yield "settings", main.settings()
-        yield "notices", sorted([*troubles(main.history), *self.notices], key=lambda o: o["at"])[-8:]
+        yield "notices", troubles(main.history)
         if not self.moved("events", tuple((id(c.history), len(c.history.events), len(c.history.abandons)) for c in self.curves)): return
         yield "metrics", {c.history.run_id: points(c.history) for c in self.curves}
         yield "marks", marks(main.history)
@@ -248,10 +249,6 @@ class Parts:
 # %% ../nbs/73_board.ipynb #59ff87aa
 class Board(Parts):
     "What is told of some runs to whoever shows them."
-    def notice(self, tone: str, said: str):
-        "Something that the user should read."
-        self.notices = [*self.notices[-7:], {"tone": tone, "text": text(said, 500), "at": clock(time.time())}]
-
     def message(self, full: bool = False) -> tuple[dict, list] | None:
         "What is new, or everything: a dict for JSON, and arrays of float32. None if nothing is new."
         buffers, content = [], {}
@@ -271,7 +268,6 @@ class Board(Parts):
 # %% ../nbs/73_board.ipynb #9eff4674
 class Live:
     "A learner of this process, as a source."
-    controls = True
     def __init__(self, moves):
         self.moves, self.history, self.memory, self.next, self.last = weakref.ref(moves), moves.run_state.history, None, 0.0, {}
         self.label = type(moves.model).__name__
