@@ -123,7 +123,11 @@ class Page:
         eventually(lambda: words in self.board(nth).inner_text(), f"{words!r} on the page", seconds)
         return self
     def state(self, nth=0): return self.board(nth).locator(".tnb-pill").inner_text().strip().lower()
-    def stands(self, state, nth=0): eventually(lambda: self.state(nth) == state, f"the state {state!r}")
+    def stands(self, state, nth=0):
+        def there():
+            assert self.state(nth) == state, f"the page says: {self.board(nth).inner_text()}"
+            return True
+        eventually(there, f"the state {state!r}")
 
     def save(self, keys=False):  # keys: with the keyboard, wherever the focus is; else from the menu
         "Save the notebook and read it."

@@ -98,11 +98,21 @@ class Kernel:
         "The interrupt button: SIGINT to the kernel's process group, or to the kernel alone."
         self.manager.interrupt_kernel() if group else os.kill(self.pid, signal.SIGINT)
 
-    def pressed(self, code, at="here", times=1, gap=0.02) -> Cell:
+    def heard(self, seconds=5):
+        "Wait until a press has reached the process: two that are both still on their way are one to the system."
+        if not os.path.exists(status := f"/proc/{self.pid}/status"): return
+        for _ in range(int(seconds / 0.005)):
+            with open(status) as f: waiting = [int(line.split()[1], 16) for line in f if line.startswith(("SigPnd", "ShdPnd"))]
+            if not any(signals >> (signal.SIGINT - 1) & 1 for signals in waiting): return
+            time.sleep(0.005)
+
+    def pressed(self, code, at="here", times=1, gap=0.05) -> Cell:
         "Run a cell and press the button when it has printed `at`; a cell queued behind it must not run."
         cell, queued = self.send(code), self.send("raise SystemError('this cell should not have run')")
         self.wait_for(cell, at)
-        for i in range(times): time.sleep(gap * bool(i)); self.press()
+        for i in range(times):
+            if i: self.heard(); time.sleep(gap)
+            self.press()
         began = time.monotonic()
         self.wait(cell, queued)
         cell.seconds = time.monotonic() - began

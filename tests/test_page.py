@@ -264,6 +264,27 @@ def test_a_kernel_that_is_gone(live):
     assert live.tab.locator(".tnb-link").is_visible()
 
 
+def test_a_connection_that_comes_back(browser):
+    "Hello could not be sent: it is tried again, and says once what was wrong."
+    context = browser.new_context()
+    tab = context.new_page()
+    tab.clock.install()
+    tab.set_content((Path(__file__).parent/"page.html").read_text("utf-8"))
+    tab.evaluate("([source, css]) => start(source, css)", [SOURCE, CSS])
+    page, warned = Page(tab), []
+    tab.on("console", lambda message: warned.append(message.text) if "not sent" in message.text else None)
+    page.js("window.there = model.send; model.send = () => { throw new Error('not now') }")
+    before = len(page.sent("hello"))
+    tab.clock.run_for(6100)
+    assert len(page.sent("hello")) == before and len(warned) == 1 and page.text(".tnb-link") == "not connected"
+    page.js("model.send = window.there")
+    tab.clock.run_for(2100)
+    assert len(page.sent("hello")) == before + 1
+    page.feed(everything(), [blocks(50)])
+    assert tab.locator(".tnb-link").is_hidden()
+    context.close()
+
+
 # ---- what it holds
 
 def held(page, run="r1"): return page.js("id => { const o = view.runs.get(id); return o && Array.from({length: o.rows}, (_, i) => [o.get(i, 0), o.get(i, 5)]) }", run)

@@ -22,16 +22,26 @@ class Link {
     this.answered = this.closed = false;
     clearInterval(this.timer);
     clearTimeout(this.patience);
-    const say = () => this.post({ kind: "hello", page: this.page, view: this.view.id, seen: this.seen });
-    this.timer = setInterval(say, AGAIN);
+    this.timer = setInterval(() => this.say(), AGAIN);
     this.patience = setTimeout(() => this.view.connection("waiting"), SILENCE);
-    say();
+    this.say();
   }
 
+  say() { this.post({ kind: "hello", page: this.page, view: this.view.id, seen: this.seen }); }
+
   post(content) {
-    if (this.closed) return false;
+    if (this.closed && content.kind !== "hello") return false;
     try { this.model.send(content); return true; }
-    catch (error) { console.warn("trainer_nb: not sent:", error); this.close(); return false; }
+    catch (error) {
+      if (!this.closed) { console.warn("trainer_nb: not sent:", error); this.lost(); }
+      return false;
+    }
+  }
+
+  // A connection may come back, so it is tried again; a comm that was closed does not.
+  lost() {
+    this.close();
+    this.timer = setInterval(() => this.say(), AGAIN);
   }
 
   receive(content, buffers) {
