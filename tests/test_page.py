@@ -273,11 +273,11 @@ def test_a_connection_that_comes_back(browser):
     tab.evaluate("([source, css]) => start(source, css)", [SOURCE, CSS])
     page, warned = Page(tab), []
     tab.on("console", lambda message: warned.append(message.text) if "not sent" in message.text else None)
-    page.js("window.there = model.send; model.send = () => { throw new Error('not now') }")
+    page.js("window.there = model.send; model.send = () => { throw new Error('not now') }; null")
     before = len(page.sent("hello"))
     tab.clock.run_for(6100)
     assert len(page.sent("hello")) == before and len(warned) == 1 and page.text(".tnb-link") == "not connected"
-    page.js("model.send = window.there")
+    page.js("model.send = window.there; null")
     tab.clock.run_for(2100)
     assert len(page.sent("hello")) == before + 1
     page.feed(everything(), [blocks(50)])
