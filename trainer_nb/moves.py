@@ -238,8 +238,16 @@ class StepMoves(LossMoves):
         with self.compute_loss_context_manager(): loss = self.compute_loss(model, inputs, **more)
         check_loss(loss, self.model)
         if loss.ndim: loss = loss.reshape(())
-        window = self.current_gradient_accumulation_steps   # dividing by 1 would cost a node of the graph
-        return loss if window == 1 or self._is_scaled(num_items_in_batch) else loss / window
+        scaled = self._is_scaled(num_items_in_batch)
+        window, share = 1 if scaled else self.current_gradient_accumulation_steps, self._share_of(num_items_in_batch if scaled else None)
+        if share != 1: loss = loss * share
+        return loss if window == 1 else loss / window   # dividing by 1 would cost a node of the graph
+
+    def _share_of(self, num_items) -> float:  # num_items: that the loss was divided by, None if it is a mean over samples
+        "What the loss of this micro-batch counts for, where several processes have parts of it and their gradients are averaged."
+        world = self.run_state.device.world
+        counted = num_items is not None and self.args.average_tokens_across_devices and not world.alone
+        return world.size * bool(self.current_weight) if counted else self.current_weight
 
     def backward_move(self, loss):
         "Backward of a micro-batch."
@@ -389,6 +397,7 @@ class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
         self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
         self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
         self.current_gradient_accumulation_steps, self._facts, self._takes_items = args.gradient_accumulation_steps, None, None
+        self.current_weight = 1.0   # of the micro-batch under way: feed.Fetched.weight
         self.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
 
 # %% ../nbs/240_moves.ipynb #3ddf9ad9

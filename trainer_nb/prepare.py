@@ -9,14 +9,14 @@ import torch
 from .device import Device
 from .feed import Feed
 from .rates import stretch_schedule
-from .run import Due
+from .run import Due, modules_of
 from .seeding import be_deterministic
 from .shadows import versions
-from .snapshot import capture
+from .snapshot import capture, own_memory, samples_in_all
 
 # %% auto #0
-__all__ = ['prepare_model', 'check_evaluation', 'prepare_data', 'check_optimizer', 'prepare_optimizer', 'prepare', 'measure',
-           'measure_anew']
+__all__ = ['prepare_model', 'join', 'alike', 'check_alike', 'check_evaluation', 'prepare_data', 'check_optimizer',
+           'prepare_optimizer', 'prepare', 'measure', 'measure_anew']
 
 # %% ../nbs/250_prepare.ipynb #4023ce49
 def prepare_model(moves):
@@ -31,10 +31,31 @@ def prepare_model(moves):
     lazy = next((n for n, p in (*moves.model.named_parameters(), *moves.model.named_buffers()) if torch.nn.parameter.is_lazy(p)), None)
     if lazy is not None:
         raise ValueError(f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is trained.")
-    if run.device is None: run.device = Device(run.args)
+    if run.device is None:
+        run.device = Device(run.args)
+        join(run)
     run.wrapped = run.device.prepare(moves.model)
     if run.loss is not None: run.loss.to(run.device.device)
+    if not run.device.world.alone: alike(run)
     run.params = list(run.model.parameters())
+
+# %% ../nbs/250_prepare.ipynb #e9bb442d
+def join(run):
+    "Be one of the processes of a run."
+    world = run.device.world
+    run.state.is_world_process_zero, run.state.is_local_process_zero = world.first, world.local_rank == 0
+    if not run.state.global_step: run.history.run_id = world.told(run.history.run_id)
+
+def alike(run):
+    "Let all have the first one's weights and buffers."
+    run.device.world.spread([t for t in (*modules_of(run).parameters(), *modules_of(run).buffers()) if own_memory(t)])
+
+def check_alike(run, length):
+    "Refuse data that is of another length in another process."
+    lengths = run.device.world.everyone(length)
+    if len(set(lengths)) > 1:
+        raise ValueError(f"The processes have training sets of different lengths: {', '.join(f'{n} on rank {r}' for r, n in enumerate(lengths))}. Give each the whole "
+                         "data set; which samples are whose is decided here.")
 
 # %% ../nbs/250_prepare.ipynb #d0723256
 def check_evaluation(moves):
@@ -55,8 +76,10 @@ def prepare_data(moves):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
     check_evaluation(moves)
-    run.feed = Feed(loader, run.args.order_seed)
-    try: measure_anew(run)
+    run.feed = Feed(loader, run.args.order_seed, run.device.world.share)
+    try:
+        if not run.device.world.alone: check_alike(run, samples_in_all(run))
+        measure_anew(run)
     except BaseException:
         run.feed = None
         raise

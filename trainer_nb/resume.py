@@ -124,8 +124,8 @@ def load(moves, place) -> Resumed:  # place: a folder, or True
     run = moves.run_state
     finish(run)
     for saver in at_work(): saver.wait(run.interrupts)   # another learner may be writing the newest one
-    folder = chosen(moves, place)
     prepare(moves)
+    folder = run.device.world.decided(lambda: chosen(moves, place))
     snapshot = snapshot_in(moves, folder)
     refuse_elsewhere(run, folder, snapshot)
     then = about(snapshot).get("given", {})
@@ -194,6 +194,7 @@ def load_best(moves):
     finish(run)
     try:
         if path is None: raise ValueError("no evaluation has given one")
+        run.device.world.told(None)   # the first has written it now
         path = best_folder(run, Path(path))
         load_weights(moves, path)
     except (OSError, ValueError) as error:

@@ -63,13 +63,13 @@ class Ring:
 
     def take(self, run):
         "Keep the run as it is now, and decide when the next one is due."
-        slots, copied_in = self.slots(run), self.copied_in()
+        slots, copied_in = run.device.world.told(self.slots(run)), self.copied_in()   # all processes keep the same
         while len(self.kept) >= max(slots, 1): self.spare = self.kept.popleft().tensors
         if not slots: self.wait = 100; return   # looked at again when some memory may be free
         start = time.perf_counter()
         self.kept.append(capture(run, self.spare, beside=True))
         self.spare, cost = (), time.perf_counter() - start
-        self.every = self.wait = run.args.ring_every or self.spacing(cost + copied_in, run)
+        self.every = self.wait = run.args.ring_every or run.device.world.told(self.spacing(cost + copied_in, run))
 
     def copied_in(self) -> float:
         "Seconds that a GPU copied the last snapshot beside its work; 0 on a CPU."
@@ -87,7 +87,7 @@ class Ring:
 
     def slots(self, run) -> int:
         "So many snapshots have room."
-        self.room = self.room or free_memory() / 10
+        self.room = self.room or free_memory() / 10 / run.device.world.size
         self.budget = self.room if run.args.ring_memory is None else run.args.ring_memory * 1e9
         return min(int(self.budget // max(size_of(run), 1)), MOST)
 

@@ -95,6 +95,7 @@ class Run(Passing):
     logged: int = value(0)                                   # the step up to which logs have covered the history
 
     wrapped: Any = part()                                    # the model as Accelerate wraps it
+    seen_by: Any = part()                                    # the same, when a step has looked whether all parameters get gradients
     loss: Any = part()                                       # the loss function, if it is a module
     feed: Any = part()                                       # data.Feed
     history: History = part(History)                         # grows; a snapshot only remembers its step

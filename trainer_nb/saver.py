@@ -98,6 +98,7 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     if not own: refuse_taken(place, run.history.run_id)
     undo = as_best(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
+    if not run.device.world.first: return place   # one writes for all
     snapshot = capture(run, run.saver.spare, ("model",) if run.args.save_only_model else tuple(KEEPERS), beside=True)
     run.saver.spare = ()
     run.saver.start(writing(moves, snapshot, place, own), snapshot, undo)
@@ -245,6 +246,6 @@ def why_not(place, error) -> str:
 def retire_ahead(run, best):  # best: the path of the checkpoint that was the best before the run went back
     "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
     run.saver.wait(run.interrupts)   # if it fails, the next verb says so
-    if run.args.output_dir is None: return
+    if run.args.output_dir is None or not run.device.world.first: return
     try: retire_future(run.args.output_dir, run.history, best)
     except OSError as error: warnings.warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")

@@ -299,7 +299,8 @@ if set(KEEPERS) != {n for n, kind in _KINDS.items() if kind == "kept"}: raise Ty
 def made_with(run) -> dict:
     "What a run was made with: on something else its bits may differ."
     device = run.device.device.type if run.device is not None else "none"
-    return {"torch": str(torch.__version__), "python": platform.python_version(), "threads": torch.get_num_threads(), "device": device, "processes": 1}
+    return {"torch": str(torch.__version__), "python": platform.python_version(), "threads": torch.get_num_threads(), "device": device,
+            "processes": run.device.world.size if run.device is not None else 1}
 
 def _copied(value):
     "A copy. Rows of the log are only ever added, and there are many: the list is copied, and they are not."
@@ -352,7 +353,9 @@ def put_back(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: which 
 def restore(run: Run, snapshot: Snapshot):
     "Make the run what it was; what its history has after that is marked as abandoned. ValueError as in put_back."
     put_back(run, snapshot)
+    place = run.state.is_world_process_zero, run.state.is_local_process_zero   # which process this is: no part of the run
     for name in _VALUES: setattr(run, name, _copied(snapshot.values[name]))
+    run.state.is_world_process_zero, run.state.is_local_process_zero = place
     if snapshot.values["run"] == run.history.run_id: run.history.abandon(snapshot.values["place"])
 
 # %% ../nbs/210_snapshot.ipynb #43f67564

@@ -104,7 +104,7 @@ def go_on(run):
     if run.paused:
         run.paused = False
         run.due.appendleft(Due("event", "on_resume"))
-    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None:
+    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None and run.device.world.first:
         if run.history.open_log(run.args.output_dir, run.args.run_name) is None: run.unwritable = run.args.output_dir   # said once
     tell_plan(run)
     run.start_clock()
