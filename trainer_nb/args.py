@@ -140,7 +140,7 @@ class _Processes:
     ddp_find_unused_parameters: bool | None = None   # whether some may get no gradient in a step; None: they may. False is a little faster
     ddp_bucket_cap_mb: int | None = None             # MB of gradients that are averaged at once; None: torch's own
     ddp_broadcast_buffers: bool | None = None        # whether all have the first one's buffers after every step; None: they have
-    ddp_static_graph: bool = False                   # whether every step uses the same parameters, in the same way
+    ddp_static_graph: bool | None = None             # whether every step uses the same parameters, in the same way
     ddp_timeout: int = 1800                          # seconds that a process waits for the others
 
 # %% ../nbs/020_args.ipynb #c771fddc
@@ -421,7 +421,7 @@ class Settings(TypedDict, total=False):
     bf16: bool; fp16: bool; full_determinism: bool; seed: int; data_seed: int | None; use_cpu: bool; transaction: str
     ring_every: int | None; ring_memory: float | None
     ddp_backend: str | None; ddp_find_unused_parameters: bool | None; ddp_bucket_cap_mb: int | None; ddp_broadcast_buffers: bool | None
-    ddp_static_graph: bool; ddp_timeout: int
+    ddp_static_graph: bool | None; ddp_timeout: int
     logging_strategy: str; logging_steps: float; logging_first_step: bool; disable_tqdm: bool | None
     run_name: str | None; report_to: str | list[str] | None
     eval_strategy: str; eval_steps: float | None; eval_delay: float; eval_on_start: bool

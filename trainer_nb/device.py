@@ -65,7 +65,7 @@ def handlers(args) -> list:
     "What Accelerate is told of connecting processes, and of averaging their gradients."
     if world_size() == 1: return []
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
-    ddp = {"find_unused_parameters": bool(args.ddp_find_unused_parameters), "broadcast_buffers": False, "static_graph": args.ddp_static_graph}
+    ddp = {"find_unused_parameters": bool(args.ddp_find_unused_parameters), "broadcast_buffers": False, "static_graph": bool(args.ddp_static_graph)}
     if args.ddp_bucket_cap_mb is not None: ddp["bucket_cap_mb"] = args.ddp_bucket_cap_mb
     backend = {} if args.ddp_backend is None else {"backend": args.ddp_backend}
     return [DistributedDataParallelKwargs(**ddp), InitProcessGroupKwargs(timeout=timedelta(seconds=args.ddp_timeout), **backend)]

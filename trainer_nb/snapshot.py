@@ -19,7 +19,7 @@ from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run, modules_of
 
 # %% auto #0
-__all__ = ['KEEPERS', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made_with', 'samples_in_all', 'capture',
+__all__ = ['KEEPERS', 'OF_PLACE', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made_with', 'samples_in_all', 'capture',
            'check_length', 'check', 'put_back', 'restore', 'differences']
 
 # %% ../nbs/210_snapshot.ipynb #79dd5a32
@@ -350,12 +350,14 @@ def put_back(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: which 
     for name in kept: KEEPERS[name].put_back(run, snapshot)
     run.window, run.torn, run.shadows = None, "", None   # what changes in the forward pass is looked at again
 
+OF_PLACE = ("is_world_process_zero", "is_local_process_zero")   # fields of the state that say which process this is: no part of the run
+
 def restore(run: Run, snapshot: Snapshot):
     "Make the run what it was; what its history has after that is marked as abandoned. ValueError as in put_back."
     put_back(run, snapshot)
-    place = run.state.is_world_process_zero, run.state.is_local_process_zero   # which process this is: no part of the run
+    place = {name: getattr(run.state, name) for name in OF_PLACE}
     for name in _VALUES: setattr(run, name, _copied(snapshot.values[name]))
-    run.state.is_world_process_zero, run.state.is_local_process_zero = place
+    vars(run.state).update(place)
     if snapshot.values["run"] == run.history.run_id: run.history.abandon(snapshot.values["place"])
 
 # %% ../nbs/210_snapshot.ipynb #43f67564

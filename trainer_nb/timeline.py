@@ -12,7 +12,7 @@ from .errors import Refused, let_go_last, nearest
 from .history import History
 from .prepare import prepare
 from .run import note_act
-from .snapshot import Snapshot, check, check_length, put_back, restore
+from .snapshot import OF_PLACE, Snapshot, check, check_length, put_back, restore
 from .tables import html_table, text_table
 
 # %% auto #0
@@ -63,8 +63,10 @@ def fresh(run):
     "Forget what a run has done: all that a snapshot would hold, but not the model, the settings and the callbacks."
     run.history.close_log()
     if run.feed is not None: run.feed.close()
+    place = {name: getattr(run.state, name) for name in OF_PLACE}
     for f in fields(run):
         if f.metadata["kind"] in ("value", "of_step"): setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
+    vars(run.state).update(place)
     run.start_clock()
     run.history, run.due = History(parent=run.history.run_id), deque()
     run.optimizer = run.lr_scheduler = run.feed = run.shadows = run.hands = None
