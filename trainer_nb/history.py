@@ -32,6 +32,7 @@ class History:
         self.columns, self.pending = self.rows.columns, self.rows.pending
         self.events, self.abandons, self.metrics = [], [], {}   # dicts, in order of time; `metrics`: what was evaluated, by row
         self.path, self.log, self.claim, self.sent, self.asked, self.plan = None, None, None, {}, 0.0, None   # what the log has; when the writer was asked to fetch
+        self.every = EVERY   # seconds of training between two fetches for the log
         watch_forks(self)
 
     def __len__(self): return len(self.rows)
@@ -47,7 +48,7 @@ class History:
         "Add the row of one step. Nothing is asked of the device."
         row = self.rows.append(step, epoch, learning_rate, samples, seconds, loss, grad_norm)
         if row % PACK == PACK - 1: send(self)
-        if self.log is not None and not 0 <= seconds - self.asked < EVERY: ask_to_fetch(self, seconds)
+        if self.log is not None and not 0 <= seconds - self.asked < self.every: ask_to_fetch(self, seconds)
     def fetch(self):
         "Bring every value that is still on a device to the host, in one transfer."
         self.rows.fetch(); self.readings.fetch(); send(self)

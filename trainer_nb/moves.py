@@ -416,6 +416,7 @@ def put_in(moves, name, act):  # act: what replaces it
     "Replace a part: now, or at the boundary if a callback asks after the step. Refused in the middle of one."
     with TURN:
         run = moves.run_state
+        if run.team is not None: run.team.refuse(f"Replacing learn.{name}")
         refuse_within(run, name)
         if run.phase in ("after", "look"): run.later.append(for_callback(run, act))
         else: act()

@@ -22,6 +22,7 @@ __all__ = ['prepare_model', 'join', 'alike', 'check_alike', 'check_evaluation', 
 def prepare_model(moves):
     "Put the model on its device."
     run = moves.run_state
+    if run.team is not None: run.team.refuse("This")
     run.loss = next((f for f in (moves.loss_func, moves.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
     if run.args.output_dir is not None: run.args.output_dir = os.path.abspath(run.args.output_dir)   # wherever the program goes from here
     if run.wrapped is not None: return

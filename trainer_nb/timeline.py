@@ -16,7 +16,7 @@ from .snapshot import OF_PLACE, Snapshot, check, check_length, put_back, restore
 from .tables import html_table, text_table
 
 # %% auto #0
-__all__ = ['check_place', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free']
+__all__ = ['check_place', 'named', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free']
 
 # %% ../nbs/310_timeline.ipynb #edb8ead1
 def check_place(moves, snapshot):
@@ -26,13 +26,15 @@ def check_place(moves, snapshot):
     follows = run.feed.loader is not moves.train_dataset and getattr(run.feed.loader, "num_workers", None) == run.args.dataloader_num_workers
     if not (changes and follows): run.feed.check(snapshot.values["bookmark"])   # otherwise the loader will be as it was then
 
+def named(moves, name) -> Snapshot:
+    "A snapshot by its name. KeyError if there is none."
+    if name in moves.snapshots: return moves.snapshots[name]
+    names = ", ".join(map(repr, moves.snapshots)) or "none"
+    raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{nearest(name, moves.snapshots)}")
+
 def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     "Restore a snapshot."
-    if not isinstance(snapshot, Snapshot):
-        if snapshot not in moves.snapshots:
-            names = ", ".join(map(repr, moves.snapshots)) or "none"
-            raise KeyError(f"There is no snapshot {snapshot!r}; there are: {names}.{nearest(snapshot, moves.snapshots)}")
-        snapshot = moves.snapshots[snapshot]
+    if not isinstance(snapshot, Snapshot): snapshot = named(moves, snapshot)
     prepare(moves)
     run = moves.run_state
     check(run, snapshot)

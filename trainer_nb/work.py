@@ -187,7 +187,8 @@ def pause_at(moves, message) -> Paused:
     "Mark the run as paused and make the exception that says so."
     run = moves.run_state
     run.paused = not run.finished
-    if run.paused:
+    if run.paused and run.team is not None: run.team.stand(moves)
+    elif run.paused:
         run.history.note("pause", run.state.global_step)
         tell_outside(moves, "on_pause")
     let_go_after_cell()
