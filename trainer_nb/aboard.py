@@ -70,12 +70,14 @@ class Standing(NamedTuple):
     logs: tuple       # how many rows of log_history are as they were when it was asked last, and the rows behind them
     settings: dict
     torn: str
+    to_do: tuple      # what is due still, and whether the model has to be wrapped anew: all processes must agree
 
 def standing(aboard) -> Standing:
     "Where it stands now."
     run, told = aboard.learn.run_state, {name: getattr(aboard.learn.run_state, name) for name in _TOLD}
     told["state"] = replace(run.state, log_history=[], stateful_callbacks={})
-    return Standing(run.state.global_step, told, aboard.new_logs(), dict(vars(run.args)), run.torn)
+    to_do = (*((d.kind, d.name) for d in run.due), run.wrapped is None)
+    return Standing(run.state.global_step, told, aboard.new_logs(), dict(vars(run.args)), run.torn, to_do)
 
 # %% ../nbs/830_aboard.ipynb #79457785
 class Pace(TrainerCallback):
@@ -116,6 +118,7 @@ class Aboard:
         run.args.disable_tqdm = True           # the kernel shows how far it is
         if payload["snapshot"] is not None: go_to(self.learn, payload["snapshot"], payload["first"])
         self.logs = list(run.state.log_history)
+        self.learn.history.path = payload["log"] or "of the kernel"   # who has the file
         if self.speaks: self.connect(payload["log"])
         run.callbacks.add_callback(self.pace)
         signal.signal(signal.SIGUSR1, self.press)
@@ -136,7 +139,7 @@ class Aboard:
     def connect(self, path):  # path: of the file that the kernel has
         "Let the history go home from here on."
         history = self.learn.history
-        history.path, history.log, history.every = path or "of the kernel", Wire(self.worker, path), OFTEN
+        history.log, history.every = Wire(self.worker, path), OFTEN
         history.sent = dict(rows=len(history), events=len(history.events), abandons=len(history.abandons), tables=len(history.readings.tables), readings=history.readings.count)
 
 def go_to(learn, snapshot, first):

@@ -42,7 +42,7 @@ def acts_of(moves, since: float) -> list[dict]:  # since: as in Beginning
         elif e["data"].get("into") in ids and not set(e["data"]["changes"]) <= set(SETTABLE):
             if set(e["data"]["changes"]) & set(SETTABLE): found.pop()   # the part of the changes that was set
             found.append(e)
-    found = [e for e in found if e["kind"] not in ("checkpoint", "load_best", "resume")]   # the script does these as well, or has no need to
+    found = [e for e in found if e["kind"] not in ("checkpoint", "load_best", "resume", "restart")]   # the script does these as well, or has no need to
     return [e for e in found if e["kind"] not in ("rewind", "restore", "reset") or e["data"].get("by")]
 
 # %% ../nbs/540_export.ipynb #712300a5
@@ -62,6 +62,7 @@ WRITTEN = {   # the line of an act, by kind: of the learner's name and the act's
     "freeze": lambda learn, d: f"{learn}.freeze({quoted(d['groups'])})",
     "unfreeze": lambda learn, d: f"{learn}.unfreeze({quoted(d['groups'])})",
     "branch": lambda learn, d: f"{learn} = {learn}.branch({keywords(d['changes'])})",
+    "launch": lambda learn, d: f"{learn}.launch({keywords(d)})", "close": lambda learn, d: f"{learn}.close()",
 }
 
 # %% ../nbs/540_export.ipynb #23a001cd

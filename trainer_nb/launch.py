@@ -16,7 +16,7 @@ from .team import Team
 from .work import in_hand
 
 # %% auto #0
-__all__ = ['how_many', 'divided', 'settings_there', 'let_go', 'launch', 'end_of', 'come_home', 'close', 'Launched']
+__all__ = ['how_many', 'divided', 'settings_there', 'let_go', 'launch', 'away', 'end_of', 'come_home', 'close', 'Launched']
 
 # %% ../nbs/860_launch.ipynb #195fda7f
 def how_many(args, num_processes: int | None) -> int:
@@ -65,24 +65,29 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     moves.model   # made here, if it is to be made: all processes get the same
     check_evaluation(moves)
     finish(run)
-    begun = run.wrapped is not None
-    snapshot, first = (capture(run), run.first) if begun else (None, None)
     own = {**smaller, "disable_tqdm": True}
     cpu = run.args.use_cpu or not torch.cuda.is_available()
     plan = {"processes": n * nodes.get("num_nodes", 1), "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")),
-            "settings": settings_there(own), "own settings": frozenset(own), "at home": come_home, "how": {"cpu": cpu, "threads": threads, **nodes}}
-    note_act(run, "launch", processes=plan["processes"], **smaller)
+            "settings": settings_there(own), "own settings": frozenset(own), "at home": come_home, "away again": away, "how": {"cpu": cpu, "threads": threads, **nodes}}
+    note_act(run, "launch", num_processes=plan["processes"], **({"keep_global_batch": True} if keep_global_batch else {}))
     if run.args.output_dir not in (None, run.unwritable) and run.history.path is None: run.history.open_log(run.args.output_dir, run.args.run_name)
     team = Team(plan, run.history, hear)
+    away(moves, team)
+    weakref.finalize(moves, end_of, team)
+    return team
+
+def away(moves, team):
+    "Take the run from here to the processes of a team; it stays if these cannot be started."
+    run = moves.run_state
+    run.processes = team.size   # a snapshot that is taken now is one of theirs
+    snapshot, first = (capture(run), run.first) if run.wrapped is not None else (None, None)
     let_go(moves)
     run.team = team
     try: team.start(moves, snapshot, first)
     except BaseException:
-        run.history.note("close", run.state.global_step, processes=1)
+        run.history.note("close", run.state.global_step)
         team.end(moves, {"snapshot": snapshot, "first": first})
         raise
-    weakref.finalize(moves, end_of, team)
-    return team
 
 def end_of(team):
     "The learner is gone, and nobody brings the run home."
@@ -106,7 +111,7 @@ def close(moves):
     "Bring the run home and end the processes; nothing, if it is here."
     if moves.run_state.team is None: return
     moves.run_state.team.home(moves)
-    note_act(moves.run_state, "close", processes=1)
+    note_act(moves.run_state, "close")
 
 # %% ../nbs/860_launch.ipynb #d7c2eca7
 class Launched:
@@ -116,5 +121,5 @@ class Launched:
     def __exit__(self, *error):
         learn = self._learner()
         if learn is not None and learn.run_state.team is self._team: learn.close()
-    def __repr__(self): return repr(self._team)
-    def _repr_html_(self): return self._team._repr_html_()
+    def __repr__(self): return "One of several processes that were started together" if self._team is None else repr(self._team)
+    def _repr_html_(self): return f"<p>{self!r}</p>" if self._team is None else self._team._repr_html_()

@@ -146,6 +146,8 @@ class Launching:
                **nodes):                           # several machines: num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
         "Hand the run to n processes: the same verbs go on there, until close(). ValueError for what cannot be carried there; Refused in the middle of a step."
         from trainer_nb.launch import Launched, launch
+        from trainer_nb.world import world_size
+        if world_size() > 1: return self.train() if train else Launched(self, None)   # somebody has started processes already, and this is one of them
         self.pause()
         refuse_beside(self, "launch()")
         if self.run_state.team is not None: self.run_state.team.refuse("launch()")

@@ -4,7 +4,7 @@
 
 # %% ../nbs/240_moves.ipynb #a6599667
 from __future__ import annotations
-import inspect, warnings
+import inspect, sys, warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 import torch
@@ -339,6 +339,7 @@ class RunParts:
     @property
     def model(self):
         if self.run_state.model is None: make_model(self)
+        if self.run_state.team is not None: self.run_state.team.look_at_model(sys._getframe(1).f_globals.get("__name__", ""))
         return self.run_state.model
     @model.setter
     def model(self, model): put_in(self, "model", lambda: replace_model(self, model))

@@ -113,6 +113,7 @@ class Run(Passing):
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
     background: Any = part()                                 # background.Background: the handle of the thread that trains
     team: Any = part()                                       # team.Team: the processes that have the run
+    processes: int = part(1)                                 # that have it, or are about to
     news: list = part(list)                                  # functions that say what the user has to hear, at the next verb of a cell
     interrupts: Interrupts = part(Interrupts)
 

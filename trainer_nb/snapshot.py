@@ -300,7 +300,7 @@ def made_with(run) -> dict:
     "What a run was made with: on something else its bits may differ."
     device = run.device.device.type if run.device is not None else "none"
     return {"torch": str(torch.__version__), "python": platform.python_version(), "threads": torch.get_num_threads(), "device": device,
-            "processes": run.device.world.size if run.device is not None else 1}
+            "processes": run.device.world.size if run.device is not None and not run.device.world.alone else run.processes}
 
 def _copied(value):
     "A copy. Rows of the log are only ever added, and there are many: the list is copied, and they are not."

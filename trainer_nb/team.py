@@ -4,7 +4,7 @@
 
 # %% ../nbs/850_team.ipynb #1afe5ee9
 from __future__ import annotations
-import contextvars, shutil, sys, threading, time
+import contextvars, shutil, sys, threading, time, warnings
 import numpy as np
 from .aboard import advance, answered, come_aboard, confirmed, do_verb, each, give_up, home_with, place, stand, state_of
 from .errors import Refused, let_go_last
@@ -18,16 +18,27 @@ from .shelf import newest
 from .snapshot import OF_PLACE, Snapshot
 from .worker import Done, Failed
 from .timeline import named
+from .watch import unwatch, watch
 from .work import at_boundary, owned, pausable, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['LOOKING', 'THERE', 'NOT_THERE', 'GRACE', 'INTERRUPTED', 'ProcessDied', 'is_consequence', 'root_of', 'Team', 'recover',
-           'in_step', 'start_again', 'go_back_to', 'rows_up_to', 'last_known', 'stint', 'Seen']
+__all__ = ['LOOKING', 'THERE', 'NOT_THERE', 'HERE_TOO', 'GRACE', 'INTERRUPTED', 'keep_named', 'ProcessDied', 'is_consequence',
+           'root_of', 'Team', 'recover', 'in_step', 'start_again', 'go_back_to', 'rows_up_to', 'last_known', 'stint',
+           'Seen']
 
 # %% ../nbs/850_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
 THERE = LOOKING | frozenset("""set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again""".split())
 NOT_THERE = {"debug_step": "a step by hand", "branch": "a second learner", "batch_size_find": "measuring batch sizes", "export_script": "the script"}
+
+# %% ../nbs/850_team.ipynb #7078d87d
+def keep_named(moves, taken, name=None):
+    "A snapshot that has a name."
+    if name is not None: moves.snapshots[name] = taken
+
+HERE_TOO = {"snapshot": keep_named, "watch": lambda moves, _, *args, **kwargs: watch(moves, *args, **kwargs), "unwatch": lambda moves, _: unwatch(moves),
+            "add_callback": lambda moves, _, callback: moves.run_state.callbacks.add_callback(callback),
+            "pop_callback": lambda moves, _, callback: moves.run_state.callbacks.pop_callback(callback)}
 
 # %% ../nbs/850_team.ipynb #dba4d029
 class ProcessDied(RuntimeError):
@@ -54,7 +65,7 @@ class Team:
         self.plan, self.size, self.mirror, self.hear = plan, plan["processes"], Mirror(history), hear
         self.crew = self.meeting = None
         self.said, self.where, self.context, self.logs = {}, {}, contextvars.copy_context(), 0
-        self.base, self.restarts = None, plan["max_restarts"]   # what it can be started from again if nothing else is left
+        self.base, self.restarts, self.looked = None, plan["max_restarts"], False   # base: what it can be started from again if nothing else is left
 
     def __repr__(self): return f"{self.size} processes\n{self.processes!r}"
     def _repr_html_(self): return self.processes._repr_html_()
@@ -62,6 +73,13 @@ class Team:
     def processes(self): return processes_table(self.said, self.where, self.size)   # a table, by rank
 
     def does(self, name: str) -> bool: return name in THERE or name in NOT_THERE or name == "free"
+    def look_at_model(self, who: str):  # the name of the module that asks
+        "Say once to the user that the weights here are old."
+        if who.startswith("trainer_nb.") or self.looked: return
+        self.looked = True
+        warnings.warn("learn.model has the weights of the launch: the present ones are on the processes. learn.close() brings them home; "
+                      "learn.each(lambda learn: ...) asks a function there.", stacklevel=4)
+
     def refuse(self, what: str): raise Refused(f"{what} has to wait: {self.size} processes have the run. learn.close() brings it home.")
 
     def start(self, moves, snapshot, first):
@@ -69,6 +87,9 @@ class Team:
         from trainer_nb.crew import Crew
         from trainer_nb.parts import parts_of
         plan = self.plan
+        plan["folder"].mkdir(exist_ok=True)
+        self.mirror = Mirror(moves.history)
+        moves.run_state.processes = plan["processes"]
         self.meeting = Meeting(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
         parts = parts_of(moves) | {"settings": plan["settings"](moves.run_state.args)}
         payload = {"parts": parts, "snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
@@ -144,6 +165,7 @@ class Team:
         "A verb of the learner's, there."
         run = moves.run_state
         if name == "free": return self.end(moves, None) or moves.free()
+        if name == "load_checkpoint": return self.load(moves, *args, **kwargs)
         if name in NOT_THERE: self.refuse(f"{name}(), {NOT_THERE[name]},")
         refuse_inside(moves, f"{name.lstrip('_')}()")
         let_go_last()
@@ -151,9 +173,17 @@ class Team:
         with run.interrupts:
             if name in LOOKING: run.interrupts.only_looking()
             value = self.ask(moves, do_verb, name, args, kwargs)
-            if name == "snapshot" and (kept := args[0] if args else kwargs.get("name")) is not None: moves.snapshots[kept] = value
+            if name in HERE_TOO: HERE_TOO[name](moves, value, *args, **kwargs)
             stop_if_pressed(moves)
             return value
+
+    def load(self, moves, *args, **kwargs):
+        "Go on from a checkpoint: read at home, since it may be of another run, and taken to new processes."
+        with moves.run_state.interrupts:
+            state = self.answers(moves, home_with)
+            self.end(moves, next(o for o in state.values() if o is not None))
+            try: return moves.load_checkpoint(*args, **kwargs)
+            finally: self.plan["away again"](moves, self)
 
     def each(self, moves, function) -> list:
         "What a function of the learner gives, by rank."
@@ -172,14 +202,15 @@ class Team:
 
     def home(self, moves):
         "Bring the run home."
-        with moves.run_state.interrupts: return self.end(moves, self.answers(moves, home_with)[0])
+        with moves.run_state.interrupts: return self.end(moves, next(o for o in self.answers(moves, home_with).values() if o is not None))
 
     def end(self, moves, state):  # state: a snapshot and the first weights; None: the run ends here
         "End the processes; the learner has its run again, as it is in a state."
-        crew, self.crew, moves.run_state.team = self.crew, None, None
+        crew, self.crew, moves.run_state.team, moves.run_state.processes = self.crew, None, None, 1
         if crew is not None: crew.close()
         if self.meeting is not None: self.meeting.close()
         shutil.rmtree(self.plan["folder"], ignore_errors=True)
+        self.mirror.waiting.clear()
         if state is not None: self.plan["at home"](moves, state["snapshot"], state["first"])
 
 # %% ../nbs/850_team.ipynb #c3f5162a
@@ -187,8 +218,7 @@ def recover(team, moves, call, rank: int, what):
     "Bring the team into a state that all share, and raise what went wrong."
     alive = [r for r, o in call.outcomes.items() if isinstance(o, (Done, Failed))]
     failed = [r for r in alive if isinstance(call.outcomes[r], Failed)]
-    together = len(failed) == team.plan["local processes"] and in_step(team, moves)
-    if not together: start_again(team, moves, failed if isinstance(what, Failed) else alive)
+    if not (len(alive) == team.plan["local processes"] and in_step(team, moves)): start_again(team, moves, failed if isinstance(what, Failed) else alive)
     if isinstance(what, Failed): raise KeyboardInterrupt if what.kind in INTERRUPTED else what.error
     raise ProcessDied(f"The process of rank {rank} {what.how} after step {moves.state.global_step}"
                       + (". The run is as it was before the step" if alive else "; the run stands where it was last known")
@@ -199,7 +229,7 @@ def in_step(team, moves) -> bool:
     call = team.crew.call(answered)
     if not call.wait(10) or root_of(dict(call.outcomes)): return False
     standings = [o.result.standing for _, o in sorted(call.outcomes.items())]
-    if len({s.step for s in standings}) > 1: return False
+    if len({(s.step, s.fields["cursor"], s.torn, s.to_do) for s in standings}) > 1: return False
     team.stands(moves, standings[0])
     return True
 

@@ -112,7 +112,7 @@ def go_on(run):
 def tell_plan(run):
     "Write into the log how long the run is to be, where it does not say so yet: who follows it elsewhere wants to know."
     plan = {"steps": run.state.max_steps if 0 < run.state.max_steps < sys.maxsize else None, "epochs": run.state.num_train_epochs or None}
-    if run.history.path is None or run.history.plan == plan: return
+    if run.args.output_dir is None and run.history.path is None or run.history.plan == plan: return   # all processes of a run note the same
     run.history.plan = plan
     run.history.note("plan", run.state.global_step, **plan)
 
