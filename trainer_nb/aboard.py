@@ -5,12 +5,13 @@
 # %% ../nbs/830_aboard.ipynb #75b5d8e3
 from __future__ import annotations
 import os, signal, threading, time
+from pathlib import Path
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 import torch
 from .errors import Interrupted
 from .events import TrainerCallback
-from .history import rows_line
+from .history import missing
 from .loop import Limit, go
 from .meeting import Meeting
 from .moves import drop_feed
@@ -18,7 +19,6 @@ from .parts import made_of
 from .prepare import prepare
 from .run import Run
 from .runlog import LogFile, dump
-from .rows import part
 from .saver import finish
 from .snapshot import Snapshot, capture, restore
 from .trial import of_status
@@ -26,7 +26,7 @@ from .work import pause_at
 
 # %% auto #0
 __all__ = ['OFTEN', 'Wire', 'Standing', 'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered',
-           'advance', 'do_verb', 'stand', 'each', 'state_of', 'home_with', 'place', 'confirmed', 'give_up']
+           'advance', 'do_verb', 'stand', 'each', 'counts', 'state_of', 'home_with', 'place', 'confirmed', 'give_up']
 
 # %% ../nbs/830_aboard.ipynb #4f4dc6cf
 OFTEN = 0.1   # seconds between two looks at the rows, for the log
@@ -111,14 +111,14 @@ class Aboard:
     "A process's learner, and what it needs to do as it is told."
     def __init__(self, worker):
         payload, self.worker = worker.payload, worker
-        self.learn, self.logs, self.pace = made_of(payload["parts"]), [], Pace(worker)   # logs: rows of log_history that were told
+        self.learn, self.logs, self.pace = made_of(payload), [], Pace(worker)   # logs: rows of log_history that were told
         self.meeting = Meeting(payload["meeting"], payload["processes"])
         self.speaks = worker.local_rank == 0   # for this machine
         run = self.learn.run_state
         run.args.disable_tqdm = True           # the kernel shows how far it is
         if payload["snapshot"] is not None: go_to(self.learn, payload["snapshot"], payload["first"])
         self.logs = list(run.state.log_history)
-        self.learn.history.path = payload["log"] or "of the kernel"   # who has the file
+        self.learn.history.path = Path(payload["log"] or "none")   # the kernel has the file, if there is one
         if self.speaks: self.connect(payload["log"])
         run.callbacks.add_callback(self.pace)
         signal.signal(signal.SIGUSR1, self.press)
@@ -140,7 +140,7 @@ class Aboard:
         "Let the history go home from here on."
         history = self.learn.history
         history.log, history.every = Wire(self.worker, path), OFTEN
-        history.sent = dict(rows=len(history), events=len(history.events), abandons=len(history.abandons), tables=len(history.readings.tables), readings=history.readings.count)
+        history.sent = counts(history)
 
 def go_to(learn, snapshot, first):
     "Put a learner where a run stands."
@@ -195,12 +195,16 @@ def each(aboard, function) -> Any:
     "A function of the user's, of the learner."
     return function(aboard.learn)
 
-def state_of(aboard, rows: int) -> dict:  # rows: of the history that the kernel has
+def counts(history) -> dict:
+    "How much there is of each kind of line."
+    return dict(rows=len(history), events=len(history.events), abandons=len(history.abandons), tables=len(history.readings.tables), readings=history.readings.count)
+
+def state_of(aboard, there: dict) -> dict:  # there: counts of the history that the kernel has
     "All that decides the run's future, as this process has it, and what the kernel's history lacks."
     run, history = aboard.learn.run_state, aboard.learn.history
     history.fetch()
-    lines = [rows_line(start, part(history.rows, start, min(start + 1024, len(history)))) for start in range(rows, len(history), 1024)]
-    return {"snapshot": capture(run), "first": run.first, "standing": standing(aboard), "rows": len(history), "lines": lines}
+    with history.rows.lock: lines = [dump(line() if callable(line) else line) for line in missing(history, there)]
+    return {"snapshot": capture(run), "first": run.first, "standing": standing(aboard), "place": history.place(), "lines": lines}
 
 def home_with(aboard) -> dict | None:
     "The run, to be taken home; of the one that speaks."

@@ -70,7 +70,6 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     plan = {"processes": n * nodes.get("num_nodes", 1), "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")),
             "settings": settings_there(own), "own settings": frozenset(own), "at home": come_home, "away again": away, "how": {"cpu": cpu, "threads": threads, **nodes}}
     note_act(run, "launch", num_processes=plan["processes"], **({"keep_global_batch": True} if keep_global_batch else {}))
-    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None: run.history.open_log(run.args.output_dir, run.args.run_name)
     team = Team(plan, run.history, hear)
     away(moves, team)
     weakref.finalize(moves, end_of, team)
@@ -81,6 +80,7 @@ def away(moves, team):
     run = moves.run_state
     run.processes = team.size   # a snapshot that is taken now is one of theirs
     snapshot, first = (capture(run), run.first) if run.wrapped is not None else (None, None)
+    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None: run.history.open_log(run.args.output_dir, run.args.run_name)
     let_go(moves)
     run.team = team
     try: team.start(moves, snapshot, first)

@@ -5,11 +5,10 @@
 # %% ../nbs/850_team.ipynb #1afe5ee9
 from __future__ import annotations
 import contextvars, shutil, sys, threading, time, warnings
-import numpy as np
-from .aboard import advance, answered, come_aboard, confirmed, do_verb, each, give_up, home_with, place, stand, state_of
+from .aboard import advance, answered, come_aboard, confirmed, counts, do_verb, each, give_up, home_with, place, stand, state_of
 from .errors import Refused, let_go_last
 from .checkpoint import read_checkpoint
-from .history import Place, Record, take
+from .history import Place, Record
 from .interrupts import TURN
 from .loop import Limit, Stop, ahead_of
 from .meeting import Meeting
@@ -23,8 +22,7 @@ from .work import at_boundary, owned, pausable, refuse_inside, stop_if_pressed
 
 # %% auto #0
 __all__ = ['LOOKING', 'THERE', 'NOT_THERE', 'HERE_TOO', 'GRACE', 'INTERRUPTED', 'keep_named', 'ProcessDied', 'is_consequence',
-           'root_of', 'Team', 'recover', 'in_step', 'start_again', 'go_back_to', 'rows_up_to', 'last_known', 'stint',
-           'Seen']
+           'root_of', 'Team', 'recover', 'in_step', 'start_again', 'last_known', 'stint', 'Seen']
 
 # %% ../nbs/850_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
@@ -64,7 +62,7 @@ class Team:
     def __init__(self, plan: dict, history, hear="first"):  # plan: how to start processes, as launch has found it
         self.plan, self.size, self.mirror, self.hear = plan, plan["processes"], Mirror(history), hear
         self.crew = self.meeting = None
-        self.said, self.where, self.context, self.logs = {}, {}, contextvars.copy_context(), 0
+        self.said, self.where, self.context = {}, {}, contextvars.copy_context()
         self.base, self.restarts, self.looked = None, plan["max_restarts"], False   # base: what it can be started from again if nothing else is left
 
     def __repr__(self): return f"{self.size} processes\n{self.processes!r}"
@@ -92,10 +90,11 @@ class Team:
         moves.run_state.processes = plan["processes"]
         self.meeting = Meeting(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
         parts = parts_of(moves) | {"settings": plan["settings"](moves.run_state.args)}
-        payload = {"parts": parts, "snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
-        self.base, self.logs, self.said = (snapshot, first), 0, {}
+        payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
+        self.base, self.said = (snapshot, first, moves.history.place()), {}
         self.crew = Crew(plan["local processes"], come_aboard, payload, plan["start"], on_told=self.told, hear=self.hear, **plan["how"])
         self.where = self.answers(moves, each, place)
+        if snapshot is not None: self.ask(moves, answered)   # how many steps are left now
 
     def told(self, rank: int, kind: str, data):
         "What a process says by itself."
@@ -182,6 +181,7 @@ class Team:
         with moves.run_state.interrupts:
             state = self.answers(moves, home_with)
             self.end(moves, next(o for o in state.values() if o is not None))
+            moves.run_state.processes = self.size   # it is about to be on them again
             try: return moves.load_checkpoint(*args, **kwargs)
             finally: self.plan["away again"](moves, self)
 
@@ -235,33 +235,23 @@ def in_step(team, moves) -> bool:
 
 def start_again(team, moves, ranks):  # ranks: whose state may be taken, the best first
     "Other processes, from the state of one of these."
-    found = next((s for r in ranks if (s := team.aside(r, state_of, len(moves.history), timeout=60)) is not None), None)
+    found = next((s for r in ranks if (s := team.aside(r, state_of, counts(moves.history), timeout=60)) is not None), None)
     team.crew.kill()
     team.crew = None
     snapshot, first = (found["snapshot"], found["first"]) if found else last_known(team, moves)
-    go_back_to(moves.history, found, snapshot)
+    if found: team.mirror.take(found["lines"])
+    place = found["place"] if found else snapshot.values["place"] if snapshot else team.base[2]
+    if any(here > there for here, there in zip(moves.history.place(), place)): moves.history.abandon(Place(*place))
     if found: team.stands(moves, found["standing"])
+    moves.history.note("restart", moves.state.global_step)
     try: team.start(moves, snapshot, first)
     except BaseException:
         team.end(moves, {"snapshot": snapshot, "first": first})   # the run is at home, at least
         raise
 
-def go_back_to(history, found, snapshot):
-    "Let the kernel's history be that of a state."
-    for line in found["lines"] if found else []: take(history, line)
-    rows = found["rows"] if found else rows_up_to(history, snapshot.step if snapshot else 0)
-    if rows < len(history):
-        events = sum(e["rows"] <= rows for e in history.events)
-        history.abandon(Place(rows, events, len(history.abandons)))
-
-def rows_up_to(history, step: int) -> int:
-    "How many rows there were when a step was done that counts."
-    kept = np.flatnonzero((history.column("step") <= step) & (history.column("abandoned") == 0))
-    return int(kept[-1]) + 1 if len(kept) else 0
-
 def last_known(team, moves) -> tuple:
     "The newest state that is held here or on the disk: a snapshot, and the first weights."
-    run_id, (base, first) = moves.history.run_id, team.base
+    run_id, (base, first, _) = moves.history.run_id, team.base
     here = [s for s in (*moves.snapshots.values(), base) if s is not None and s.values["run"] == run_id]
     best = max(here, key=lambda s: s.step, default=base)
     shelf = moves.args.output_dir and newest(moves.args.output_dir)
@@ -286,7 +276,6 @@ def stint(team, moves, verb, until=None, each=None) -> bool:
                 seen.look()
                 if team.restarts <= 0: raise
                 team.restarts -= 1
-                run.history.note("restart", run.state.global_step, left=team.restarts)
                 continue
             seen.look()
             if at_boundary(moves) or seen.enough or run.finished: return False
