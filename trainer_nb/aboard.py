@@ -142,6 +142,7 @@ class Aboard:
         history.log, history.every = Wire(self.worker, path), OFTEN
         history.sent = counts(history)
 
+# %% ../nbs/830_aboard.ipynb #b2c05a72
 def go_to(learn, snapshot, first):
     "Put a learner where a run stands."
     run = learn.run_state
@@ -195,6 +196,7 @@ def each(aboard, function) -> Any:
     "A function of the user's, of the learner."
     return function(aboard.learn)
 
+# %% ../nbs/830_aboard.ipynb #5e5ec493
 def counts(history) -> dict:
     "How much there is of each kind of line."
     return dict(rows=len(history), events=len(history.events), abandons=len(history.abandons), tables=len(history.readings.tables), readings=history.readings.count)

@@ -57,6 +57,7 @@ def let_go(moves):
     if run.ring is not None: run.ring.clear()
     if torch.cuda.is_initialized(): torch.cuda.empty_cache()
 
+# %% ../nbs/860_launch.ipynb #8390e9a8
 def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes) -> Team:
     "Start processes and hand them the run."
     run = moves.run_state

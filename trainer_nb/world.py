@@ -10,7 +10,7 @@ import torch
 from .shares import Share
 
 # %% auto #0
-__all__ = ['ALONE', 'world_size', 'World']
+__all__ = ['ALONE', 'world_size', 'Numbers', 'World']
 
 # %% ../nbs/155_world.ipynb #a4417b9f
 def world_size() -> int:
@@ -18,8 +18,8 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 # %% ../nbs/155_world.ipynb #db35656d
-class World:
-    "The processes that train together, as one of them sees it."
+class Numbers:
+    "What several processes know together of tensors; they stay on their device."
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0): self.rank, self.size, self.local_rank = rank, size, local_rank
 
     @property
@@ -49,6 +49,22 @@ class World:
         value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
         return self.total(value) / self.size
 
+    def spread(self, tensors: list):
+        "Let everyone's tensors have the first's values; one message for each kind of number."
+        if self.alone: return
+        import torch.distributed as dist
+        kinds = {}
+        for t in tensors: kinds.setdefault((t.dtype, t.device), []).append(t)
+        with torch.no_grad():
+            for some in kinds.values():
+                flat = torch.cat([t.reshape(-1) for t in some])
+                dist.broadcast(flat, src=0)
+                if not self.first: torch._foreach_copy_([t.view(-1) if t.is_contiguous() else t for t in some],
+                                                        [part if t.is_contiguous() else part.view(t.shape) for t, part in zip(some, flat.split([t.numel() for t in some]))])
+
+# %% ../nbs/155_world.ipynb #7e3a1dc7
+class World(Numbers):
+    "The processes that train together, as one of them sees it."
     def told(self, value):
         "What the first process says; the others' values do not count."
         if self.alone: return value
@@ -83,18 +99,5 @@ class World:
         said = [None] * self.size if self.first else None
         dist.gather_object(value, said, dst=0, group=self.host)
         return said
-
-    def spread(self, tensors: list):
-        "Let everyone's tensors have the first's values; one message for each kind of number."
-        if self.alone: return
-        import torch.distributed as dist
-        kinds = {}
-        for t in tensors: kinds.setdefault((t.dtype, t.device), []).append(t)
-        with torch.no_grad():
-            for some in kinds.values():
-                flat = torch.cat([t.reshape(-1) for t in some])
-                dist.broadcast(flat, src=0)
-                if not self.first: torch._foreach_copy_([t.view(-1) if t.is_contiguous() else t for t in some],
-                                                        [part if t.is_contiguous() else part.view(t.shape) for t, part in zip(some, flat.split([t.numel() for t in some]))])
 
 ALONE = World()
