@@ -16,7 +16,7 @@ from .models import describe
 from .optim import PLAIN_TENSORS, put_together, taken_apart
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
-from .run import Due, Run, modules_of
+from .run import Due, Run
 
 # %% auto #0
 __all__ = ['KEEPERS', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made_with', 'samples_in_all', 'capture',
@@ -62,21 +62,23 @@ class _Keeper:
 # %% ../nbs/21_snapshot.ipynb #a9824653
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
-    def __init__(self, spare=()): self.spare, self.later = dict(spare), []   # spare: tensors that nobody needs any more, by name
+    def __init__(self, spare=(), weights=()):   # spare: tensors that nobody needs any more, by name; weights: as named_weights gives them, for all keepers
+        self.spare, self.weights, self.later = dict(spare), weights, []
 
     def put(self, name, t, changes=False):  # changes: a forward pass may change it
         "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
         if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
-        old, t = self.spare.pop(name, None), t.detach()
-        if t.layout is not torch.strided: self[name] = t.to("cpu", copy=True); return
-        fits = old is not None and old.shape == t.shape and old.dtype == t.dtype
-        self[name] = old if fits else torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
-        self.later.append((self[name], t, changes))
+        if t.layout is not torch.strided: self[name] = t.detach().to("cpu", copy=True); return
+        old = self.spare.pop(name, None)
+        if old is None or old.dtype != t.dtype or old.shape != t.shape: old = torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
+        self[name] = old
+        self.later.append((old, t, changes))
 
+    @torch.no_grad()
     def fill(self) -> Beside | None:  # copies from a GPU that go on beside its work, if there are some
         "Copy what was put, all at once."
         here = [(copy, t) for copy, t, _ in self.later if not t.is_cuda]
-        if here: torch._foreach_copy_(*map(list, zip(*here)))
+        if here: torch._foreach_copy_([copy for copy, _ in here], [t for _, t in here])
         in_order([(copy, t) for copy, t, changes in self.later if t.is_cuda and changes])
         there, self.later = [(copy, t) for copy, t, changes in self.later if t.is_cuda and not changes], []
         return Beside(there) if there else None
@@ -100,7 +102,7 @@ def _put_args(run, snapshot):
         run.feed = None
 
 # %% ../nbs/21_snapshot.ipynb #874ff43c
-def _parts(run): return zip(("", "(loss)."), modules_of(run))   # each with what goes before its names
+def _parts(run): return [(part, m) for part, m in (("", run.model), ("(loss).", run.loss)) if m is not None]   # each with what goes before its names
 
 def named_weights(run) -> list:
     "Every parameter with its name, tied ones once."
@@ -123,12 +125,14 @@ def _extra(each):
     "The modules that keep an extra state, by name."
     return {n: m for n, m in each if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
 
+def _limited(m) -> bool: return hasattr(m, "weight") and getattr(m, "max_norm", None) is not None   # its rows are scaled as they are looked up
+
 def _keep_model(run, tensors, values):
-    weights, each = named_weights(run), _each(run)
-    limited = {id(m.weight) for _, m in each if getattr(m, "max_norm", None) is not None and hasattr(m, "weight")}   # scaled as they are looked up
-    for n, t in _named(run, weights): tensors.put(n, t, not t.requires_grad or id(t) in limited)
+    each = _each(run)
+    limited = {id(m.weight) for _, m in each if ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and _limited(m)}
+    for n, t in _named(run, tensors.weights): tensors.put(n, t, not t.requires_grad or id(t) in limited)
     values["empty"] = _empty(each)
-    values["trainable"] = [n for n, p in weights if p.requires_grad]
+    values["trainable"] = [n for n, p in tensors.weights if p.requires_grad]
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(each).items()}
 
 # %% ../nbs/21_snapshot.ipynb #382fbe98
@@ -176,20 +180,24 @@ def _loose(run, weights=None, names=None):  # as above, if they are at hand
     known = {id(p) for _, p in weights}
     return [(names[id(p)], p) for g in run.optimizer.param_groups for p in g["params"] if id(p) not in known]
 
+def _put_parts(tensors, name, v) -> dict:
+    "Copy the parts of a tensor of another kind; how it is made again."
+    parts, recipe = taken_apart(v)
+    for suffix, t in parts.items(): tensors.put(f"optimizer/{name}{suffix}", t)
+    return recipe
+
 def _keep_optimizer(run, tensors, values):
     if run.optimizer is None: values["optimizer"] = None; return
-    weights = named_weights(run)
-    names, plain, on_cpu, apart = _names(run, weights), {}, [], {}
-    for n, p in _loose(run, weights, names): tensors.put(f"loose/{n}", p)
+    names, plain, on_cpu, apart = _names(run, tensors.weights), {}, [], {}
+    for n, p in _loose(run, tensors.weights, names): tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
         if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
         for key, v in entries.items():
             name = f"{names[id(p)]}/{key}"
             if not isinstance(v, torch.Tensor): plain[name] = copy.deepcopy(v); continue
-            parts, recipe = taken_apart(v)
-            for suffix, t in parts.items(): tensors.put(f"optimizer/{name}{suffix}", t)
-            if recipe is not None: apart[name] = recipe
-            if v.device.type == "cpu" != p.device.type: on_cpu.append(name)
+            if type(v) in PLAIN_TENSORS: tensors.put(f"optimizer/{name}", v)
+            else: apart[name] = _put_parts(tensors, name, v)
+            if v.is_cpu and not p.is_cpu: on_cpu.append(name)
     groups = [{k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()} for g in run.optimizer.param_groups]
     values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu, "apart": apart}
 
@@ -320,7 +328,7 @@ def capture(run: Run,
             beside=False            # the loop goes on from here: a GPU may copy beside the next step's work, up to its update
            ) -> Snapshot:
     "The run as a value. Call it between two steps."
-    tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
+    tensors, values = Copies(spare, named_weights(run)), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
                                       "length": samples_in_all(run)}
     for name in kept: KEEPERS[name].keep(run, tensors, values)
     copying = tensors.fill()
