@@ -11,7 +11,8 @@ import torch
 from .args import OF_PROCESS
 from .batches import equal
 from .device import Beside, in_order
-from .events import TrainerState
+from .data import Cursor
+from .events import TrainerControl, TrainerState
 from .models import describe
 from .optim import PLAIN_TENSORS, put_together, taken_apart
 from .rates import stretch_schedule
@@ -19,7 +20,7 @@ from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run
 
 # %% auto #0
-__all__ = ['KEEPERS', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made_with', 'samples_in_all', 'capture',
+__all__ = ['KEEPERS', 'Snapshot', 'Copies', 'Walk', 'named_weights', 'own_memory', 'made_with', 'samples_in_all', 'capture',
            'check_length', 'check', 'put_back', 'restore', 'differences']
 
 # %% ../nbs/21_snapshot.ipynb #79dd5a32
@@ -62,8 +63,8 @@ class _Keeper:
 # %% ../nbs/21_snapshot.ipynb #a9824653
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
-    def __init__(self, spare=(), weights=()):   # spare: tensors that nobody needs any more, by name; weights: as named_weights gives them, for all keepers
-        self.spare, self.weights, self.later = dict(spare), weights, []
+    def __init__(self, spare=(), walk=None):   # spare: tensors that nobody needs any more, by name; walk: the run's, for all keepers
+        self.spare, self.walk, self.later = dict(spare), walk, []
 
     def put(self, name, t, changes=False):  # changes: a forward pass may change it
         "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
@@ -104,18 +105,31 @@ def _put_args(run, snapshot):
 # %% ../nbs/21_snapshot.ipynb #874ff43c
 def _parts(run): return [(part, m) for part, m in (("", run.model), ("(loss).", run.loss)) if m is not None]   # each with what goes before its names
 
+class Walk:
+    "One walk through a run's modules: each, and every parameter and buffer, with its name; what is tied in a part, once."
+    def __init__(self, run):
+        self.each, self.weights, self.buffers = [], [], []
+        for part, module in _parts(run):
+            weights, buffers = set(), set()
+            for path, m in module.named_modules():
+                self.each.append((f"{part}{path}", m))
+                before = f"{part}{path}." if path else part
+                for held, found, seen in ((m._parameters, self.weights, weights), (m._buffers, self.buffers, buffers)):
+                    for k, t in held.items():
+                        if t is None or t in seen: continue
+                        seen.add(t)
+                        found.append((before + k, t))
+
+    def named(self):
+        "Every parameter and buffer with the name it has in a snapshot."
+        yield from ((f"weights/{n}", p) for n, p in self.weights)
+        yield from ((f"buffers/{n}", b) for n, b in self.buffers)
+
 def named_weights(run) -> list:
     "Every parameter with its name, tied ones once."
-    return [(f"{part}{n}", p) for part, module in _parts(run) for n, p in module.named_parameters()]
+    return Walk(run).weights
 
-def _named(run, weights=None):  # named_weights(run), if they are at hand
-    "Every parameter and buffer with the name it has in a snapshot."
-    yield from ((f"weights/{n}", p) for n, p in weights or named_weights(run))
-    for part, module in _parts(run): yield from ((f"buffers/{part}{n}", b) for n, b in module.named_buffers())
-
-def _each(run): return [(f"{part}{path}", m) for part, module in _parts(run) for path, m in module.named_modules()]
-
-def _slots(each):  # as _each(run) gives them
+def _slots(each):  # of a Walk
     "Where each buffer is kept, by the name it has in a snapshot."
     return {f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k) for path, m in each for k in m._buffers}
 
@@ -128,12 +142,12 @@ def _extra(each):
 def _limited(m) -> bool: return hasattr(m, "weight") and getattr(m, "max_norm", None) is not None   # its rows are scaled as they are looked up
 
 def _keep_model(run, tensors, values):
-    each = _each(run)
-    limited = {id(m.weight) for _, m in each if ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and _limited(m)}
-    for n, t in _named(run, tensors.weights): tensors.put(n, t, not t.requires_grad or id(t) in limited)
-    values["empty"] = _empty(each)
-    values["trainable"] = [n for n, p in tensors.weights if p.requires_grad]
-    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(each).items()}
+    walk = tensors.walk
+    limited = {id(m.weight) for _, m in walk.each if ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and _limited(m)}
+    for n, t in walk.named(): tensors.put(n, t, not t.requires_grad or id(t) in limited)
+    values["empty"] = _empty(walk.each)
+    values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
+    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(walk.each).items()}
 
 # %% ../nbs/21_snapshot.ipynb #382fbe98
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
@@ -142,28 +156,29 @@ def own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip
 def _put_buffers(run, there, empty):
     "Buffers that cannot take the values they had are made anew."
     device = run.device.device if run.device is not None else "cpu"
-    for n, (held, k) in _slots(_each(run)).items():
+    for n, (held, k) in _slots(Walk(run).each).items():
         if n in empty: held[k] = None
         elif n in there and (held[k] is None or not _alike(held[k], there[n]) or not own_memory(held[k])): held[k] = there[n].to(device, copy=True)
 
 def _of_model(snapshot): return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
 
 def _check_model(run, snapshot):
-    here, there = dict(_named(run)), _of_model(snapshot)
-    wrong = {*here, *_empty(_each(run))} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
+    walk, there = Walk(run), _of_model(snapshot)
+    here = dict(walk.named())
+    wrong = {*here, *_empty(walk.each)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
     if wrong: raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
     other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype), None)
     if other: raise ValueError(f"The snapshot is of a model in {there[other].dtype}, and this one is in {here[other].dtype} ({other.split('/', 1)[1]!r}).")
 
 def _put_model(run, snapshot):
-    here, there = dict(_named(run)), _of_model(snapshot)
+    here, there = dict(Walk(run).named()), _of_model(snapshot)
     with torch.no_grad():
         for n, t in there.items():
             if n in here and _alike(here[n], t) and own_memory(here[n]): here[n].copy_(t)
     _put_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run): p.requires_grad_(n in trainable); p.grad = None
-    for n, m in _extra(_each(run)).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
+    for n, m in _extra(Walk(run).each).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
 
 # %% ../nbs/21_snapshot.ipynb #7806bc3d
 def _names(run, weights):  # named_weights(run)
@@ -188,8 +203,8 @@ def _put_parts(tensors, name, v) -> dict:
 
 def _keep_optimizer(run, tensors, values):
     if run.optimizer is None: values["optimizer"] = None; return
-    names, plain, on_cpu, apart = _names(run, tensors.weights), {}, [], {}
-    for n, p in _loose(run, tensors.weights, names): tensors.put(f"loose/{n}", p)
+    names, plain, on_cpu, apart = _names(run, tensors.walk.weights), {}, [], {}
+    for n, p in _loose(run, tensors.walk.weights, names): tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
         if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
         for key, v in entries.items():
@@ -304,16 +319,20 @@ _VALUES = [n for n, kind in _KINDS.items() if kind == "value"]
 if set(KEEPERS) != {n for n, kind in _KINDS.items() if kind == "kept"}: raise TypeError("A kept field of Run has no keeper in trainer_nb.snapshot.")
 
 # %% ../nbs/21_snapshot.ipynb #36f40b33
+_VERSIONS = {"torch": str(torch.__version__), "python": platform.python_version()}
+_PLAIN = (bool, int, float, str, type(None), Cursor)   # nobody can change these
+
 def made_with(run) -> dict:
     "What a run was made with: on something else its bits may differ."
     device = run.device.device.type if run.device is not None else "none"
-    return {"torch": str(torch.__version__), "python": platform.python_version(), "threads": torch.get_num_threads(), "device": device, "processes": 1}
+    return _VERSIONS | {"threads": torch.get_num_threads(), "device": device, "processes": 1}
 
 def _copied(value):
     "A copy. Rows of the log are only ever added, and there are many: the list is copied, and they are not."
-    if not isinstance(value, TrainerState): return copy.deepcopy(value)
+    if type(value) in _PLAIN: return value
+    if type(value) not in (TrainerState, TrainerControl): return copy.deepcopy(value)
     new = copy.copy(value)
-    vars(new).update({k: list(v) if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
+    vars(new).update({k: v if type(v) in _PLAIN else list(v) if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
     return new
 
 def samples_in_all(run) -> int | None:
@@ -328,7 +347,7 @@ def capture(run: Run,
             beside=False            # the loop goes on from here: a GPU may copy beside the next step's work, up to its update
            ) -> Snapshot:
     "The run as a value. Call it between two steps."
-    tensors, values = Copies(spare, named_weights(run)), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
+    tensors, values = Copies(spare, Walk(run)), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
                                       "length": samples_in_all(run)}
     for name in kept: KEEPERS[name].keep(run, tensors, values)
     copying = tensors.fill()
