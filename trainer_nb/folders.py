@@ -145,15 +145,15 @@ def put_in_place(folder: Path, place: Path, make_room, times=20):  # times: so o
 
 @contextmanager
 def room(place: Path, make_room):
-    "A place that is free; afterwards what was there is gone, or there again if nobody has come."
-    aside = None
+    "A place that is free; afterwards what was there is gone, or there again if it was not taken after all."
     with held(place):   # it would look left behind while it has another name
-        try:
-            if place.exists() and make_room is not None: aside = make_room(place)
-            yield
-        finally:
+        aside = make_room(place) if place.exists() and make_room is not None else None
+        try: yield
+        except BaseException:
             if aside is not None and not place.exists(): aside.rename(place)
             elif aside is not None: shutil.rmtree(aside, ignore_errors=True)
+            raise
+        if aside is not None: shutil.rmtree(aside, ignore_errors=True)
 
 # %% ../nbs/40_folders.ipynb #04cc052a
 def tidy(parent: Path, writer: str | None = None):  # None: only give names, and remove nothing
