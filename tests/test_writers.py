@@ -1,14 +1,13 @@
 "Several who write to one place: names of their own, turns, what a kill leaves, and who is told what."
-import os, shutil, signal, subprocess, sys, textwrap, threading, time, warnings
+import os, signal, subprocess, sys, textwrap, threading, time, warnings
 from pathlib import Path
 
 import pytest
 
-from test_checkpoint import EVALUATED, Gate, accuracy, quiet_learner, resumed, scored, steps
-from toys import Augmented, finish, hard_learner, unequal
+from test_checkpoint import Gate, quiet_learner, resumed, scored, steps
 from trainer_nb import differences, get_last_checkpoint
 from trainer_nb.checkpoint import read_checkpoint
-from trainer_nb.folders import examine, held, seal, set_aside, tidy, unfinished, workplace, written_whole
+from trainer_nb.folders import examine, held, seal, set_aside, tidy, unfinished, written_whole
 from trainer_nb.saver import only_ours
 
 
@@ -52,9 +51,10 @@ def test_many_writers_of_one_place(tmp_path):
 def test_what_a_writer_leaves_when_it_is_killed(tmp_path, left):
     "While it is alive nobody touches it, though a data worker of its own goes on; afterwards it is cleared away, or gets its name."
     code = f"""
-        import os, sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import os, shutil, sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
-        from test_writers import *
+        from test_writers import held, seal, set_aside, write
+        from trainer_nb.folders import workplace
         place = Path({str(tmp_path)!r}) / "checkpoint-4"
         write(place, "old")
         with held(place), workplace(place, "a1b2") as folder:

@@ -7,8 +7,6 @@ from __future__ import annotations
 import errno, hashlib, json, os, secrets, shutil
 from contextlib import contextmanager
 from pathlib import Path
-try: import fcntl
-except ImportError: fcntl = None   # Windows
 
 # %% auto #0
 __all__ = ['MANIFEST', 'digest', 'flush', 'seal', 'Damaged', 'read_manifest', 'examine', 'held', 'unfinished', 'set_aside',
@@ -67,6 +65,10 @@ def examine(folder: Path, every_byte: bool = True) -> dict:  # every_byte: else 
     return manifest
 
 # %% ../nbs/40_folders.ipynb #ea17b700
+try: import fcntl
+except ImportError: fcntl = None   # Windows
+
+# %% ../nbs/40_folders.ipynb #31a333db
 _HELD = set()   # descriptors of the folders that this process holds
 
 @contextmanager

@@ -129,6 +129,7 @@ def named_weights(run) -> list:
     "Every parameter with its name, tied ones once."
     return Walk(run).weights
 
+# %% ../nbs/21_snapshot.ipynb #6136cdc2
 def _slots(each):  # of a Walk
     "Where each buffer is kept, by the name it has in a snapshot."
     return {f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k) for path, m in each for k in m._buffers}
@@ -139,11 +140,13 @@ def _extra(each):
     "The modules that keep an extra state, by name."
     return {n: m for n, m in each if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
 
-def _limited(m) -> bool: return hasattr(m, "weight") and getattr(m, "max_norm", None) is not None   # its rows are scaled as they are looked up
+def _limited(m) -> bool:
+    "Whether rows of a module's weight are scaled as they are looked up; a module is slow to say that it has no such attribute."
+    return ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and m.max_norm is not None and hasattr(m, "weight")
 
 def _keep_model(run, tensors, values):
     walk = tensors.walk
-    limited = {id(m.weight) for _, m in walk.each if ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and _limited(m)}
+    limited = {id(m.weight) for _, m in walk.each if _limited(m)}
     for n, t in walk.named(): tensors.put(n, t, not t.requires_grad or id(t) in limited)
     values["empty"] = _empty(walk.each)
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
