@@ -10,7 +10,8 @@ from pathlib import Path
 
 # %% auto #0
 __all__ = ['MANIFEST', 'digest', 'flush', 'seal', 'Damaged', 'read_manifest', 'examine', 'held', 'unfinished', 'set_aside',
-           'remove', 'workplace', 'written_whole', 'put_in_place', 'room', 'tidy', 'put_right', 'is_whole']
+           'remove', 'workplace', 'written_whole', 'put_in_place', 'room', 'left_behind', 'tidy', 'put_right',
+           'is_whole']
 
 # %% ../nbs/40_folders.ipynb #9d798a85
 MANIFEST = "manifest.json"
@@ -158,9 +159,16 @@ def room(place: Path, make_room):
         if aside is not None: shutil.rmtree(aside, ignore_errors=True)
 
 # %% ../nbs/40_folders.ipynb #04cc052a
+def left_behind(parent: Path) -> list[Path]:
+    "Folders that have a name for a while: the newest first, and at last those that had to make room for another."
+    def order(path):
+        try: return path.name.endswith("-gone"), -path.stat().st_mtime
+        except FileNotFoundError: return True, 0.0   # it has its place now
+    return sorted(parent.glob("*.tmp-*"), key=order)
+
 def tidy(parent: Path, writer: str | None = None):  # None: only give names, and remove nothing
     "Put what a kill has left in its place, or away."
-    for old in sorted(parent.glob("*.tmp-*")):
+    for old in left_behind(parent):
         name, _, by = old.name.rpartition(".tmp-")
         if writer not in (None, by.partition(".")[0]): continue
         with held(old) as free:
