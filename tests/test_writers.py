@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from test_checkpoint import Gate, quiet_learner, resumed, scored, steps
+from toys import Augmented
 from trainer_nb import differences, get_last_checkpoint
 from trainer_nb.checkpoint import read_checkpoint
 from trainer_nb.folders import examine, held, seal, set_aside, tidy, unfinished, written_whole
@@ -144,6 +145,39 @@ def test_the_wait_for_another_learner_can_be_ended(tmp_path):
     gate.open.set()
     other.run_state.saver.wait()
     assert one.step(1).step == [5]
+
+
+# --- on the disk, and back -------------------------------------------------------------------------------------------------
+
+def test_the_disk_has_everything_before_the_name(tmp_path, monkeypatch):
+    "Each file and the folder are flushed, and the log that they go on from; then the folder is renamed, and its place is flushed."
+    done, fsync, rename = [], os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd))[1])
+    monkeypatch.setattr(os, "rename", lambda a, b: (done.append(("renamed", str(b))), rename(a, b))[1])
+    learn = quiet_learner(tmp_path)
+    learn.step(2)
+    folder = learn.save_checkpoint()
+    at = done.index(("renamed", str(folder)))
+    before = [Path(o).name for o in done[:at]]
+    assert {p.name for p in folder.iterdir()} <= set(before) and any(n.startswith("checkpoint-2.tmp-") for n in before) and learn.history.path.name in before
+    assert done[at + 1:] == [str(tmp_path)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_going_on_within_an_epoch_reads_nothing_that_was_read(tmp_path, workers):
+    "Of data that has places, however far the epoch has gone."
+    class Noted(Augmented):
+        def __getitem__(self, i):
+            with open(tmp_path / "reads", "a") as f: f.write(f"{i}\n")
+            return super().__getitem__(i)
+    def reads(): return sorted(int(o) for o in (tmp_path / "reads").read_text().split())
+    given = dict(train_dataset=Noted(120), dataloader_num_workers=workers, num_train_epochs=1)
+    learn = quiet_learner(tmp_path / "out", **given)
+    learn.step(7)
+    learn.save_checkpoint(); learn.free()
+    (tmp_path / "reads").write_text("")
+    resumed(tmp_path / "out", **given).train()
+    assert len(reads()) == 120 - 7 * 12 == len(set(reads()))
 
 
 # --- the best -----------------------------------------------------------------------------------------------------------
