@@ -324,7 +324,6 @@ def test_a_process_that_is_killed(like, rank, when):
             os.kill(victims[rank], signal.SIGKILL)
             time.sleep(0.2)
         else:
-            stop = threading.Event()
             class Slow(TrainerCallback):
                 def on_step_begin(self, args, state, control, **kwargs): time.sleep(0.05)
             learn.add_callback(Slow())

@@ -4,11 +4,11 @@
 
 # %% ../nbs/700_background.ipynb #8e141b95
 from __future__ import annotations
-import atexit, contextvars, math, os, sys, threading, warnings, weakref
+import atexit, contextvars, math, os, sys, threading, weakref
 import torch
 from contextlib import contextmanager
 from functools import cache
-from .errors import Interrupted, Refused, let_go, show_pauses
+from .errors import Interrupted, Refused, let_go, show_pauses, warn
 from .interrupts import TURN, patiently
 from .loop import TrainOutput, ahead_of, go, output, stop_after, whole
 from .progress import QUIET, in_kernel, make_progress
@@ -247,7 +247,7 @@ def stopped(handle, error):
     print(said, file=sys.stderr, flush=True)
     def say():
         if handle.error is not error: return
-        try: warnings.warn(f"{said}. Nothing is lost: learn.start() goes on; wait() of its handle raises the error.", stacklevel=4)
+        try: warn(f"{said}. Nothing is lost: learn.start() goes on; wait() of its handle raises the error.")
         finally: let_go(error)   # as after an error in a cell: with the next verb its memory is free
     run.news.append(say)
 

@@ -4,7 +4,7 @@
 
 # %% ../nbs/540_export.ipynb #d14154ac
 from __future__ import annotations
-import ast, hashlib, math, shutil, warnings
+import ast, hashlib, math, shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
 import torch
@@ -12,7 +12,7 @@ from .args import TrainingArguments
 from .batches import DataCollatorWithPadding, default_data_collator
 from .doubts import changed_by_functions, check_classes, forgetful, library_setting, look_again, look_around, plain_attributes, seeds
 from .doubts import settings_by_hand, settle_seeds, unheard, unknown_callbacks, users_callbacks
-from .errors import Refused
+from .errors import Refused, warn
 from .journal import WORDS
 from .making import FILES, PARTS, Draft, ancestors, beginning, by_object, data_code, draws, expression, first_weights, frozen_lines
 from .making import given_parts, is_plain_code, model_code, of_class, other_modules, plain_settings, same_part
@@ -378,7 +378,7 @@ def export_script(moves, path, limit: float = 100) -> Exported:  # path: train.p
     write(path, text, weights, draft)
     if draft.doubts:
         more = f" And {len(draft.doubts) - 1} more, in the result's doubts." if len(draft.doubts) > 1 else ""
-        warnings.warn(f"{path.name} may not end in the same weights. {draft.doubts[0]}{more}", stacklevel=3)
+        warn(f"{path.name} may not end in the same weights. {draft.doubts[0]}{more}")
     return Exported(path, sorted(beside(path).iterdir()) if beside(path).exists() else [], draft.doubts)
 
 # %% ../nbs/540_export.ipynb #42b030a0

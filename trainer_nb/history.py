@@ -4,11 +4,12 @@
 
 # %% ../nbs/060_history.ipynb #5fbc61a0
 from __future__ import annotations
-import atexit, math, operator, os, secrets, time, warnings, weakref
+import atexit, math, operator, os, secrets, time, weakref
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np
+from .errors import warn
 from .rows import COLUMNS, LATE, PACK, Readings, Rows, abandon, column, extend, last_of, mean_loss, part, rates, to_lists
 from .runlog import WRITER, Claim, LogFile, begin, checked_id, dump, find_log, log_path, plain, read_lines, unstrict
 from .tables import Table, text, thinned, to_frame
@@ -365,8 +366,8 @@ def _watch_exit():
 def give_up(history, path, error):
     "No log from here on; said once."
     let_go(history)
-    warnings.warn(f"The log of this run cannot be written to {path} ({type(error).__name__}: {error}). The run goes on without it; "
-                  "when the cause is gone, `history.open_log(output_dir)` writes what is missing.", stacklevel=4)
+    warn(f"The log of this run cannot be written to {path} ({type(error).__name__}: {error}). The run goes on without it; "
+         "when the cause is gone, `history.open_log(output_dir)` writes what is missing.")
 
 def flush(history, timeout: float) -> bool:
     "Wait for the log."

@@ -51,7 +51,8 @@ class Training:
         with run.interrupts:
             refuse_beside(self, "train()")
             under_way = run.state.global_step and not run.finished and not run.torn
-            if resume_from_checkpoint and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
+            resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
+            if resume and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
             elif run.finished and not run.due: self._begin_again()
             with_progress(self, "train()")
             finish(run)

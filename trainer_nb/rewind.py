@@ -4,10 +4,11 @@
 
 # %% ../nbs/320_rewind.ipynb #9406bdfe
 from __future__ import annotations
-import math, os, time, warnings
+import math, os, time
 from collections import deque
 from typing import NamedTuple
 import numpy as np
+from .errors import warn
 from .history import is_past
 from .loop import go
 from .prepare import prepare
@@ -137,8 +138,8 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
     if base.step < target: advance(moves, "rewind()", until=lambda record: record.step >= target)
     after = losses(run.history, base.step, target)
     different = differing_steps(before, after)
-    if different: warnings.warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
-                                "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
+    if different: warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
+                       "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
     if run.saver is not None: run.saver.went_back(run, best)   # now: what was replayed has been saved again
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
     return Rewound(run.state.global_step, target - base.step, time.perf_counter() - start, different)

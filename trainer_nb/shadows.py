@@ -4,8 +4,9 @@
 
 # %% ../nbs/220_shadows.ipynb #b4e590f1
 from __future__ import annotations
-import copy, warnings
+import copy
 import torch
+from .errors import warn
 from .snapshot import own_memory
 
 # %% auto #0
@@ -115,7 +116,7 @@ class LookingShadows(Shadows):
 
     def _join(self, slots, why):
         if not slots: return
-        warnings.warn(f"{slots[0][1]!r} {why}; from now on it is put back too when a step fails.")
+        warn(f"{slots[0][1]!r} {why}; from now on it is put back too when a step fails.")
         gone = {_key(s) for s in slots}
         self.constant = [(s, f) for s, f in self.constant if _key(s) not in gone]
         self.slots += slots

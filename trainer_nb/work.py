@@ -4,11 +4,11 @@
 
 # %% ../nbs/280_work.ipynb #71ca4ead
 from __future__ import annotations
-import sys, threading, time, warnings
+import sys, threading, time
 import torch
 from contextlib import contextmanager
 from .agenda import ask_later
-from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses
+from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses, warn
 from .interrupts import TURN, Interrupts
 from .prepare import prepare
 from .run import Due, for_callback
@@ -163,7 +163,7 @@ def failed(moves, error):
     run = moves.run_state
     if isinstance(error, Paused): raise error
     try: tell_outside(moves, "on_exception", exception=error)
-    except Exception as another: warnings.warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
+    except Exception as another: warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
     run.history.note("exception", run.state.global_step, type=type(error).__name__, message=str(error))
     relieve(error)
     if isinstance(error, KeyboardInterrupt): raise pause_at(moves, f"{given_up(run)}; paused {where(run)}") from None
