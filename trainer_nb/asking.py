@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextvars, sys, threading, time
 from .aboard import answered, come_aboard, confirmed, each, give_up, place
 from .meeting import Meeting
-from .mirror import Mirror, processes_table
+from .mirror import Mirror, processes_table, slowest_of
 from .parts import parts_of
 from .snapshot import OF_PLACE
 from .worker import Done, Failed
@@ -29,6 +29,13 @@ class Told:
 
     @property
     def processes(self): return processes_table(self.said, self.where, self.size)   # a table, by rank
+
+    def words(self) -> str:
+        "Where the run is, in words; the slowest process is named."
+        slowest = slowest_of(self.said)
+        return f"on {self.size} processes" + (f", of which rank {slowest} is the slowest" if slowest is not None else "")
+
+    def memory(self) -> str | None: return f"{sum(pace['memory'] for pace in self.said.values()) / 1e9:.1f} GB" if self.said else None   # that they have taken together
 
     def told(self, rank: int, kind: str, data):
         "What a process says by itself."

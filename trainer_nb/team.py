@@ -67,7 +67,7 @@ class Seen:
             record = Record(self.run.history, self.row)
             self.row += 1
             if record.abandoned: continue
-            self.run.state.global_step = max(self.run.state.global_step, record.step)
+            self.run.state.global_step, self.run.state.epoch, self.run.seconds = record.step, record.epoch, record.seconds
             if self.each is not None: self.each(record)
             if self.until is not None and self.until(record): self.enough = True
 
