@@ -4,7 +4,7 @@
 
 # %% ../nbs/240_moves.ipynb #a6599667
 from __future__ import annotations
-import inspect, sys, warnings
+import inspect, sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 import torch
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from .args import resolve
 from .batches import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns, to_device
 from .data import EpochOrder
-from .errors import Refused
+from .errors import Refused, warn
 from .events import CallbackHandler, DefaultFlowCallback
 from .models import check_loss, explain_labels, known_classes, logits_in, loss_in, model_facts, smoothed_loss
 from .groups import decay_names
@@ -69,8 +69,8 @@ LOADERS = ("per_device_train_batch_size", "dataloader_drop_last", "dataloader_nu
 def check_loader(args):
     "Say which settings a ready DataLoader leaves without effect."
     given = [n for n in args.changed() if n in LOADERS]
-    if given: warnings.warn(f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has no effect; "
-                            "give the data set itself for that.", stacklevel=2)
+    if given: warn(f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has no effect; "
+                            "give the data set itself for that.")
 
 # %% ../nbs/240_moves.ipynb #a67d5377
 class DataMoves:

@@ -4,9 +4,10 @@
 
 # %% ../nbs/250_prepare.ipynb #ad98f5a4
 from __future__ import annotations
-import math, os, sys, warnings
+import math, os, sys
 import torch
 from .device import Device
+from .errors import warn
 from .feed import Feed
 from .rates import stretch_schedule
 from .run import Due, modules_of
@@ -99,7 +100,7 @@ def check_optimizer(run, given):  # given: the user's own, if any
         problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")
     idle = [n for n in run.args.changed() if given is not None and n in ("learning_rate", "weight_decay", "optim", "optim_args", "layer_groups")]
-    if idle: warnings.warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the optimizer has its own.", stacklevel=2)
+    if idle: warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the optimizer has its own.")
 
 def prepare_optimizer(moves):
     "Make optimizer and schedule, unless the user has given them."
@@ -111,7 +112,7 @@ def prepare_optimizer(moves):
         moves.create_optimizer_and_scheduler(run.state.max_steps)
         check_optimizer(run, optimizer)
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
-            warnings.warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it "
+            warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it "
                           "wait; optim='adamw_torch_fused' does not have to ask.")
         run.params = list({id(p): p for p in (*run.model.parameters(), *(p for g in run.optimizer.param_groups for p in g["params"]))}.values())
     except BaseException:

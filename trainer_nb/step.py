@@ -4,10 +4,10 @@
 
 # %% ../nbs/260_step.ipynb #30eafa28
 from __future__ import annotations
-import warnings
 from typing import Any, NamedTuple
 import torch
 from .batches import map_tensors
+from .errors import warn
 from .models import describe
 from .optim import check_state
 from .prepare import prepare_model
@@ -225,7 +225,7 @@ def warn_of_weights(step):
     "Say that code of the user's has changed weights before the update, which a step does not copy."
     own = {id(t) for shadow in (step.run.shadows or [])[:1] for t in shadow.kept}
     if not any(p._version != version and id(p) not in own for p, version in step.weights): return
-    warnings.warn("The step failed after weights had been changed in it, before the update. Unless the code that changed them has put them back, "
+    warn("The step failed after weights had been changed in it, before the update. Unless the code that changed them has put them back, "
                   "they are not what they were before the step; Learner(..., transaction='copy') copies them before each step.")
 
 # %% ../nbs/260_step.ipynb #4a71bedb
