@@ -116,6 +116,7 @@ class Aboard:
         self.speaks = worker.local_rank == 0   # for this machine
         run = self.learn.run_state
         run.args.disable_tqdm = True           # the kernel shows how far it is
+        run.undivided = payload["undivided"]   # snapshots, which go elsewhere, have the kernel's
         if payload["snapshot"] is not None: go_to(self.learn, payload["snapshot"], payload["first"])
         self.logs = list(run.state.log_history)
         self.learn.history.path = Path(payload["log"] or "none")   # the kernel has the file, if there is one
@@ -150,7 +151,7 @@ def go_to(learn, snapshot, first):
     prepare(learn)
     if first is None: run.first = None   # the present weights are not the first ones
     restore(run, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "place": learn.history.place()}))   # its history is here already, and goes on
-    drop_feed(run)
+    if run.feed is not None: drop_feed(run)
     prepare(learn)
 
 def come_aboard(worker) -> Aboard:

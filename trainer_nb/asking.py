@@ -81,6 +81,7 @@ class Asking(Told):
         moves.run_state.processes = plan["processes"]
         self.meeting = Meeting(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
         parts = parts_of(moves) | {"settings": plan["settings"](moves.run_state.args)}
+        parts["undivided"] = {name: getattr(moves.run_state.args, name) for name in plan["own settings"]}
         payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
         self.base, self.said = (snapshot, first, moves.history.place()), {}
         self.crew = Crew(plan["local processes"], come_aboard, payload, plan["start"], on_told=self.told, hear=self.hear, **plan["how"])

@@ -13,11 +13,11 @@ from .rates import stretch_schedule
 from .run import Due, modules_of
 from .seeding import be_deterministic
 from .shadows import versions
-from .snapshot import capture, own_memory, samples_in_all
+from .snapshot import capture, made_with, own_memory, samples_in_all
 
 # %% auto #0
 __all__ = ['prepare_model', 'join', 'alike', 'check_alike', 'check_evaluation', 'prepare_data', 'check_optimizer',
-           'prepare_optimizer', 'prepare', 'measure', 'measure_anew']
+           'prepare_optimizer', 'prepare', 'share_anew', 'measure', 'measure_anew']
 
 # %% ../nbs/250_prepare.ipynb #4023ce49
 def prepare_model(moves):
@@ -128,6 +128,15 @@ def prepare(moves):
         prepare_data(moves)
         prepare_optimizer(moves)
         if run.first is None and run.state.global_step == 0: run.first, run.freed, run.versions = capture(run), False, versions(run)
+
+# %% ../nbs/250_prepare.ipynb #0187469b
+def share_anew(moves, snapshot):  # that has been restored
+    "Count what is left, where another number of processes had the run."
+    run = moves.run_state
+    if snapshot.values["made_with"].get("processes", 1) == made_with(run)["processes"]: return
+    if run.feed is not None: run.feed.close()
+    run.feed = run.window = None
+    prepare(moves)
 
 # %% ../nbs/250_prepare.ipynb #f53d4c35
 def measure(run):

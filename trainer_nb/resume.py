@@ -14,7 +14,7 @@ from .events import TrainerState
 from .folders import MANIFEST, examine, read_manifest, tidy
 from .history import History, Place, read, take_over
 from .moves import drop_feed
-from .prepare import prepare, prepare_model
+from .prepare import prepare, prepare_model, share_anew
 from .runlog import claimed, log_path
 from .saver import data_facts, finish, logged, wait_for_others
 from .settings import SETTABLE, change
@@ -190,6 +190,7 @@ def go_there(moves, folder, snapshot, edits):
         run.state.log_history = run.state.log_history or log_history(run.history, folder, about(snapshot).get("logs", 0))
         if about(snapshot).get("data") not in (None, data_facts(moves)) and run.feed is not None: drop_feed(run)   # to be measured anew
         prepare(moves)
+        share_anew(moves, snapshot)
         if edits: change(moves, edits)
     except BaseException:
         run.history = history

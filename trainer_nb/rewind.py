@@ -11,7 +11,7 @@ import numpy as np
 from .errors import warn
 from .history import is_past
 from .loop import go
-from .prepare import prepare
+from .prepare import prepare, share_anew
 from .snapshot import Snapshot, capture, check_length, restore
 from .tables import duration
 from .work import in_hand, refuse_beside
@@ -21,7 +21,7 @@ __all__ = ['LASTING', 'ACTS', 'MOST', 'free_memory', 'size_of', 'Ring', 'base_fo
            'reachable', 'losses', 'differing_steps', 'announce_replay', 'go_to']
 
 # %% ../nbs/320_rewind.ipynb #d4dab8bc
-LASTING = ("train_dataset", "add_callback", "remove_callback")   # of these, what no snapshot has either
+LASTING = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # of these, what no snapshot has either
 ACTS = ("set", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING)   # events of a history that no step brings about
 
 # %% ../nbs/320_rewind.ipynb #2913caa1
@@ -135,6 +135,7 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
     before, best = losses(run.history, base.step, target), run.state.best_model_checkpoint
     announce_replay(run, base.step, target)
     go_to(run, base)
+    share_anew(moves, base)
     if base.step < target: advance(moves, "rewind()", until=lambda record: record.step >= target)
     after = losses(run.history, base.step, target)
     different = differing_steps(before, after)
@@ -149,8 +150,9 @@ def reachable(moves, n, target) -> Snapshot:
     "The snapshot to begin at; a ValueError says how far back it is possible to go."
     if target < 0: raise ValueError(f"rewind({n}) would go back behind the beginning: the run has done {moves.state.global_step} steps.")
     if (base := base_for(moves, target)) is not None: return base
-    ring = moves.run_state.ring
-    act = next((e for e in moves.run_state.history.events if not e["abandoned"] and any(s.step <= e["step"] for s in ring.kept)
+    ring, first = moves.run_state.ring, moves.run_state.first
+    kept = ring.kept or ([first] if first is not None and first.values["run"] == moves.history.run_id else [])   # empty when the run has come home
+    act = next((e for e in moves.run_state.history.events if not e["abandoned"] and any(s.step <= e["step"] for s in kept)
                 and (e["kind"] in LASTING or e["kind"] in ACTS and e["step"] <= target)), None)
     if act is not None and act["step"] > target: why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
     elif act is not None: why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"

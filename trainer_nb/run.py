@@ -114,6 +114,7 @@ class Run(Passing):
     background: Any = part()                                 # background.Background: the handle of the thread that trains
     team: Any = part()                                       # team.Team: the processes that have the run
     processes: int = part(1)                                 # that have it, or are about to
+    undivided: dict = part(dict)                             # settings that are divided among processes here, as they are at home
     news: list = part(list)                                  # functions that say what the user has to hear, at the next verb of a cell
     interrupts: Interrupts = part(Interrupts)
 

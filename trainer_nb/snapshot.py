@@ -88,7 +88,7 @@ class Copies(dict):
 _BUILT_IN = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
 _OF_DATA = ("dataloader", "per_device", "train_", "seed", "data_seed")   # how settings begin that decide the feed
 
-def _keep_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in vars(run.args).items()}
+def _keep_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in (vars(run.args) | run.undivided).items()}
 def _check_args(run, snapshot):
     for name in _BUILT_IN:
         then, now = snapshot.values["args"][name], getattr(run.args, name)
@@ -97,7 +97,7 @@ def _check_args(run, snapshot):
 def _put_args(run, snapshot):
     "Settings in force; data settings that changed make the feed anew."
     before = dict(vars(run.args))
-    vars(run.args).update({k: copy.deepcopy(v) for k, v in snapshot.values["args"].items() if k not in OF_PROCESS})
+    vars(run.args).update({k: copy.deepcopy(v) for k, v in snapshot.values["args"].items() if k not in OF_PROCESS and k not in run.undivided})
     if run.feed is not None and any(k.startswith(_OF_DATA) and v != before.get(k) for k, v in vars(run.args).items()):
         run.feed.close()
         run.feed = None

@@ -18,11 +18,12 @@ from .watch import unwatch, watch
 from .work import at_boundary, owned, pausable, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['LOOKING', 'THERE', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'stint', 'Seen', 'Doing', 'Team']
+__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'stint', 'Seen', 'Doing', 'Team']
 
 # %% ../nbs/855_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
 THERE = LOOKING | frozenset("""set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again""".split())
+AT_HOME = ("load_checkpoint", "reset", "_begin_again")   # and restore(), of a snapshot of an earlier run
 NOT_THERE = {"debug_step": "a step by hand", "branch": "a second learner", "batch_size_find": "measuring batch sizes", "export_script": "the script"}
 
 # %% ../nbs/855_team.ipynb #7078d87d
@@ -88,11 +89,11 @@ class Doing(Asking):
         "A verb of the learner's, there."
         run = moves.run_state
         if name == "free": return self.end(moves, None) or moves.free()
-        if name == "load_checkpoint": return self.load(moves, *args, **kwargs)
         if name in NOT_THERE: self.refuse(f"{name}(), {NOT_THERE[name]},")
         refuse_inside(moves, f"{name.lstrip('_')}()")
         let_go_last()
         if name == "restore" and args and not isinstance(args[0], Snapshot): args = (named(moves, args[0]),)
+        if name in AT_HOME or name == "restore" and args[:1] and args[0].values["run"] != moves.history.run_id: return self.at_home(moves, name, args, kwargs)
         with run.interrupts:
             if name in LOOKING: run.interrupts.only_looking()
             value = self.ask(moves, do_verb, name, args, kwargs)
@@ -100,13 +101,13 @@ class Doing(Asking):
             stop_if_pressed(moves)
             return value
 
-    def load(self, moves, *args, **kwargs):
-        "Go on from a checkpoint: read at home, since it may be of another run, and taken to new processes."
+    def at_home(self, moves, name: str, args: tuple, kwargs: dict):
+        "A verb that may begin another run, and with it another history: done at home, from where new processes take the run."
         with moves.run_state.interrupts:
             state = self.answers(moves, home_with)
             self.end(moves, next(o for o in state.values() if o is not None))
             moves.run_state.processes = self.size   # it is about to be on them again
-            try: return moves.load_checkpoint(*args, **kwargs)
+            try: return getattr(moves, name)(*args, **kwargs)
             finally: self.plan["away again"](moves, self)
 
     def each(self, moves, function) -> list:

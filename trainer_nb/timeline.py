@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields
 import torch
 from .errors import Refused, let_go_last, nearest
 from .history import History
-from .prepare import prepare
+from .prepare import prepare, share_anew
 from .run import note_act
 from .snapshot import OF_PLACE, Snapshot, check, check_length, put_back, restore
 from .tables import html_table, text_table
@@ -45,6 +45,7 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
         run.history.close_log()
         run.history = History(parent=snapshot.values["run"])
     restore(run, snapshot)
+    share_anew(moves, snapshot)
     if run.ring is not None: run.ring.clear()   # what it holds may be of another past
     if run.saver is not None: run.saver.went_back(run, best)
     note_act(run, "restore")
