@@ -135,6 +135,10 @@ def test_the_global_batch_can_stay():
         assert learn.each(lambda learn: learn.args.gradient_accumulation_steps) == [1, 1]
     assert learn.args.gradient_accumulation_steps == 2 and learn.step(1)[0].samples == 8
     with pytest.raises(ValueError, match="cannot be divided among 3"): learn.launch(3, keep_global_batch=True)
+    with learn.launch(2, keep_global_batch=True):   # under way, too
+        assert learn.step(1)[0].samples == 8 and learn.state.max_steps == 18
+        assert learn.rewind(1).step == 2 and learn.step(1)[0].samples == 8
+    assert learn.args.gradient_accumulation_steps == 2 and learn.step(1)[0].samples == 8 and learn.state.max_steps == 18
 
 
 class Numbers(IterableDataset):
