@@ -128,6 +128,25 @@ def test_a_run_under_way_is_recounted():
     assert [e["act"] for e in learn.journal] == ["launch", "close"]
 
 
+def test_steps_are_not_taken_again_by_another_number_of_processes():
+    "Not there what was done here, nor here what was done there, also where the snapshots in between are lost."
+    learn = make()
+    learn.step(5)
+    with learn.launch(2):
+        learn.step(4)
+        assert learn.rewind(3).different == [] and learn.rewind(1).step == 5   # the state that went there
+        with pytest.raises(ValueError, match="launch at step 5"): learn.rewind(2)
+        learn.step(2)
+        os.kill(pids(learn)[1], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="SIGKILL"): learn.step(1)
+        learn.step(3)
+        assert learn.rewind(2).different == []
+        with pytest.raises(ValueError, match=r"rewind\(6\) cannot go back to step 2"): learn.rewind(6)
+    learn.step(3)
+    assert learn.rewind(2).different == []
+    with pytest.raises(ValueError, match="close at step 8"): learn.rewind(2)
+
+
 def test_the_global_batch_can_stay():
     learn = make(gradient_accumulation_steps=2)
     with learn.launch(2, keep_global_batch=True):

@@ -21,7 +21,7 @@ __all__ = ['LASTING', 'ACTS', 'MOST', 'free_memory', 'size_of', 'Ring', 'base_fo
            'reachable', 'losses', 'differing_steps', 'announce_replay', 'go_to']
 
 # %% ../nbs/320_rewind.ipynb #d4dab8bc
-LASTING = ("train_dataset", "add_callback", "remove_callback")   # of these, what no snapshot has either
+LASTING = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # of these, what no snapshot has either
 ACTS = ("set", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING)   # events of a history that no step brings about
 
 # %% ../nbs/320_rewind.ipynb #2913caa1
