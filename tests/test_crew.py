@@ -2,7 +2,7 @@
 
 Nothing is stood in for: the launchers are Accelerate's and torch's, the deaths are signals, the collectives are gloo's. After each test the
 process is as it was before: no child, no thread, no open file, no folder, no shared memory, no variable in the environment."""
-import ctypes, gc, glob, hashlib, logging, multiprocessing, os, shutil, signal, socket, subprocess, sys, tempfile, textwrap, threading, time, warnings
+import ctypes, gc, glob, hashlib, multiprocessing, os, shutil, signal, socket, subprocess, sys, tempfile, textwrap, threading, time, warnings
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +12,9 @@ import torch.distributed as dist
 
 from trainer_nb import carry
 from trainer_nb.carry import Shared, packed, unpacked
-from trainer_nb.crew import Crew, RemoteError, first_cause, fork_is_safe, free_port
-from trainer_nb.worker import Died, Done, Failed, Lines
+from trainer_nb.crew import Crew, first_cause
+from trainer_nb.launchers import free_port
+from trainer_nb.worker import Died, Done, Failed, Lines, RemoteError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 LIMIT = 60   # seconds; every wait has an end, none is expected to be reached
@@ -91,7 +92,7 @@ def nothing_left(request, folder):
     before = Trace()
     made.clear()
     yield
-    stems = [crew.stem for crew in made]
+    stems = [crew.settings["stem"] for crew in made]
     for crew in made: crew.kill()
     made.clear()
     before.check()
@@ -472,7 +473,7 @@ def test_data_workers_of_workers(crew):
 
 SCRIPT = """
 import os, sys, time, signal, threading, multiprocessing, torch
-from trainer_nb.crew import Crew, fork_is_safe
+from trainer_nb.crew import Crew
 def check(call):
     assert call.wait(60), call
     return [call.outcomes[rank].result for rank in sorted(call.outcomes)]
@@ -573,9 +574,9 @@ def test_two_machines(tmp_path):
 def kernel(tmp_path_factory):
     from test_kernel import Kernel
     before, tempfile.tempdir = tempfile.tempdir, None   # Jupyter's own files
-    kernel = Kernel(tmp_path_factory.mktemp("kernel"))
+    try: kernel = Kernel(tmp_path_factory.mktemp("kernel"))
+    finally: tempfile.tempdir = before
     kernel.run(SCRIPT + "\ntold = []")
-    tempfile.tempdir = before
     yield kernel
     kernel.close()
 
@@ -595,7 +596,7 @@ def test_in_a_notebook(kernel, start):
     found = kernel.fails("call = crew.call(wrong)\ncall.wait()\nraise call.outcomes[1].error", "IndexError")
     assert "return [][worker.rank]" in found.shown and "rank 1" in found.shown
     assert kernel.run("import IPython\nprint(check(crew.call(lambda worker: str(IPython.get_ipython()))))") == "['None', 'None']"
-    assert kernel.run("crew.close(); print(len(multiprocessing.active_children()), crew)") == f"0 Crew(2 workers, closed, by {start})"
+    assert kernel.run("crew.close(); print(len(multiprocessing.active_children()), crew)") == f"0 Crew(2 workers by {start}, closed)"
 
 
 # --- what is carried ----------------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def trouble(thing) -> Exception | None:
     "The error that packing a value raises."
     import cloudpickle
     pickler = cloudpickle.Pickler(_Nowhere())
-    pickler.persistent_id = Beside(lambda o: type(o) is torch.Tensor and o.layout is torch.strided and o.device.type == "cpu")   # never to blame, and large
+    pickler.persistent_id = Beside(lambda o: type(o) is torch.Tensor and o.layout is torch.strided and o.device.type == "cpu")   # never to blame
     try: pickler.dump(thing)
     except Exception as error: return error
 

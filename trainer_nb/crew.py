@@ -4,142 +4,17 @@
 
 # %% ../nbs/800_crew.ipynb #ed154da0
 from __future__ import annotations
-import atexit, glob, itertools, linecache, logging, multiprocessing, os, queue, re, secrets, shutil, signal, socket, sys, tempfile, threading, time, warnings
-from contextlib import contextmanager
-from importlib.machinery import ModuleSpec
+import atexit, itertools, linecache, multiprocessing, os, queue, re, secrets, shutil, signal, socket, tempfile, threading, time, warnings
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Listener
-import torch
+from multiprocessing.connection import Listener
 from .carry import let_go_of, packed, remove_shared, unpacked
-from .worker import Died, Done, Failed, Line, RemoteError, failed, main, message_of
+from .launchers import (PATCHED, START, Meeting, children_of, default_threads, hidden, launch, log_folder, put_back, quiet,
+                                  start_method)
+from .worker import Died, Done, Failed, Line, RemoteError, failed, message_of
 
 # %% auto #0
-__all__ = ['PATCHED', 'OFTEN', 'KEPT', 'CONSEQUENCES', 'START', 'fork_is_safe', 'put_back', 'hidden', 'quiet', 'free_port',
-           'check_port', 'Meeting', 'by_accelerate', 'by_elastic', 'launch', 'Member', 'Call', 'first_cause', 'Hearing',
-           'outcome', 'PortTaken', 'Starting', 'children_of', 'log_folder', 'new_cells', 'Launching', 'short_folder',
-           'knock', 'default_threads', 'Crew']
-
-# %% ../nbs/800_crew.ipynb #b108020a
-def _bad_fork() -> bool:
-    "Whether CUDA would refuse to work in a fork of this process."
-    process = os.fork()
-    if process == 0:
-        code = 1
-        try: code = int(torch.cuda._is_in_bad_fork())
-        finally: os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) != 0
-
-def fork_is_safe(cpu: bool = False) -> tuple:  # cpu: the workers use no other device
-    "Whether workers can be forks of this process, and why not."
-    if not sys.platform.startswith("linux"): return False, "on this system, a fork of a process with threads is not reliable"
-    if torch.cuda.is_initialized(): return False, "CUDA is in use in this process, and cannot be used in a fork of it"
-    if torch.version.hip or torch.xpu.is_available(): return False, "the drivers of these GPUs do not survive a fork"
-    if "bitsandbytes" in sys.modules: return False, "bitsandbytes is imported here, and Accelerate's launcher takes this for a use of the GPU"
-    if not cpu and torch.backends.cuda.is_built() and _bad_fork(): return False, "CUDA was looked at in this process, and cannot be used in a fork of it"
-    return True, ""
-
-# %% ../nbs/800_crew.ipynb #afacba6f
-PATCHED = ("NPROC", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MIXED_PRECISION", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")   # by notebook_launcher
-
-def put_back(environment: dict, names=None):  # names: only these
-    "Let the environment be what it was."
-    for name in set(os.environ) | set(environment) if names is None else names:
-        if name not in environment: os.environ.pop(name, None)
-        elif os.environ.get(name) != environment[name]: os.environ[name] = environment[name]
-
-def _accelerate() -> list:
-    "The dictionaries of Accelerate's state, if it is in use."
-    state = sys.modules.get("accelerate.state")
-    return [getattr(state, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")] if state else []
-
-@contextmanager
-def hidden(environment: dict, script: bool):  # environment: what the workers get besides; script: spare the user's
-    "While workers start: the environment they need, no Accelerator, no script, no announcement."
-    from accelerate import launchers
-    before, states, top = dict(os.environ), _accelerate(), sys.modules["__main__"]
-    contents, spec = [dict(o) for o in states], getattr(top, "__spec__", None)
-    os.environ.update(environment)
-    for state in states: state.clear()
-    if script: top.__spec__ = ModuleSpec("trainer_nb.__main__", None)   # multiprocessing leaves a module of this name alone
-    launchers.print = lambda *args, **kwargs: None
-    try: yield
-    finally:
-        put_back(before)
-        for state, content in zip(states, contents): state.clear(); state.update(content)
-        top.__spec__ = spec
-        del launchers.print
-
-# %% ../nbs/800_crew.ipynb #bd3b8681
-@contextmanager
-def quiet():
-    "Let torch's launcher log nothing in this thread."
-    import torch.distributed.launcher.api
-    me, loggers = threading.get_ident(), [logging.getLogger("torchelastic-events-null"), *(
-        o for name, o in list(logging.root.manager.loggerDict.items()) if name.startswith(("torch.distributed", "torch.multiprocessing")) and isinstance(o, logging.Logger))]
-    def others(record): return record.thread != me
-    for logger in loggers: logger.addFilter(others)
-    try: yield
-    finally:
-        for logger in loggers: logger.removeFilter(others)
-
-# %% ../nbs/800_crew.ipynb #0408d311
-def free_port() -> int:
-    "A port that nobody uses now."
-    with socket.socket() as s:
-        s.bind(("", 0))
-        return s.getsockname()[1]
-
-def check_port(port: int):
-    "ValueError if somebody listens there."
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try: s.bind(("", port))
-        except OSError as error: raise ValueError(f"Port {port} cannot be used on this machine ({error.strerror}): give another master_port, "
-                                                  "or none, and one that is free is taken.") from None
-
-class Meeting:
-    "Where the workers of all machines meet, as the launchers want to be told."
-    def __init__(self, n, num_nodes=1, node_rank=0, master_addr=None, master_port=None, rdzv_backend=None, rdzv_endpoint=None, rdzv_id=None, timeout=300):
-        if not isinstance(n, int) or n < 1: raise ValueError(f"num_processes={n!r}: it takes at least one.")
-        if not 0 <= node_rank < num_nodes: raise ValueError(f"node_rank={node_rank} is not one of {num_nodes} machines, which are numbered from 0.")
-        if num_nodes > 1 and not (rdzv_endpoint or master_addr and master_port):
-            raise ValueError(f"num_nodes={num_nodes}: the machines find each other by master_addr and master_port, the same on all of them.")
-        self.n, self.nodes, self.node, self.address, self.timeout = n, num_nodes, node_rank, master_addr or "127.0.0.1", timeout
-        self.backend, self.endpoint, self.run_id = rdzv_backend or "static", rdzv_endpoint or "", rdzv_id or "none"   # the same on all machines
-        self.asked, self.port = master_port, master_port
-        if master_port is not None and node_rank == 0: check_port(int(master_port))
-
-    def again(self):
-        "Choose a port, where that is ours to choose."
-        if self.asked is None: self.port = free_port()
-
-    @property
-    def configs(self) -> dict: return {"timeout": int(self.timeout)} | ({"rank": self.node} if self.backend == "static" else {})
-
-# %% ../nbs/800_crew.ipynb #a33cb30f
-OFTEN = 0.05   # seconds between two looks of the launcher at its workers
-
-def by_accelerate(meeting, args):
-    "Fork, by Accelerate's notebook_launcher; returns when the workers have ended."
-    from accelerate import notebook_launcher
-    notebook_launcher(main, args, num_processes=meeting.n, use_port=str(meeting.port), master_addr=meeting.address, node_rank=meeting.node,
-                      num_nodes=meeting.nodes, rdzv_backend=meeting.backend, rdzv_endpoint=meeting.endpoint, rdzv_conf=meeting.configs,
-                      rdzv_id=meeting.run_id, monitor_interval=OFTEN)
-
-def by_elastic(meeting, args, method: str, folder: str):  # method: "fork" or "spawn"
-    "Fork or spawn, by torch's elastic launcher; returns when the workers have ended."
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-    elastic_launch(LaunchConfig(
-        min_nodes=meeting.nodes, max_nodes=meeting.nodes, nproc_per_node=meeting.n, run_id=meeting.run_id, rdzv_backend=meeting.backend,
-        rdzv_endpoint=meeting.endpoint or f"{meeting.address}:{meeting.port}", rdzv_configs=meeting.configs, max_restarts=0,
-        monitor_interval=OFTEN, start_method=method, logs_specs=DefaultLogsSpecs(os.path.join(folder, "logs"))), main)(*args)
-
-def launch(meeting, args, method: str, folder: str):
-    "Start workers, and return when they have ended; by the launcher that fits."
-    alone = meeting.n == 1 or "google.colab" in sys.modules   # notebook_launcher would call the function right here
-    if method == "fork" and not alone: by_accelerate(meeting, args)
-    else: by_elastic(meeting, args, method, folder)
+__all__ = ['KEPT', 'CONSEQUENCES', 'Member', 'Call', 'first_cause', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken',
+           'Expecting', 'Starting', 'Ending', 'new_cells', 'Crew']
 
 # %% ../nbs/800_crew.ipynb #399ad296
 KEPT = 50   # lines of stderr that come with a death
@@ -147,7 +22,8 @@ KEPT = 50   # lines of stderr that come with a death
 class Member:
     "A worker that has said who it is."
     def __init__(self, rank, local_rank, pid, errors):  # errors: the file that its stderr goes to
-        self.rank, self.local_rank, self.pid, self.errors, self.process, self.line, self.over = rank, local_rank, pid, errors, None, None, threading.Event()
+        self.rank, self.local_rank, self.pid, self.errors, self.process, self.line = rank, local_rank, pid, errors, None, None
+        self.over = threading.Event()   # it has said that it is done, or will say nothing any more
 
     def code(self, seconds: float = 0) -> int | None:
         "The exit code; None while it lives, or if nobody knows it."
@@ -199,32 +75,35 @@ CONSEQUENCES = re.compile("closed by peer|reset by peer|broken pipe|connection r
 
 def first_cause(outcomes):  # of Failed and Died; others are passed over
     "Of several failures, the one that looks least like the consequence of another; None if there is none."
-    def rank(o): return 2 * isinstance(o, Failed) * bool(CONSEQUENCES.search(o.message)) if isinstance(o, Failed) else 3 if o.code == -signal.SIGTERM else 1
-    return min((o for o in outcomes if isinstance(o, (Failed, Died))), key=rank, default=None)
+    def place(o):
+        if isinstance(o, Failed): return 2 if CONSEQUENCES.search(o.message) else 0
+        return 3 if o.code == -signal.SIGTERM else 1   # elastic ends the others of one that died
+    return min((o for o in outcomes if isinstance(o, (Failed, Died))), key=place, default=None)
 
-# %% ../nbs/800_crew.ipynb #df5c0c1d
+# %% ../nbs/800_crew.ipynb #0a0f7bd0
 class Hearing:
     "Members, what they say, and how they end."
     def __init__(self, on_told):
-        self.on_told, self.members, self.ends, self.gone, self.closing = on_told, {}, {}, set(), False   # ends: by rank, Died; gone: nothing will come any more
+        self.on_told, self.members, self.deaths, self.closing = on_told, {}, {}, False
+        self._ends, self._gone = {}, set()   # by rank, how it has ended; ranks of which nothing will come any more
         self._heard, self._events, self._calls, self._asides = queue.SimpleQueue(), queue.SimpleQueue(), {}, {}
         self._lock, self._stop, self._numbers = threading.RLock(), threading.Event(), itertools.count()
-        self._threads = [threading.Thread(target=act, name=f"crew {act.__name__}", daemon=True) for act in (self._listen, self._watch)]
+        self._threads = [threading.Thread(target=act, name=f"crew{act.__name__}", daemon=True) for act in (self._listen, self._watch)]
         for thread in self._threads: thread.start()
 
     def _take(self, member, data):
         "A message, in the thread that reads this member's connection."
         try: kind, *rest = message_of(data)
-        except Exception as error: return warnings.warn(f"Something that rank {member.rank} said cannot be read here ({type(error).__name__}: {error}).")
-        waiting = self._asides.pop(rest[0], None) if kind == "aside" else None
-        if waiting is not None: waiting[1].put(rest[1:])
-        elif kind != "aside": self._heard.put((member, kind, rest))
+        except Exception as error: return warnings.warn(f"Something that rank {member.rank} said cannot be read here ({error!r}).")
+        if kind != "aside": return self._heard.put((member, kind, rest))
+        if (asked := self._asides.pop(rest[0], None)) is not None: asked.put(rest[1:])
 
     def _listen(self):
         for member, kind, rest in iter(self._heard.get, None):
             if kind == "tell": self._told(member.rank, *rest)
             elif kind == "answer": self._answered(rest[0], member.rank, outcome(member.rank, *rest[1:]))
-            elif kind == "gone": self._gone(member)
+            elif kind == "gone": self._went(member)
+            elif kind == "bye": member.over.set()
             else: self._events.put((kind, member.rank, *rest))
 
     def _told(self, rank, kind, data):
@@ -238,51 +117,88 @@ class Hearing:
             del self._calls[number]
         let_go_of(blob)
 
-    def _dead(self, member):
-        "Note how a member has ended, and end what it has left."
-        with self._lock:
-            if member.rank in self.ends: return
-            if member.code(1) is None: member.kill()   # it has closed its connection, which is no way to go on
-            self.ends[member.rank] = Died(member.rank, member.code(1), member.last_lines())
-            if not self.closing: self.deaths[member.rank] = self.ends[member.rank]
-        member.kill(itself=False)
-
-    def _gone(self, member):
+    def _went(self, member):
         "The last was heard of a member: it answers nothing any more."
-        self._dead(member)
+        end = self._ended(member)
         with self._lock:
-            self.gone.add(member.rank)
-            open_calls, asides = list(self._calls), [number for number, (rank, _) in self._asides.items() if rank == member.rank]
-        for number in open_calls: self._answered(number, member.rank, self.ends[member.rank])
-        for number in asides:
-            if (waiting := self._asides.pop(number, None)) is not None: waiting[1].put(("died", self.ends[member.rank]))
-        self._events.put(("died", member.rank, self.ends[member.rank]))
+            self._gone.add(member.rank)
+            calls, asides = list(self._calls), [number for number in self._asides if number[0] == member.rank]
+        for number in calls: self._answered(number, member.rank, end)
+        for number in asides: self._take_back(number, end)
+        member.over.set()
+        self._events.put(("died", member.rank, end))
 
+    def _take_back(self, number, end):
+        if (asked := self._asides.pop(number, None)) is not None: asked.put(("died", end))
+
+# %% ../nbs/800_crew.ipynb #6737afee
+class Watching(Hearing):
+    "Who is alive."
     def _watch(self):
         while not self._stop.wait(0.1):
             for member in list(self.members.values()):
-                if member.rank in self.gone: continue
-                if member.rank in self.ends: member.line.shut()   # somebody else holds its half of the connection
-                elif member.code() is not None: self._dead(member)
+                if member.rank in self._gone: continue
+                if member.rank in self._ends: member.line.shut()
+                elif member.code() is not None: self._ended(member)
                 else: member.forget_lines()
 
-# %% ../nbs/800_crew.ipynb #07bf419f
+    def _ended(self, member) -> Died:
+        "How a member has ended; what it has left is ended, too."
+        with self._lock:
+            if member.rank in self._ends: return self._ends[member.rank]
+            if member.code(1) is None: member.kill()   # it has closed its connection, and cannot go on without
+            end = self._ends[member.rank] = Died(member.rank, member.code(1), member.last_lines())
+            if not self.closing: self.deaths[member.rank] = end
+        member.kill(itself=False)
+        return end
+
+# %% ../nbs/800_crew.ipynb #c1c011d5
 def outcome(rank: int, kind: str, said):
     "What an answer says."
     if kind != "done": return said
     try: return Done(unpacked(said)["result"])
     except Exception as error: return failed(rank, error)
 
-# %% ../nbs/800_crew.ipynb #ca97303e
-START = threading.Lock()
+# %% ../nbs/800_crew.ipynb #c8000351
+class Door:
+    "Where workers come in."
+    def __init__(self, n: int, welcome):  # welcome: is called with a connection and what the worker says of itself
+        self.n, self.welcome, self.shut, self.key = n, welcome, False, secrets.token_bytes(32)
+        short = None if len(tempfile.gettempdir()) <= 50 else "/tmp"   # names of sockets have about a hundred characters
+        self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir=short)
+        self.listener = Listener(os.path.join(self.folder, "door"), "AF_UNIX", backlog=n, authkey=self.key)
+        self.address = self.listener.address
+        self.thread = threading.Thread(target=self._let_in, name="crew door", daemon=True)
+        self.thread.start()
 
+    def _let_in(self):
+        while self.n and not self.shut:
+            try:
+                connection = self.listener.accept()
+                self.welcome(connection, connection.recv())
+                self.n -= 1
+            except (AuthenticationError, EOFError, OSError): pass   # not a worker, or dead already
+
+    def close(self):
+        "Let nobody in any more."
+        self.shut = True
+        try:
+            with socket.socket(socket.AF_UNIX) as s: s.connect(self.address)   # it waits for somebody
+        except OSError: pass
+        self.thread.join(5)
+        self.listener.close()
+
+    def stderr(self, local_rank: int) -> str: return os.path.join(self.folder, f"stderr-{local_rank}")
+
+# %% ../nbs/800_crew.ipynb #95fe1b0b
 class PortTaken(RuntimeError):
     "Somebody was quicker."
 
-class Starting(Hearing):
-    "How a crew comes to its members."
-    def _expect(self, what: str, words: str, end: float):  # what: they are to say; words: for that; end: of time.monotonic
-        "Wait until every worker has said something. The error of one of them, or that it takes too long."
+# %% ../nbs/800_crew.ipynb #76491798
+class Expecting(Watching):
+    "What is to happen while workers start, and what happens instead."
+    def _expect(self, what: str, words: str, end: float):  # what: all are to say; words: for that; end: of time.monotonic
+        "Wait until every worker has said something. The error of one of them; TimeoutError."
         said, bad = set(), []
         while len(said) < self.n:
             try: kind, rank, *rest = self._events.get(timeout=max(end - time.monotonic(), 0.001))
@@ -290,120 +206,100 @@ class Starting(Hearing):
             if kind == what: said.add(rank)
             elif kind in ("failed", "died"): bad.append(rest[0])
             elif kind == "launcher": bad += self._why(rest[0])
-            if bad: end = min(end, time.monotonic() + 0.5)   # others may have more to say
+            if bad: end = min(end, time.monotonic() + 0.5)
         if bad: raise getattr(first_cause(bad), "error", None) or bad[0]
         if len(said) < self.n: raise TimeoutError(f"After {self.meeting.timeout:.0f} s, {len(said)} of {self.n} workers {words}"
                                                   + (". Are the other machines starting, too?" if self.meeting.nodes > 1 else "."))
 
-    def _why(self, error) -> list:  # of the launcher
+    def _why(self, error) -> list:  # that the launcher has ended with
         "What the launcher's end means for the start."
         deaths = [Died(rank, failure.exitcode, self._said(failure.local_rank)) for rank, failure in getattr(error, "failures", {}).items()]
-        if deaths: return [o for o in deaths if o.rank not in self.members] or [self.ends.get(o.rank, o) for o in deaths]
+        if deaths: return [self._ends.get(o.rank, o) for o in deaths]
+        if re.search("EADDRINUSE|address already in use", str(error)):
+            return [PortTaken(f"Port {self.meeting.port} is in use on this machine: give another master_port.")]
         text = f"{type(error).__name__}: {error}".splitlines()[0] if error is not None else "the launcher has ended"
-        if re.search("EADDRINUSE|address already in use", str(error)): return [PortTaken(f"Port {self.meeting.port} is in use: give another master_port.")]
         return [RuntimeError(f"The workers could not be started ({text}).")]
 
     def _said(self, local_rank) -> tuple:
-        "What a worker wrote to stderr that never said who it is."
+        "What a worker wrote to stderr that has never come in."
         try:
-            with open(os.path.join(self.folder, f"stderr-{local_rank}"), errors="replace") as f: return tuple(f.read().splitlines()[-KEPT:])
+            with open(self.door.stderr(local_rank), errors="replace") as f: return tuple(f.read().splitlines()[-KEPT:])
         except OSError: return ()
 
-    def _launch(self, inherited):
-        "The launcher's thread: it lives as long as the workers."
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])   # the workers begin with this
-        error = None
-        try:
-            with quiet(): launch(self.meeting, (self.settings, inherited), self.start, self.folder)
-        except BaseException as found: error = found.with_traceback(None)
-        self._events.put(("launcher", None, error))
-
-    def _welcome(self, listener):
-        "Let workers in, in a thread of its own, until all are there."
-        while len(self.members) < self.n and not self.closing:
-            try:
-                connection = listener.accept()
-                rank, local_rank, self.world, pid, log = connection.recv()
-            except (AuthenticationError, EOFError, OSError): continue   # not a worker, or dead already
-            member = Member(rank, local_rank, pid, open(os.path.join(self.folder, f"stderr-{local_rank}"), "r+b", buffering=0))
-            self._logs.add(log)
-            member.line = Line(connection, lambda data, member=member: self._take(member, data),
-                               lambda member=member: self._heard.put((member, "gone", [])), f"crew rank {rank}")
-            self.members[rank] = member
-            self._events.put(("hello", rank))
-
-# %% ../nbs/800_crew.ipynb #c5350c77
-def children_of(thread) -> list:
-    "The processes that a thread has started and that nobody has waited for; none where the system does not say."
-    try:
-        with open(f"/proc/self/task/{thread.native_id}/children") as f: return [int(pid) for pid in f.read().split()]
-    except OSError: return []
-
-def log_folder(path: str) -> str:  # path: of a file in it
-    "The folder that torch's launcher has made for logs in the temp folder; '' if it is not one."
-    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(path))))
-    return folder if os.path.basename(folder).startswith("torchelastic_") else ""
-
-def new_cells(known: set) -> dict:
-    "The text of cells, by the name that tracebacks give them, that a worker has not seen."
-    found = {name: "".join(entry[2]) for name, entry in list(linecache.cache.items()) if name not in known and len(entry) == 4 and entry[1] is None}
-    known.update(found)
-    return found
-
-# %% ../nbs/800_crew.ipynb #927368aa
-class Launching(Starting):
-    "How a crew begins and ends."
-    def _begin(self, given, blob, hear, cpu, end):  # blob: the same packed, for processes that do not inherit it
+# %% ../nbs/800_crew.ipynb #69063ef1
+class Starting(Expecting):
+    "How a crew begins."
+    def _begin(self, given, blob, environment, end):  # blob: what is given, packed, for processes that do not inherit it
         "Start the workers; returns when all are ready. The error of one of them."
-        self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir=short_folder())
-        token = secrets.token_bytes(32)
-        with Listener(os.path.join(self.folder, "door"), "AF_UNIX", backlog=self.n, authkey=token) as listener:
-            self.settings = {"address": listener.address, "token": token, "kernel": os.getpid(), "folder": self.folder, "stem": self.stem,
-                             "hear": hear, "threads": self.threads, "method": multiprocessing.get_start_method(allow_none=True)}
-            welcome = threading.Thread(target=self._welcome, args=(listener,), name="crew welcome", daemon=True)
-            welcome.start()
-            try: self._start_processes(given, cpu, end)
-            finally:
-                self.closing = len(self.members) < self.n
-                if self.closing: knock(listener.address)
-                welcome.join(5)
+        self.door = Door(self.n, self._welcome)
+        self.settings |= {"address": self.door.address, "token": self.door.key, "folder": self.door.folder}
+        try: self._start_processes(given, environment, end)
+        finally: self.door.close()
         for member in self.members.values(): member.line.send("begin", blob)
         self._expect("ready", "were ready", end)
         for member in self.members.values(): member.line.send("go", None)
         if blob is not None: let_go_of(blob)
         self._remove_logs()
 
-    def _start_processes(self, given, cpu, end):
-        "Let a launcher start them, in its thread, until all have said who they are."
-        environment = {"OMP_NUM_THREADS": str(self.threads)} | ({"ACCELERATE_USE_CPU": "1"} if cpu else {})
+    def _start_processes(self, given, environment, end):
+        "Let a launcher start them, until all have come in."
         if not START.acquire(timeout=max(end - time.monotonic(), 0)): raise TimeoutError("Another crew has been starting all the time.")
         try:
-            if self.start == "spawn": multiprocessing.resource_tracker.ensure_running()   # not as a child of the launcher's thread
+            if self.start == "spawn": multiprocessing.resource_tracker.ensure_running()   # as a child of this thread, not of the launcher's
             for _ in range(5):
-                self.meeting.again()
-                self._launcher = threading.Thread(target=self._launch, args=(given if self.start == "fork" else None,), name="crew launcher", daemon=True)
-                with hidden(environment, self.start == "spawn"):
-                    self._launcher.start()
-                    try: return self._expect("hello", "have begun", end)
-                    except PortTaken:
-                        if self.meeting.asked is not None: raise
-            raise PortTaken("Five free ports were taken by others before they could be used.")
+                try: return self._start_once(given if self.start == "fork" else None, environment, end)
+                except PortTaken:
+                    if self.meeting.asked is not None: raise
+            raise PortTaken("Five ports that were free were taken by others before they could be used.")
         finally:
             given.clear()   # the launcher's frames hold it for as long as the workers live
             processes = {p.pid: p for p in multiprocessing.active_children()}
             for member in self.members.values(): member.process = processes.get(member.pid)
             START.release()
 
-    def _remove_logs(self):
-        for folder in {log_folder(path) for path in self._logs} - {""}: shutil.rmtree(folder, ignore_errors=True)
+    def _start_once(self, inherited, environment, end):
+        self.meeting.again()
+        self._launcher = threading.Thread(target=self._launch, args=(inherited,), name="crew launcher", daemon=True)
+        with hidden(environment, script=self.start == "spawn"):
+            self._launcher.start()
+            self._expect("hello", "have come in", end)
+
+    def _launch(self, inherited):
+        "The launcher's thread."
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        error = None
+        try:
+            with quiet(): launch(self.meeting, (self.settings, inherited), self.start, self.door.folder)
+        except BaseException as found: error = found.with_traceback(None)
+        self._events.put(("launcher", None, error))
+
+    def _welcome(self, connection, hello):
+        "A worker has come in."
+        rank, local_rank, self.world, pid, log = hello
+        self._logs.add(log)
+        member = Member(rank, local_rank, pid, open(self.door.stderr(local_rank), "r+b", buffering=0))
+        member.line = Line(connection, lambda data: self._take(member, data), lambda: self._heard.put((member, "gone", [])), f"crew rank {rank}")
+        self.members[rank] = member
+        self._events.put(("hello", rank))
+
+# %% ../nbs/800_crew.ipynb #81cfee70
+class Ending(Starting):
+    "How a crew ends."
+    def close(self, timeout: float = 5):  # seconds
+        "Let the workers finish what they were told to do, for so long at most, and end them."
+        end = time.monotonic() + timeout
+        if not self.closing:
+            self.closing = True   # no further calls; who ends from here on does as he was told
+            for member in self.members.values(): member.line.send("end", None)
+            for member in self.members.values(): member.over.wait(max(end - time.monotonic(), 0))
+        self.kill()
 
     def kill(self):
         "End all processes at once, and leave nothing behind."
-        self.closing = True
-        environment = dict(os.environ)
+        self.closing, environment = True, dict(os.environ)
         for member in list(self.members.values()):
-            if member.rank not in self.ends: member.kill()
-        if threading.current_thread() in self._threads: return   # the rest is for somebody who can wait
+            if member.rank not in self._ends: member.kill()
+        if threading.current_thread() in self._threads: return   # called by on_told: the rest is for somebody who can wait
         with self._ending:
             if self.closed: return
             self._end_launcher()
@@ -414,8 +310,8 @@ class Launching(Starting):
             for thread in self._threads: thread.join(5)
             for member in self.members.values(): member.let_go()
             self._remove_logs()
-            shutil.rmtree(self.folder, ignore_errors=True)
-            remove_shared(self.stem)
+            if self.door is not None: shutil.rmtree(self.door.folder, ignore_errors=True)
+            remove_shared(self.settings["stem"])
             atexit.unregister(self.kill)
             self.closed = True
 
@@ -428,25 +324,18 @@ class Launching(Starting):
                 except ProcessLookupError: pass
             self._launcher.join(0.02)
 
-# %% ../nbs/800_crew.ipynb #fb9fda7c
-def short_folder() -> str | None:
-    "Where to make a folder in which sockets can have their names, which may not be long: about a hundred characters with those of the folders."
-    return None if len(tempfile.gettempdir()) <= 50 else "/tmp"
+    def _remove_logs(self):
+        for folder in {log_folder(path) for path in self._logs} - {""}: shutil.rmtree(folder, ignore_errors=True)
 
-def knock(address: str):
-    "Let somebody who waits for a connection look up."
-    try:
-        with socket.socket(socket.AF_UNIX) as s: s.connect(address)
-    except OSError: pass
+# %% ../nbs/800_crew.ipynb #b6535d35
+def new_cells(known: set) -> dict:  # known: names; those that are found are added
+    "The text of cells, by the name that tracebacks give them, that workers have not seen."
+    found = {name: "".join(entry[2]) for name, entry in list(linecache.cache.items()) if name not in known and len(entry) == 4 and entry[1] is None}
+    known.update(found)
+    return found
 
-def default_threads(n: int) -> int:
-    "Torch's threads for each of n processes: what OMP_NUM_THREADS says, or a fair share of the cores."
-    if (said := os.environ.get("OMP_NUM_THREADS", "")).isdigit() and int(said): return int(said)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // n)
-
-# %% ../nbs/800_crew.ipynb #0a3dea6c
-class Crew(Launching):
+# %% ../nbs/800_crew.ipynb #948e2019
+class Crew(Ending):
     "Processes that obey."
     def __init__(self, n: int,                   # processes on this machine
                  entry,                          # called in each with its `Worker`; returns what commands are given, the handler
@@ -458,60 +347,50 @@ class Crew(Launching):
                  on_told=None,                   # called with (rank, kind, data) for what they tell, by a thread of the crew
                  timeout: float = 300,           # seconds for the start
                  **meeting):                     # num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
-        if start not in (None, "fork", "spawn"): raise ValueError(f"start={start!r}: say 'fork' or 'spawn', or nothing, and what is possible is taken.")
-        self.meeting = Meeting(n, timeout=timeout, **meeting)
-        self.n, self.start, self.deaths, self.closed, self.world = n, start or "fork", {}, False, 0
-        safe, why = (True, "") if start == "spawn" else fork_is_safe(cpu)
-        if start == "fork" and not safe: raise ValueError(f"start='fork' is not possible: {why}. Say start='spawn', or nothing.")
-        if not safe: self.start = "spawn"
-        self._launcher, self._logs, self._cells, self._ending, self.folder = None, set(), set(), threading.Lock(), ""
-        self.stem, self.threads = f"trainer_nb-{secrets.token_hex(6)}", threads or default_threads(n)
-        given = {"entry function": entry, "payload": payload, "cells": {} if self.start == "fork" else new_cells(self._cells)}
-        blob = packed(given, "The workers are fresh processes", self.stem) if self.start == "spawn" else None
+        self.start, self.meeting, end = start_method(start, cpu), Meeting(n, timeout=timeout, **meeting), time.monotonic() + timeout
+        self.n, self.world, self.threads, self.closed, self._ending = n, 0, threads or default_threads(n), False, threading.Lock()
+        self.door, self._launcher, self._logs, self._cells = None, None, set(), set()
+        self.settings = {"kernel": os.getpid(), "stem": f"trainer_nb-{secrets.token_hex(6)}", "hear": hear, "threads": self.threads,
+                         "method": multiprocessing.get_start_method(allow_none=True)}
+        spawned = self.start == "spawn"
+        given = {"entry function": entry, "payload": payload, "cells": new_cells(self._cells) if spawned else {}}
+        blob = packed(given, "The workers are fresh processes", self.settings["stem"]) if spawned else None
         super().__init__(on_told)
         atexit.register(self.kill)
-        try: self._begin(given, blob, hear, cpu, time.monotonic() + timeout)
+        try: self._begin(given, blob, {"OMP_NUM_THREADS": str(self.threads)} | ({"ACCELERATE_USE_CPU": "1"} if cpu else {}), end)
         except BaseException: self.kill(); raise
 
     def call(self, f, *args) -> Call:
         "Let every worker's main thread do f(handler, *args), after what it was told to do before."
-        blob = self._packed(f, args)
+        blob = self._packed(f, args, self._cells)
         with self._lock:
             number, call = next(self._numbers), Call(self.members)
             self._calls[number] = call, blob
             for rank, member in self.members.items():
-                if rank in self.gone: self._answered(number, rank, self.ends[rank])
+                if rank in self._gone: self._answered(number, rank, self._ends[rank])
                 else: member.line.send("call", number, blob)
         return call
 
-    def aside(self, rank: int, f, *args, timeout: float = 10):
+    def aside(self, rank: int, f, *args, timeout: float = 10):  # timeout: seconds
         "What f(handler, *args) gives in a worker, at once, in a thread of its own. Its error; TimeoutError if it takes too long."
-        blob, number, answers = self._packed(f, args), next(self._numbers), queue.SimpleQueue()
-        self._asides[number] = rank, answers
-        if rank in self.gone: raise self.ends[rank].error
-        self.members[rank].line.send("aside", number, blob)
+        blob, number, answers = self._packed(f, args, set(self._cells)), (rank, next(self._numbers)), queue.SimpleQueue()
+        self._asides[number] = answers
+        if rank in self._gone: self._take_back(number, self._ends[rank])
+        else: self.members[rank].line.send("aside", number, blob)
         try: found = outcome(rank, *answers.get(timeout=timeout))
         except queue.Empty: raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.") from None
         finally: self._asides.pop(number, None); let_go_of(blob)
         if isinstance(found, Done): return found.result
         raise found.error
 
-    def _packed(self, f, args) -> bytes:
+    def _packed(self, f, args, known) -> bytes:  # known: cells that need not go along
         if self.closing: raise RemoteError("The workers have ended.")
-        return packed({"function": f, "arguments": args, "cells": new_cells(self._cells)}, "The workers are other processes", self.stem)
+        return packed({"function": f, "arguments": args, "cells": new_cells(known)}, "The workers are other processes", self.settings["stem"])
 
-    def listen_to(self, hear):
-        "Whose prints are told from here on: 'first', 'all', or ranks."
+    def listen_to(self, hear):  # "first", "all", or some ranks
+        "Whose prints are told from here on."
         for member in self.members.values(): member.line.send("hear", hear)
 
-    def close(self, timeout: float = 5):
-        "Let the workers finish what they were told to do, for so long at most, and end them."
-        end = time.monotonic() + timeout
-        if not self.closing and len(self.members) == self.n:
-            self.closing = True   # no further calls; who ends from here on does as he was told
-            for member in self.members.values(): member.line.send("end", None)
-            try: self._expect("bye", "were done", end)
-            except Exception: pass   # it has been asked
-        self.kill()
-
-    def __repr__(self): return f"Crew({self.n} workers, {'closed' if self.closed else f'{len(self.deaths)} of them have ended' if self.deaths else 'ready'}, by {self.start})"
+    def __repr__(self):
+        how = "closed" if self.closed else f"{len(self.deaths)} of them have ended" if self.deaths else "ready"
+        return f"Crew({self.n} workers by {self.start}, {how})"

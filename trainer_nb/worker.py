@@ -41,6 +41,7 @@ class Failed:
         error.add_note(f"This happened in the process of rank {self.rank}:\n{self.traceback}")
         return error
 
+# %% ../nbs/790_worker.ipynb #b35bce99
 @dataclass(frozen=True)
 class Died:
     "A process that ended without an answer."
@@ -96,6 +97,7 @@ def message_of(data: bytes) -> tuple:
     message = pickle.loads(data)
     return unpacked(message[1])["message"] if message[0] == "packed" else message
 
+# %% ../nbs/790_worker.ipynb #79a2029f
 class Line:
     "Messages over one connection, written and read by threads of their own."
     def __init__(self, connection, heard, ended, name: str = "line"):  # heard: is called with each message; ended: when there will be no more
@@ -173,8 +175,8 @@ def replace_streams(emit):  # emit: is called with the kind, "out" or "err", and
     old, new = (sys.stdout, sys.stderr), (Lines(1, lambda text: emit("out", text)), Lines(2, lambda text: emit("err", text)))
     sys.stdout, sys.stderr = new
     for before, after in zip(old, new):
-        try: before.write, before.flush, before.writelines = after.write, after.flush, after.writelines   # a kernel's, in a fork: its sockets are not ours
-        except AttributeError: pass                                                                       # a plain file
+        try: before.write, before.flush, before.writelines = after.write, after.flush, after.writelines   # a kernel's: its sockets are not ours
+        except AttributeError: pass                                                                       # a plain file's cannot be replaced
     for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
         for handler in getattr(logger, "handlers", ()):
             for before, after in zip(old, new):
@@ -198,6 +200,7 @@ def on_our_own(kernel: int):  # the process id of the kernel
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    signal.set_wakeup_fd(-1)   # a fork's would wake the kernel
     os.setsid()
     die_with_parent()
     def watch():
@@ -219,7 +222,8 @@ def prepare_children(streams):
 def forget_shell():
     "Where this is a fork of an IPython kernel: be an ordinary process."
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None: type(shell).clear_instance()
+    for known in (shell, getattr(shell, "kernel", None)):
+        if known is not None: type(known).clear_instance()
     sys.displayhook, sys.excepthook = sys.__displayhook__, sys.__excepthook__
 
 def errors_to(path: str, also_stdout: bool):
@@ -245,6 +249,7 @@ def show_cells(cells: dict):
     "Let tracebacks show the lines of cells, whose text no file has."
     for name, text in cells.items(): linecache.cache[name] = (len(text), None, text.splitlines(True), name)
 
+# %% ../nbs/790_worker.ipynb #63cb54d7
 class Worker:
     "One of the processes, as it knows itself."
     def __init__(self, settings: dict):  # as `main`
