@@ -16,7 +16,8 @@ from .team import Team
 from .work import in_hand
 
 # %% auto #0
-__all__ = ['how_many', 'divided', 'settings_there', 'let_go', 'launch', 'away', 'end_of', 'come_home', 'close', 'Launched']
+__all__ = ['how_many', 'divided', 'settings_there', 'let_go', 'import_before', 'launch', 'away', 'end_of', 'come_home', 'close',
+           'Launched']
 
 # %% ../nbs/860_launch.ipynb #195fda7f
 def how_many(args, num_processes: int | None) -> int:
@@ -58,6 +59,10 @@ def let_go(moves):
     if torch.cuda.is_initialized(): torch.cuda.empty_cache()
 
 # %% ../nbs/860_launch.ipynb #8390e9a8
+def import_before():
+    "What each process, and the kernel at the end, would import by itself."
+    import torch._dynamo, torch.distributed.tensor   # by an optimizer; by Accelerate, when a model is prepared
+
 def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes) -> Team:
     "Start processes and hand them the run."
     run = moves.run_state
@@ -70,6 +75,7 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     cpu = run.args.use_cpu or not torch.cuda.is_available()
     plan = {"processes": n * nodes.get("num_nodes", 1), "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")),
             "settings": settings_there(own), "own settings": frozenset(own), "at home": come_home, "away again": away, "how": {"cpu": cpu, "threads": threads, **nodes}}
+    if cpu and start != "spawn": import_before()
     note_act(run, "launch", num_processes=plan["processes"], **({"keep_global_batch": True} if keep_global_batch else {}))
     team = Team(plan, run.history, hear)
     away(moves, team)

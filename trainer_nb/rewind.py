@@ -64,10 +64,9 @@ class Ring:
 
     def take(self, run):
         "Keep the run as it is now, and decide when the next one is due."
-        slots, copied_in = run.device.world.told(self.slots(run)), self.copied_in()   # all processes keep the same
+        start, slots, copied_in = time.perf_counter(), self.slots(run), self.copied_in()
         while len(self.kept) >= max(slots, 1): self.spare = self.kept.popleft().tensors
         if not slots: self.wait = 100; return   # looked at again when some memory may be free
-        start = time.perf_counter()
         self.kept.append(capture(run, self.spare, beside=True))
         self.spare, cost = (), time.perf_counter() - start
         self.every = self.wait = run.args.ring_every or run.device.world.told(self.spacing(cost + copied_in, run))
@@ -88,7 +87,7 @@ class Ring:
 
     def slots(self, run) -> int:
         "So many snapshots have room."
-        self.room = self.room or free_memory() / 10 / run.device.world.size
+        if self.room is None: self.room = run.device.world.told(free_memory() / 10 / run.device.world.size)   # all processes keep the same
         self.budget = self.room if run.args.ring_memory is None else run.args.ring_memory * 1e9
         return min(int(self.budget // max(size_of(run), 1)), MOST)
 
