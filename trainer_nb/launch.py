@@ -4,7 +4,7 @@
 
 # %% ../nbs/860_launch.ipynb #57c20864
 from __future__ import annotations
-import copy, math, tempfile, weakref
+import copy, importlib, math, tempfile, weakref
 from pathlib import Path
 import torch
 from .moves import drop_feed
@@ -61,8 +61,9 @@ def let_go(moves):
 # %% ../nbs/860_launch.ipynb #8390e9a8
 def import_before():
     "What each process, and the kernel at the end, would import by itself."
-    import torch._dynamo, torch.distributed.tensor   # by an optimizer; by Accelerate, when a model is prepared
+    for module in ("torch._dynamo", "torch.distributed.tensor"): importlib.import_module(module)   # by an optimizer; by Accelerate, when a model is prepared
 
+# %% ../nbs/860_launch.ipynb #38ff5755
 def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes) -> Team:
     "Start processes and hand them the run."
     run = moves.run_state
