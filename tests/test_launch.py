@@ -1,5 +1,5 @@
 "The same verbs on several processes: equal runs, errors and deaths survived, nothing left behind."
-import gc, os, signal, threading, time
+import gc, os, signal, tempfile, threading, time
 
 import pytest, torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -405,19 +405,21 @@ class Launches(TrainerCallback):
     def on_step_begin(self, args, state, control, learner, **kwargs): learner.launch(2)
 
 
-def test_nothing_is_left():
-    "Processes, threads, files, memory-mapped or not, ports."
-    def state(): return threading.active_count(), len(os.listdir("/proc/self/fd")), sorted(o for o in os.listdir("/tmp") if o.startswith("trainer_nb-")), len(os.listdir("/dev/shm"))
-    def once(i):
+def test_nothing_is_left(tmp_path, monkeypatch):
+    "Processes, threads, files, shared memory."
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    def state(): return threading.active_count(), len(os.listdir("/proc/self/fd")), os.listdir(tmp_path), [o for o in os.listdir("/dev/shm") if f"-{os.getpid()}-" in o]
+    def once():
         learn = make()
         with learn.launch(2, start="fork"):
             learn.step(1)
             found = pids(learn)
         assert all(map(is_gone, found))
-    once(0)
+    once()
     gc.collect()
     before = state()
-    for i in range(4): once(i)
+    assert before[2:] == ([], [])
+    for i in range(4): once()
     gc.collect()
     for _ in range(50):
         if state() == before: break   # a thread may be on its last line

@@ -4,6 +4,7 @@
 
 # %% ../nbs/840_mirror.ipynb #dd91dd1f
 from __future__ import annotations
+import threading
 from .history import send
 from .tables import Table
 from .tail import Tail
@@ -14,15 +15,23 @@ __all__ = ['Mirror', 'Processes', 'processes_table', 'slowest_of']
 # %% ../nbs/840_mirror.ipynb #d231c356
 class Mirror(Tail):
     "Lines of a log that go into a history that is there already; what comes in, goes on into that history's own file."
-    def __init__(self, history): self.path, self.offset, self.history, self.waiting, self.head, self.error = None, 0, history, [], b"", None
+    def __init__(self, history):
+        self.path, self.offset, self.history, self.waiting, self.head, self.error = None, 0, history, [], b"", None
+        self.lock, self.over = threading.RLock(), False
 
     def take(self, lines: list[str]):
         "Take in some lines. An error is kept for whoever asks next."
-        try:
-            for line in lines: self.one(line.encode())
-            while self.waiting and self.ready(self.waiting[0]): self.happened(self.waiting.pop(0))
-            send(self.history)
-        except Exception as error: self.error = self.error or error
+        with self.lock:
+            if self.over: return
+            try:
+                for line in lines: self.one(line.encode())
+                while self.waiting and self.ready(self.waiting[0]): self.happened(self.waiting.pop(0))
+                send(self.history)
+            except Exception as error: self.error = self.error or error
+
+    def end(self):
+        "Take in no more: what the history lacks is had from elsewhere."
+        with self.lock: self.over, self.waiting = True, []
 
 # %% ../nbs/840_mirror.ipynb #e8d2e0e9
 class Processes(Table):

@@ -8,6 +8,7 @@ from .aboard import answered, counts, state_of
 from .asking import INTERRUPTED, ProcessDied, root_of
 from .checkpoint import read_checkpoint
 from .history import Place
+from .mirror import Mirror
 from .shelf import newest
 from .worker import Done, Failed
 
@@ -36,11 +37,12 @@ def in_step(team, moves) -> bool:
 
 def start_again(team, moves, ranks):  # ranks: whose state may be taken, the best first
     "Other processes, from the state of one of these."
+    team.mirror.end()
     found = next((s for r in ranks if (s := team.aside(r, state_of, counts(moves.history), timeout=60)) is not None), None)
     team.crew.kill()
     team.crew = None
     snapshot, first = (found["snapshot"], found["first"]) if found else last_known(team, moves)
-    if found: team.mirror.take(found["lines"])
+    if found: Mirror(moves.history).take(found["lines"])
     place = found["place"] if found else snapshot.values["place"] if snapshot else team.base[2]
     if any(here > there for here, there in zip(moves.history.place(), place)): moves.history.abandon(Place(*place))
     if found: team.stands(moves, found["standing"])

@@ -142,5 +142,5 @@ class Team(Doing):
         if crew is not None: crew.close()
         if self.meeting is not None: self.meeting.close()
         shutil.rmtree(self.plan["folder"], ignore_errors=True)
-        self.mirror.waiting.clear()
+        self.mirror.end()
         if state is not None: self.plan["at home"](moves, state["snapshot"], state["first"])
