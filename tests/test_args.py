@@ -14,7 +14,8 @@ OLDER = {"warmup_ratio"}
 # A value of every field that is allowed and is not the default, with what it needs beside it.
 OTHER = dict(
     output_dir="out", per_device_train_batch_size=4, per_device_eval_batch_size=4, num_train_epochs=1.5, max_steps=10,
-    gradient_accumulation_steps=2, average_tokens_across_devices=False, learning_rate=[1e-4, 1e-3], layer_groups=["a", ["b", "c"]],
+    gradient_accumulation_steps=2, average_tokens_across_devices=False, ddp_backend="gloo", ddp_find_unused_parameters=True, ddp_bucket_cap_mb=5,
+    ddp_broadcast_buffers=False, ddp_static_graph=True, ddp_timeout=60, learning_rate=[1e-4, 1e-3], layer_groups=["a", ["b", "c"]],
     lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 1.0}, warmup_steps=0.1, warmup_ratio=0.1, optim="sgd",
     optim_args="momentum=0.9", weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0.0,
     label_smoothing_factor=0.1, bf16=True, fp16=True, full_determinism=True, seed=1, data_seed=2, use_cpu=True,
@@ -131,9 +132,8 @@ def test_every_field_is_read_or_refused_or_named(name):
     else: assert name in ELSEWHERE or ALSO.get(name, name) in read_by_the_package()
 
 def test_the_list_without_effect_is_short_and_of_names_that_there_are():
-    assert set(WITHOUT_EFFECT) == {"do_train", "do_eval", "do_predict", "average_tokens_across_devices"}
+    assert set(WITHOUT_EFFECT) == {"do_train", "do_eval", "do_predict"}
     assert set(WITHOUT_EFFECT) <= set(FIELDS) | NOT_YET and set(AS_IT_IS) | set(OFF_IS_ON) <= NOT_YET
-    assert "average_tokens_across_devices" not in read_by_the_package()
 
 def test_every_name_of_the_trainers_is_taken_or_refused_by_name(tmp_path):
     "A script that writes out the Trainer's defaults learns of each that is not honoured, and of none else."

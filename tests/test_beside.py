@@ -15,6 +15,7 @@ class Late:
     "Copies when it has to, and not before."
     made = 0
     def __init__(self, pairs): self.pairs, self.lock, Late.made = pairs, threading.Lock(), Late.made + 1
+    @torch.no_grad()
     def before_update(self):
         with self.lock:                              # a thread that writes a checkpoint may read now, too
             for copy, t in self.pairs: copy.copy_(t)
@@ -27,6 +28,7 @@ class Late:
 
 @pytest.fixture
 def late(monkeypatch):
+    @torch.no_grad()
     def fill(self):
         for copy, t, changes in self.later:
             if changes: copy.copy_(t)

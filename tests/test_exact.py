@@ -135,6 +135,29 @@ def test_split(whole, split, workers):
     assert unequal(outcome(learn), whole, ignore=["args"]) == []
 
 
+def test_every_split_in_two_by_snapshot():
+    "From each of 30 steps, and from before the first: in the same learner, in any order, and in a new one."
+    learn, taken = hard_learner(num_train_epochs=10, logging_steps=4), []
+    taken.append(learn.snapshot())
+    while not learn.run_state.finished:
+        learn.step()
+        taken.append(learn.snapshot())
+    want = outcome(learn)
+    assert [s.step for s in taken] == [*range(31)]
+    for step in random.Random(0).sample(range(31), 31):
+        other = hard_learner(num_train_epochs=10, logging_steps=4)
+        for one in (learn, other):
+            one.restore(taken[step])
+            assert one.state.global_step == step and differences(taken[step], one.snapshot()) == []
+            if not one.run_state.finished: one.train()
+        assert unequal(outcome(learn), want) == [], step
+        found = outcome(other)
+        first = next((i for i, row in enumerate(want[2]) if row["step"] > step), 0)   # the mean over steps of which it knows the later ones; so is train_loss
+        def logs(rows): return [{k: v for k, v in row.items() if k != "train_loss" and (i != first or k != "loss")} for i, row in enumerate(rows)]
+        assert differences(found[0], want[0]) == [] and logs(found[2]) == logs(want[2]), step
+        assert other.history.column("step").tolist() == [*range(step + 1, 31)]   # what was before is another run's
+
+
 def test_two_runs_differ():
     "The comparison can fail: another seed, another order of the data, one more step."
     base = finish(hard_learner())

@@ -260,3 +260,19 @@ def test_changed_round_the_versions():
     assert [(e["step"], e["data"]["changed"]) for e in learn.history.events if e["kind"] == "by hand"] == [(3, ["weights"]), (6, ["args.max_grad_norm"])]
     was = learn.snapshot(); learn.rewind(2); learn.step(2)
     assert differences(was, learn.snapshot()) == []
+
+
+def test_how_long_it_will_take_is_said_beforehand(capsys):
+    "Where it takes more than a second; before the first step is taken again."
+    class Looks(TrainerCallback):
+        said = "nothing yet"
+        def on_step_end(self, args, state, control, **kwargs): self.said = self.said or capsys.readouterr().out
+    looks = Looks()
+    learn = hard_learner(ring_every=50, callbacks=[looks], **LONG)
+    learn.step(12)
+    learn.run_state.seconds, looks.said = 1200.0, ""   # as if each step had taken 100 s
+    learn.rewind(2)
+    assert looks.said.startswith("Going back to step 10: 10 steps are replayed from step 0, about 16 min 40 s")
+    learn.run_state.seconds = 0.01
+    learn.rewind(1)
+    assert capsys.readouterr().out == ""

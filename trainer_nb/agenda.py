@@ -4,10 +4,10 @@
 
 # %% ../nbs/270_agenda.ipynb #839ea330
 from __future__ import annotations
-import warnings
 from collections import deque
 import torch
 from .data import Cursor
+from .errors import warn
 from .run import Due, first_on
 from .telling import tell
 
@@ -136,7 +136,7 @@ def do_save(moves, due):
     "Begin to write a checkpoint, and tell the callbacks; without a folder there is none."
     moves.run_state.control.should_save = False   # it would be saved as a wish
     if moves.args.output_dir is None:
-        warnings.warn("A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the Learner an output_dir=.")
+        warn("A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the Learner an output_dir=.")
         return
     moves._save_checkpoint()
     first_on(moves.run_state, Due("event", "on_save"))

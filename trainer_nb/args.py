@@ -33,8 +33,7 @@ CHOICES = {
 # %% ../nbs/020_args.ipynb #ab64dc8f
 NOT_YET = frozenset("""
 accelerator_config activation_checkpointing activation_checkpointing_kwargs auto_find_batch_size batch_eval_metrics
-bf16_full_eval dataloader_in_order dataloader_multiprocessing_context ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb
-ddp_find_unused_parameters ddp_static_graph ddp_timeout debug deepspeed do_eval do_predict do_train enable_jit_checkpoint
+bf16_full_eval dataloader_in_order dataloader_multiprocessing_context debug deepspeed do_eval do_predict do_train enable_jit_checkpoint
 eval_do_concat_batches eval_use_gather_object fp16_full_eval fsdp fsdp_config gradient_checkpointing
 gradient_checkpointing_kwargs hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy hub_token
 ignore_data_skip include_for_metrics include_num_input_tokens_seen length_column_name liger_kernel_config local_rank
@@ -61,7 +60,6 @@ WITHOUT_EFFECT = {
     "do_train": "a flag for scripts; the Trainer does not read it either, and train() is what trains",
     "do_eval": "a flag for scripts, likewise; eval_strategy and evaluate() are what evaluates",
     "do_predict": "a flag for scripts, likewise; predict() is what predicts",
-    "average_tokens_across_devices": "there is one process, which has all the tokens: both values come to the same",
 }
 
 def asks_for_nothing(name, value) -> bool:  # name: of an argument; False if it is one of our own fields
@@ -102,7 +100,7 @@ class _Length:
     num_train_epochs: float = 3.0         # passes over the training data; may end inside one
     max_steps: int = -1                   # optimizer steps in all; above 0 it overrides num_train_epochs
     gradient_accumulation_steps: int = 1  # micro-batches in one optimizer step
-    average_tokens_across_devices: bool = True  # count the target tokens of all devices; there is one, so both values come to the same
+    average_tokens_across_devices: bool = True  # a loss per token counts the tokens of all processes; False: each its own
 
 # %% ../nbs/020_args.ipynb #55cd8c2c
 @dataclass
@@ -134,6 +132,16 @@ class _Machine:
     transaction: str = "light"      # "light": a failed step puts back buffers; "copy": weights and optimizer state too
     ring_every: int | None = None   # steps between two snapshots to rewind to; None: so many that they cost 3 % of the time; 0: none are taken
     ring_memory: float | None = None  # GB of host memory for these snapshots; None: a tenth of what is free
+
+# %% ../nbs/020_args.ipynb #87f8c6e8
+@dataclass
+class _Processes:
+    ddp_backend: str | None = None                   # of torch.distributed, "nccl" or "gloo"; None: what fits the device
+    ddp_find_unused_parameters: bool | None = None   # whether some may get no gradient in a step; None: they may. False is a little faster
+    ddp_bucket_cap_mb: int | None = None             # MB of gradients that are averaged at once; None: torch's own
+    ddp_broadcast_buffers: bool | None = None        # whether all have the first one's buffers after every step; None: they have
+    ddp_static_graph: bool | None = None             # whether every step uses the same parameters, in the same way
+    ddp_timeout: int = 1800                          # seconds that a process waits for the others
 
 # %% ../nbs/020_args.ipynb #c771fddc
 @dataclass
@@ -356,7 +364,7 @@ class _Place:
 # %% ../nbs/020_args.ipynb #e45810e6
 @_checks_names
 @dataclass(repr=False)
-class TrainingArguments(_Reading, _Showing, _Place, _Data, _Keep, _Watch, _Machine, _Update, _Length):
+class TrainingArguments(_Reading, _Showing, _Place, _Data, _Keep, _Watch, _Processes, _Machine, _Update, _Length):
     "The settings of a run, with the Trainer's names and defaults; checked when made."
     def __post_init__(self): self.check()
 
@@ -412,6 +420,8 @@ class Settings(TypedDict, total=False):
     adam_beta1: float; adam_beta2: float; adam_epsilon: float; max_grad_norm: float; label_smoothing_factor: float
     bf16: bool; fp16: bool; full_determinism: bool; seed: int; data_seed: int | None; use_cpu: bool; transaction: str
     ring_every: int | None; ring_memory: float | None
+    ddp_backend: str | None; ddp_find_unused_parameters: bool | None; ddp_bucket_cap_mb: int | None; ddp_broadcast_buffers: bool | None
+    ddp_static_graph: bool | None; ddp_timeout: int
     logging_strategy: str; logging_steps: float; logging_first_step: bool; disable_tqdm: bool | None
     run_name: str | None; report_to: str | list[str] | None
     eval_strategy: str; eval_steps: float | None; eval_delay: float; eval_on_start: bool

@@ -4,17 +4,16 @@
 
 # %% ../nbs/700_background.ipynb #8e141b95
 from __future__ import annotations
-import atexit, contextvars, math, os, sys, threading, warnings, weakref
+import atexit, contextvars, math, os, sys, threading, weakref
 import torch
 from contextlib import contextmanager
 from functools import cache
-from .errors import Interrupted, Refused, let_go, show_pauses
+from .errors import Interrupted, Refused, let_go, show_pauses, warn
 from .interrupts import TURN, patiently
-from .loop import TrainOutput, go, output, stop_after, whole
+from .loop import TrainOutput, ahead_of, go, output, stop_after, whole
 from .progress import QUIET, in_kernel, make_progress
 from .saver import finish
-from .settings import change
-from .work import in_turn, refuse_beside, refuse_inside, stand_by, where
+from .work import refuse_beside, refuse_inside, stand_by, where
 
 # %% auto #0
 __all__ = ['RUNS', 'carrying', 'Wish', 'held', 'Handle', 'debugged', 'refuse_to_wait', 'Background', 'status', 'want',
@@ -229,6 +228,10 @@ def train(handle, moves):
         if held: handle._until = None   # who resumes now goes on
         if wish.taken(): run.pausing = True
         return held
+    def ahead():
+        own, wanted = ahead_of(run, handle._until), run.state.global_step + wish.steps
+        return own._replace(last_step=min(own.last_step, wanted))
+    until.ahead = ahead
     with make_progress(run, screen=handle._screen) as progress:
         handle._screen = progress.screen
         with TURN:
@@ -244,7 +247,7 @@ def stopped(handle, error):
     print(said, file=sys.stderr, flush=True)
     def say():
         if handle.error is not error: return
-        try: warnings.warn(f"{said}. Nothing is lost: learn.start() goes on; wait() of its handle raises the error.", stacklevel=4)
+        try: warn(f"{said}. Nothing is lost: learn.start() goes on; wait() of its handle raises the error.")
         finally: let_go(error)   # as after an error in a cell: with the next verb its memory is free
     run.news.append(say)
 
@@ -290,6 +293,6 @@ def stop_here(moves):
     run = moves.run_state
     if not run.state.global_step: raise Refused("The run has done no step yet, so there is nothing to end; it is paused.")
     if run.finished: return
-    in_turn(moves, "stop()", lambda: change(moves, {"max_steps": run.state.global_step}))
+    moves.set(max_steps=run.state.global_step)
     go(moves, "stop()")
     finish(run)

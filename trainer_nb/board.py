@@ -84,7 +84,8 @@ def status_of(run, taken: str | None = None) -> dict:  # taken: memory, as text
     now, how = standing(run), verdict(history)
     total = state.max_steps if 0 < state.max_steps < sys.maxsize else None
     heard = getattr(getattr(first_callback(run), "progress", None), "heard", None)
-    return {"state": now.state, "words": now.words, "where": now.where, "epoch": text(float(state.epoch or 0.0)), "epochs": text(float(state.num_train_epochs)) if state.num_train_epochs else None,
+    words, taken = (now.words, taken) if run.team is None else (f"{now.words}, {run.team.words()}", run.team.memory() or taken)
+    return {"state": now.state, "words": words, "where": now.where, "epoch": text(float(state.epoch or 0.0)), "epochs": text(float(state.num_train_epochs)) if state.num_train_epochs else None,
             "elapsed": duration(run.seconds), "memory": taken, "evaluating": heard.evaluating() if heard is not None else None,
             "tone": how.tone, "verdict": how.sentence} | numbers(history, state.global_step, total, now.state == "training")
 

@@ -4,11 +4,11 @@
 
 # %% ../nbs/390_branch.ipynb #7d7afe01
 from __future__ import annotations
-import copy, os, warnings
+import copy, os
 import numpy as np
 import torch
 from .args import resolve
-from .errors import Refused
+from .errors import Refused, warn
 from .events import CallbackHandler
 from .history import History, keep
 from .prepare import prepare
@@ -45,7 +45,7 @@ def copied(thing, memo):  # memo: as of copy.deepcopy
     try: return copy.deepcopy(thing, memo)
     except Exception as error:
         if isinstance(thing, torch.nn.Module): raise
-        warnings.warn(f"{type(thing).__name__} cannot be copied ({type(error).__name__}: {error}), so the branch shares it.")
+        warn(f"{type(thing).__name__} cannot be copied ({type(error).__name__}: {error}), so the branch shares it.")
         return thing
 
 # %% ../nbs/390_branch.ipynb #67004702

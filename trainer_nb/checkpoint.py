@@ -13,7 +13,7 @@ from .encoding import decode, encode
 from .folders import Damaged, examine, read_manifest, seal
 from .runlog import plain
 from .saving import write_weights
-from .snapshot import Snapshot
+from .snapshot import Snapshot, Walk
 
 # %% auto #0
 __all__ = ['SCHEMA', 'LAST_ROWS', 'entries', 'writes_live', 'written_live', 'found_in', 'write_tensors', 'strides_of',
@@ -24,9 +24,7 @@ __all__ = ['SCHEMA', 'LAST_ROWS', 'entries', 'writes_live', 'written_live', 'fou
 # %% ../nbs/420_checkpoint.ipynb #2eb93522
 def entries(run) -> dict:  # by key of the state_dict: a name in a snapshot, or a tensor
     "What a model's state_dict consists of."
-    names = {}
-    for kind, named in (("weights", run.model.named_parameters()), ("buffers", run.model.named_buffers())):
-        names.update((id(t), f"{kind}/{n}") for n, t in named)
+    names = {id(t): n for n, t in reversed([*Walk(run).named()])}   # what the loss shares with the model has the model's name
     state = {k: v for k, v in run.model.state_dict(keep_vars=True).items() if isinstance(v, torch.Tensor)}
     return {k: names.get(id(v)) or v.detach().to("cpu", copy=True) for k, v in state.items()}
 

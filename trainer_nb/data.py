@@ -5,6 +5,8 @@
 # %% ../nbs/110_data.ipynb #e694ad9a
 from __future__ import annotations
 import multiprocessing, os, random, signal, threading, time, weakref
+from collections import deque
+from itertools import chain
 from contextlib import contextmanager
 from typing import NamedTuple
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSampler
 from .interrupts import Interrupts
 from .seeding import FETCH, ORDER, generators_kept, mix, seed_all
+from .shares import WHOLE, even_part, own_part
 
 # %% auto #0
 __all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit', 'ChildWatch', 'told',
@@ -158,29 +161,37 @@ class Workers:
 class Source:
     "Where micro-batches come from. Besides: open(cursor, bookmark), batches_left(cursor), close(), and `batches` of an epoch, or None."
     bookmark = None   # plain values: what helps to open the source behind the last batch, besides the cursor
+    weight = 1.0      # of the last batch, where several processes share the data: see shares.Share
     def at_end(self, cursor) -> bool | None: return None   # whether the epoch is over at a cursor; None: that is known when it has been read
     def check(self, bookmark): pass                        # ValueError if a bookmark is of no use here
     def moved(self) -> bool: return False                  # somebody else has moved what the open iterator reads
 
 # %% ../nbs/110_data.ipynb #876ff313
 class _Slices:
-    "An order (a tensor or a range) cut into batches."
-    def __init__(self, order, size, drop_last):
-        self.order, self.size, self.samples = order, size, len(order) - (len(order) % size if drop_last else 0)
+    "An order (a tensor or a range) cut into batches; `size` is that of one process."
+    def __init__(self, order, size, drop_last, share):
+        self.order, self.size, self.share = order, size * share.together, share
+        self.samples = len(order) - (len(order) % self.size if drop_last else 0)
     def from_(self, position):
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
-            yield part if isinstance(part, list) else part.tolist() if isinstance(part, torch.Tensor) else list(part)
+            yield even_part(self.share, part if isinstance(part, list) else part.tolist() if isinstance(part, torch.Tensor) else list(part))
     def left(self, position): return -(-(self.samples - position) // self.size)
 
 class _Listed:
-    "Batches as a sampler gave them."
-    def __init__(self, batches): self.batches, self.samples = batches, sum(map(len, batches))
+    "Batches as a sampler gave them, as many at once as processes share them."
+    def __init__(self, batches, share=WHOLE, drop_last=False):
+        n, self.share = share.together, share
+        self.groups = [batches[i:i + n] for i in range(0, len(batches) - (len(batches) % n if drop_last else 0), n)]
+        self.samples = sum(len(b) for group in self.groups for b in group)
     def from_(self, position):
         behind = 0
-        for batch in self.batches:
-            behind += len(batch)
-            if behind > position: yield batch[max(position - behind, -len(batch)):]
+        for group in self.groups:
+            whole = [i for b in group for i in b]
+            behind += len(whole)
+            left = whole[max(position - behind, -len(whole)):]
+            complete = len(left) == len(whole) and len(group) == self.share.together
+            if behind > position: yield own_part(self.share, group) if complete else even_part(self.share, left)
     def left(self, position): return sum(1 for _ in self.from_(position))
 
 # %% ../nbs/110_data.ipynb #c341ecf1
@@ -199,23 +210,27 @@ def tell_epoch(epoch, *parts):
         if hasattr(part, "set_epoch"): part.set_epoch(epoch)
 
 def _order(sampler, epoch):
-    "The order of an epoch; as a list if that is not large, since a list is cut faster."
+    "The order of an epoch, as far as it is not simply the order of the data; as a list if that is not large, since a list is cut faster."
+    if type(sampler) is SequentialSampler: return range(len(sampler))
     order = sampler.order(epoch)
     return order.tolist() if len(order) <= 1 << 20 else order
 
 # %% ../nbs/110_data.ipynb #195abad8
-def requests(plan, cursor, seed, rank):
-    "What is to be fetched from a cursor on. No method of the source: the workers, which it holds, hold this generator."
+def requests(plan, cursor, seed, share):
+    "What is to be fetched from a cursor on, None where it is another's turn; with samples and weight. No method of the source: the workers, which it holds, hold this generator."
     position = cursor.position
-    for indices in plan.from_(position):
-        yield Request(mix(seed, FETCH, cursor.epoch, position, rank), indices)
-        position += len(indices)
+    for k, part in enumerate(plan.from_(position)):
+        place = mix(seed, FETCH, cursor.epoch, position, 0 if share.turns else share.rank)
+        yield Request(place, part.mine) if share.has_turn(k) else None, part.samples, part.weight
+        position += part.samples
 
 # %% ../nbs/110_data.ipynb #eb3ad7ad
 class Indexed(Source):
     "A loader over a map-style data set, opened at any position without reading."
-    def __init__(self, loader, seed, rank=0):
-        self.loader, self.seed, self.rank, self.batches = loader, seed, rank, len(loader)
+    def __init__(self, loader, seed, share=WHOLE):
+        self.loader, self.seed, self.share = loader, seed, share
+        self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
+        self.batches = len(loader) // share.together if self.drop_last else -(-len(loader) // share.together)
         self.dataset, self._epoch, self._workers = SeededDataset(loader.dataset), None, None
 
     def plan(self, epoch):
@@ -226,27 +241,38 @@ class Indexed(Source):
     def _make_plan(self, epoch):
         batches, sampler = self.loader.batch_sampler, self.loader.sampler
         tell_epoch(epoch, sampler, batches)
-        plain = type(batches) is BatchSampler
-        if plain and type(sampler) is EpochOrder: return _Slices(_order(sampler, epoch), batches.batch_size, batches.drop_last)
-        if plain and type(sampler) is SequentialSampler: return _Slices(range(len(sampler)), batches.batch_size, batches.drop_last)
+        if type(batches) is BatchSampler and type(sampler) in (EpochOrder, SequentialSampler):
+            return _Slices(_order(sampler, epoch), batches.batch_size, self.drop_last, self.share)
         with generators_kept():   # a plan is asked for outside of steps, too
             seed_all(mix(self.seed, ORDER, epoch))
             _reseed(batches, mix(self.seed, ORDER, epoch))
-            return _Listed([list(b) for b in batches])
+            return _Listed([list(b) for b in batches], self.share, self.drop_last)
 
     def open(self, cursor, bookmark=None):
-        "An iterator of (batch, samples) from a cursor on."
-        asked = requests(self.plan(cursor.epoch), cursor, self.seed, self.rank)
-        if self.loader.num_workers: return self._with_workers(asked)
-        return ((self.loader.collate_fn(self.dataset.__getitems__(r)), len(r.indices)) for r in asked)
+        "An iterator of (batch, samples) from a cursor on; after each, `weight` is its own. A batch that is another process's is None."
+        asked = requests(self.plan(cursor.epoch), cursor, self.seed, self.share)
+        return self._with_workers(asked) if self.loader.num_workers else self._here(asked)
+
+    def _here(self, asked):
+        for request, samples, self.weight in asked:
+            yield None if request is None else self.loader.collate_fn(self.dataset.__getitems__(request)), samples
 
     def _with_workers(self, asked):
-        sizes = []
+        told = deque()   # of each that was asked for: whether it is its own, samples, weight
         def counted():
-            for r in asked: sizes.append(len(r.indices)); yield r
+            for request, *about in asked:
+                told.append((request is not None, *about))
+                if request is not None: yield request
         if self._workers is None: self._workers = Workers(self.loader, self.dataset, self.loader.collate_fn, batch_sampler=_Once())
         self._workers.loader.batch_sampler.requests = counted()
-        return ((batch, sizes.pop(0)) for batch in self._workers.begin())
+        return self._in_order(self._workers.begin(), told)
+
+    def _in_order(self, batches, told):
+        for batch in chain(batches, [None]):   # behind the last of its own there may be others'
+            while told and not told[0][0]: yield None, told.popleft()[1]
+            if told:
+                _, samples, self.weight = told.popleft()
+                yield batch, samples
 
     def close(self):
         "Let the workers go."

@@ -4,11 +4,16 @@
 
 # %% ../nbs/160_device.ipynb #545819ad
 from __future__ import annotations
-from contextlib import contextmanager
+import atexit, os, warnings
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from functools import cache
 import torch
+from .world import ALONE, World, world_size
 
 # %% auto #0
-__all__ = ['precision', 'Device', 'Beside', 'in_order']
+__all__ = ['AT_ONCE', 'precision', 'on_cpu', 'handlers', 'connected', 'leave_at_exit', 'bare', 'Holding', 'Device', 'Beside',
+           'in_order']
 
 # %% ../nbs/160_device.ipynb #d09e1712
 def _shared() -> list[dict]:
@@ -50,15 +55,52 @@ def _put_on(module, forward: dict) -> dict:  # forward: what Accelerate has set;
     vars(module).update(forward)
     return before
 
+# %% ../nbs/160_device.ipynb #661f6dbc
+def on_cpu(args) -> bool:
+    "Whether to stay on the CPU. Processes without a GPU are told so, since Accelerate wants to hear it."
+    cpu = args.use_cpu or (world_size() > 1 and not torch.cuda.is_available())
+    if cpu and world_size() > 1: os.environ["ACCELERATE_USE_CPU"] = "1"
+    return cpu
+
+def handlers(args) -> list:
+    "What Accelerate is told of connecting processes, and of averaging their gradients."
+    if world_size() == 1: return []
+    from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+    ddp = {"find_unused_parameters": bool(args.ddp_find_unused_parameters), "broadcast_buffers": False, "static_graph": bool(args.ddp_static_graph)}
+    if args.ddp_bucket_cap_mb is not None: ddp["bucket_cap_mb"] = args.ddp_bucket_cap_mb
+    backend = {} if args.ddp_backend is None else {"backend": args.ddp_backend}
+    return [DistributedDataParallelKwargs(**ddp), InitProcessGroupKwargs(timeout=timedelta(seconds=args.ddp_timeout), **backend)]
+
+def connected(accelerator) -> World:
+    "The processes that Accelerate has connected. RuntimeError if these are not all that were started."
+    if accelerator.num_processes != world_size():
+        raise RuntimeError(f"{world_size()} processes were started (WORLD_SIZE), and Accelerate has connected {accelerator.num_processes}: each would train "
+                           "for itself. Another Accelerator may have been made before, on another device.")
+    if accelerator.num_processes == 1: return ALONE
+    leave_at_exit()
+    return World(accelerator.process_index, accelerator.num_processes, accelerator.local_process_index)
+
+@cache
+def leave_at_exit():
+    "Once per process: leave the others before the interpreter is taken apart."
+    atexit.register(lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group())
+
+AT_ONCE = nullcontext()
+
+def bare(wrapped):
+    "The model without what averages its gradients: for looking, where a process may be alone with its batch."
+    return wrapped.module if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) else wrapped
+
 # %% ../nbs/160_device.ipynb #41223f4a
-class Device:
-    "A learner's own Accelerator, and the few things the loop asks of it."
+class Holding:
+    "A learner's own Accelerator: its state, put in force while it works."
     def __init__(self, args):  # TrainingArguments: use_cpu, bf16, fp16
         from accelerate import Accelerator
         before = _swap([{}, {}, {}])
         try:
-            self.accelerator = Accelerator(cpu=args.use_cpu, mixed_precision=precision(args))
-            self.device, self._borrowed = self.accelerator.device, []
+            self.accelerator = Accelerator(cpu=on_cpu(args), mixed_precision=precision(args), kwargs_handlers=handlers(args))
+            self.device, self.world = self.accelerator.device, connected(self.accelerator)
+            self._borrowed, self._wrappers, self._trained = [], [], []
             _refuse(precision(args), self.device)
         finally: self._state = _swap(before)
 
@@ -75,19 +117,36 @@ class Device:
         "Put Accelerate's state in force until somebody else's is: for work with the Accelerator by hand."
         _swap(self._state)
 
+# %% ../nbs/160_device.ipynb #0f055a45
+class Device(Holding):
+    "What the loop asks of a learner's Accelerator."
     @property
     def scaler(self):
         "The gradient scaler, None without fp16."
         return self.accelerator.scaler
 
     def prepare(self, model):
-        "Move a model to the device and wrap it for the precision and the strategy."
+        "Move a model to the device and wrap it for the precision and the strategy; a wrapper that it had here is let go."
+        self._unwrap(model)
         with self.in_force():
             found = _put_on(model, {}) | _take_off(model, [_MARK])
-            try: prepared = self.accelerator.prepare_model(model)
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")   # of DDP; Accelerate knows it by this name
+                    prepared = self.accelerator.prepare_model(model)
             finally: ours = _take_off(model, [*_FORWARD, _MARK]); vars(model).update(found)
         self._borrowed.append((model, {n: ours[n] for n in _FORWARD if _FORWARD[-1] in ours}))
+        self._trained = [p.requires_grad for p in model.parameters()]
+        if prepared is not model: self._wrappers.append(prepared)
         return prepared
+
+    def _unwrap(self, model):
+        "Take off what an earlier wrapper has hung on the parameters, whoever still holds that: an error's frames, perhaps."
+        for old in self._wrappers:
+            if old.module is model: old.reducer = old.logger = None
+        self._wrappers = [w for w in self._wrappers if w.module is not model]
+        self.accelerator._models[:] = [m for m in self.accelerator._models if bare(m) is not model]
+        self._borrowed = [(m, forward) for m, forward in self._borrowed if m is not model]
 
     def backward(self, loss):
         "Backward, scaled where there is a scaler."
@@ -100,10 +159,21 @@ class Device:
         self.accelerator.scaler = kind(self.device.type) if kind is torch.amp.GradScaler else kind()
         self.accelerator.scaler.load_state_dict(state)
 
+    def fits(self, model) -> bool:
+        "Whether a wrapped model averages the gradients of what is trained now: DDP looks at that once."
+        return self.world.alone or self._trained == [p.requires_grad for p in model.parameters()]
+
+    def expect_unused(self):
+        "From the next wrapping on, parameters without a gradient are looked for."
+        self.accelerator.ddp_handler.find_unused_parameters = True
+
+    def averaging(self, wrapped, now: bool):  # now: with this backward pass; False: with a later one of the same step
+        "A context for the forward and the backward pass of a micro-batch."
+        return AT_ONCE if now or self.world.alone or bare(wrapped) is wrapped else wrapped.no_sync()
+
     def release(self):
         "Forget the models."
-        self.accelerator._models.clear()
-        self._borrowed.clear()
+        for held in (self.accelerator._models, self._borrowed, self._wrappers): held.clear()
 
 # %% ../nbs/160_device.ipynb #0b8c7ff1
 _STREAMS = {}   # by device

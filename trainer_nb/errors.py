@@ -4,11 +4,11 @@
 
 # %% ../nbs/000_errors.ipynb #297cce7e
 from __future__ import annotations
-import difflib, gc, inspect, signal, sys
+import difflib, gc, inspect, signal, sys, warnings
 import torch
 
 # %% auto #0
-__all__ = ['nearest', 'Refused', 'Interrupted', 'Paused', 'show_pauses', 'let_go', 'let_go_last', 'let_go_after_cell',
+__all__ = ['nearest', 'Refused', 'warn', 'Interrupted', 'Paused', 'show_pauses', 'let_go', 'let_go_last', 'let_go_after_cell',
            'out_of_memory', 'relieve']
 
 # %% ../nbs/000_errors.ipynb #f515edba
@@ -23,6 +23,15 @@ def nearest(name,   # what was typed
 # %% ../nbs/000_errors.ipynb #ec8d1025
 class Refused(RuntimeError):
     "A verb that cannot be done in the state the run is in; the message says what can."
+
+# %% ../nbs/000_errors.ipynb #89bcf2a1
+_BETWEEN = ("trainer_nb", "contextlib", "functools", "threading")   # whose lines nobody looks for
+
+def warn(text: str):
+    "Give a UserWarning at the line of the user's own that has led here."
+    frame, level = sys._getframe(1), 2
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _BETWEEN: frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=2 if frame is None else level)
 
 # %% ../nbs/000_errors.ipynb #18925e1b
 class Interrupted(KeyboardInterrupt):

@@ -7,23 +7,26 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, NamedTuple
 import numpy as np
 import torch
 from .batches import map_tensors
 from .data import Cursor
+from .device import bare
 from .errors import relieve
 from .feed import Feed
 from .prepare import prepare_model
 from .run import modules_of
 from .seeding import EVALUATE, generator_states, mix, seed_all, set_generator_states
 from .shadows import Shadows
+from .shares import WHOLE
 from .telling import tell
 
 # %% auto #0
-__all__ = ['optimizer_trains', 'looking', 'pad_to', 'join', 'Gathered', 'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput',
-           'evaluation_loop', 'eval_batches', 'finished', 'speed', 'timed_loop', 'evaluated', 'predicted',
-           'evaluate_sets']
+__all__ = ['optimizer_trains', 'looking', 'pad_to', 'join', 'Gathered', 'Losses', 'EvalPrediction', 'EvalLoopOutput',
+           'PredictionOutput', 'evaluation_loop', 'as_one', 'eval_batches', 'finished', 'speed', 'timed_loop',
+           'evaluated', 'predicted', 'evaluate_sets']
 
 # %% ../nbs/340_evaluate.ipynb #cf8e39df
 def optimizer_trains(optimizer) -> bool:
@@ -91,14 +94,37 @@ def join(parts: list):  # the same nested structure in each
 # %% ../nbs/340_evaluate.ipynb #70c7b77b
 class Gathered:
     "Batches of outputs, on the device until they are moved or joined."
-    def __init__(self): self.parts, self.moved = [], 0
-    def add(self, part):
-        if part is not None: self.parts.append(map_tensors(part, torch.Tensor.detach))
+    def __init__(self): self.parts, self.numbers, self.moved = [], [], 0
+    def add(self, number: int, part):  # number: of the batch
+        if part is None: return
+        self.parts.append(map_tensors(part, torch.Tensor.detach))
+        self.numbers.append(number)
+    def bring_together(self, world):
+        "Let the first of several processes have everyone's, in the order of the data."
+        if world.alone: return
+        self.to_host()
+        found = world.gathered((self.numbers, self.parts)) or []
+        self.parts = [part for _, part in sorted(((n, p) for numbers, parts in found for n, p in zip(numbers, parts)), key=lambda pair: pair[0])]
     def to_host(self):
         "Move what has been gathered to the host."
         self.parts[self.moved:] = [map_tensors(p, torch.Tensor.cpu) for p in self.parts[self.moved:]]
         self.moved = len(self.parts)
     def joined(self): return join(self.parts) if self.parts else None
+
+# %% ../nbs/340_evaluate.ipynb #f0a8db21
+class Losses(Gathered):
+    "The mean losses of batches, each times its samples."
+    counted = 0
+    def add(self, number, loss, samples: int):
+        if loss is None: return
+        super().add(number, loss.double() * samples)
+        self.counted += samples
+    def bring_together(self, world):
+        super().bring_together(world)
+        if not world.alone: self.counted = sum(world.everyone(self.counted))
+    def mean(self):
+        "The mean over all samples, summed up in the order of the data, whoever has computed them; None without losses."
+        return sum(self.parts).item() / self.counted if self.parts else None
 
 # %% ../nbs/340_evaluate.ipynb #68fe1e8c
 class EvalPrediction:
@@ -128,32 +154,43 @@ def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, i
     "Run the model over a loader; the run is left as it was."
     run, args = moves.run_state, moves.args
     only_loss = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-    predictions, labels, total, counted, samples = Gathered(), Gathered(), None, 0, 0
+    predictions, labels, losses, samples = Gathered(), Gathered(), Losses(), 0
     run.eval_dataloader = dataloader
     with looking(moves):
-        for k, (batch, n) in enumerate(eval_batches(moves, dataloader)):
-            loss, predicted, label = moves.prediction_step(run.wrapped, batch, only_loss, ignore_keys=ignore_keys)
+        model = bare(run.wrapped)
+        for k, (batch, n) in enumerate(eval_batches(moves, dataloader, run.device.world.share._replace(turns=True))):
             samples += n
-            if loss is not None: total, counted = (loss.double() * n if total is None else total + loss.double() * n), counted + n
+            if batch is None: continue   # another process's
+            loss, predicted, label = moves.prediction_step(model, batch, only_loss, ignore_keys=ignore_keys)
+            losses.add(k, loss, n)
             if predicted is not None and moves.preprocess_logits_for_metrics is not None:
                 predicted = moves.preprocess_logits_for_metrics(predicted, label)
-            predictions.add(predicted)
-            labels.add(label)
+            predictions.add(k, predicted)
+            labels.add(k, label)
             if args.eval_accumulation_steps and (k + 1) % args.eval_accumulation_steps == 0: predictions.to_host(); labels.to_host()
             tell(moves, "on_prediction_step")
     if samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
-    mean = None if total is None else total.item() / counted
-    return finished(moves, predictions.joined(), labels.joined(), mean, samples, metric_key_prefix)
+    return as_one(moves, predictions, labels, losses, samples, metric_key_prefix)
 
-def eval_batches(moves, dataloader):
-    "Batches and their sizes, each fetched and computed with generators seeded for it."
+# %% ../nbs/340_evaluate.ipynb #6a3ea3d9
+def as_one(moves, predictions, labels, losses, samples, prefix) -> EvalLoopOutput:
+    "What all processes have found. The first has the predictions; the metrics are everyone's."
+    world = moves.run_state.device.world
+    for found in (predictions, labels, losses): found.bring_together(world)
+    def out(): return finished(moves, predictions.joined(), labels.joined(), losses.mean(), samples, prefix)
+    found = world.decided(out, tell=lambda out: out.metrics)
+    return found if world.first else EvalLoopOutput(None, None, found, samples)
+
+def eval_batches(moves, dataloader, share=WHOLE):
+    "Batches and their sizes, each fetched and computed with generators seeded for it; None for a batch that is another process's."
     seed, cursor = mix(moves.args.seed, EVALUATE), Cursor()
-    feed = Feed(dataloader, seed)
+    feed = Feed(dataloader, seed, share)
     try:
-        while window := feed.take(cursor, 1):
+        for k in count():
+            if not (window := feed.take(cursor, 1)): return
             cursor = window[0].after
             seed_all(mix(seed, cursor.position))
-            yield window[0].batch, window[0].samples
+            yield window[0].batch if share.has_turn(k) else None, window[0].samples
     finally: feed.close()
 
 # %% ../nbs/340_evaluate.ipynb #8f65459a

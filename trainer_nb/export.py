@@ -4,7 +4,7 @@
 
 # %% ../nbs/540_export.ipynb #d14154ac
 from __future__ import annotations
-import ast, hashlib, math, shutil, warnings
+import ast, hashlib, math, shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
 import torch
@@ -12,7 +12,7 @@ from .args import TrainingArguments
 from .batches import DataCollatorWithPadding, default_data_collator
 from .doubts import changed_by_functions, check_classes, forgetful, library_setting, look_again, look_around, plain_attributes, seeds
 from .doubts import settings_by_hand, settle_seeds, unheard, unknown_callbacks, users_callbacks
-from .errors import Refused
+from .errors import Refused, warn
 from .journal import WORDS
 from .making import FILES, PARTS, Draft, ancestors, beginning, by_object, data_code, draws, expression, first_weights, frozen_lines
 from .making import given_parts, is_plain_code, model_code, of_class, other_modules, plain_settings, same_part
@@ -42,7 +42,7 @@ def acts_of(moves, since: float) -> list[dict]:  # since: as in Beginning
         elif e["data"].get("into") in ids and not set(e["data"]["changes"]) <= set(SETTABLE):
             if set(e["data"]["changes"]) & set(SETTABLE): found.pop()   # the part of the changes that was set
             found.append(e)
-    found = [e for e in found if e["kind"] not in ("checkpoint", "load_best", "resume")]   # the script does these as well, or has no need to
+    found = [e for e in found if e["kind"] not in ("checkpoint", "load_best", "resume", "restart")]   # the script does these as well, or has no need to
     return [e for e in found if e["kind"] not in ("rewind", "restore", "reset") or e["data"].get("by")]
 
 # %% ../nbs/540_export.ipynb #712300a5
@@ -62,6 +62,7 @@ WRITTEN = {   # the line of an act, by kind: of the learner's name and the act's
     "freeze": lambda learn, d: f"{learn}.freeze({quoted(d['groups'])})",
     "unfreeze": lambda learn, d: f"{learn}.unfreeze({quoted(d['groups'])})",
     "branch": lambda learn, d: f"{learn} = {learn}.branch({keywords(d['changes'])})",
+    "launch": lambda learn, d: f"{learn}.launch({keywords(d)})", "close": lambda learn, d: f"{learn}.close()",
 }
 
 # %% ../nbs/540_export.ipynb #23a001cd
@@ -377,7 +378,7 @@ def export_script(moves, path, limit: float = 100) -> Exported:  # path: train.p
     write(path, text, weights, draft)
     if draft.doubts:
         more = f" And {len(draft.doubts) - 1} more, in the result's doubts." if len(draft.doubts) > 1 else ""
-        warnings.warn(f"{path.name} may not end in the same weights. {draft.doubts[0]}{more}", stacklevel=3)
+        warn(f"{path.name} may not end in the same weights. {draft.doubts[0]}{more}")
     return Exported(path, sorted(beside(path).iterdir()) if beside(path).exists() else [], draft.doubts)
 
 # %% ../nbs/540_export.ipynb #42b030a0

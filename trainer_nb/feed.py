@@ -4,11 +4,13 @@
 
 # %% ../nbs/190_feed.ipynb #8d1ff821
 from __future__ import annotations
+from itertools import islice
 from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, IterableDataset
 from .batches import batch_size
 from .data import WATCH, Cursor, Indexed, Source, tell_epoch, told
 from .seeding import FETCH, ORDER, mix, seed_all
+from .shares import WHOLE, Share
 from .streams import Streamed, skip
 
 # %% auto #0
@@ -17,15 +19,23 @@ __all__ = ['Other', 'Fetched', 'source_of', 'Feed']
 # %% ../nbs/190_feed.ipynb #ed108232
 class Other(Source):
     "Any iterable of batches."
-    def __init__(self, loader, seed, rank=0):
-        self.loader, self.seed, self.rank, self.running = loader, seed, rank, None
-        try: self.batches = len(loader)
+    def __init__(self, loader, seed, share=WHOLE):
+        self.loader, self.seed, self.share, self.running = loader, seed, share, None
+        try: self.batches = -(-len(loader) // share.together)
         except TypeError: self.batches = None
 
     def open(self, cursor, bookmark=None):
         "An iterator of (batch, samples) from a cursor on."
         tell_epoch(cursor.epoch, self.loader, getattr(self.loader, "dataset", None))
-        return skip(self._read(cursor.epoch), cursor.position)
+        read = self._read(cursor.epoch)
+        return skip(read if self.share.together == 1 else self._mine(read), cursor.position)
+
+    def _mine(self, batches):
+        rank, of = self.share.rank, self.share.together
+        while group := list(islice(batches, of)):
+            samples, own = sum(n for _, n in group), group[rank] if rank < len(group) else None
+            self.weight = self.share.weight(own[1] if own else 0, samples)
+            yield (own or group[0])[0], samples
 
     def _read(self, epoch):
         seed_all(mix(self.seed, ORDER, epoch))
@@ -33,7 +43,7 @@ class Other(Source):
         WATCH.over(self)
         batches = told(self.running)
         while True:
-            seed_all(mix(self.seed, FETCH, epoch, k, self.rank))
+            seed_all(mix(self.seed, FETCH, epoch, k, 0))   # the same for all processes: each reads everything
             try: batch = next(batches)
             except StopIteration: return
             yield batch, batch_size(batch) or 1
@@ -52,21 +62,22 @@ class Fetched(NamedTuple):
     samples: int
     after: Cursor
     bookmark: dict | None = None   # what opens a stream there, besides the cursor
+    weight: float = 1.0            # of its mean, where several processes share the samples; 0: it only joins in
 
 # %% ../nbs/190_feed.ipynb #f4595529
-def source_of(loader, seed, rank=0):
+def source_of(loader, seed, share=WHOLE):
     "The kind of source that a loader is."
-    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__: return Other(loader, seed, rank)
-    if isinstance(loader.dataset, IterableDataset): return Streamed(loader, seed, rank)
+    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__: return Other(loader, seed, share)
+    if isinstance(loader.dataset, IterableDataset): return Streamed(loader, seed, share)
     try: len(loader)
-    except TypeError: return Other(loader, seed, rank)
-    return (Other if loader.batch_sampler is None else Indexed)(loader, seed, rank)
+    except TypeError: return Other(loader, seed, share)
+    return (Other if loader.batch_sampler is None else Indexed)(loader, seed, share)
 
 # %% ../nbs/190_feed.ipynb #64335001
 class Feed:
     "Micro-batches of the training data from any cursor on."
-    def __init__(self, loader, seed: int, rank: int = 0):
-        self.loader, self.source = loader, source_of(loader, seed, rank)
+    def __init__(self, loader, seed: int, share: Share = WHOLE):
+        self.loader, self.source = loader, source_of(loader, seed, share)
         self._open, self._place, self._ahead = None, None, []
 
     @property
@@ -80,9 +91,9 @@ class Feed:
         try:
             self._go_to(cursor, bookmark)
             while len(window) < n and (step := self._next()) is not None:
-                (batch, samples), bookmark = step
+                (batch, samples), bookmark, weight = step
                 cursor = Cursor(cursor.epoch, cursor.position + samples)
-                window.append(Fetched(batch, samples, cursor, bookmark))
+                window.append(Fetched(batch, samples, cursor, bookmark, weight))
         except BaseException:
             self.close()
             raise
@@ -98,7 +109,7 @@ class Feed:
     def _next(self):
         if self._ahead: return self._ahead.pop()
         step = next(self._open, None)
-        return None if step is None else (step, self.source.bookmark)
+        return None if step is None else (step, self.source.bookmark, self.source.weight)
 
     def close(self, workers=True):
         "Forget the open iterator, and with it its workers."

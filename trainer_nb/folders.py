@@ -4,13 +4,14 @@
 
 # %% ../nbs/400_folders.ipynb #362a82cc
 from __future__ import annotations
-import hashlib, json, os, shutil
+import errno, hashlib, json, os, secrets, shutil
 from contextlib import contextmanager
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['MANIFEST', 'digest', 'flush', 'seal', 'Damaged', 'read_manifest', 'examine', 'unfinished', 'set_aside', 'remove',
-           'written_whole', 'put_in_place', 'tidy', 'is_whole']
+__all__ = ['MANIFEST', 'digest', 'flush', 'seal', 'Damaged', 'read_manifest', 'examine', 'held', 'unfinished', 'set_aside',
+           'remove', 'workplace', 'written_whole', 'put_in_place', 'room', 'left_behind', 'tidy', 'put_right',
+           'is_whole']
 
 # %% ../nbs/400_folders.ipynb #9d798a85
 MANIFEST = "manifest.json"
@@ -64,55 +65,121 @@ def examine(folder: Path, every_byte: bool = True) -> dict:  # every_byte: else 
         if every_byte and digest(path) != said["sha256"]: raise Damaged(f"{path} was altered: its SHA-256 is not what it was when it was written.")
     return manifest
 
-# %% ../nbs/400_folders.ipynb #b0f90517
-def unfinished(place: Path, writer: str) -> Path: return place.with_name(f"{place.name}.tmp-{writer}")   # what it is called until it is whole
+# %% ../nbs/400_folders.ipynb #ea17b700
+try: import fcntl
+except ImportError: fcntl = None   # Windows
+
+# %% ../nbs/400_folders.ipynb #31a333db
+_HELD = set()   # descriptors of the folders that this process holds
+
+@contextmanager
+def held(folder: Path):
+    "Let others know that this process is at work on a folder. Gives False if somebody is already, or if it is gone."
+    fd = None
+    try:
+        if fcntl is not None:
+            _HELD.add(fd := os.open(folder, os.O_RDONLY))
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = folder.is_dir()
+    except (BlockingIOError, FileNotFoundError): free = False
+    except OSError: free = True   # there are no locks here
+    try: yield free
+    finally: _drop(fd)
+
+def _drop(fd):
+    if fd not in _HELD: return
+    _HELD.discard(fd)
+    os.close(fd)
+
+def _after_fork():
+    for fd in list(_HELD): _drop(fd)
+
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)
+
+# %% ../nbs/400_folders.ipynb #721f49e4
+def unfinished(place: Path, writer: str) -> Path: return place.with_name(f"{place.name}.tmp-{writer}.{secrets.token_hex(4)}")   # a name until it is whole
 
 def set_aside(folder: Path, writer: str) -> Path:
-    "Take a folder's name away from it; where it is now."
-    away = unfinished(folder, f"{writer}-gone")
-    shutil.rmtree(away, ignore_errors=True)
-    os.rename(folder, away)
-    return away
+    "Take a folder's name away from it; where it is now. FileNotFoundError if it is gone."
+    away = unfinished(folder, writer)
+    return folder.rename(away.with_name(f"{away.name}-gone"))
 
 def remove(folder: Path, writer: str):
-    "Remove a folder, so that at no time there is half of it under its name."
-    shutil.rmtree(set_aside(folder, writer), ignore_errors=True)
+    "Remove a folder. FileNotFoundError if it is gone."
+    with held(folder): shutil.rmtree(set_aside(folder, writer), ignore_errors=True)
 
-# %% ../nbs/400_folders.ipynb #53115bf0
+@contextmanager
+def workplace(place: Path, writer: str):
+    "A new folder beside a place, held while it is worked in."
+    while True:
+        folder = unfinished(place, writer)
+        folder.mkdir(parents=True)
+        with held(folder) as ours:
+            if not ours: continue   # somebody has taken it for left behind, in the moment between
+            yield folder
+            return
+
+# %% ../nbs/400_folders.ipynb #b0f90517
 @contextmanager
 def written_whole(place: Path,        # where the folder is going to be
-                  writer: str,        # an id; no two that are alive have the same
+                  writer: str,        # an id: what this writer has left behind is put away
                   make_room=None):    # called with the place if it is taken; renames it, and returns where it is now, or None if it is to stay there
     "A folder to write into and to seal; afterwards it is in its place. FileExistsError if that is taken."
     if place.exists() and make_room is None: raise FileExistsError(f"{place} is there already.")
     tidy(place.parent, writer)
-    folder = unfinished(place, writer)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-        put_in_place(folder, place, make_room)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    with workplace(place, writer) as folder:
+        try:
+            yield folder
+            put_in_place(folder, place, make_room)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     flush(place.parent)
 
-def put_in_place(folder: Path, place: Path, make_room):
+# %% ../nbs/400_folders.ipynb #9c669a0a
+def put_in_place(folder: Path, place: Path, make_room, times=20):  # times: so often somebody else may come in between
     "Give a folder its name, in place of what has it."
-    aside = make_room(place) if place.exists() and make_room is not None else None
-    try: os.rename(folder, place)
-    except BaseException:
-        if aside is not None and not place.exists(): os.rename(aside, place)
-        raise
-    if aside is not None: shutil.rmtree(aside, ignore_errors=True)
+    try:
+        with room(place, make_room): folder.rename(place)
+    except OSError as error:
+        between = isinstance(error, FileNotFoundError) or error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+        if not between or make_room is None or not times or not folder.exists(): raise
+        put_in_place(folder, place, make_room, times - 1)
+
+@contextmanager
+def room(place: Path, make_room):
+    "A place that is free; afterwards what was there is gone, or there again if it was not taken after all."
+    with held(place):   # it would look left behind while it has another name
+        aside = make_room(place) if place.exists() and make_room is not None else None
+        try: yield
+        except BaseException:
+            if aside is not None and not place.exists(): aside.rename(place)
+            elif aside is not None: shutil.rmtree(aside, ignore_errors=True)
+            raise
+        if aside is not None: shutil.rmtree(aside, ignore_errors=True)
 
 # %% ../nbs/400_folders.ipynb #04cc052a
+def left_behind(parent: Path) -> list[Path]:
+    "Folders that have a name for a while: the newest first, and at last those that had to make room for another."
+    def order(path):
+        try: return path.name.endswith("-gone"), -path.stat().st_mtime
+        except FileNotFoundError: return True, 0.0   # it has its place now
+    return sorted(parent.glob("*.tmp-*"), key=order)
+
 def tidy(parent: Path, writer: str | None = None):  # None: only give names, and remove nothing
     "Put what a kill has left in its place, or away."
-    for old in sorted(parent.glob(unfinished(parent / "*", f"{writer or ''}*").name)):
-        place = old.with_name(old.name.rpartition(".tmp-")[0])
-        if writer is not None and not old.name.endswith((f".tmp-{writer}", f".tmp-{writer}-gone")): continue
-        if not place.exists() and is_whole(old): os.rename(old, place)
-        elif writer is not None: shutil.rmtree(old, ignore_errors=True)
+    for old in left_behind(parent):
+        name, _, by = old.name.rpartition(".tmp-")
+        if writer not in (None, by.partition(".")[0]): continue
+        with held(old) as free:
+            if free: put_right(old, old.with_name(name), writer is not None)
+
+def put_right(old: Path, place: Path, clear: bool):  # clear: it may be removed
+    "Give a folder that was left behind the name that it was about to get, or remove it."
+    try:
+        if not place.exists() and is_whole(old): old.rename(place); return
+    except OSError: return   # somebody has just come there
+    if clear: shutil.rmtree(old, ignore_errors=True)
 
 def is_whole(folder: Path) -> bool:
     "Whether a folder is sealed, and its files have their sizes."

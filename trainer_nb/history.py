@@ -4,11 +4,12 @@
 
 # %% ../nbs/060_history.ipynb #5fbc61a0
 from __future__ import annotations
-import atexit, math, operator, os, secrets, time, warnings, weakref
+import atexit, math, operator, os, secrets, time, weakref
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np
+from .errors import warn
 from .rows import COLUMNS, LATE, PACK, Readings, Rows, abandon, column, extend, last_of, mean_loss, part, rates, to_lists
 from .runlog import WRITER, Claim, LogFile, begin, checked_id, dump, find_log, log_path, plain, read_lines, unstrict
 from .tables import Table, text, thinned, to_frame
@@ -31,7 +32,7 @@ class History:
         self.rows, self.readings = Rows(), Readings()
         self.columns, self.pending = self.rows.columns, self.rows.pending
         self.events, self.abandons, self.metrics = [], [], {}   # dicts, in order of time; `metrics`: what was evaluated, by row
-        self.path, self.log, self.claim, self.sent, self.asked, self.plan = None, None, None, {}, 0.0, None   # what the log has; when the writer was asked to fetch
+        self.path, self.log, self.claim, self.sent, self.plan, self.asked, self.every = None, None, None, {}, None, 0.0, EVERY   # what the log has; when, and how often, the writer is asked to fetch
         watch_forks(self)
 
     def __len__(self): return len(self.rows)
@@ -47,7 +48,7 @@ class History:
         "Add the row of one step. Nothing is asked of the device."
         row = self.rows.append(step, epoch, learning_rate, samples, seconds, loss, grad_norm)
         if row % PACK == PACK - 1: send(self)
-        if self.log is not None and not 0 <= seconds - self.asked < EVERY: ask_to_fetch(self, seconds)
+        if self.log is not None and not 0 <= seconds - self.asked < self.every: ask_to_fetch(self, seconds)
     def fetch(self):
         "Bring every value that is still on a device to the host, in one transfer."
         self.rows.fetch(); self.readings.fetch(); send(self)
@@ -364,8 +365,8 @@ def _watch_exit():
 def give_up(history, path, error):
     "No log from here on; said once."
     let_go(history)
-    warnings.warn(f"The log of this run cannot be written to {path} ({type(error).__name__}: {error}). The run goes on without it; "
-                  "when the cause is gone, `history.open_log(output_dir)` writes what is missing.", stacklevel=4)
+    warn(f"The log of this run cannot be written to {path} ({type(error).__name__}: {error}). The run goes on without it; "
+         "when the cause is gone, `history.open_log(output_dir)` writes what is missing.")
 
 def flush(history, timeout: float) -> bool:
     "Wait for the log."

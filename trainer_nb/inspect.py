@@ -21,6 +21,7 @@ __all__ = ['CHANNELS', 'FAR', 'MUCH', 'FIT', 'layers_of', 'own_parameters', 'out
 from .batches import batch_size, map_tensors
 from .charts import Shown
 from .debug import in_reach
+from .device import bare
 from .errors import Refused, nearest
 from .feed import Fetched
 from .measures import BINS, Sums, dead_share, first_tensor, histogram, saturated_share, shares_between, sums, together
@@ -321,7 +322,7 @@ def once_more(moves, k: int) -> dict:  # k: which micro-batch
     try:
         seed_all(mix(run.args.seed, FORWARD, run.state.global_step, k))
         given, _ = moves.model_arguments(moves._prepare_inputs(map_tensors(run.window[k].batch, torch.clone)))   # a model may write into its input
-        with torch.no_grad(), outputs_measured(layers_of(run.model)) as outputs: call_model(run.wrapped, given)
+        with torch.no_grad(), outputs_measured(layers_of(run.model)) as outputs: call_model(bare(run.wrapped), given)
     finally: shadows.put_back()
     return outputs
 

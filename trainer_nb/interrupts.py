@@ -137,6 +137,7 @@ def taking_turns(method: Callable[P, R]) -> Callable[P, R]:
             if (run := getattr(self, "run_state", None)) is not None:   # a learner's verb
                 run.touched = True
                 if TURN.depth == 1: hear(run.news)
+                if run.team is not None and run.team.does(method.__name__): return run.team.do(self, method.__name__, args, kwargs)
             return method(self, *args, **kwargs)
     return in_its_turn
 

@@ -20,6 +20,8 @@ WORDS = {   # what is said of an act's data, by kind
     "checkpoint": lambda d: d["folder"], "resume": lambda d: "; ".join([f"from {d['folder']}", *d["said"]]),
     "load_best": lambda d: f"the weights of step {d['best_step']}",
     "restore": lambda d: "", "reset": lambda d: "", "train_dataset": lambda d: "replaced",
+    "launch": lambda d: f"on {d['num_processes']} processes" + (", with the same global batch" if d.get("keep_global_batch") else ""), "close": lambda d: "home again",
+    "restart": lambda d: "other processes, after a failure",
     "add_callback": lambda d: d["callback"], "remove_callback": lambda d: d["callback"],
 }
 

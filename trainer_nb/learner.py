@@ -19,8 +19,8 @@ from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Changing', 'Moving', 'Looking', 'Interpreting',
-           'Probing', 'Finding', 'Storing', 'Keeping', 'Learner']
+__all__ = ['Training', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Launching', 'Changing', 'Moving', 'Looking',
+           'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Learner']
 
 # %% ../nbs/900_learner.ipynb #f8dc33d2
 class Training:
@@ -47,18 +47,24 @@ class Training:
              ) -> TrainOutput:
         "Train to the end, going on with a run under way; a finished run is followed by a new one from the present weights."
         from trainer_nb.saver import finish
-        from trainer_nb.timeline import again
         run = self.run_state
         with run.interrupts:
             refuse_beside(self, "train()")
             under_way = run.state.global_step and not run.finished and not run.torn
-            if resume_from_checkpoint and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
-            elif run.finished and not run.due: again(self)
+            resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
+            if resume and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
+            elif run.finished and not run.due: self._begin_again()
             with_progress(self, "train()")
             finish(run)
             out = output(run)
             stop_if_pressed(self)
             return out
+
+    @taking_turns
+    def _begin_again(self):
+        "A new run from the present weights."
+        from trainer_nb.timeline import again
+        again(self)
 
     @taking_turns
     def steps(self):
@@ -125,6 +131,52 @@ class Steering:
         "A live view with controls, in any cell, before, during and after training; elsewhere the run in a few lines. TypeError for what is no run."
         from trainer_nb.dashboard import dashboard
         return dashboard(self, also)
+
+# %% ../nbs/900_learner.ipynb #ceec98eb
+class Launching:
+    "The verbs for several processes."
+    @taking_turns
+    def launch(self,
+               num_processes: int | None = None,   # one for each GPU, if it is not said; on a CPU it has to be
+               train: bool = False,                # train to the end, come home, and return what train() returns
+               keep_global_batch: bool = False,    # divide accumulation, or the micro-batch, so that the global batch stays
+               max_restarts: int = 0,              # so many times it goes on by itself when a process has died
+               start: str | None = None,           # "fork" or "spawn"; None: fork where that is safe
+               threads: int | None = None,         # of torch in each process; None: the processors divided among them
+               hear="first",                       # whose prints are shown: "first", "all", or ranks
+               **nodes):                           # several machines: num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
+        "Hand the run to n processes: the same verbs go on there, until close(). ValueError for what cannot be carried there; Refused in the middle of a step."
+        from trainer_nb.launch import Launched, launch
+        from trainer_nb.world import world_size
+        if world_size() > 1: return self.train() if train else Launched(self, None)   # somebody has started processes already, and this is one of them
+        self.pause()
+        refuse_beside(self, "launch()")
+        if self.run_state.team is not None: self.run_state.team.refuse("launch()")
+        let_go_last()
+        with self.run_state.interrupts: team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
+        if not train: return Launched(self, team)
+        try: return self.train()
+        finally: self.close()
+
+    @taking_turns
+    def close(self):
+        "Bring the run home from the processes that have it; nothing, if it is here."
+        from trainer_nb.launch import close
+        refuse_beside(self, "close()")
+        with self.run_state.interrupts: close(self)
+
+    @taking_turns
+    def each(self, function) -> list:   # of a learner
+        "What a function of the learner gives in each process, by rank; here, if the run is here. What it raises there is raised here."
+        if not callable(function): raise TypeError(f"each() takes a function of the learner, not {function!r}.")
+        team = self.run_state.team
+        return [function(self)] if team is None else team.each(self, function)
+
+    @property
+    def processes(self):
+        "The processes that have the run, how their time goes, and which is the slowest; None if it is here."
+        team = self.run_state.team
+        return None if team is None else team.processes
 
 # %% ../nbs/900_learner.ipynb #6f601550
 class Changing:
@@ -428,7 +480,7 @@ class Keeping:
         return self.run_state.device.accelerator
 
 # %% ../nbs/900_learner.ipynb #0b828c57
-class Learner(Training, Steering, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Moves):
+class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Moves):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module

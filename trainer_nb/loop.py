@@ -17,12 +17,13 @@ from .work import at_boundary, at_work, bring_rows, hear_of_saving, pausable, pa
 
 # %% auto #0
 __all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'stint', 'steps', 'whole',
-           'stop_after', 'TrainOutput', 'output', 'status']
+           'Limit', 'Stop', 'ahead_of', 'stop_after', 'TrainOutput', 'output', 'status']
 
 # %% ../nbs/290_loop.ipynb #29413d72
 def make_ready(moves):
     "Prepare what is missing: a verb or a callback may have dropped it."
     run = moves.run_state
+    if run.wrapped is not None and not run.device.fits(run.model): run.wrapped = None   # frozen or unfrozen meanwhile
     if run.feed is None or run.wrapped is None or run.optimizer is None: prepare(moves)
 
 def open_epoch(moves):
@@ -89,6 +90,7 @@ def go(moves, verb, until=None, each=None, may=None):  # until: of the last reco
 
 def stint(moves, verb, until=None, each=None) -> bool:
     "Advance in one piece; True if it ended only because another thread waits for its turn."
+    if (team := moves.run_state.team) is not None: return team.stint(moves, verb, until, each)
     with at_work(moves, verb):
         while (record := advance(moves)) is not None:
             if each is not None: each(record)
@@ -102,10 +104,12 @@ def steps(moves):
     stop = False
     try:
         while not stop:
-            with pausable(moves.run_state), at_work(moves, "steps()", rows=False):   # rows not at each step: that would ask the device
-                record = advance(moves)
-                if record is None: return
-                stop = at_boundary(moves)
+            if moves.run_state.team is not None: record, stop = moves.run_state.team.one_step(moves)
+            else:
+                with pausable(moves.run_state), at_work(moves, "steps()", rows=False):   # rows not at each step: that would ask the device
+                    record = advance(moves)
+                    stop = record is not None and at_boundary(moves)
+            if record is None: return
             yield record
     finally: bring_rows(moves.run_state)
 
@@ -118,8 +122,27 @@ def whole(n) -> int:
     if steps < 1: raise ValueError(f"n is a number of steps from 1 on, not {n}; learn.restore(...) goes back.")
     return steps
 
-def stop_after(run, steps=None, epochs=None, until=None):  # as in learn.run(...)
-    "A function of the last record that says whether to stop; None if nothing was asked for."
+class Limit(NamedTuple):
+    "Where to stop, in numbers: after a step, or an epoch, whichever comes first."
+    last_step: float = math.inf
+    last_epoch: float = math.inf
+    def reached(self, run, record) -> bool:
+        behind = run.cursor.epoch if not run.cursor.position else run.state.epoch
+        return record.step >= self.last_step or max(behind, record.epoch) >= self.last_epoch - 1e-9
+
+class Stop:
+    "Says of the last record whether to stop: at a limit, or where a function says so."
+    def __init__(self, run, limit: Limit, condition=None): self.run, self.limit, self.condition = run, limit, condition
+    def __call__(self, record) -> bool: return self.limit.reached(self.run, record) or (self.condition is not None and bool(self.condition(record)))
+    def ahead(self) -> Limit: return self.limit if self.condition is None else Limit(self.run.state.global_step + 1)   # how far one may go without asking
+
+def ahead_of(run, until) -> Limit:  # until: as in go
+    "How far one may go before a condition has to be asked."
+    if until is None: return Limit()
+    return until.ahead() if hasattr(until, "ahead") else Limit(run.state.global_step + 1)
+
+def stop_after(run, steps=None, epochs=None, until=None) -> Stop | None:  # as in learn.run(...)
+    "What says of the last record whether to stop; None if nothing was asked for."
     if steps is None and epochs is None and until is None: return None
     if until is not None and not callable(until):
         raise TypeError(f"until is a function of the last record that says when to stop, such as lambda rec: rec.loss < 0.1, not {until!r}.")
@@ -127,10 +150,7 @@ def stop_after(run, steps=None, epochs=None, until=None):  # as in learn.run(...
         raise ValueError(f"epochs is a number above 0, not {epochs!r}.")
     last_step = math.inf if steps is None else run.state.global_step + steps
     last_epoch = math.inf if epochs is None else run.cursor.epoch + epochs if epochs == int(epochs) else run.state.epoch + epochs
-    def stop(record):
-        behind = run.cursor.epoch if not run.cursor.position else run.state.epoch
-        return record.step >= last_step or max(behind, record.epoch) >= last_epoch - 1e-9 or (until is not None and bool(until(record)))
-    return stop
+    return Stop(run, Limit(last_step, last_epoch), until)
 
 # %% ../nbs/290_loop.ipynb #cf086451
 class TrainOutput(NamedTuple):

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 # %% ../nbs/360_losses.ipynb #f39709ab
 from .batches import batch_size, map_tensors
+from .device import bare
 from .pictures import grid
 from .samples import class_names, eval_loader, images_in, is_classified, name_of, predicted_batches, texts
 from .evaluate import looking
@@ -39,7 +40,7 @@ def one_of(batch, i: int, n: int):  # n: samples in the batch
 
 def own_loss(moves, batch) -> float:  # batch: one that nobody else needs
     "The learner's own loss of a batch of one."
-    try: loss = moves.prediction_step(moves.run_state.wrapped, batch, True)[0]
+    try: loss = moves.prediction_step(bare(moves.run_state.wrapped), batch, True)[0]
     except Exception as error:
         error.add_note("(top_losses asks the model for the loss of single examples: batches of one)")
         raise

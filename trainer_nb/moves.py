@@ -4,7 +4,7 @@
 
 # %% ../nbs/240_moves.ipynb #a6599667
 from __future__ import annotations
-import inspect, warnings
+import inspect, sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 import torch
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from .args import resolve
 from .batches import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns, to_device
 from .data import EpochOrder
-from .errors import Refused
+from .errors import Refused, warn
 from .events import CallbackHandler, DefaultFlowCallback
 from .models import check_loss, explain_labels, known_classes, logits_in, loss_in, model_facts, smoothed_loss
 from .groups import decay_names
@@ -69,8 +69,8 @@ LOADERS = ("per_device_train_batch_size", "dataloader_drop_last", "dataloader_nu
 def check_loader(args):
     "Say which settings a ready DataLoader leaves without effect."
     given = [n for n in args.changed() if n in LOADERS]
-    if given: warnings.warn(f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has no effect; "
-                            "give the data set itself for that.", stacklevel=2)
+    if given: warn(f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has no effect; "
+                            "give the data set itself for that.")
 
 # %% ../nbs/240_moves.ipynb #a67d5377
 class DataMoves:
@@ -238,8 +238,16 @@ class StepMoves(LossMoves):
         with self.compute_loss_context_manager(): loss = self.compute_loss(model, inputs, **more)
         check_loss(loss, self.model)
         if loss.ndim: loss = loss.reshape(())
-        window = self.current_gradient_accumulation_steps   # dividing by 1 would cost a node of the graph
-        return loss if window == 1 or self._is_scaled(num_items_in_batch) else loss / window
+        scaled = self._is_scaled(num_items_in_batch)
+        window, share = 1 if scaled else self.current_gradient_accumulation_steps, self._share_of(num_items_in_batch if scaled else None)
+        if share != 1: loss = loss * share
+        return loss if window == 1 else loss / window   # dividing by 1 would cost a node of the graph
+
+    def _share_of(self, num_items) -> float:  # num_items: that the loss was divided by, None if it is a mean over samples
+        "What the loss of this micro-batch counts for, where several processes have parts of it and their gradients are averaged."
+        world = self.run_state.device.world
+        counted = num_items is not None and self.args.average_tokens_across_devices and not world.alone
+        return world.size * bool(self.current_weight) if counted else self.current_weight
 
     def backward_move(self, loss):
         "Backward of a micro-batch."
@@ -331,6 +339,7 @@ class RunParts:
     @property
     def model(self):
         if self.run_state.model is None: make_model(self)
+        if self.run_state.team is not None: self.run_state.team.look_at_model(sys._getframe(1).f_globals.get("__name__", ""))
         return self.run_state.model
     @model.setter
     def model(self, model): put_in(self, "model", lambda: replace_model(self, model))
@@ -389,6 +398,7 @@ class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
         self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
         self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
         self.current_gradient_accumulation_steps, self._facts, self._takes_items = args.gradient_accumulation_steps, None, None
+        self.current_weight = 1.0   # of the micro-batch under way: feed.Fetched.weight
         self.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
 
 # %% ../nbs/240_moves.ipynb #3ddf9ad9
@@ -407,6 +417,7 @@ def put_in(moves, name, act):  # act: what replaces it
     "Replace a part: now, or at the boundary if a callback asks after the step. Refused in the middle of one."
     with TURN:
         run = moves.run_state
+        if run.team is not None: run.team.refuse(f"Replacing learn.{name}")
         refuse_within(run, name)
         if run.phase in ("after", "look"): run.later.append(for_callback(run, act))
         else: act()

@@ -4,24 +4,26 @@
 
 # %% ../nbs/250_prepare.ipynb #ad98f5a4
 from __future__ import annotations
-import math, os, sys, warnings
+import math, os, sys
 import torch
 from .device import Device
+from .errors import warn
 from .feed import Feed
 from .rates import stretch_schedule
-from .run import Due
+from .run import Due, modules_of
 from .seeding import be_deterministic
 from .shadows import versions
-from .snapshot import capture
+from .snapshot import capture, made_with, own_memory, samples_in_all
 
 # %% auto #0
-__all__ = ['prepare_model', 'check_evaluation', 'prepare_data', 'check_optimizer', 'prepare_optimizer', 'prepare', 'measure',
-           'measure_anew']
+__all__ = ['prepare_model', 'join', 'alike', 'check_alike', 'check_evaluation', 'prepare_data', 'check_optimizer',
+           'prepare_optimizer', 'prepare', 'share_anew', 'measure', 'measure_anew']
 
 # %% ../nbs/250_prepare.ipynb #4023ce49
 def prepare_model(moves):
     "Put the model on its device."
     run = moves.run_state
+    if run.team is not None: run.team.refuse("This")
     run.loss = next((f for f in (moves.loss_func, moves.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
     if run.args.output_dir is not None: run.args.output_dir = os.path.abspath(run.args.output_dir)   # wherever the program goes from here
     if run.wrapped is not None: return
@@ -31,10 +33,31 @@ def prepare_model(moves):
     lazy = next((n for n, p in (*moves.model.named_parameters(), *moves.model.named_buffers()) if torch.nn.parameter.is_lazy(p)), None)
     if lazy is not None:
         raise ValueError(f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is trained.")
-    if run.device is None: run.device = Device(run.args)
+    if run.device is None:
+        run.device = Device(run.args)
+        join(run)
     run.wrapped = run.device.prepare(moves.model)
     if run.loss is not None: run.loss.to(run.device.device)
+    if not run.device.world.alone: alike(run)
     run.params = list(run.model.parameters())
+
+# %% ../nbs/250_prepare.ipynb #e9bb442d
+def join(run):
+    "Be one of the processes of a run."
+    world = run.device.world
+    run.state.is_world_process_zero, run.state.is_local_process_zero = world.first, world.local_rank == 0
+    if not run.state.global_step: run.history.run_id = world.told(run.history.run_id)
+
+def alike(run):
+    "Let all have the first one's weights and buffers."
+    run.device.world.spread([t for t in (*modules_of(run).parameters(), *modules_of(run).buffers()) if own_memory(t)])
+
+def check_alike(run, length):
+    "Refuse data that is of another length in another process."
+    lengths = run.device.world.everyone(length)
+    if len(set(lengths)) > 1:
+        raise ValueError(f"The processes have training sets of different lengths: {', '.join(f'{n} on rank {r}' for r, n in enumerate(lengths))}. Give each the whole "
+                         "data set; which samples are whose is decided here.")
 
 # %% ../nbs/250_prepare.ipynb #d0723256
 def check_evaluation(moves):
@@ -55,8 +78,10 @@ def prepare_data(moves):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
     check_evaluation(moves)
-    run.feed = Feed(loader, run.args.order_seed)
-    try: measure_anew(run)
+    run.feed = Feed(loader, run.args.order_seed, run.device.world.share)
+    try:
+        if not run.device.world.alone: check_alike(run, samples_in_all(run))
+        measure_anew(run)
     except BaseException:
         run.feed = None
         raise
@@ -75,7 +100,7 @@ def check_optimizer(run, given):  # given: the user's own, if any
         problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")
     idle = [n for n in run.args.changed() if given is not None and n in ("learning_rate", "weight_decay", "optim", "optim_args", "layer_groups")]
-    if idle: warnings.warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the optimizer has its own.", stacklevel=2)
+    if idle: warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the optimizer has its own.")
 
 def prepare_optimizer(moves):
     "Make optimizer and schedule, unless the user has given them."
@@ -87,7 +112,7 @@ def prepare_optimizer(moves):
         moves.create_optimizer_and_scheduler(run.state.max_steps)
         check_optimizer(run, optimizer)
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
-            warnings.warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it "
+            warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it "
                           "wait; optim='adamw_torch_fused' does not have to ask.")
         run.params = list({id(p): p for p in (*run.model.parameters(), *(p for g in run.optimizer.param_groups for p in g["params"]))}.values())
     except BaseException:
@@ -103,6 +128,15 @@ def prepare(moves):
         prepare_data(moves)
         prepare_optimizer(moves)
         if run.first is None and run.state.global_step == 0: run.first, run.freed, run.versions = capture(run), False, versions(run)
+
+# %% ../nbs/250_prepare.ipynb #0187469b
+def share_anew(moves, snapshot):  # that has been restored
+    "Count what is left, where another number of processes had the run."
+    run = moves.run_state
+    if snapshot.values["made_with"].get("processes", 1) == made_with(run)["processes"]: return
+    if run.feed is not None: run.feed.close()
+    run.feed = run.window = None
+    prepare(moves)
 
 # %% ../nbs/250_prepare.ipynb #f53d4c35
 def measure(run):

@@ -9,7 +9,7 @@ __all__ = ['BLUE', 'GREEN', 'AMBER', 'RED', 'SHOWN', 'QUIET', 'View', 'speed', '
            'first_callback', 'screen_for', 'make_progress']
 
 # %% ../nbs/550_progress.ipynb #2f06a66e
-import contextvars, math, sys, warnings
+import contextvars, math, sys
 from collections import deque
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -18,7 +18,7 @@ from time import perf_counter
 import torch
 
 # %% ../nbs/550_progress.ipynb #fc52afc2
-from .errors import Paused
+from .errors import Paused, warn
 from .events import TrainerCallback
 from .history import TIMINGS
 from .tables import duration, escaped, html_table, text
@@ -239,7 +239,7 @@ class Drawing:
         "Say once that there will be no more drawing."
         self.screen, self._next = None, math.inf
         what = f"The progress display failed and is off until the next call ({type(error).__name__}: {error}). Training goes on."
-        try: warnings.warn(what, stacklevel=4)
+        try: warn(what)
         except Warning: pass   # warnings that are errors would stop what must not be stopped
 
 # %% ../nbs/550_progress.ipynb #6333861a

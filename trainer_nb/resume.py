@@ -4,18 +4,19 @@
 
 # %% ../nbs/510_resume.ipynb #2503cce5
 from __future__ import annotations
-import os, warnings
+import os
 from pathlib import Path
 from typing import NamedTuple
 from .args import OF_PROCESS
 from .checkpoint import read_checkpoint, weights_for
+from .errors import warn
 from .events import TrainerState
-from .folders import examine, read_manifest, tidy
+from .folders import MANIFEST, examine, read_manifest, tidy
 from .history import History, Place, read, take_over
 from .moves import drop_feed
-from .prepare import prepare, prepare_model
+from .prepare import prepare, prepare_model, share_anew
 from .runlog import claimed, log_path
-from .saver import at_work, data_facts, finish, logged
+from .saver import data_facts, finish, logged, wait_for_others
 from .settings import SETTABLE, change
 from .shelf import checkpoints, newest, of_trainer, sealed
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore
@@ -23,9 +24,9 @@ from .trainer_files import read_trainer
 from .work import in_hand, where
 
 # %% auto #0
-__all__ = ['only_weights', 'chosen', 'edited', 'check_edits', 'in_force', 'about', 'check_data', 'other_machine', 'history_of',
-           'log_history', 'Resumed', 'load', 'snapshot_in', 'moved_best', 'refuse_elsewhere', 'go_there', 'load_best',
-           'best_folder', 'load_weights']
+__all__ = ['only_weights', 'chosen', 'is_checkpoint', 'no_checkpoint', 'edited', 'check_edits', 'in_force', 'about', 'check_data',
+           'other_machine', 'history_of', 'log_history', 'Resumed', 'load', 'snapshot_in', 'moved_best',
+           'refuse_elsewhere', 'go_there', 'load_best', 'best_folder', 'load_weights']
 
 # %% ../nbs/510_resume.ipynb #59e5811a
 def only_weights(shelf) -> str:
@@ -40,15 +41,30 @@ def chosen(moves, where) -> Path:  # a folder; True: the newest in output_dir
     if where is True:
         shelf = moves.args.output_dir
         if shelf is None: raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
+        wait_for_others(moves.run_state, Path(shelf).absolute())   # another learner may be writing the newest one
         tidy(Path(shelf))
         found = newest(shelf)
         if found is None: raise ValueError(f"There is no checkpoint in {shelf} to resume from{only_weights(shelf)}; without resume_from_checkpoint a new run begins.")
         return found.path
-    if not isinstance(where, (str, os.PathLike)): raise ValueError(f"resume_from_checkpoint is True or a folder, for example 'out/checkpoint-20'; it is {where!r}.")
+    if not isinstance(where, (str, os.PathLike)) or where == "":
+        raise ValueError(f"A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the newest one in output_dir; not from {where!r}.")
     folder = Path(where).expanduser().absolute()
+    wait_for_others(moves.run_state, folder.parent)
     if not folder.exists(): tidy(folder.parent)
-    if not folder.is_dir(): raise ValueError(f"There is no folder {folder} to resume from.")
+    if not folder.is_dir() or not is_checkpoint(folder): raise ValueError(no_checkpoint(where, folder, moves.args.output_dir))
     return folder
+
+def is_checkpoint(folder: Path) -> bool: return any((folder / name).is_file() for name in (MANIFEST, "trainer_state.json")) or not checkpoints(folder)
+
+def no_checkpoint(where, folder: Path, output_dir) -> str:  # where: as it was given
+    "Says that there is nothing to resume from, and what there is instead."
+    if where in ("True", "true"): return f"There is no folder {folder} to resume from; if the newest checkpoint is meant, give True without the quotes."
+    said = (f"There is no folder {folder} to resume from" if not folder.exists() else
+            f"{folder} is a file; a run is resumed from the folder of a checkpoint" if folder.is_file() else f"{folder} is no checkpoint but a folder of them")
+    for shelf in (folder, folder.parent, output_dir):
+        there = [f.path.name for f in checkpoints(shelf) if not f.problem] if shelf is not None and Path(shelf).is_dir() else []
+        if there: return f"{said}; in {shelf} there {'is' if len(there) == 1 else 'are'} {', '.join(there)}."
+    return f"{said}."
 
 # %% ../nbs/510_resume.ipynb #c78b88a8
 def edited(then: dict, now: dict) -> dict:  # settings as two learners were made with them
@@ -101,7 +117,7 @@ def history_of(folder: Path, snapshot, output_dir=None) -> History:  # output_di
         history.path = None   # it is opened where this run writes
         return history
     except (OSError, ValueError) as error:
-        warnings.warn(f"The history of the run up to step {snapshot.step} is not at {path} ({error}), so it begins here.")
+        warn(f"The history of the run up to step {snapshot.step} is not at {path} ({error}), so it begins here.")
         return History(run_id=run_id)
 
 def log_history(history, folder, n: int) -> list[dict]:  # n: rows that there were
@@ -123,9 +139,8 @@ def load(moves, place) -> Resumed:  # place: a folder, or True
     "Go on from a checkpoint. ValueError, and nothing is changed, if it cannot go on here."
     run = moves.run_state
     finish(run)
-    for saver in at_work(): saver.wait(run.interrupts)   # another learner may be writing the newest one
-    folder = chosen(moves, place)
     prepare(moves)
+    folder = run.device.world.decided(lambda: chosen(moves, place))
     snapshot = snapshot_in(moves, folder)
     refuse_elsewhere(run, folder, snapshot)
     then = about(snapshot).get("given", {})
@@ -140,7 +155,7 @@ def load(moves, place) -> Resumed:  # place: a folder, or True
     go_there(moves, folder, snapshot, edits)
     said += [f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()]
     run.history.note("resume", run.state.global_step, folder=str(folder), said=said, given=then)
-    for sentence in said: warnings.warn(f"{folder.name}: {sentence}.", stacklevel=4)
+    for sentence in said: warn(f"{folder.name}: {sentence}.")
     return Resumed(run.state.global_step, str(folder), said, where(run))
 
 # %% ../nbs/510_resume.ipynb #7ddeeafa
@@ -175,6 +190,7 @@ def go_there(moves, folder, snapshot, edits):
         run.state.log_history = run.state.log_history or log_history(run.history, folder, about(snapshot).get("logs", 0))
         if about(snapshot).get("data") not in (None, data_facts(moves)) and run.feed is not None: drop_feed(run)   # to be measured anew
         prepare(moves)
+        share_anew(moves, snapshot)
         if edits: change(moves, edits)
     except BaseException:
         run.history = history
@@ -194,10 +210,11 @@ def load_best(moves):
     finish(run)
     try:
         if path is None: raise ValueError("no evaluation has given one")
+        run.device.world.told(None)   # the first has written it now
         path = best_folder(run, Path(path))
         load_weights(moves, path)
     except (OSError, ValueError) as error:
-        warnings.warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
+        warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else: run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
 
 def best_folder(run, path: Path) -> Path:

@@ -4,13 +4,14 @@
 
 # %% ../nbs/320_rewind.ipynb #9406bdfe
 from __future__ import annotations
-import math, os, time, warnings
+import math, os, time
 from collections import deque
 from typing import NamedTuple
 import numpy as np
+from .errors import warn
 from .history import is_past
 from .loop import go
-from .prepare import prepare
+from .prepare import prepare, share_anew
 from .snapshot import Snapshot, capture, check_length, restore
 from .tables import duration
 from .work import in_hand, refuse_beside
@@ -20,7 +21,7 @@ __all__ = ['LASTING', 'ACTS', 'MOST', 'free_memory', 'size_of', 'Ring', 'base_fo
            'reachable', 'losses', 'differing_steps', 'announce_replay', 'go_to']
 
 # %% ../nbs/320_rewind.ipynb #d4dab8bc
-LASTING = ("train_dataset", "add_callback", "remove_callback")   # of these, what no snapshot has either
+LASTING = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # of these, what no snapshot has either
 ACTS = ("set", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING)   # events of a history that no step brings about
 
 # %% ../nbs/320_rewind.ipynb #2913caa1
@@ -63,13 +64,12 @@ class Ring:
 
     def take(self, run):
         "Keep the run as it is now, and decide when the next one is due."
-        slots, copied_in = self.slots(run), self.copied_in()
+        start, slots, copied_in = time.perf_counter(), self.slots(run), self.copied_in()
         while len(self.kept) >= max(slots, 1): self.spare = self.kept.popleft().tensors
         if not slots: self.wait = 100; return   # looked at again when some memory may be free
-        start = time.perf_counter()
         self.kept.append(capture(run, self.spare, beside=True))
         self.spare, cost = (), time.perf_counter() - start
-        self.every = self.wait = run.args.ring_every or self.spacing(cost + copied_in, run)
+        self.every = self.wait = run.args.ring_every or run.device.world.told(self.spacing(cost + copied_in, run))
 
     def copied_in(self) -> float:
         "Seconds that a GPU copied the last snapshot beside its work; 0 on a CPU."
@@ -87,7 +87,7 @@ class Ring:
 
     def slots(self, run) -> int:
         "So many snapshots have room."
-        self.room = self.room or free_memory() / 10
+        if self.room is None: self.room = run.device.world.told(free_memory() / 10 / run.device.world.size)   # all processes keep the same
         self.budget = self.room if run.args.ring_memory is None else run.args.ring_memory * 1e9
         return min(int(self.budget // max(size_of(run), 1)), MOST)
 
@@ -134,11 +134,12 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
     before, best = losses(run.history, base.step, target), run.state.best_model_checkpoint
     announce_replay(run, base.step, target)
     go_to(run, base)
+    share_anew(moves, base)
     if base.step < target: advance(moves, "rewind()", until=lambda record: record.step >= target)
     after = losses(run.history, base.step, target)
     different = differing_steps(before, after)
-    if different: warnings.warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
-                                "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
+    if different: warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
+                       "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
     if run.saver is not None: run.saver.went_back(run, best)   # now: what was replayed has been saved again
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
     return Rewound(run.state.global_step, target - base.step, time.perf_counter() - start, different)
@@ -148,8 +149,9 @@ def reachable(moves, n, target) -> Snapshot:
     "The snapshot to begin at; a ValueError says how far back it is possible to go."
     if target < 0: raise ValueError(f"rewind({n}) would go back behind the beginning: the run has done {moves.state.global_step} steps.")
     if (base := base_for(moves, target)) is not None: return base
-    ring = moves.run_state.ring
-    act = next((e for e in moves.run_state.history.events if not e["abandoned"] and any(s.step <= e["step"] for s in ring.kept)
+    ring, first = moves.run_state.ring, moves.run_state.first
+    kept = ring.kept or ([first] if first is not None and first.values["run"] == moves.history.run_id else [])   # empty when the run has come home
+    act = next((e for e in moves.run_state.history.events if not e["abandoned"] and any(s.step <= e["step"] for s in kept)
                 and (e["kind"] in LASTING or e["kind"] in ACTS and e["step"] <= target)), None)
     if act is not None and act["step"] > target: why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
     elif act is not None: why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"

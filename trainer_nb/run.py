@@ -95,6 +95,7 @@ class Run(Passing):
     logged: int = value(0)                                   # the step up to which logs have covered the history
 
     wrapped: Any = part()                                    # the model as Accelerate wraps it
+    seen_by: Any = part()                                    # the same, when a step has looked whether all parameters get gradients
     loss: Any = part()                                       # the loss function, if it is a module
     feed: Any = part()                                       # data.Feed
     history: History = part(History)                         # grows; a snapshot only remembers its step
@@ -111,6 +112,9 @@ class Run(Passing):
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
     background: Any = part()                                 # background.Background: the handle of the thread that trains
+    team: Any = part()                                       # team.Team: the processes that have the run
+    processes: int = part(1)                                 # that have it, or are about to
+    undivided: dict = part(dict)                             # settings that are divided among processes here, as they are at home
     news: list = part(list)                                  # functions that say what the user has to hear, at the next verb of a cell
     interrupts: Interrupts = part(Interrupts)
 

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 # %% ../nbs/350_samples.ipynb #de855f8f
 from .batches import batch_size, shallow_copy
 from .data import Cursor
+from .device import bare
 from .evaluate import eval_batches
 from .feed import Feed
 from .moves import split_labels
@@ -185,7 +186,7 @@ def predicted_batches(moves, loader):
     run.eval_dataloader = loader
     for batch, n in eval_batches(moves, loader):
         batch = moves._prepare_inputs(batch)
-        _, predicted, labels = moves.prediction_step(run.wrapped, shallow_copy(batch), False)
+        _, predicted, labels = moves.prediction_step(bare(run.wrapped), shallow_copy(batch), False)
         predicted, labels = (o[0] if isinstance(o, (tuple, list)) and o else o for o in (predicted, labels))
         yield batch, n, predicted, labels
         tell(moves, "on_prediction_step")

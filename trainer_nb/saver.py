@@ -4,7 +4,7 @@
 
 # %% ../nbs/500_saver.ipynb #a840d633
 from __future__ import annotations
-import errno, hashlib, os, threading, warnings
+import errno, hashlib, os, threading
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from .agenda import announce
 from .checkpoint import pack, write_checkpoint
+from .errors import warn
 from .folders import MANIFEST, Damaged, examine, flush, set_aside, written_whole
 from .history import copy_log
 from .prepare import prepare
@@ -22,47 +23,52 @@ from .snapshot import KEEPERS, capture
 from .trainer_files import asked, write_trainer
 
 # %% auto #0
-__all__ = ['SaveFailed', 'at_work', 'Saver', 'save', 'as_best', 'refuse_taken', 'only_ours', 'save_now', 'finish', 'fingerprint',
-           'some_of', 'take_in', 'data_facts', 'writing', 'logged', 'without_log', 'write_log', 'make_room', 'why_not',
-           'retire_ahead']
+__all__ = ['SaveFailed', 'wait_for_others', 'Saver', 'save', 'as_best', 'refuse_taken', 'only_ours', 'save_now', 'finish',
+           'fingerprint', 'some_of', 'take_in', 'data_facts', 'writing', 'logged', 'without_log', 'write_log',
+           'make_room', 'why_not', 'retire_ahead', 'say_lost_best']
 
 # %% ../nbs/500_saver.ipynb #a5406100
 class SaveFailed(RuntimeError):
     "A checkpoint could not be written; the run itself is as it was."
 
-_AT_WORK = set()   # savers that are writing, of all learners here
+_AT_WORK = {}   # savers that are writing, of all learners here, by the run that they write
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_AT_WORK.clear)
 
-def at_work(run_id=None) -> list:  # None: of any run
-    "The savers that are writing a run, in this process."
-    return [s for s in list(_AT_WORK) if run_id in (None, s.run_id)]
+def wait_for_others(run, shelf: Path | None = None):  # shelf: for those that write there; None: for those that write this run
+    "Until no other learner of this process is writing."
+    for other in list(_AT_WORK.values()):
+        if other.run_id == run.history.run_id if shelf is None else other.shelf == shelf: other.wait(run.interrupts)
 
 # %% ../nbs/500_saver.ipynb #7b235b41
 class Saver:
     "Writes the checkpoints of a run, one at a time, while the run goes on."
     def __init__(self):
-        self.done, self.failure, self.spare, self.pid, self.run_id = threading.Event(), None, (), os.getpid(), None
+        self.done, self.failure, self.spare, self.pid = threading.Event(), None, (), os.getpid()
+        self.run_id, self.shelf = None, None                                 # what it writes, and where
         self.facts, self.undo, self.best = None, None, (None, None, None)   # the metric, step and folder of the best checkpoint that is on the disk
         self.done.set()
 
-    def start(self, work, snapshot, undo=None):  # work: a function; snapshot: what it writes, whose memory may be used again afterwards; undo: for a failure
+    def start(self, work, snapshot, shelf, undo=None):  # work: a function; snapshot: what it writes, whose memory may be used again afterwards; undo: for a failure
         "Work in a thread of its own, after another learner's that writes the same run."
-        for saver in at_work(snapshot.values["run"]): saver.wait()
-        self.run_id, self.pid, self.undo = snapshot.values["run"], os.getpid(), undo
+        self.run_id, self.shelf, self.pid, self.undo = snapshot.values["run"], shelf, os.getpid(), undo
         self.done.clear()
-        _AT_WORK.add(self)
-        try: threading.Thread(target=self._work, args=(work, snapshot), name="trainer_nb-save").start()
+        try:
+            while (other := _AT_WORK.setdefault(self.run_id, self)) is not self: other.wait()
+            threading.Thread(target=self._work, args=(work, snapshot), name="trainer_nb-save").start()
         except BaseException:   # there may be no more threads to be had
-            _AT_WORK.discard(self)
-            self.done.set()
+            self._over()
             raise
+
+    def _over(self):
+        if _AT_WORK.get(self.run_id) is self: del _AT_WORK[self.run_id]
+        self.done.set()
 
     def _work(self, work, snapshot):
         try: work()
         except BaseException as error: self.failure = error
         finally:
             self.spare = snapshot.tensors
-            _AT_WORK.discard(self)
-            self.done.set()
+            self._over()
 
     def wait(self, interrupts=None):  # a second press of the button ends the wait, not the writing
         "Until nothing is being written."
@@ -81,6 +87,7 @@ class Saver:
     def went_back(self, run, best):  # best: the checkpoint that was the best before
         "The run stands elsewhere now."
         retire_ahead(run, best)
+        say_lost_best(run)
         s = run.state
         self.best = (s.best_metric, s.best_global_step, s.best_model_checkpoint) if s.best_model_checkpoint else (None, None, None)
 
@@ -93,14 +100,16 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     "Begin to write a checkpoint of the run as it is now; returns its folder. SaveFailed if the one before could not be written."
     run, own = moves.run_state, place is None
     finish(run)
+    wait_for_others(run)
     if place is None: place = Path(run.args.output_dir, f"checkpoint-{run.state.global_step}")
     place = Path(place).expanduser().absolute()
     if not own: refuse_taken(place, run.history.run_id)
     undo = as_best(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
+    if not run.device.world.first: return place   # one writes for all
     snapshot = capture(run, run.saver.spare, ("model",) if run.args.save_only_model else tuple(KEEPERS), beside=True)
     run.saver.spare = ()
-    run.saver.start(writing(moves, snapshot, place, own), snapshot, undo)
+    run.saver.start(writing(moves, snapshot, place, own), snapshot, place.parent, undo)
     if wait or run.callbacks.listeners("on_save"): finish(run)
     return place
 
@@ -205,7 +214,7 @@ def writing(moves, snapshot, place, own):  # own: it is one of the run's own, wh
                 write(package, folder)
         except Exception as error: raise SaveFailed(why_not(place, error)) from error
         try: rotate(place.parent, history.run_id, limit, best)
-        except Exception as error: warnings.warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
+        except Exception as error: warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
     return work
 
 # %% ../nbs/500_saver.ipynb #d9614fd6
@@ -245,6 +254,17 @@ def why_not(place, error) -> str:
 def retire_ahead(run, best):  # best: the path of the checkpoint that was the best before the run went back
     "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
     run.saver.wait(run.interrupts)   # if it fails, the next verb says so
-    if run.args.output_dir is None: return
+    if run.args.output_dir is None or not run.device.world.first: return
     try: retire_future(run.args.output_dir, run.history, best)
-    except OSError as error: warnings.warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")
+    except OSError as error: warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")
+
+# %% ../nbs/500_saver.ipynb #a51eaab3
+def say_lost_best(run):
+    "Warn if the best checkpoint is wanted at the end and is not there any more."
+    step, path = run.state.best_global_step, run.state.best_model_checkpoint
+    if path is None or not run.args.load_best_model_at_end: return
+    path, back = Path(path), run.state.global_step - (step or 0)
+    if path.is_dir() or any(path.parent.glob(f"retired*{path.name}*")): return
+    again = f"learn.rewind({back}) goes back to step {step}, and learn.save_checkpoint() writes it again there" if back > 0 else "learn.save_checkpoint() writes it again"
+    warn(f"{path.name}, the best one up to here, is not there any more; save_total_limit may have removed it when a later one was better. "
+         f"If it is to be loaded at the end, {again}.")

@@ -4,8 +4,9 @@
 
 # %% ../nbs/220_shadows.ipynb #b4e590f1
 from __future__ import annotations
-import copy, warnings
+import copy
 import torch
+from .errors import warn
 from .snapshot import own_memory
 
 # %% auto #0
@@ -67,6 +68,7 @@ class LookingShadows(Shadows):
         self.model, self.looked, self.constant = model, False, []   # constant: slots with their fingerprints
         super().__init__(model)
         self.slots += _frozen(model)
+        self.common = None   # numbers of the buffers that all processes have in common
 
     def keep(self):
         "Copy what changes; before the first step has been looked at, everything."
@@ -88,6 +90,15 @@ class LookingShadows(Shadows):
         still = {_key(s) for s, _ in self.constant}
         self.slots = [s for s in _buffers(self.model) + _frozen(self.model) if _key(s) not in still]
 
+    def shared(self, world) -> list:  # world.World
+        "The buffers that are to be the same in all processes: all, until the first step has been looked at, then those that change in one of them."
+        every = _buffers(self.model)
+        if self.looked and self.common is None:
+            mine = {_key(s) for s in self.slots}
+            self.common = sorted({i for said in world.everyone([i for i, s in enumerate(every) if _key(s) in mine]) for i in said})
+        held = [held.get(name) for held, name in (every if self.common is None else [every[i] for i in self.common])]
+        return [t for t in held if t is not None and not t.requires_grad and own_memory(t)]
+
     def _moved(self, slot, fingerprint):
         now = slot[0].get(slot[1])
         return now is not None and not _trained(slot) and _moved(fingerprint, _fingerprint(now))
@@ -105,7 +116,7 @@ class LookingShadows(Shadows):
 
     def _join(self, slots, why):
         if not slots: return
-        warnings.warn(f"{slots[0][1]!r} {why}; from now on it is put back too when a step fails.")
+        warn(f"{slots[0][1]!r} {why}; from now on it is put back too when a step fails.")
         gone = {_key(s) for s in slots}
         self.constant = [(s, f) for s, f in self.constant if _key(s) not in gone]
         self.slots += slots

@@ -4,19 +4,20 @@
 
 # %% ../nbs/430_shelf.ipynb #be7a59ea
 from __future__ import annotations
-import re, warnings
+import re
 from pathlib import Path
 from typing import NamedTuple
-from .folders import MANIFEST, Damaged, examine, remove
+from .errors import warn
+from .folders import MANIFEST, Damaged, examine, held, remove
 from .history import History, Place, is_past, read
 from .runlog import log_path
 
 # %% auto #0
-__all__ = ['NAME', 'Found', 'by_trainer', 'of_trainer', 'sealed', 'look_at', 'checkpoints', 'log_beside', 'counts', 'newest',
-           'get_last_checkpoint', 'retire', 'retire_future', 'too_many', 'rotate']
+__all__ = ['NAME', 'Found', 'by_trainer', 'of_trainer', 'sealed', 'look_at', 'under_way', 'checkpoints', 'log_beside', 'counts',
+           'newest', 'get_last_checkpoint', 'retire', 'retire_future', 'too_many', 'rotate']
 
 # %% ../nbs/430_shelf.ipynb #f8cc93f4
-NAME = re.compile(r"checkpoint-(\d+)(\.tmp-[\w-]+)?")
+NAME = re.compile(r"checkpoint-(\d+)(\.tmp-[\w.-]+)?")
 
 class Found(NamedTuple):
     "A checkpoint in a folder."
@@ -36,11 +37,17 @@ def sealed(path: Path) -> bool: return (path / MANIFEST).is_file() and not by_tr
 
 def look_at(path: Path, step: int) -> Found:
     "One folder, quickly."
-    if path.name.endswith("-gone"): return Found(step, path, {}, f"{path} was being removed.")
-    if path.name != f"checkpoint-{step}": return Found(step, path, {}, f"{path} was not written to its end.")
+    if path.name != f"checkpoint-{step}": return Found(step, path, {}, under_way(path))
     if of_trainer(path) and not sealed(path): return Found(step, path, {}, "")
     try: return Found(step, path, examine(path, every_byte=False), "")
     except Damaged as error: return Found(step, path, {}, str(error))
+    except FileNotFoundError: return Found(step, path, {}, f"{path} has just been removed.")
+
+def under_way(path: Path) -> str:
+    "What is the matter with a folder that has its name for a while."
+    with held(path) as free:
+        if not free: return f"{path} is being written, or removed, by somebody else."
+    return f"{path} was being removed." if path.name.endswith("-gone") else f"{path} was not written to its end."
 
 def checkpoints(folder) -> list[Found]:
     "The checkpoints in a folder, by their steps."
@@ -64,7 +71,7 @@ def newest(folder) -> Found | None:
     every = checkpoints(folder)
     whole = [f for f in every if not f.problem and not f.says.get("only_model")]
     for f in every:
-        if f.problem: warnings.warn(f"A checkpoint is passed over: {f.problem}")
+        if f.problem: warn(f"A checkpoint is passed over: {f.problem}")
     if not whole: return None
     last = max(whole, key=lambda f: f.written)
     same = [f for f in whole if f.says.get("run") == last.says.get("run")]
@@ -106,4 +113,5 @@ def rotate(folder, run_id: str, limit: int | None, best=None):  # limit: None ke
     "Delete what is too many; what cannot be deleted is said."
     for path in too_many(folder, run_id, limit, best) if limit else ():
         try: remove(path, run_id)
-        except OSError as error: warnings.warn(f"{path} is one checkpoint too many and cannot be deleted ({error}); delete it by hand.")
+        except FileNotFoundError: pass   # somebody else has done it
+        except OSError as error: warn(f"{path} is one checkpoint too many and cannot be deleted ({error}); delete it by hand.")

@@ -11,16 +11,17 @@ import torch
 from .args import OF_PROCESS
 from .batches import equal
 from .device import Beside, in_order
-from .events import TrainerState
+from .data import Cursor
+from .events import TrainerControl, TrainerState
 from .models import describe
 from .optim import PLAIN_TENSORS, put_together, taken_apart
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
-from .run import Due, Run, modules_of
+from .run import Due, Run
 
 # %% auto #0
-__all__ = ['KEEPERS', 'Snapshot', 'Copies', 'named_weights', 'own_memory', 'made_with', 'samples_in_all', 'capture',
-           'check_length', 'check', 'put_back', 'restore', 'differences']
+__all__ = ['KEEPERS', 'OF_PLACE', 'Snapshot', 'Copies', 'Walk', 'named_weights', 'own_memory', 'made_with', 'samples_in_all',
+           'capture', 'check_length', 'check', 'put_back', 'restore', 'differences']
 
 # %% ../nbs/210_snapshot.ipynb #79dd5a32
 class Snapshot:
@@ -62,21 +63,23 @@ class _Keeper:
 # %% ../nbs/210_snapshot.ipynb #a9824653
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
-    def __init__(self, spare=()): self.spare, self.later = dict(spare), []   # spare: tensors that nobody needs any more, by name
+    def __init__(self, spare=(), walk=None):   # spare: tensors that nobody needs any more, by name; walk: the run's, for all keepers
+        self.spare, self.walk, self.later = dict(spare), walk, []
 
     def put(self, name, t, changes=False):  # changes: a forward pass may change it
         "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
         if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
-        old, t = self.spare.pop(name, None), t.detach()
-        if t.layout is not torch.strided: self[name] = t.to("cpu", copy=True); return
-        fits = old is not None and old.shape == t.shape and old.dtype == t.dtype
-        self[name] = old if fits else torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
-        self.later.append((self[name], t, changes))
+        if t.layout is not torch.strided: self[name] = t.detach().to("cpu", copy=True); return
+        old = self.spare.pop(name, None)
+        if old is None or old.dtype != t.dtype or old.shape != t.shape: old = torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
+        self[name] = old
+        self.later.append((old, t, changes))
 
+    @torch.no_grad()
     def fill(self) -> Beside | None:  # copies from a GPU that go on beside its work, if there are some
         "Copy what was put, all at once."
         here = [(copy, t) for copy, t, _ in self.later if not t.is_cuda]
-        if here: torch._foreach_copy_(*map(list, zip(*here)))
+        if here: torch._foreach_copy_([copy for copy, _ in here], [t for _, t in here])
         in_order([(copy, t) for copy, t, changes in self.later if t.is_cuda and changes])
         there, self.later = [(copy, t) for copy, t, changes in self.later if t.is_cuda and not changes], []
         return Beside(there) if there else None
@@ -85,7 +88,7 @@ class Copies(dict):
 _BUILT_IN = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
 _OF_DATA = ("dataloader", "per_device", "train_", "seed", "data_seed")   # how settings begin that decide the feed
 
-def _keep_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in vars(run.args).items()}
+def _keep_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in (vars(run.args) | run.undivided).items()}
 def _check_args(run, snapshot):
     for name in _BUILT_IN:
         then, now = snapshot.values["args"][name], getattr(run.args, name)
@@ -94,26 +97,40 @@ def _check_args(run, snapshot):
 def _put_args(run, snapshot):
     "Settings in force; data settings that changed make the feed anew."
     before = dict(vars(run.args))
-    vars(run.args).update({k: copy.deepcopy(v) for k, v in snapshot.values["args"].items() if k not in OF_PROCESS})
+    vars(run.args).update({k: copy.deepcopy(v) for k, v in snapshot.values["args"].items() if k not in OF_PROCESS and k not in run.undivided})
     if run.feed is not None and any(k.startswith(_OF_DATA) and v != before.get(k) for k, v in vars(run.args).items()):
         run.feed.close()
         run.feed = None
 
 # %% ../nbs/210_snapshot.ipynb #874ff43c
-def _parts(run): return zip(("", "(loss)."), modules_of(run))   # each with what goes before its names
+def _parts(run): return [(part, m) for part, m in (("", run.model), ("(loss).", run.loss)) if m is not None]   # each with what goes before its names
+
+class Walk:
+    "One walk through a run's modules: each, and every parameter and buffer, with its name; what is tied in a part, once."
+    def __init__(self, run):
+        self.each, self.weights, self.buffers = [], [], []
+        for part, module in _parts(run):
+            weights, buffers = set(), set()
+            for path, m in module.named_modules():
+                self.each.append((f"{part}{path}", m))
+                before = f"{part}{path}." if path else part
+                for held, found, seen in ((m._parameters, self.weights, weights), (m._buffers, self.buffers, buffers)):
+                    for k, t in held.items():
+                        if t is None or t in seen: continue
+                        seen.add(t)
+                        found.append((before + k, t))
+
+    def named(self):
+        "Every parameter and buffer with the name it has in a snapshot."
+        yield from ((f"weights/{n}", p) for n, p in self.weights)
+        yield from ((f"buffers/{n}", b) for n, b in self.buffers)
 
 def named_weights(run) -> list:
     "Every parameter with its name, tied ones once."
-    return [(f"{part}{n}", p) for part, module in _parts(run) for n, p in module.named_parameters()]
+    return Walk(run).weights
 
-def _named(run, weights=None):  # named_weights(run), if they are at hand
-    "Every parameter and buffer with the name it has in a snapshot."
-    yield from ((f"weights/{n}", p) for n, p in weights or named_weights(run))
-    for part, module in _parts(run): yield from ((f"buffers/{part}{n}", b) for n, b in module.named_buffers())
-
-def _each(run): return [(f"{part}{path}", m) for part, module in _parts(run) for path, m in module.named_modules()]
-
-def _slots(each):  # as _each(run) gives them
+# %% ../nbs/210_snapshot.ipynb #6136cdc2
+def _slots(each):  # of a Walk
     "Where each buffer is kept, by the name it has in a snapshot."
     return {f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k) for path, m in each for k in m._buffers}
 
@@ -123,13 +140,17 @@ def _extra(each):
     "The modules that keep an extra state, by name."
     return {n: m for n, m in each if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
 
+def _limited(m) -> bool:
+    "Whether rows of a module's weight are scaled as they are looked up; a module is slow to say that it has no such attribute."
+    return ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and m.max_norm is not None and hasattr(m, "weight")
+
 def _keep_model(run, tensors, values):
-    weights, each = named_weights(run), _each(run)
-    limited = {id(m.weight) for _, m in each if getattr(m, "max_norm", None) is not None and hasattr(m, "weight")}   # scaled as they are looked up
-    for n, t in _named(run, weights): tensors.put(n, t, not t.requires_grad or id(t) in limited)
-    values["empty"] = _empty(each)
-    values["trainable"] = [n for n, p in weights if p.requires_grad]
-    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(each).items()}
+    walk = tensors.walk
+    limited = {id(m.weight) for _, m in walk.each if _limited(m)}
+    for n, t in walk.named(): tensors.put(n, t, not t.requires_grad or id(t) in limited)
+    values["empty"] = _empty(walk.each)
+    values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
+    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(walk.each).items()}
 
 # %% ../nbs/210_snapshot.ipynb #382fbe98
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
@@ -138,28 +159,29 @@ def own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip
 def _put_buffers(run, there, empty):
     "Buffers that cannot take the values they had are made anew."
     device = run.device.device if run.device is not None else "cpu"
-    for n, (held, k) in _slots(_each(run)).items():
+    for n, (held, k) in _slots(Walk(run).each).items():
         if n in empty: held[k] = None
         elif n in there and (held[k] is None or not _alike(held[k], there[n]) or not own_memory(held[k])): held[k] = there[n].to(device, copy=True)
 
 def _of_model(snapshot): return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
 
 def _check_model(run, snapshot):
-    here, there = dict(_named(run)), _of_model(snapshot)
-    wrong = {*here, *_empty(_each(run))} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
+    walk, there = Walk(run), _of_model(snapshot)
+    here = dict(walk.named())
+    wrong = {*here, *_empty(walk.each)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
     if wrong: raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
     other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype), None)
     if other: raise ValueError(f"The snapshot is of a model in {there[other].dtype}, and this one is in {here[other].dtype} ({other.split('/', 1)[1]!r}).")
 
 def _put_model(run, snapshot):
-    here, there = dict(_named(run)), _of_model(snapshot)
+    here, there = dict(Walk(run).named()), _of_model(snapshot)
     with torch.no_grad():
         for n, t in there.items():
             if n in here and _alike(here[n], t) and own_memory(here[n]): here[n].copy_(t)
     _put_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run): p.requires_grad_(n in trainable); p.grad = None
-    for n, m in _extra(_each(run)).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
+    for n, m in _extra(Walk(run).each).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
 
 # %% ../nbs/210_snapshot.ipynb #7806bc3d
 def _names(run, weights):  # named_weights(run)
@@ -176,20 +198,24 @@ def _loose(run, weights=None, names=None):  # as above, if they are at hand
     known = {id(p) for _, p in weights}
     return [(names[id(p)], p) for g in run.optimizer.param_groups for p in g["params"] if id(p) not in known]
 
+def _put_parts(tensors, name, v) -> dict:
+    "Copy the parts of a tensor of another kind; how it is made again."
+    parts, recipe = taken_apart(v)
+    for suffix, t in parts.items(): tensors.put(f"optimizer/{name}{suffix}", t)
+    return recipe
+
 def _keep_optimizer(run, tensors, values):
     if run.optimizer is None: values["optimizer"] = None; return
-    weights = named_weights(run)
-    names, plain, on_cpu, apart = _names(run, weights), {}, [], {}
-    for n, p in _loose(run, weights, names): tensors.put(f"loose/{n}", p)
+    names, plain, on_cpu, apart = _names(run, tensors.walk.weights), {}, [], {}
+    for n, p in _loose(run, tensors.walk.weights, names): tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
         if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
         for key, v in entries.items():
             name = f"{names[id(p)]}/{key}"
             if not isinstance(v, torch.Tensor): plain[name] = copy.deepcopy(v); continue
-            parts, recipe = taken_apart(v)
-            for suffix, t in parts.items(): tensors.put(f"optimizer/{name}{suffix}", t)
-            if recipe is not None: apart[name] = recipe
-            if v.device.type == "cpu" != p.device.type: on_cpu.append(name)
+            if type(v) in PLAIN_TENSORS: tensors.put(f"optimizer/{name}", v)
+            else: apart[name] = _put_parts(tensors, name, v)
+            if v.is_cpu and not p.is_cpu: on_cpu.append(name)
     groups = [{k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()} for g in run.optimizer.param_groups]
     values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu, "apart": apart}
 
@@ -296,16 +322,21 @@ _VALUES = [n for n, kind in _KINDS.items() if kind == "value"]
 if set(KEEPERS) != {n for n, kind in _KINDS.items() if kind == "kept"}: raise TypeError("A kept field of Run has no keeper in trainer_nb.snapshot.")
 
 # %% ../nbs/210_snapshot.ipynb #36f40b33
+_VERSIONS = {"torch": str(torch.__version__), "python": platform.python_version()}
+_PLAIN = (bool, int, float, str, type(None), Cursor)   # nobody can change these
+
 def made_with(run) -> dict:
     "What a run was made with: on something else its bits may differ."
     device = run.device.device.type if run.device is not None else "none"
-    return {"torch": str(torch.__version__), "python": platform.python_version(), "threads": torch.get_num_threads(), "device": device, "processes": 1}
+    return _VERSIONS | {"threads": torch.get_num_threads(), "device": device,
+                        "processes": run.device.world.size if run.device is not None and not run.device.world.alone else run.processes}
 
 def _copied(value):
     "A copy. Rows of the log are only ever added, and there are many: the list is copied, and they are not."
-    if not isinstance(value, TrainerState): return copy.deepcopy(value)
+    if type(value) in _PLAIN: return value
+    if type(value) not in (TrainerState, TrainerControl): return copy.deepcopy(value)
     new = copy.copy(value)
-    vars(new).update({k: list(v) if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
+    vars(new).update({k: v if type(v) in _PLAIN else list(v) if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
     return new
 
 def samples_in_all(run) -> int | None:
@@ -320,7 +351,7 @@ def capture(run: Run,
             beside=False            # the loop goes on from here: a GPU may copy beside the next step's work, up to its update
            ) -> Snapshot:
     "The run as a value. Call it between two steps."
-    tensors, values = Copies(spare), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
+    tensors, values = Copies(spare, Walk(run)), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
                                       "length": samples_in_all(run)}
     for name in kept: KEEPERS[name].keep(run, tensors, values)
     copying = tensors.fill()
@@ -349,10 +380,14 @@ def put_back(run: Run, snapshot: Snapshot, kept=tuple(KEEPERS)):  # kept: which 
     for name in kept: KEEPERS[name].put_back(run, snapshot)
     run.window, run.torn, run.shadows = None, "", None   # what changes in the forward pass is looked at again
 
+OF_PLACE = ("is_world_process_zero", "is_local_process_zero")   # fields of the state that say which process this is: no part of the run
+
 def restore(run: Run, snapshot: Snapshot):
     "Make the run what it was; what its history has after that is marked as abandoned. ValueError as in put_back."
     put_back(run, snapshot)
+    place = {name: getattr(run.state, name) for name in OF_PLACE}
     for name in _VALUES: setattr(run, name, _copied(snapshot.values[name]))
+    vars(run.state).update(place)
     if snapshot.values["run"] == run.history.run_id: run.history.abandon(snapshot.values["place"])
 
 # %% ../nbs/210_snapshot.ipynb #43f67564

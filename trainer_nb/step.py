@@ -4,12 +4,13 @@
 
 # %% ../nbs/260_step.ipynb #30eafa28
 from __future__ import annotations
-import warnings
 from typing import Any, NamedTuple
 import torch
 from .batches import map_tensors
+from .errors import warn
 from .models import describe
 from .optim import check_state
+from .prepare import prepare_model
 from .run import modules_of
 from .seeding import FORWARD, mix, seed_all
 from .shadows import FullCopy, LookingShadows, copied_groups, put_groups, versions
@@ -17,8 +18,9 @@ from .snapshot import named_weights
 from .telling import tell, tell_all
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'complete_gradients', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count',
-           'rollback', 'warn_of_weights', 'first_groups', 'tear', 'begin_again', 'take_step']
+__all__ = ['Step', 'checked', 'as_one', 'Unused', 'check_unused', 'items_of', 'complete_gradients', 'clip', 'rows_of',
+           'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights', 'first_groups', 'tear',
+           'begin_again', 'take_step']
 
 # %% ../nbs/260_step.ipynb #e2fb8b87
 class Step:
@@ -37,7 +39,7 @@ class Step:
         if run.window is None: return False
         self.keep()
         self.moves.current_gradient_accumulation_steps = len(run.window)
-        self.items = self.moves.count_items([f.batch for f in run.window])
+        self.items = items_of(self.moves, run.window)
         run.control.new_step()
         tell(self.moves, "on_step_begin")
         return True
@@ -53,7 +55,9 @@ class Step:
     def batch(self):
         "The next micro-batch, with the generators seeded for it."
         run = self.run
-        seed_all(mix(run.args.seed, FORWARD, run.state.global_step, self.done))
+        place = mix(run.args.seed, FORWARD, run.state.global_step, self.done)
+        seed_all(place if run.device.world.first else mix(place, run.device.world.rank))
+        self.moves.current_weight = run.window[self.done].weight
         return map_tensors(run.window[self.done].batch, self._see)
 
     def _see(self, t):
@@ -62,7 +66,8 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
-        self.add(self.moves.training_step(self.run.wrapped, self.batch(), self.items))
+        with self.run.device.averaging(self.run.wrapped, self.done + 1 == len(self.run.window)): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
+        self.add(loss)
 
     def add(self, loss):
         "Count a micro-batch that has been through backward."
@@ -72,7 +77,9 @@ class Step:
         if self.more(): tell(self.moves, "on_substep_end")
 
     def more(self) -> bool: return self.done < len(self.run.window)   # are micro-batches left?
-    def gradients(self): self.norm = complete_gradients(self.moves)
+    def gradients(self):
+        if not self.run.device.world.alone: self.loss = as_one(self.run, self.loss)
+        self.norm = complete_gradients(self.moves)
     def commit(self): return commit(self)
     def rollback(self): rollback(self)
 
@@ -84,6 +91,36 @@ def checked(loss):
         raise TypeError(f"training_step returned {describe(loss)}, but it has to return the loss of the micro-batch, one number: "
                         "return loss.detach().")
     return loss.detach() if loss.requires_grad else loss
+
+# %% ../nbs/260_step.ipynb #66dfe42c
+def as_one(run, loss):
+    "Gradients, loss and buffers as all processes together have them; returns the loss."
+    check_unused(run)
+    world, mine = run.device.world, {id(p) for p in run.model.parameters()}
+    for p in run.params:
+        if id(p) in mine or not p.requires_grad: continue
+        p.grad = world.mean(torch.zeros_like(p) if p.grad is None else p.grad)
+    if run.args.ddp_broadcast_buffers is not False: world.spread(run.shadows[0].shared(world))
+    return world.mean(loss)
+
+class Unused(Exception):
+    "Some parameters got no gradient, and nobody has looked for such: what the others got is not averaged."
+
+def check_unused(run):
+    "Raise Unused if the first step finds parameters without a gradient in a process. A later one is refused with a ValueError."
+    if run.args.ddp_find_unused_parameters or run.args.ddp_static_graph or run.device.accelerator.ddp_handler.find_unused_parameters: return
+    name = next((n for n, p in run.model.named_parameters() if p.requires_grad and p.grad is None), None)
+    if run.seen_by is not run.wrapped and run.args.ddp_find_unused_parameters is None:
+        run.seen_by = run.wrapped
+        if any(run.device.world.everyone(name)): raise Unused
+    if name is not None: raise ValueError(f"{name!r} got no gradient in this step, which the processes had not looked for; give the Learner ddp_find_unused_parameters=True.")
+
+def items_of(moves, window):
+    "How many labels a window has, in all processes; None where nobody asks."
+    run, own = moves.run_state, [f.batch for f in window if f.weight]
+    items = moves.count_items(own or [f.batch for f in window])
+    if items is None or run.device.world.alone or not run.args.average_tokens_across_devices: return items
+    return run.device.world.total(items if own else torch.zeros_like(items))
 
 # %% ../nbs/260_step.ipynb #27367bdd
 def complete_gradients(moves):
@@ -177,6 +214,7 @@ def rollback(step):
     if any(t._version != version for t, version in step.seen): run.window = None   # changed in place: it is fetched again
     for p in run.params: p.grad = None
     run.device.renew_scaler()
+    if not run.device.world.alone: run.wrapped = None   # DDP refuses the next step after a backward pass that has failed
     run.phase, run.taken_back = "idle", True
     warn_of_weights(step)
 
@@ -184,7 +222,7 @@ def warn_of_weights(step):
     "Say that code of the user's has changed weights before the update, which a step does not copy."
     own = {id(t) for shadow in (step.run.shadows or [])[:1] for t in shadow.kept}
     if not any(p._version != version and id(p) not in own for p, version in step.weights): return
-    warnings.warn("The step failed after weights had been changed in it, before the update. Unless the code that changed them has put them back, "
+    warn("The step failed after weights had been changed in it, before the update. Unless the code that changed them has put them back, "
                   "they are not what they were before the step; Learner(..., transaction='copy') copies them before each step.")
 
 # %% ../nbs/260_step.ipynb #4a71bedb
@@ -232,8 +270,11 @@ def take_step(moves, committed=None) -> Committed | None:  # committed: as in St
         run.interrupts.abortable = True
         step.gradients()
         run.interrupts.abortable = False
-    except BaseException:
+    except BaseException as error:
         run.interrupts.abortable = False
         step.rollback()
-        raise
-    return step.commit()
+        if not isinstance(error, Unused): raise
+    else: return step.commit()
+    run.device.expect_unused()
+    prepare_model(moves)
+    return take_step(moves, committed)

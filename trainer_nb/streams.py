@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from .batches import batch_size, equal
 from .data import Cursor, Source, Workers, tell_epoch
 from .seeding import FETCH, generator_states, mix, seed_all, set_generator_states
+from .shares import WHOLE, even_part
 
 # %% auto #0
 __all__ = ['KNOWN', 'has_states', 'copied_state', 'States', 'Beginnings', 'beginnings', 'begun_anew', 'Doubt', 'children',
@@ -224,30 +225,31 @@ class Mark:
 # %% ../nbs/180_streams.ipynb #6fe67ae3
 class SeededStream(IterableDataset):
     "An iterable data set cut into batches of examples, each drawn with generators seeded for it, and sent with a mark."
-    def __init__(self, dataset, states, size, drop_last, seed, rank=0):
-        self.dataset, self.states, self.size, self.drop_last, self.place = dataset, states, size, drop_last, (seed, rank)
+    def __init__(self, dataset, states, size, drop_last, seed, together=1):   # together: so many batches at once, for as many processes
+        self.dataset, self.states, self.size, self.drop_last, self.seed = dataset, states, size, drop_last, seed
+        self.together, self.each = together, (size or 1) * together
         self.epoch, self.start = 0, 0           # start: where the run stands, when all is read again; a batch ends there
         self.marks, self.last = None, -1        # of all readers, as dicts or None; the worker that gave the last batch
-        self.then = size                        # the size of batches up to where the run stands
+        self.then = self.each                   # the same up to where the run stands
 
     def __iter__(self):
         info = get_worker_info()
-        (seed, rank), worker = self.place, info.id if info else 0
+        seed, worker = self.seed, info.id if info else 0   # the same for all processes: each reads the whole stream
         if worker <= self.last: yield None
         mark = self.marks[worker] if self.marks else None
         if mark and mark["ended"]: return
         behind, given = (mark["at"], mark["given"]) if mark else (0, 0)
         stop = given if mark else self.start if self.size and not info else 0
-        seed_all(mix(seed, FETCH, self.epoch, 0, rank, worker))
+        seed_all(mix(seed, FETCH, self.epoch, 0, 0, worker))
         examples = self.examples(mark)
         while True:
-            seed_all(mix(seed, FETCH, self.epoch, behind, rank, worker))
-            size = min(self.then or 1, stop - behind) if behind < stop else self.size or 1
+            seed_all(mix(seed, FETCH, self.epoch, behind, 0, worker))
+            size = min(self.then or self.together, stop - behind) if behind < stop else self.each
             group = [e for _, e in zip(range(size), examples)]
             ended = len(group) < size
             if not group or (self.drop_last and ended): return
             behind += len(group)
-            if behind > given: yield group if self.size else group[0], self.mark(worker, behind, ended)   # size None: the stream gives ready batches
+            if behind > given: yield group, self.mark(worker, behind, ended)   # size None: the stream gives ready batches, of which these are some
 
     def examples(self, mark):
         "The examples after a mark; without one, all of the epoch."
@@ -262,13 +264,19 @@ class SeededStream(IterableDataset):
 
 # %% ../nbs/180_streams.ipynb #32050f03
 class Counted:
-    "A collator that also says how many examples a batch was made of, and hands on its mark."
-    def __init__(self, collate, size): self.collate, self.size = collate, size
+    "A collator of this process's part that also says how many examples all have, and what its own weigh, and hands on the mark."
+    def __init__(self, collate, size, share=WHOLE): self.collate, self.size, self.share = collate, size, share
     def __call__(self, given):
         if given is None: return None
         group, mark = given
-        batch = self.collate(group)
-        return batch, len(group) if self.size else batch_size(batch) or 1, mark
+        if not self.size: return *self._ready(group), mark
+        mine, samples, weight = even_part(self.share, group)
+        return self.collate(mine), samples, weight, mark
+
+    def _ready(self, batches):
+        sizes, mine = [batch_size(b) or 1 for b in batches], self.share.rank if self.share.together > 1 else 0
+        own = sizes[mine] if mine < len(batches) else 0
+        return self.collate(batches[mine if own else 0]), sum(sizes), self.share.weight(own, sum(sizes))
 
 # %% ../nbs/180_streams.ipynb #73dd44bb
 def skip(batches, samples: int):  # an iterator of (batch, samples); how many samples to leave behind
@@ -308,13 +316,14 @@ def check_readers(then, now):  # dicts with num_workers and batch_size
 # %% ../nbs/180_streams.ipynb #d3d1c5b5
 class Streamed(Source):
     "A loader over an iterable data set, opened at a place by states, or by reading up to it."
-    def __init__(self, loader, seed, rank=0):
-        self.loader, self._workers = loader, None
-        try: self.batches = len(loader)
+    def __init__(self, loader, seed, share=WHOLE):
+        self.loader, self.share, self._workers = loader, share, None
+        try: self.batches = len(loader) // share.together if loader.drop_last else -(-len(loader) // share.together)
         except TypeError: self.batches = None
+        self.size = loader.batch_size and loader.batch_size * share.together
         self.states = states_of(loader.dataset)
         read = apart(loader.dataset) if self.states is None else self.states.dataset
-        self.dataset = SeededStream(read, self.states, loader.batch_size, loader.drop_last, seed, rank)
+        self.dataset = SeededStream(read, self.states, loader.batch_size, loader.drop_last, seed, share.together)
 
     def open(self, cursor, bookmark=None):
         "An iterator of (batch, samples) from a cursor on; after each of them, `bookmark` is that of the place where it ends."
@@ -340,15 +349,15 @@ class Streamed(Source):
         yield from self._from_beginning(Cursor(cursor.epoch, position))
 
     def _read(self, cursor, bookmark=None):
-        stream, workers, size, position = self.dataset, self.loader.num_workers, self.loader.batch_size, cursor.position
+        stream, workers, size, position = self.dataset, self.loader.num_workers, self.size, cursor.position
         marks, last, stream.then = (bookmark["marks"], bookmark["last"], bookmark["batch_size"]) if bookmark else (None, -1, size)
         stream.marks, stream.last = marks, last if workers else -1
-        counted, readers = Counted(self.loader.collate_fn, size), {"num_workers": workers, "batch_size": size}
+        counted, readers = Counted(self.loader.collate_fn, size, self.share), {"num_workers": workers, "batch_size": size}
         self.bookmark = readers
         if workers and self._workers is None: self._workers = Workers(self.loader, stream, counted, batch_size=None)
         for given in self._workers.begin() if workers else map(counted, stream):
             if given is None: continue
-            batch, samples, mark = given
+            batch, samples, self.weight, mark = given
             position += samples
             if mark is not None:
                 marks, last = with_mark(marks, mark, workers), mark.worker
@@ -361,5 +370,5 @@ class Streamed(Source):
         self._workers = None
 
     def moved(self) -> bool: return self.states is not None and not self.loader.num_workers and self.states.moved()
-    def check(self, bookmark): check_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.loader.batch_size})
-    def batches_left(self, cursor): return self.batches and max(self.batches - -(-cursor.position // (self.loader.batch_size or 1)), 0)
+    def check(self, bookmark): check_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.size})
+    def batches_left(self, cursor): return self.batches and max(self.batches - -(-cursor.position // (self.size or 1)), 0)

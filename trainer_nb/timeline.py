@@ -10,13 +10,13 @@ from dataclasses import MISSING, fields
 import torch
 from .errors import Refused, let_go_last, nearest
 from .history import History
-from .prepare import prepare
+from .prepare import prepare, share_anew
 from .run import note_act
-from .snapshot import Snapshot, check, check_length, put_back, restore
+from .snapshot import OF_PLACE, Snapshot, check, check_length, put_back, restore
 from .tables import html_table, text_table
 
 # %% auto #0
-__all__ = ['check_place', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free']
+__all__ = ['check_place', 'named', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free']
 
 # %% ../nbs/310_timeline.ipynb #edb8ead1
 def check_place(moves, snapshot):
@@ -26,13 +26,15 @@ def check_place(moves, snapshot):
     follows = run.feed.loader is not moves.train_dataset and getattr(run.feed.loader, "num_workers", None) == run.args.dataloader_num_workers
     if not (changes and follows): run.feed.check(snapshot.values["bookmark"])   # otherwise the loader will be as it was then
 
+def named(moves, name) -> Snapshot:
+    "A snapshot by its name. KeyError if there is none."
+    if name in moves.snapshots: return moves.snapshots[name]
+    names = ", ".join(map(repr, moves.snapshots)) or "none"
+    raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{nearest(name, moves.snapshots)}")
+
 def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     "Restore a snapshot."
-    if not isinstance(snapshot, Snapshot):
-        if snapshot not in moves.snapshots:
-            names = ", ".join(map(repr, moves.snapshots)) or "none"
-            raise KeyError(f"There is no snapshot {snapshot!r}; there are: {names}.{nearest(snapshot, moves.snapshots)}")
-        snapshot = moves.snapshots[snapshot]
+    if not isinstance(snapshot, Snapshot): snapshot = named(moves, snapshot)
     prepare(moves)
     run = moves.run_state
     check(run, snapshot)
@@ -43,6 +45,7 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
         run.history.close_log()
         run.history = History(parent=snapshot.values["run"])
     restore(run, snapshot)
+    share_anew(moves, snapshot)
     if run.ring is not None: run.ring.clear()   # what it holds may be of another past
     if run.saver is not None: run.saver.went_back(run, best)
     note_act(run, "restore")
@@ -63,8 +66,10 @@ def fresh(run):
     "Forget what a run has done: all that a snapshot would hold, but not the model, the settings and the callbacks."
     run.history.close_log()
     if run.feed is not None: run.feed.close()
+    place = {name: getattr(run.state, name) for name in OF_PLACE}
     for f in fields(run):
         if f.metadata["kind"] in ("value", "of_step"): setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
+    vars(run.state).update(place)
     run.start_clock()
     run.history, run.due = History(parent=run.history.run_id), deque()
     run.optimizer = run.lr_scheduler = run.feed = run.shadows = run.hands = None

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 from .batches import batch_size, map_tensors
 from .data import Cursor
+from .device import bare
 from .errors import let_go, out_of_memory, relieve
 from .evaluate import looking
 from .events import CallbackHandler, TrainerCallback
@@ -77,7 +78,7 @@ def timed_forward(moves, batch, watch) -> float:
     "One batch of an evaluation; its seconds."
     with looking(moves) as run:
         begun = watch.now()
-        _, predicted, labels = moves.prediction_step(run.wrapped, batch, moves.args.prediction_loss_only)
+        _, predicted, labels = moves.prediction_step(bare(run.wrapped), batch, moves.args.prediction_loss_only)
         if predicted is not None and moves.preprocess_logits_for_metrics is not None: moves.preprocess_logits_for_metrics(predicted, labels)
         return watch.now() - begun
 

@@ -4,11 +4,11 @@
 
 # %% ../nbs/280_work.ipynb #71ca4ead
 from __future__ import annotations
-import sys, threading, time, warnings
+import sys, threading, time
 import torch
 from contextlib import contextmanager
 from .agenda import ask_later
-from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses
+from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses, warn
 from .interrupts import TURN, Interrupts
 from .prepare import prepare
 from .run import Due, for_callback
@@ -104,7 +104,7 @@ def go_on(run):
     if run.paused:
         run.paused = False
         run.due.appendleft(Due("event", "on_resume"))
-    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None:
+    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None and run.device.world.first:
         if run.history.open_log(run.args.output_dir, run.args.run_name) is None: run.unwritable = run.args.output_dir   # said once
     tell_plan(run)
     run.start_clock()
@@ -112,7 +112,7 @@ def go_on(run):
 def tell_plan(run):
     "Write into the log how long the run is to be, where it does not say so yet: who follows it elsewhere wants to know."
     plan = {"steps": run.state.max_steps if 0 < run.state.max_steps < sys.maxsize else None, "epochs": run.state.num_train_epochs or None}
-    if run.history.path is None or run.history.plan == plan: return
+    if run.args.output_dir is None and run.history.path is None or run.history.plan == plan: return   # all processes of a run note the same
     run.history.plan = plan
     run.history.note("plan", run.state.global_step, **plan)
 
@@ -163,7 +163,7 @@ def failed(moves, error):
     run = moves.run_state
     if isinstance(error, Paused): raise error
     try: tell_outside(moves, "on_exception", exception=error)
-    except Exception as another: warnings.warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
+    except Exception as another: warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
     run.history.note("exception", run.state.global_step, type=type(error).__name__, message=str(error))
     relieve(error)
     if isinstance(error, KeyboardInterrupt): raise pause_at(moves, f"{given_up(run)}; paused {where(run)}") from None
@@ -187,7 +187,8 @@ def pause_at(moves, message) -> Paused:
     "Mark the run as paused and make the exception that says so."
     run = moves.run_state
     run.paused = not run.finished
-    if run.paused:
+    if run.paused and run.team is not None: run.team.stand(moves)
+    elif run.paused:
         run.history.note("pause", run.state.global_step)
         tell_outside(moves, "on_pause")
     let_go_after_cell()
