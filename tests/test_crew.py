@@ -345,6 +345,27 @@ def test_a_start_that_takes_too_long_or_is_interrupted():
     threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt): Crew(2, hang)
 
+def test_a_port_that_somebody_takes_meanwhile(monkeypatch):
+    from trainer_nb import launchers
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        ports = iter([taken.getsockname()[1], free_port()])
+        monkeypatch.setattr(launchers, "free_port", lambda: next(ports))
+        results(make().call(who))
+        assert next(ports, None) is None
+        monkeypatch.setattr(launchers, "check_port", lambda port: None)
+        with pytest.raises(RuntimeError, match=f"Port {taken.getsockname()[1]} is in use on this machine: give another"): make(master_port=taken.getsockname()[1])
+
+def test_another_rendezvous():
+    crew = make(rdzv_backend="c10d", rdzv_endpoint=f"127.0.0.1:{free_port()}", rdzv_id="own")
+    def sum_up(worker):
+        join_in(worker)
+        t = torch.ones(1)
+        dist.all_reduce(t)
+        return t.item(), os.environ["TORCHELASTIC_RUN_ID"]
+    assert results(crew.call(sum_up)) == [(2.0, "own")] * 2
+
 def test_one_worker():
     for start in ("fork", "spawn"):
         crew = make(1, start=start)
@@ -433,6 +454,37 @@ def test_several_may_close_at_once():
     for thread in threads: thread.start()
     for thread in threads: thread.join(LIMIT)
     assert crew.closed and call.wait(1)
+
+def test_a_worker_that_stands_still_holds_up_nobody():
+    crew = make()
+    os.kill(crew.members[1].pid, signal.SIGSTOP)
+    call = crew.call(lambda worker, data: len(data), bytes(50_000_000))   # more than goes into a socket
+    until(lambda: 0 in call.outcomes)
+    assert not call.wait(0.2) and call.outcomes[0] == Done(50_000_000)
+    with pytest.raises(TimeoutError): crew.aside(1, who, timeout=0.2)
+    crew.close(timeout=0.2)
+    assert isinstance(call.outcomes[1], Died)
+
+def test_only_the_kernel_itself_ends_it():
+    "A fork of the kernel has the crew's exit handler and may collect the garbage that it was; neither is to end it."
+    crew = make()
+    process = os.fork()
+    if process == 0:
+        try: crew.kill(); crew.close()
+        finally: os._exit(0)
+    os.waitpid(process, 0)
+    assert results(crew.call(who))[1][0] == 1
+
+def test_the_garbage_collector_may_end_it_anywhere():
+    "Threads of the crew's own cannot wait for themselves."
+    class Owner:
+        def __init__(self, crew): self.crew = crew
+        def __del__(self): self.crew.kill()
+    owners = []
+    crew = make(on_told=lambda rank, kind, data: owners.clear())
+    owners.append(Owner(crew))
+    crew.call(lambda worker: worker.tell("end")).wait(LIMIT)
+    until(lambda: not any(alive(member.pid) for member in crew.members.values()), 5)
 
 def test_a_callback_may_end_it_and_may_fail():
     crew = None
@@ -584,6 +636,7 @@ def kernel(tmp_path_factory):
 def test_in_a_notebook(kernel, start):
     "Cells define what goes along; a press of the button ends the wait, not the workers; what they print is printed here by whoever wants to."
     kernel.run(f"""
+        told.clear()
         class Net(torch.nn.Linear): pass
         def entry(worker):
             print("begun", worker.rank, worker.payload["net"].__class__.__name__)
@@ -596,6 +649,8 @@ def test_in_a_notebook(kernel, start):
     found = kernel.fails("call = crew.call(wrong)\ncall.wait()\nraise call.outcomes[1].error", "IndexError")
     assert "return [][worker.rank]" in found.shown and "rank 1" in found.shown
     assert kernel.run("import IPython\nprint(check(crew.call(lambda worker: str(IPython.get_ipython()))))") == "['None', 'None']"
+    bar = "(__import__('tqdm.notebook').notebook.tqdm(range(3), desc='bar'), print('after'))[1]"
+    assert kernel.run(f"told.clear(); check(crew.call(lambda worker: {bar})); print(told[-1])") == r"(0, 'out', 'after\n')"
     assert kernel.run("crew.close(); print(len(multiprocessing.active_children()), crew)") == f"0 Crew(2 workers by {start}, closed)"
 
 

@@ -8,16 +8,17 @@ import atexit, itertools, linecache, multiprocessing, os, queue, re, secrets, sh
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 from .carry import let_go_of, packed, remove_shared, unpacked
-from .launchers import (PATCHED, START, Meeting, children_of, default_threads, hidden, launch, log_folder, put_back, quiet,
-                                  start_method)
+from .launchers import (PATCHED, START, Meeting, children_of, default_threads, hidden, launch, log_folders, put_back, quiet,
+                                  remove_logs, start_method)
 from .worker import Died, Done, Failed, Line, RemoteError, failed, message_of
 
 # %% auto #0
-__all__ = ['KEPT', 'CONSEQUENCES', 'Member', 'Call', 'first_cause', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken',
+__all__ = ['KEPT', 'NAME', 'CONSEQUENCES', 'Member', 'Call', 'first_cause', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken',
            'Expecting', 'Starting', 'Ending', 'new_cells', 'Crew']
 
 # %% ../nbs/800_crew.ipynb #399ad296
-KEPT = 50   # lines of stderr that come with a death
+KEPT = 50                  # lines of stderr that come with a death
+NAME = "trainer_nb crew"   # how the names of a crew's threads begin
 
 class Member:
     "A worker that has said who it is."
@@ -25,10 +26,11 @@ class Member:
         self.rank, self.local_rank, self.pid, self.errors, self.process, self.line = rank, local_rank, pid, errors, None, None
         self.over = threading.Event()   # it has said that it is done, or will say nothing any more
 
-    def code(self, seconds: float = 0) -> int | None:
+    def code(self, seconds: float = 0) -> int | None:  # seconds: to wait for it
         "The exit code; None while it lives, or if nobody knows it."
+        if self.process is None: return None
         end = time.monotonic() + seconds
-        while (code := self.process and self.process.exitcode) is None and time.monotonic() < end: time.sleep(0.01)
+        while (code := self.process.exitcode) is None and time.monotonic() < end: time.sleep(0.01)
         return code
 
     def last_lines(self) -> tuple:
@@ -77,7 +79,7 @@ def first_cause(outcomes):  # of Failed and Died; others are passed over
     "Of several failures, the one that looks least like the consequence of another; None if there is none."
     def place(o):
         if isinstance(o, Failed): return 2 if CONSEQUENCES.search(o.message) else 0
-        return 3 if o.code == -signal.SIGTERM else 1   # elastic ends the others of one that died
+        return 3 if o.code == -signal.SIGTERM else 1 + (o.code is None) / 2   # elastic ends the others of one that died
     return min((o for o in outcomes if isinstance(o, (Failed, Died))), key=place, default=None)
 
 # %% ../nbs/800_crew.ipynb #0a0f7bd0
@@ -88,7 +90,7 @@ class Hearing:
         self._ends, self._gone = {}, set()   # by rank, how it has ended; ranks of which nothing will come any more
         self._heard, self._events, self._calls, self._asides = queue.SimpleQueue(), queue.SimpleQueue(), {}, {}
         self._lock, self._stop, self._numbers = threading.RLock(), threading.Event(), itertools.count()
-        self._threads = [threading.Thread(target=act, name=f"crew{act.__name__}", daemon=True) for act in (self._listen, self._watch)]
+        self._threads = [threading.Thread(target=act, name=NAME + act.__name__, daemon=True) for act in (self._listen, self._watch)]
         for thread in self._threads: thread.start()
 
     def _take(self, member, data):
@@ -168,7 +170,7 @@ class Door:
         self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir=short)
         self.listener = Listener(os.path.join(self.folder, "door"), "AF_UNIX", backlog=n, authkey=self.key)
         self.address = self.listener.address
-        self.thread = threading.Thread(target=self._let_in, name="crew door", daemon=True)
+        self.thread = threading.Thread(target=self._let_in, name=NAME + " door", daemon=True)
         self.thread.start()
 
     def _let_in(self):
@@ -213,8 +215,8 @@ class Expecting(Watching):
 
     def _why(self, error) -> list:  # that the launcher has ended with
         "What the launcher's end means for the start."
-        deaths = [Died(rank, failure.exitcode, self._said(failure.local_rank)) for rank, failure in getattr(error, "failures", {}).items()]
-        if deaths: return [self._ends.get(o.rank, o) for o in deaths]
+        deaths = [Died(rank, failure.exitcode, self._said(failure.local_rank)) for rank, failure in getattr(error, "failures", {}).items()]   # one
+        if deaths: return deaths
         if re.search("EADDRINUSE|address already in use", str(error)):
             return [PortTaken(f"Port {self.meeting.port} is in use on this machine: give another master_port.")]
         text = f"{type(error).__name__}: {error}".splitlines()[0] if error is not None else "the launcher has ended"
@@ -239,12 +241,13 @@ class Starting(Expecting):
         self._expect("ready", "were ready", end)
         for member in self.members.values(): member.line.send("go", None)
         if blob is not None: let_go_of(blob)
-        self._remove_logs()
+        remove_logs(self.meeting, self._before, self._logs)
 
     def _start_processes(self, given, environment, end):
         "Let a launcher start them, until all have come in."
         if not START.acquire(timeout=max(end - time.monotonic(), 0)): raise TimeoutError("Another crew has been starting all the time.")
         try:
+            self._before = log_folders()
             if self.start == "spawn": multiprocessing.resource_tracker.ensure_running()   # as a child of this thread, not of the launcher's
             for _ in range(5):
                 try: return self._start_once(given if self.start == "fork" else None, environment, end)
@@ -259,7 +262,7 @@ class Starting(Expecting):
 
     def _start_once(self, inherited, environment, end):
         self.meeting.again()
-        self._launcher = threading.Thread(target=self._launch, args=(inherited,), name="crew launcher", daemon=True)
+        self._launcher = threading.Thread(target=self._launch, args=(inherited,), name=NAME + " launcher", daemon=True)
         with hidden(environment, script=self.start == "spawn"):
             self._launcher.start()
             self._expect("hello", "have come in", end)
@@ -278,7 +281,7 @@ class Starting(Expecting):
         rank, local_rank, self.world, pid, log = hello
         self._logs.add(log)
         member = Member(rank, local_rank, pid, open(self.door.stderr(local_rank), "r+b", buffering=0))
-        member.line = Line(connection, lambda data: self._take(member, data), lambda: self._heard.put((member, "gone", [])), f"crew rank {rank}")
+        member.line = Line(connection, lambda data: self._take(member, data), lambda: self._heard.put((member, "gone", [])), f"{NAME} rank {rank}")
         self.members[rank] = member
         self._events.put(("hello", rank))
 
@@ -287,33 +290,42 @@ class Ending(Starting):
     "How a crew ends."
     def close(self, timeout: float = 5):  # seconds
         "Let the workers finish what they were told to do, for so long at most, and end them."
+        if os.getpid() != self.settings["kernel"]: return   # a fork has a copy of this, too
         end = time.monotonic() + timeout
-        if not self.closing:
+        try:
+            if self.closing: return
             self.closing = True   # no further calls; who ends from here on does as he was told
             for member in self.members.values(): member.line.send("end", None)
             for member in self.members.values(): member.over.wait(max(end - time.monotonic(), 0))
-        self.kill()
+        finally: self.kill()
 
     def kill(self):
         "End all processes at once, and leave nothing behind."
-        self.closing, environment = True, dict(os.environ)
+        if os.getpid() != self.settings["kernel"]: return
+        self.closing = True
         for member in list(self.members.values()):
             if member.rank not in self._ends: member.kill()
-        if threading.current_thread() in self._threads: return   # called by on_told: the rest is for somebody who can wait
+        if threading.current_thread().name.startswith(NAME): return   # on_told, or the garbage collector: the rest is for who can wait
         with self._ending:
-            if self.closed: return
-            self._end_launcher()
-            put_back(environment, PATCHED)
-            for member in self.members.values(): member.line.close()
-            self._stop.set()
-            self._heard.put(None)
-            for thread in self._threads: thread.join(5)
-            for member in self.members.values(): member.let_go()
-            self._remove_logs()
-            if self.door is not None: shutil.rmtree(self.door.folder, ignore_errors=True)
-            remove_shared(self.settings["stem"])
-            atexit.unregister(self.kill)
-            self.closed = True
+            if self.closed or self._tidying: return   # the garbage collector may call this in the midst of it
+            self._tidying = True
+            try: self._tidy()
+            finally: self._tidying = False
+
+    def _tidy(self):
+        environment = dict(os.environ)
+        self._end_launcher()
+        put_back(environment, PATCHED)   # the user's, who may have set them meanwhile
+        for member in self.members.values(): member.line.close()
+        self._stop.set()
+        self._heard.put(None)
+        for thread in self._threads: thread.join(5)
+        for member in self.members.values(): member.let_go()
+        remove_logs(self.meeting, self._before, self._logs)
+        if self.door is not None: shutil.rmtree(self.door.folder, ignore_errors=True)
+        remove_shared(self.settings["stem"])
+        atexit.unregister(self.kill)
+        self.closed = True
 
     def _end_launcher(self, seconds: float = 10):
         "Wait for the launcher's thread; what it has still started is ended."
@@ -323,9 +335,6 @@ class Ending(Starting):
                 try: os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError: pass
             self._launcher.join(0.02)
-
-    def _remove_logs(self):
-        for folder in {log_folder(path) for path in self._logs} - {""}: shutil.rmtree(folder, ignore_errors=True)
 
 # %% ../nbs/800_crew.ipynb #b6535d35
 def new_cells(known: set) -> dict:  # known: names; those that are found are added
@@ -348,8 +357,9 @@ class Crew(Ending):
                  timeout: float = 300,           # seconds for the start
                  **meeting):                     # num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
         self.start, self.meeting, end = start_method(start, cpu), Meeting(n, timeout=timeout, **meeting), time.monotonic() + timeout
-        self.n, self.world, self.threads, self.closed, self._ending = n, 0, threads or default_threads(n), False, threading.Lock()
-        self.door, self._launcher, self._logs, self._cells = None, None, set(), set()
+        self.n, self.world, self.threads, self.closed = n, 0, threads or default_threads(n), False
+        self.door, self._launcher, self._logs, self._cells, self._before = None, None, set(), set(), set()
+        self._ending, self._tidying = threading.RLock(), False
         self.settings = {"kernel": os.getpid(), "stem": f"trainer_nb-{secrets.token_hex(6)}", "hear": hear, "threads": self.threads,
                          "method": multiprocessing.get_start_method(allow_none=True)}
         spawned = self.start == "spawn"

@@ -4,7 +4,7 @@
 
 # %% ../nbs/795_launchers.ipynb #9dab764d
 from __future__ import annotations
-import importlib, logging, os, socket, sys, threading
+import glob, importlib, logging, os, shutil, socket, sys, tempfile, threading, uuid
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 import torch
@@ -12,7 +12,8 @@ from .worker import main
 
 # %% auto #0
 __all__ = ['PATCHED', 'START', 'OFTEN', 'fork_is_safe', 'start_method', 'put_back', 'hidden', 'quiet', 'free_port', 'check_port',
-           'Meeting', 'by_accelerate', 'by_elastic', 'launch', 'children_of', 'log_folder', 'default_threads']
+           'Meeting', 'by_accelerate', 'by_elastic', 'launch', 'children_of', 'log_folders', 'log_folder',
+           'remove_logs', 'default_threads']
 
 # %% ../nbs/795_launchers.ipynb #b108020a
 def _bad_fork() -> bool:
@@ -113,7 +114,8 @@ class Meeting:
         if num_nodes > 1 and not (rdzv_endpoint or master_addr and master_port):
             raise ValueError(f"num_nodes={num_nodes}: the machines find each other by master_addr and master_port, the same on all of them.")
         self.n, self.nodes, self.node, self.address, self.timeout = n, num_nodes, node_rank, master_addr or "127.0.0.1", timeout
-        self.backend, self.endpoint, self.run_id = rdzv_backend or "static", rdzv_endpoint or "", rdzv_id or "none"   # the same on all machines
+        self.backend, self.endpoint = rdzv_backend or "static", rdzv_endpoint or ""
+        self.run_id = rdzv_id or ("none" if num_nodes > 1 else uuid.uuid4().hex)
         self.asked, self.port = master_port, master_port
         if master_port is not None and node_rank == 0: check_port(int(master_port))
 
@@ -134,14 +136,18 @@ def by_accelerate(meeting, args):
                       num_nodes=meeting.nodes, rdzv_backend=meeting.backend, rdzv_endpoint=meeting.endpoint, rdzv_conf=meeting.configs,
                       rdzv_id=meeting.run_id, monitor_interval=OFTEN)
 
-def by_elastic(meeting, args, method: str, folder: str):  # method: "fork" or "spawn"
+def by_elastic(meeting, args, method: str, folder: str):  # method: "fork" or "spawn"; folder: for logs
     "Fork or spawn, by torch's elastic launcher; returns when the workers have ended."
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-    elastic_launch(LaunchConfig(
+    from torch.numa.binding import AffinityMode, NumaOptions
+    config = LaunchConfig(
         min_nodes=meeting.nodes, max_nodes=meeting.nodes, nproc_per_node=meeting.n, run_id=meeting.run_id, rdzv_backend=meeting.backend,
         rdzv_endpoint=meeting.endpoint or f"{meeting.address}:{meeting.port}", rdzv_configs=meeting.configs, max_restarts=0,
-        monitor_interval=OFTEN, start_method=method, logs_specs=DefaultLogsSpecs(os.path.join(folder, "logs"))), main)(*args)
+        monitor_interval=OFTEN, start_method=method, logs_specs=DefaultLogsSpecs(os.path.join(folder, "logs")),
+        numa_options=NumaOptions(AffinityMode.NODE))   # without any, it would look whether there is CUDA, and no fork could use it
+    config.numa_options = None
+    elastic_launch(config, main)(*args)
 
 def launch(meeting, args, method: str, folder: str):
     "Start workers, and return when they have ended; by the launcher that fits."
@@ -156,10 +162,23 @@ def children_of(thread) -> list:
         with open(f"/proc/self/task/{thread.native_id}/children") as f: return [int(pid) for pid in f.read().split()]
     except OSError: return []
 
+def log_folders() -> set:
+    "The folders for logs that torch's launchers have made in the temp folder, whosever they are."
+    return set(glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), "torchelastic_*")))
+
 def log_folder(path: str) -> str:  # path: of a file in it
-    "The folder that torch's launcher has made for logs in the temp folder; '' if it is not one."
+    "The one that a worker's own log is in; '' if it is not one of these."
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(path))))
-    return folder if os.path.basename(folder).startswith("torchelastic_") else ""
+    return folder if folder in log_folders() else ""
+
+def remove_logs(meeting, before: set, told):  # before: the folders before the launch; told: by workers, files in them
+    "Remove what a launch has left; empty folders, too: whoever has just made one makes it again."
+    own = {log_folder(path) for path in told} - {""}
+    for folder in log_folders() - before:
+        if folder in own or meeting.nodes == 1 and glob.glob(os.path.join(folder, meeting.run_id + "_*")): shutil.rmtree(folder, ignore_errors=True)
+        else:
+            try: os.rmdir(folder)
+            except OSError: pass
 
 def default_threads(n: int) -> int:
     "Torch's threads for each of n processes: what OMP_NUM_THREADS says, or a fair share of the cores."
