@@ -128,6 +128,25 @@ def test_a_run_under_way_is_recounted():
     assert [e["act"] for e in learn.journal] == ["launch", "close"]
 
 
+def test_steps_are_not_taken_again_by_another_number_of_processes():
+    "Not there what was done here, nor here what was done there, also where the snapshots in between are lost."
+    learn = make()
+    learn.step(5)
+    with learn.launch(2):
+        learn.step(4)
+        assert learn.rewind(3).different == [] and learn.rewind(1).step == 5   # the state that went there
+        with pytest.raises(ValueError, match="launch at step 5"): learn.rewind(2)
+        learn.step(2)
+        os.kill(pids(learn)[1], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="SIGKILL"): learn.step(1)
+        learn.step(3)
+        assert learn.rewind(2).different == []
+        with pytest.raises(ValueError, match=r"rewind\(6\) cannot go back to step 2"): learn.rewind(6)
+    learn.step(3)
+    assert learn.rewind(2).different == []
+    with pytest.raises(ValueError, match="close at step 8"): learn.rewind(2)
+
+
 def test_the_global_batch_can_stay():
     learn = make(gradient_accumulation_steps=2)
     with learn.launch(2, keep_global_batch=True):
@@ -135,6 +154,10 @@ def test_the_global_batch_can_stay():
         assert learn.each(lambda learn: learn.args.gradient_accumulation_steps) == [1, 1]
     assert learn.args.gradient_accumulation_steps == 2 and learn.step(1)[0].samples == 8
     with pytest.raises(ValueError, match="cannot be divided among 3"): learn.launch(3, keep_global_batch=True)
+    with learn.launch(2, keep_global_batch=True):   # under way, too
+        assert learn.step(1)[0].samples == 8 and learn.state.max_steps == 18
+        assert learn.rewind(1).step == 2 and learn.step(1)[0].samples == 8
+    assert learn.args.gradient_accumulation_steps == 2 and learn.step(1)[0].samples == 8 and learn.state.max_steps == 18
 
 
 class Numbers(IterableDataset):

@@ -4,7 +4,7 @@
 
 # %% ../nbs/800_crew.ipynb #ed154da0
 from __future__ import annotations
-import atexit, glob, itertools, linecache, logging, multiprocessing, os, queue, re, secrets, shutil, signal, socket, sys, tempfile, threading, time, uuid, warnings
+import atexit, glob, itertools, linecache, logging, multiprocessing, os, queue, re, secrets, shutil, signal, socket, sys, tempfile, threading, time, warnings
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from multiprocessing import AuthenticationError
@@ -74,8 +74,8 @@ def hidden(environment: dict, script: bool):  # environment: what the workers ge
 def quiet():
     "Let torch's launcher log nothing in this thread."
     import torch.distributed.launcher.api
-    me, loggers = threading.get_ident(), [o for name, o in logging.root.manager.loggerDict.items()
-                                          if name.startswith(("torch.distributed", "torch.multiprocessing")) and isinstance(o, logging.Logger)]
+    me, loggers = threading.get_ident(), [logging.getLogger("torchelastic-events-null"), *(
+        o for name, o in list(logging.root.manager.loggerDict.items()) if name.startswith(("torch.distributed", "torch.multiprocessing")) and isinstance(o, logging.Logger))]
     def others(record): return record.thread != me
     for logger in loggers: logger.addFilter(others)
     try: yield
@@ -105,7 +105,7 @@ class Meeting:
         if num_nodes > 1 and not (rdzv_endpoint or master_addr and master_port):
             raise ValueError(f"num_nodes={num_nodes}: the machines find each other by master_addr and master_port, the same on all of them.")
         self.n, self.nodes, self.node, self.address, self.timeout = n, num_nodes, node_rank, master_addr or "127.0.0.1", timeout
-        self.backend, self.endpoint, self.run_id = rdzv_backend or "static", rdzv_endpoint or "", rdzv_id or uuid.uuid4().hex
+        self.backend, self.endpoint, self.run_id = rdzv_backend or "static", rdzv_endpoint or "", rdzv_id or "none"   # the same on all machines
         self.asked, self.port = master_port, master_port
         if master_port is not None and node_rank == 0: check_port(int(master_port))
 
@@ -164,6 +164,13 @@ class Member:
     def forget_lines(self):
         "Begin the file anew when it has become large."
         if os.fstat(self.errors.fileno()).st_size > 1 << 22: os.ftruncate(self.errors.fileno(), 0)
+
+    def let_go(self):
+        "Close what is open of a member that has ended."
+        self.errors.close()
+        process, self.process = self.process, None
+        try: process and process.close()
+        except ValueError: pass   # the system has not let go of it
 
     def kill(self, itself: bool = True):  # itself: not only what it has left
         "End the process, and those that it has started."
@@ -352,7 +359,7 @@ class Launching(Starting):
         token = secrets.token_bytes(32)
         with Listener(os.path.join(self.folder, "door"), "AF_UNIX", backlog=self.n, authkey=token) as listener:
             self.settings = {"address": listener.address, "token": token, "kernel": os.getpid(), "folder": self.folder, "stem": self.stem,
-                             "hear": hear, "threads": self.threads}
+                             "hear": hear, "threads": self.threads, "method": multiprocessing.get_start_method(allow_none=True)}
             welcome = threading.Thread(target=self._welcome, args=(listener,), name="crew welcome", daemon=True)
             welcome.start()
             try: self._start_processes(given, cpu, end)
@@ -364,7 +371,7 @@ class Launching(Starting):
         self._expect("ready", "were ready", end)
         for member in self.members.values(): member.line.send("go", None)
         if blob is not None: let_go_of(blob)
-        self._tidy()
+        self._remove_logs()
 
     def _start_processes(self, given, cpu, end):
         "Let a launcher start them, in its thread, until all have said who they are."
@@ -387,9 +394,8 @@ class Launching(Starting):
             for member in self.members.values(): member.process = processes.get(member.pid)
             START.release()
 
-    def _tidy(self):
-        "Remove the files that a start needs."
-        for folder in {self.folder, *map(log_folder, self._logs)} - {""}: shutil.rmtree(folder, ignore_errors=True)
+    def _remove_logs(self):
+        for folder in {log_folder(path) for path in self._logs} - {""}: shutil.rmtree(folder, ignore_errors=True)
 
     def kill(self):
         "End all processes at once, and leave nothing behind."
@@ -406,8 +412,9 @@ class Launching(Starting):
             self._stop.set()
             self._heard.put(None)
             for thread in self._threads: thread.join(5)
-            for member in self.members.values(): member.errors.close()
-            self._tidy()
+            for member in self.members.values(): member.let_go()
+            self._remove_logs()
+            shutil.rmtree(self.folder, ignore_errors=True)
             remove_shared(self.stem)
             atexit.unregister(self.kill)
             self.closed = True
@@ -423,8 +430,8 @@ class Launching(Starting):
 
 # %% ../nbs/800_crew.ipynb #fb9fda7c
 def short_folder() -> str | None:
-    "Where to make a folder in which a socket can have its name, which may not be long."
-    return None if len(tempfile.gettempdir()) < 70 else "/tmp"
+    "Where to make a folder in which sockets can have their names, which may not be long: about a hundred characters with those of the folders."
+    return None if len(tempfile.gettempdir()) <= 50 else "/tmp"
 
 def knock(address: str):
     "Let somebody who waits for a connection look up."

@@ -12,7 +12,8 @@ import torch
 from .world import ALONE, World, world_size
 
 # %% auto #0
-__all__ = ['precision', 'on_cpu', 'handlers', 'connected', 'leave_at_exit', 'bare', 'Device', 'Beside', 'in_order']
+__all__ = ['AT_ONCE', 'precision', 'on_cpu', 'handlers', 'connected', 'leave_at_exit', 'bare', 'Holding', 'Device', 'Beside',
+           'in_order']
 
 # %% ../nbs/160_device.ipynb #d09e1712
 def _shared() -> list[dict]:
@@ -84,13 +85,15 @@ def leave_at_exit():
     "Once per process: leave the others before the interpreter is taken apart."
     atexit.register(lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group())
 
+AT_ONCE = nullcontext()
+
 def bare(wrapped):
     "The model without what averages its gradients: for looking, where a process may be alone with its batch."
     return wrapped.module if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) else wrapped
 
 # %% ../nbs/160_device.ipynb #41223f4a
-class Device:
-    "A learner's own Accelerator, and the few things the loop asks of it."
+class Holding:
+    "A learner's own Accelerator: its state, put in force while it works."
     def __init__(self, args):  # TrainingArguments: use_cpu, bf16, fp16
         from accelerate import Accelerator
         before = _swap([{}, {}, {}])
@@ -114,6 +117,9 @@ class Device:
         "Put Accelerate's state in force until somebody else's is: for work with the Accelerator by hand."
         _swap(self._state)
 
+# %% ../nbs/160_device.ipynb #0f055a45
+class Device(Holding):
+    "What the loop asks of a learner's Accelerator."
     @property
     def scaler(self):
         "The gradient scaler, None without fp16."
@@ -142,18 +148,6 @@ class Device:
         self.accelerator._models[:] = [m for m in self.accelerator._models if bare(m) is not model]
         self._borrowed = [(m, forward) for m, forward in self._borrowed if m is not model]
 
-    def fits(self, model) -> bool:
-        "Whether a wrapped model averages the gradients of what is trained now: DDP looks at that once."
-        return self.world.alone or self._trained == [p.requires_grad for p in model.parameters()]
-
-    def expect_unused(self):
-        "From the next wrapping on, parameters without a gradient are looked for."
-        self.accelerator.ddp_handler.find_unused_parameters = True
-
-    def averaging(self, wrapped, now: bool):  # now: with this backward pass; False: with a later one of the same step
-        "A context for the forward and the backward pass of a micro-batch."
-        return wrapped.no_sync() if not now and isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) else nullcontext()
-
     def backward(self, loss):
         "Backward, scaled where there is a scaler."
         (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
@@ -164,6 +158,18 @@ class Device:
         state, kind = self.scaler.state_dict(), type(self.scaler)
         self.accelerator.scaler = kind(self.device.type) if kind is torch.amp.GradScaler else kind()
         self.accelerator.scaler.load_state_dict(state)
+
+    def fits(self, model) -> bool:
+        "Whether a wrapped model averages the gradients of what is trained now: DDP looks at that once."
+        return self.world.alone or self._trained == [p.requires_grad for p in model.parameters()]
+
+    def expect_unused(self):
+        "From the next wrapping on, parameters without a gradient are looked for."
+        self.accelerator.ddp_handler.find_unused_parameters = True
+
+    def averaging(self, wrapped, now: bool):  # now: with this backward pass; False: with a later one of the same step
+        "A context for the forward and the backward pass of a micro-batch."
+        return AT_ONCE if now or self.world.alone or bare(wrapped) is wrapped else wrapped.no_sync()
 
     def release(self):
         "Forget the models."

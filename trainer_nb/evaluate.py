@@ -172,6 +172,7 @@ def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, i
     if samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
     return as_one(moves, predictions, labels, losses, samples, metric_key_prefix)
 
+# %% ../nbs/340_evaluate.ipynb #6a3ea3d9
 def as_one(moves, predictions, labels, losses, samples, prefix) -> EvalLoopOutput:
     "What all processes have found. The first has the predictions; the metrics are everyone's."
     world = moves.run_state.device.world

@@ -32,9 +32,8 @@ class History:
         self.rows, self.readings = Rows(), Readings()
         self.columns, self.pending = self.rows.columns, self.rows.pending
         self.events, self.abandons, self.metrics = [], [], {}   # dicts, in order of time; `metrics`: what was evaluated, by row
-        self.path, self.log, self.claim, self.sent, self.asked, self.plan = None, None, None, {}, 0.0, None   # what the log has; when the writer was asked to fetch
-        self.every = EVERY   # seconds of training between two fetches for the log
-        watch_forks(self)
+        self.path, self.log, self.claim, self.sent, self.plan = None, None, None, {}, None   # sent: what the log has
+        self.asked, self.every = 0.0, EVERY; watch_forks(self)   # when the writer was asked to fetch; seconds of training between two times
 
     def __len__(self): return len(self.rows)
     def __iter__(self): return (Record(self, o) for o in range(len(self)))

@@ -12,8 +12,9 @@ from pathlib import Path
 __all__ = ['NEVER', 'Meeting']
 
 # %% ../nbs/810_meeting.ipynb #c931c316
-NEVER = (1 << 63) - 1
+NEVER = (1 << 63) - 1   # a step that nobody comes to
 
+# %% ../nbs/810_meeting.ipynb #d5631ea7
 class Meeting:
     "Counters of several processes, and the step after which they are to stop."
     def __init__(self, path: Path, processes: int):

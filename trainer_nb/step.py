@@ -66,9 +66,7 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
-        run = self.run
-        if run.device.world.alone: return self.add(self.moves.training_step(run.wrapped, self.batch(), self.items))
-        with run.device.averaging(run.wrapped, self.done + 1 == len(run.window)): loss = self.moves.training_step(run.wrapped, self.batch(), self.items)
+        with self.run.device.averaging(self.run.wrapped, self.done + 1 == len(self.run.window)): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
         self.add(loss)
 
     def add(self, loss):
@@ -80,9 +78,7 @@ class Step:
 
     def more(self) -> bool: return self.done < len(self.run.window)   # are micro-batches left?
     def gradients(self):
-        if not self.run.device.world.alone:
-            check_unused(self.run)
-            self.loss = as_one(self.run, self.loss)
+        if not self.run.device.world.alone: self.loss = as_one(self.run, self.loss)
         self.norm = complete_gradients(self.moves)
     def commit(self): return commit(self)
     def rollback(self): rollback(self)
@@ -99,6 +95,7 @@ def checked(loss):
 # %% ../nbs/260_step.ipynb #66dfe42c
 def as_one(run, loss):
     "Gradients, loss and buffers as all processes together have them; returns the loss."
+    check_unused(run)
     world, mine = run.device.world, {id(p) for p in run.model.parameters()}
     for p in run.params:
         if id(p) in mine or not p.requires_grad: continue

@@ -4,16 +4,17 @@
 
 # %% ../nbs/790_worker.ipynb #8bc81976
 from __future__ import annotations
-import ctypes, faulthandler, io, linecache, logging, os, pickle, queue, signal, socket, sys, threading, time, traceback
+import ctypes, faulthandler, io, linecache, logging, multiprocessing, os, pickle, queue, signal, socket, sys, tempfile, threading, time, traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Client
+from multiprocessing.util import get_temp_dir
 import torch
 from .carry import packed, unpacked
 
 # %% auto #0
 __all__ = ['RemoteError', 'Done', 'Failed', 'Died', 'failed', 'answer', 'as_bytes', 'message_of', 'Line', 'latest', 'Lines',
            'replace_streams', 'die_with_parent', 'end_all', 'on_our_own', 'prepare_children', 'forget_shell',
-           'errors_to', 'is_heard', 'show_cells', 'Worker', 'main']
+           'errors_to', 'own_folder', 'is_heard', 'show_cells', 'Worker', 'main']
 
 # %% ../nbs/790_worker.ipynb #1fcc2055
 class RemoteError(RuntimeError):
@@ -227,7 +228,13 @@ def errors_to(path: str, also_stdout: bool):
     os.dup2(file, 2)
     if also_stdout: os.dup2(file, 1)
     os.close(file)
-    faulthandler.enable(2)
+    faulthandler.enable(2, all_threads=False)   # of the others there may be dozens
+
+def own_folder(folder: str):
+    "Let multiprocessing keep its sockets in a folder that somebody removes: this process will not come to it."
+    before, tempfile.tempdir = tempfile.tempdir, folder
+    try: get_temp_dir()
+    finally: tempfile.tempdir = before
 
 # %% ../nbs/790_worker.ipynb #00a6d5dc
 def is_heard(hear, rank: int) -> bool:  # hear: "first", "all", or ranks
@@ -299,6 +306,8 @@ def main(settings: dict, inherited: dict | None = None):  # settings: as `crew` 
     try: worker.connect(settings)
     except (OSError, EOFError): os._exit(1)   # nobody waits for us any more
     forget_shell()
+    own_folder(settings["folder"])
+    multiprocessing.set_start_method(settings["method"], force=True)   # data workers as anywhere else, not as this process was started
     prepare_children(worker.streams)
     torch.set_num_threads(settings["threads"])
     kind, blob = worker.commands.get()
