@@ -86,7 +86,7 @@ class Asking(Told):
         self.base, self.said = (snapshot, first, moves.history.place()), {}
         self.crew = Crew(plan["local processes"], come_aboard, payload, plan["start"], on_told=self.told, hear=self.hear, **plan["how"])
         self.where = self.answers(moves, each, place)
-        if snapshot is not None: self.ask(moves, answered)   # how many steps are left now
+        self.ask(moves, answered)   # how many steps are left now; or that it begins anew
 
     def ask(self, moves, f, *args, look=lambda: None):  # look: called while they work
         "Let all processes do something; what the one that speaks has to say of it. What went wrong on any of them is raised."
@@ -111,7 +111,9 @@ class Asking(Told):
         while not call.wait(0.02):
             look()
             now = time.monotonic()
-            if failed_at is None and root_of(dict(call.outcomes)): failed_at = now
+            if failed_at is None and root_of(dict(call.outcomes)):
+                failed_at = now
+                for rank in set(call.ranks) - set(call.outcomes): self.aside(rank, give_up)   # who computes on his own comes out of it
             if failed_at is not None and now - failed_at > self.grace(): return
             if not asked and moves.run_state.interrupts.pressed >= moves.run_state.interrupts.enough:
                 asked = True

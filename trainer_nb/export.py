@@ -29,7 +29,7 @@ __all__ = ['WRITTEN', 'acts_of', 'code_of', 'keywords', 'quoted', 'act_lines', '
            'checked_path', 'checked_beginning', 'export_script', 'doubt', 'write']
 
 # %% ../nbs/540_export.ipynb #835897ea
-_LASTING = ("train_dataset", "add_callback", "remove_callback")   # no snapshot has them
+_LASTING = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # no snapshot has them
 
 def acts_of(moves, since: float) -> list[dict]:  # since: as in Beginning
     "The events that count, from the beginning on: what was done to the run, in order."

@@ -14,10 +14,11 @@ from .saver import finish
 from .snapshot import Snapshot, capture, restore
 from .team import Team
 from .work import in_hand
+from .world import world_size
 
 # %% auto #0
-__all__ = ['how_many', 'divided', 'settings_there', 'let_go', 'import_before', 'launch', 'away', 'end_of', 'come_home', 'close',
-           'Launched']
+__all__ = ['how_many', 'divided', 'settings_there', 'let_go', 'import_before', 'launch', 'away', 'end_of', 'joined', 'come_home',
+           'close', 'Launched']
 
 # %% ../nbs/860_launch.ipynb #195fda7f
 def how_many(args, num_processes: int | None) -> int:
@@ -81,6 +82,7 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     team = Team(plan, run.history, hear)
     away(moves, team)
     weakref.finalize(moves, end_of, team)
+    if run.interrupts.pressed: close(moves)   # KeyboardInterrupt follows, and nobody has the processes in hand
     return team
 
 def away(moves, team):
@@ -101,6 +103,16 @@ def away(moves, team):
 def end_of(team):
     "The learner is gone, and nobody brings the run home."
     if team.crew is not None: team.crew.kill()
+
+# %% ../nbs/860_launch.ipynb #dd85a321
+def joined(moves, keep_global_batch: bool):
+    "Where a launcher has started this process with others, all that is left to do: divide the global batch."
+    run = moves.run_state
+    if not keep_global_batch or run.undivided: return
+    smaller = divided(run.args, world_size())
+    run.undivided = {name: getattr(run.args, name) for name in smaller}
+    vars(run.args).update(smaller)
+    if run.feed is not None: drop_feed(run); prepare(moves)
 
 # %% ../nbs/860_launch.ipynb #cb2c297d
 def come_home(moves, snapshot: Snapshot | None, first):

@@ -146,9 +146,11 @@ class Launching:
                hear="first",                       # whose prints are shown: "first", "all", or ranks
                **nodes):                           # several machines: num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
         "Hand the run to n processes: the same verbs go on there, until close(). ValueError for what cannot be carried there; Refused in the middle of a step."
-        from trainer_nb.launch import Launched, launch
+        from trainer_nb.launch import Launched, joined, launch
         from trainer_nb.world import world_size
-        if world_size() > 1: return self.train() if train else Launched(self, None)   # somebody has started processes already, and this is one of them
+        if world_size() > 1:   # somebody has started processes already, and this is one of them
+            joined(self, keep_global_batch)
+            return self.train() if train else Launched(self, None)
         self.pause()
         refuse_beside(self, "launch()")
         if self.run_state.team is not None: self.run_state.team.refuse("launch()")

@@ -4,6 +4,7 @@
 
 # %% ../nbs/820_parts.ipynb #c6e05656
 from __future__ import annotations
+import multiprocessing
 import torch
 from .events import CallbackHandler
 from .history import NOTHING, History, from_head, head_of, missing, settle, take
@@ -22,8 +23,9 @@ def parts_of(moves) -> dict:
     "What a learner is made of, by name. The model, the data and the callbacks are not copied."
     run = moves.run_state
     attributes = {k: v for k, v in vars(moves).items() if k not in FOUND}
+    process = {"dtype": torch.get_default_dtype(), "children": multiprocessing.get_start_method(allow_none=True)}
     return {"learner's class": type(moves), "model": run.model, "settings": run.args, "given settings": dict(run.given), "callbacks": list(run.callbacks.callbacks),
-            "history": history_lines(run.history), "torch": {"dtype": torch.get_default_dtype()}} | {f"learner's {k.lstrip('_')}": v for k, v in attributes.items()} | {"names": list(attributes)}
+            "history": history_lines(run.history), "process": process} | {f"learner's {k.lstrip('_')}": v for k, v in attributes.items()} | {"names": list(attributes)}
 
 def history_lines(history) -> list[dict]:
     "A history as the lines of its log, the first of them tells which run it is."
@@ -33,7 +35,8 @@ def history_lines(history) -> list[dict]:
 # %% ../nbs/820_parts.ipynb #da1d4660
 def made_of(parts: dict):
     "A learner that is made of these parts, and has not begun."
-    torch.set_default_dtype(parts["torch"]["dtype"])
+    torch.set_default_dtype(parts["process"]["dtype"])
+    multiprocessing.set_start_method(parts["process"]["children"], force=True)   # how those that load data are started
     learn = object.__new__(parts["learner's class"])
     vars(learn).update(FOUND | {name: parts[f"learner's {name.lstrip('_')}"] for name in parts["names"]})
     learn.run_state = Run(args=parts["settings"], given=parts["given settings"], model=parts["model"], callbacks=CallbackHandler(parts["callbacks"]),
