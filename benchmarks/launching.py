@@ -1,6 +1,6 @@
 """What a run on two processes costs from a notebook: its start, one step on command, training, and coming home; beside DDP by hand, started the same way.
 
-    python benchmarks/launching.py                     # some six minutes, on two cores
+    python benchmarks/launching.py                     # some ten minutes, on two cores
     python benchmarks/launching.py --parts start       # or: steps, home
     python benchmarks/launching.py --sizes 1 30 300    # models to bring home, in millions of parameters; 300 needs 30 GB of memory
     python benchmarks/launching.py --rounds 3          # a rough look

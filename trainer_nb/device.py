@@ -142,6 +142,9 @@ class Device:
         self.accelerator._models[:] = [m for m in self.accelerator._models if bare(m) is not model]
         self._borrowed = [(m, forward) for m, forward in self._borrowed if m is not model]
 
+    @property
+    def wrapped_parameters(self) -> int: return len(self._trained)   # so many the model has
+
     def fits(self, model) -> bool:
         "Whether a wrapped model averages the gradients of what is trained now: DDP looks at that once."
         return self.world.alone or self._trained == [p.requires_grad for p in model.parameters()]
