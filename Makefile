@@ -41,10 +41,11 @@ export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
 	@$(BIN)/nbdev_export
 	@$(BIN)/python scripts/make_readme.py
 
-bench: $(VENV)/.bench browser ## measure what a step, a checkpoint and a live view cost, beside other libraries
+bench: $(VENV)/.bench browser ## measure what a step, a checkpoint, a live view and several processes cost, beside other libraries
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/saving.py --sizes 1 30
 	@$(BIN)/python benchmarks/views.py
+	@$(BIN)/python benchmarks/launching.py
 
 wheel: $(BIN)/pip ## build the wheel into dist/
 	@rm -rf build/lib build/bdist.* # setuptools would pack the modules that it finds there

@@ -1,6 +1,6 @@
 """What a run on two processes costs from a notebook: its start, one step on command, training, and coming home; beside DDP by hand, started the same way.
 
-    python benchmarks/launching.py                     # some six minutes, on two cores
+    python benchmarks/launching.py                     # some ten minutes, on two cores
     python benchmarks/launching.py --parts start       # or: steps, home
     python benchmarks/launching.py --sizes 1 30 300    # models to bring home, in millions of parameters; 300 needs 30 GB of memory
     python benchmarks/launching.py --rounds 3          # a rough look
@@ -189,34 +189,41 @@ def steps_by_hand(work, address, profile=""):
     loop = ByHand(work)
     loop.steps(5)
     told = torch.zeros((), dtype=torch.long)
+    def processor():
+        both = torch.tensor(time.process_time(), dtype=torch.double)
+        loop.dist.all_reduce(both)
+        return both.item()
     def together(n):
         told.fill_(n)
         loop.dist.broadcast(told, 0)
-        if n := int(told): loop.steps(n)
-        return n
-    def do(command, n):
-        began = time.perf_counter()
-        if command == "run": together(n)
-        return (time.perf_counter() - began) / n
+        if not (n := int(told)): return 0, 0
+        before, began = processor(), time.perf_counter()
+        loop.steps(n)
+        return (time.perf_counter() - began) / n, (processor() - before) / n
     if loop.rank == 0:
-        obey(address, do)
+        obey(address, lambda command, n: together(n))
         together(0)
     else:
-        while together(0): pass
+        while together(0) != (0, 0): pass
     loop.dist.destroy_process_group()
 
 
 def steps(who, work, address, folder):
-    "Seconds of a step: of `run`, on average; of `step`, each."
+    "Of `run`, the seconds of a step and those of the processors, on average; of `step`, the seconds of each."
     if who == "by hand": return by_notebook_launcher(steps_by_hand, work, address)
     learn = make_learner(work, folder)
     with learn.launch(2, start="fork", threads=1):
         learn.step(5)
         def do(command, n):
             if command == "step": return [timed(lambda: learn.step(1)) for _ in range(n)]
-            return timed(lambda: learn.run(steps=n)) / n
+            before = sum(learn.each(processor))
+            seconds = timed(lambda: learn.run(steps=n)) / n
+            return seconds, (sum(learn.each(processor)) - before) / n
         obey(address, do)
     learn.history.close_log()
+
+
+def processor(learn): return time.process_time()
 
 
 def timed(act):
@@ -241,7 +248,7 @@ def alternate(work, rounds):
         def block(who, command, n):
             lines[who].send((command, n))
             return lines[who].recv()
-        n = max(50, int(1.5 / block("by hand", "run", 50)))
+        n = max(50, int(1.5 / block("by hand", "run", 50)[0]))
         block("ours", "run", n)   # warms up
         for number in range(rounds):
             order = ["ours", "by hand", "by hand again", "step"]
@@ -396,10 +403,10 @@ def show_steps(rounds):
     rows, everything = [], {}
     for work in WORKLOADS:
         everything[work] = found = alternate(work, rounds)
-        beyond = [1000 * (step - run) for step, run in zip(found["step"], found["ours"])]
-        rows.append([work, spread([1000 * s for s in found["by hand"]]), spread([1000 * s for s in found["ours"]]), ratios(found["ours"], found["by hand"]),
-                     ratios(found["by hand again"], found["by hand"]), spread(beyond)])
-    table(["work", "a step by hand, ms", "ours, ms", "ratio", "by hand against itself", "step(1) beyond a step, ms"], rows)
+        (ours, busy), (by_hand, hand_busy), (again, _) = (zip(*found[who]) for who in ("ours", "by hand", "by hand again"))
+        rows.append([work, spread([1000 * s for s in by_hand]), spread([1000 * s for s in ours]), ratios(ours, by_hand), ratios(busy, hand_busy), ratios(again, by_hand),
+                     spread([1000 * (step - run) for step, run in zip(found["step"], ours)])])
+    table(["work", "a step by hand, ms", "ours, ms", "ratio", "in processor time", "by hand against itself", "step(1) beyond a step, ms"], rows)
     return everything
 
 

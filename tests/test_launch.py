@@ -204,6 +204,35 @@ def test_parameters_without_a_gradient_and_others_frozen():
     for (name, a), b in zip(alone.model.named_parameters(), many.model.parameters()): torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6, msg=name)
 
 
+class Scaled(torch.nn.Module):
+    "A loss with a parameter of its own."
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(1.0))
+    def forward(self, out, labels): return torch.nn.functional.cross_entropy(self.scale * out, labels)
+
+
+def test_parameters_of_the_loss():
+    "They are averaged as well, also after the model was wrapped anew."
+    def run(size):
+        torch.manual_seed(0)
+        net, loss = Net(norm=False, drop=0.0), Scaled()
+        return Learner(net, optimizers=(torch.optim.SGD([*net.parameters(), *loss.parameters()], lr=0.5), None), loss_func=loss, train_dataset=rows(48),
+                       per_device_train_batch_size=size, max_steps=6, use_cpu=True, disable_tqdm=True)
+    alone, many = run(8), run(4)
+    for learn in (alone, many):
+        if learn is many: learn.launch(2)
+        learn.step(2)
+        learn.freeze("inward")
+        learn.step(2)
+        learn.unfreeze("inward")
+        learn.step(2)
+    scales = many.each(lambda learn: learn.loss_func.scale.item())
+    many.close()
+    assert scales[0] == scales[1] == pytest.approx(alone.loss_func.scale.item(), rel=1e-5) and scales[0] != 1
+    for a, b in zip(alone.model.parameters(), many.model.parameters()): torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6)
+
+
 # ---- the verbs
 
 def test_a_condition_is_asked_in_the_kernel():

@@ -108,7 +108,7 @@ class Asking(Told):
     def wait(self, moves, call, look):
         "Until all are done, or one has failed and the others do not come out of it."
         failed_at, asked = None, False
-        while not call.wait(0.02):
+        while not call.wait(0.05):
             look()
             now = time.monotonic()
             if failed_at is None and root_of(dict(call.outcomes)):

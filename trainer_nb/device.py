@@ -159,6 +159,8 @@ class Device(Holding):
         self.accelerator.scaler = kind(self.device.type) if kind is torch.amp.GradScaler else kind()
         self.accelerator.scaler.load_state_dict(state)
 
+    @property
+    def wrapped_parameters(self) -> int: return len(self._trained)   # so many the model has
     def fits(self, model) -> bool:
         "Whether a wrapped model averages the gradients of what is trained now: DDP looks at that once."
         return self.world.alone or self._trained == [p.requires_grad for p in model.parameters()]

@@ -16,7 +16,7 @@ from .shadows import versions
 from .snapshot import capture, made_with, own_memory, samples_in_all
 
 # %% auto #0
-__all__ = ['prepare_model', 'join', 'alike', 'check_alike', 'check_evaluation', 'prepare_data', 'check_optimizer',
+__all__ = ['prepare_model', 'params_of', 'join', 'alike', 'check_alike', 'check_evaluation', 'prepare_data', 'check_optimizer',
            'prepare_optimizer', 'prepare', 'share_anew', 'measure', 'measure_anew']
 
 # %% ../nbs/250_prepare.ipynb #4023ce49
@@ -39,9 +39,14 @@ def prepare_model(moves):
     run.wrapped = run.device.prepare(moves.model)
     if run.loss is not None: run.loss.to(run.device.device)
     if not run.device.world.alone: alike(run)
-    run.params = list(run.model.parameters())
+    run.params = params_of(run)   # wrapped anew, there may be an optimizer already
 
 # %% ../nbs/250_prepare.ipynb #e9bb442d
+def params_of(run) -> list:
+    "What is trained: the model's parameters first, then what else the optimizer holds."
+    more = [] if run.optimizer is None else [p for g in run.optimizer.param_groups for p in g["params"]]
+    return list({id(p): p for p in (*run.model.parameters(), *more)}.values())
+
 def join(run):
     "Be one of the processes of a run."
     world = run.device.world
@@ -114,7 +119,7 @@ def prepare_optimizer(moves):
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
             warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it "
                           "wait; optim='adamw_torch_fused' does not have to ask.")
-        run.params = list({id(p): p for p in (*run.model.parameters(), *(p for g in run.optimizer.param_groups for p in g["params"]))}.values())
+        run.params = params_of(run)
     except BaseException:
         run.optimizer, run.lr_scheduler = before
         raise

@@ -68,7 +68,7 @@ class LookingShadows(Shadows):
         self.model, self.looked, self.constant = model, False, []   # constant: slots with their fingerprints
         super().__init__(model)
         self.slots += _frozen(model)
-        self.common = None   # numbers of the buffers that all processes have in common
+        self.common = None   # the slots of the buffers that change in any of the processes
 
     def keep(self):
         "Copy what changes; before the first step has been looked at, everything."
@@ -92,11 +92,10 @@ class LookingShadows(Shadows):
 
     def shared(self, world) -> list:  # world.World
         "The buffers that are to be the same in all processes: all, until the first step has been looked at, then those that change in one of them."
-        every = _buffers(self.model)
-        if self.looked and self.common is None:
-            mine = {_key(s) for s in self.slots}
-            self.common = sorted({i for said in world.everyone([i for i, s in enumerate(every) if _key(s) in mine]) for i in said})
-        held = [held.get(name) for held, name in (every if self.common is None else [every[i] for i in self.common])]
+        if self.common is None:
+            every, mine = _buffers(self.model), {_key(s) for s in self.slots}
+            if self.looked: self.common = [every[i] for i in sorted({i for said in world.everyone([i for i, s in enumerate(every) if _key(s) in mine]) for i in said})]
+        held = [held.get(name) for held, name in (every if self.common is None else self.common)]
         return [t for t in held if t is not None and not t.requires_grad and own_memory(t)]
 
     def _moved(self, slot, fingerprint):

@@ -96,9 +96,9 @@ def checked(loss):
 def as_one(run, loss):
     "Gradients, loss and buffers as all processes together have them; returns the loss."
     check_unused(run)
-    world, mine = run.device.world, {id(p) for p in run.model.parameters()}
-    for p in run.params:
-        if id(p) in mine or not p.requires_grad: continue
+    world = run.device.world
+    for p in run.params[run.device.wrapped_parameters:]:   # the model's come first; the wrapper averages those
+        if not p.requires_grad: continue
         p.grad = world.mean(torch.zeros_like(p) if p.grad is None else p.grad)
     if run.args.ddp_broadcast_buffers is not False: world.spread(run.shadows[0].shared(world))
     return world.mean(loss)
@@ -109,7 +109,8 @@ class Unused(Exception):
 def check_unused(run):
     "Raise Unused if the first step finds parameters without a gradient in a process. A later one is refused with a ValueError."
     if run.args.ddp_find_unused_parameters or run.args.ddp_static_graph or run.device.accelerator.ddp_handler.find_unused_parameters: return
-    name = next((n for n, p in run.model.named_parameters() if p.requires_grad and p.grad is None), None)
+    some = any(p.requires_grad and p.grad is None for p in run.params)   # names are looked for only then: a walk through a large model takes a millisecond
+    name = next((n for n, p in run.model.named_parameters() if p.requires_grad and p.grad is None), None) if some else None
     if run.seen_by is not run.wrapped and run.args.ddp_find_unused_parameters is None:
         run.seen_by = run.wrapped
         if any(run.device.world.everyone(name)): raise Unused
