@@ -149,10 +149,10 @@ def reachable(moves, n, target) -> Snapshot:
     "The snapshot to begin at; a ValueError says how far back it is possible to go."
     if target < 0: raise ValueError(f"rewind({n}) would go back behind the beginning: the run has done {moves.state.global_step} steps.")
     if (base := base_for(moves, target)) is not None: return base
-    ring, first = moves.run_state.ring, moves.run_state.first
-    kept = ring.kept or ([first] if first is not None and first.values["run"] == moves.history.run_id else [])   # empty when the run has come home
-    act = next((e for e in moves.run_state.history.events if not e["abandoned"] and any(s.step <= e["step"] for s in kept)
-                and (e["kind"] in LASTING or e["kind"] in ACTS and e["step"] <= target)), None)
+    ring = moves.run_state.ring
+    def between(e): return any(s.step <= e["step"] for s in ring.kept) and (e["kind"] in LASTING or e["kind"] in ACTS and e["step"] <= target)
+    def moved(e): return not ring.kept and e["kind"] in ("launch", "close")   # and that has emptied the ring
+    act = next((e for e in moves.run_state.history.events if not e["abandoned"] and (between(e) or moved(e))), None)
     if act is not None and act["step"] > target: why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
     elif act is not None: why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
     elif moves.run_state.args.ring_every == 0: why = "ring_every=0 keeps no snapshots to go back to"
