@@ -104,7 +104,7 @@ def test_in_the_background_with_a_view(kernel):
     assert status["state"] == "training" and status["step"] > 5 and "2 processes" in status["words"]
     assert kernel.run("run.pause(); learn.state.global_step == steps()[0] == steps()[1]") == "True"
     assert kernel.run("before = learn.state.global_step; run.step(3).wait(20); learn.state.global_step - before") == "3"
-    assert kernel.run("metrics = learn.evaluate(); run.resume(); time.sleep(0.3); learn.set(max_steps=learn.state.global_step + 5); run.wait(60).global_step == learn.state.max_steps") == "True"
+    assert kernel.run("metrics = learn.evaluate(); run.resume(); time.sleep(0.3); run.pause(); learn.set(max_steps=learn.state.global_step + 5); run.resume().wait(60).global_step == learn.state.max_steps") == "True"
 
 
 def test_the_kernel_is_killed(tmp_path):

@@ -470,3 +470,21 @@ def test_full_determinism_asks_torch_for_it():
               "learn = Learner(torch.nn.Linear(2, 1), train_dataset=[(torch.zeros(2), torch.zeros(1))], loss_func=torch.nn.functional.mse_loss, full_determinism=True, use_cpu=True); "
               "assert not torch.are_deterministic_algorithms_enabled(); learn.step(); assert torch.are_deterministic_algorithms_enabled()")
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_what_was_due_at_the_end_is_done_by_any_verb():
+    "A callback that fails at the end of training: the run is finished, and the rest of that end is still to be told."
+    class Fails(TrainerCallback):
+        order = -50
+        def on_train_end(self, args, state, control, **kwargs): raise ValueError("the disk is full")
+    class Hears(TrainerCallback):
+        told = 0
+        def on_train_end(self, args, state, control, **kwargs): self.told += 1
+    fails, hears = Fails(), Hears()
+    x = torch.randn(8, 2)
+    learn = Learner(torch.nn.Linear(2, 1), train_dataset=torch.utils.data.TensorDataset(x, x[:, :1]), loss_func=torch.nn.functional.mse_loss, use_cpu=True,
+                    num_train_epochs=1, callbacks=[fails, hears], disable_tqdm=True)
+    with pytest.raises(ValueError, match="disk is full"): learn.train()
+    assert learn.run_state.finished and learn.run_state.due
+    assert learn.run(steps=1) == [] and hears.told == 1
+    with pytest.raises(Refused, match="nothing to do"): learn.run(steps=1)

@@ -84,7 +84,7 @@ def needs_more(learn, verb):
     "Refuse to go on with a finished run, or while another verb is at work."
     refuse_beside(learn, verb)
     run = learn.run_state
-    if run.finished:
+    if run.finished and not run.due:   # what an interrupt has cut short at the end is done first
         raise Refused(f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
                       f"learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'} prolongs it; "
                       "learn.reset() begins anew.")
