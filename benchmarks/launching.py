@@ -118,6 +118,8 @@ def by_elastic(f, *args):
 def as_rank(rank, port, f, *args):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     f(*args)
+    sys.stdout.flush()
+    os._exit(0)   # now and then torch 2.13 aborts such a process when its interpreter ends
 
 
 def by_spawn(f, *args):
