@@ -117,8 +117,6 @@ def test_a_run_under_way_is_recounted():
     learn = make(data=Told(), num_train_epochs=1)
     learn.step(5)
     assert learn.state.max_steps == 12
-    class Tells(TrainerCallback):
-        def on_epoch_end(self, args, state, control, learner, **kwargs): print(f"rank {os.environ['RANK']} has read {sorted(seen[20:])}.")
     with learn.launch(2):
         assert learn.state.max_steps == 5 + 4 and learn.step(2)[-1].samples == 8 and learn.state.epoch == pytest.approx(4 / 6)
     assert learn.state.max_steps == 7 + 3 and learn.step(1)[0].samples == 4
@@ -382,7 +380,7 @@ def test_a_process_that_is_killed(like, rank, when):
             threading.Thread(target=lambda: (time.sleep(0.2), os.kill(victims[rank], signal.SIGKILL))).start()
         with pytest.raises(RuntimeError, match=f"rank {rank} was ended by SIGKILL"): learn.train()
         assert all(map(is_gone, victims)) and len(learn.history) >= learn.state.global_step >= 5
-        learn.pop_callback(Slow) if when == "busy" else None
+        if when == "busy": learn.pop_callback(Slow)
         learn.train()
     same(like, learn)
 

@@ -83,16 +83,23 @@ def live(page):
     return page
 
 
-# ---- what it sends
-
-def test_hello_until_somebody_answers(browser):
-    "Hello says which page and which view it is, every two seconds until everything has come; then never again."
+@pytest.fixture
+def timed(browser):
+    "A page whose clock can be moved."
     context = browser.new_context()
     tab = context.new_page()
     tab.clock.install()
     tab.set_content((Path(__file__).parent/"page.html").read_text("utf-8"))
     tab.evaluate("([source, css]) => start(source, css)", [SOURCE, CSS])
-    page = Page(tab)
+    yield Page(tab)
+    context.close()
+
+
+# ---- what it sends
+
+def test_hello_until_somebody_answers(timed):
+    "Hello says which page and which view it is, every two seconds until everything has come; then never again."
+    page, tab = timed, timed.tab
     assert "Connecting" in page.text(".tnb-waiting")
     tab.clock.run_for(1100)
     assert "Waiting for the kernel (a cell is running, or the kernel is gone)" in page.text(".tnb-waiting")
@@ -107,7 +114,6 @@ def test_hello_until_somebody_answers(browser):
     assert len(page.sent("hello")) == 3
     page.js("cleanup(); open_view()")
     assert page.sent("hello")[-1]["page"] == hellos[0]["page"] and page.sent("hello")[-1]["view"] != hellos[0]["view"]
-    context.close()
 
 
 def test_each_control_sends_one_command(live):
@@ -228,13 +234,8 @@ def test_answers_to_others_are_passed_over(live):
     assert live.text(".tnb-notice") == before and live.button("Evaluate").get_attribute("data-phase") == "sent"
 
 
-def test_a_kernel_that_does_not_hear_is_said_to_be_busy(browser):
-    context = browser.new_context()
-    tab = context.new_page()
-    tab.clock.install()
-    tab.set_content((Path(__file__).parent/"page.html").read_text("utf-8"))
-    tab.evaluate("([source, css]) => start(source, css)", [SOURCE, CSS])
-    page = Page(tab)
+def test_a_kernel_that_does_not_hear_is_said_to_be_busy(timed):
+    page, tab = timed, timed.tab
     page.feed(everything(status=status(where="cell")), [blocks(50)])
     assert page.text(".tnb-hint") == "A cell trains." and tab.locator(".tnb-hint").is_visible()
     tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + 1)   # from here on only as far as it is told
@@ -248,7 +249,6 @@ def test_a_kernel_that_does_not_hear_is_said_to_be_busy(browser):
     assert page.text(".tnb-notice") == "evaluated at step 50"
     page.feed({"kind": "news", "status": status()})
     assert tab.locator(".tnb-hint").is_hidden()
-    context.close()
 
 
 def test_a_kernel_that_is_gone(live):
@@ -265,14 +265,9 @@ def test_a_kernel_that_is_gone(live):
     assert live.tab.locator(".tnb-link").is_visible()
 
 
-def test_a_connection_that_comes_back(browser):
+def test_a_connection_that_comes_back(timed):
     "Hello could not be sent: it is tried again, and says once what was wrong."
-    context = browser.new_context()
-    tab = context.new_page()
-    tab.clock.install()
-    tab.set_content((Path(__file__).parent/"page.html").read_text("utf-8"))
-    tab.evaluate("([source, css]) => start(source, css)", [SOURCE, CSS])
-    page, warned = Page(tab), []
+    page, tab, warned = timed, timed.tab, []
     tab.on("console", lambda message: warned.append(message.text) if "not sent" in message.text else None)
     page.js("window.there = model.send; model.send = () => { throw new Error('not now') }; null")
     before = len(page.sent("hello"))
@@ -283,7 +278,6 @@ def test_a_connection_that_comes_back(browser):
     assert len(page.sent("hello")) == before + 1
     page.feed(everything(), [blocks(50)])
     assert tab.locator(".tnb-link").is_hidden()
-    context.close()
 
 
 # ---- what it holds

@@ -117,7 +117,7 @@ class Asking(Told):
             if failed_at is not None and now - failed_at > self.grace(): return
             if not asked and moves.run_state.interrupts.pressed >= moves.run_state.interrupts.enough:
                 asked = True
-                for rank in range(self.plan["local processes"]): self.aside(rank, give_up)
+                for rank in call.ranks: self.aside(rank, give_up)
 
     def aside(self, rank, f, *args, timeout=2.0):
         "Something beside a process's work; None if it does not answer."

@@ -90,7 +90,6 @@ def away(moves, team):
     run = moves.run_state
     run.processes = team.size   # a snapshot that is taken now is one of theirs
     snapshot, first = (capture(run), run.first) if run.wrapped is not None else (None, None)
-    if snapshot is not None: snapshot = Snapshot(snapshot.tensors, snapshot.values | {"args": dict(vars(team.plan["settings"](run.args)))})   # as they are there
     if run.args.output_dir not in (None, run.unwritable) and run.history.path is None: run.history.open_log(run.args.output_dir, run.args.run_name)
     let_go(moves)
     run.team = team

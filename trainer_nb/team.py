@@ -117,8 +117,6 @@ class Doing(Asking):
 # %% ../nbs/855_team.ipynb #10a5acae
 class Team(Doing):
     "The processes that have a learner's run."
-    def __repr__(self): return f"{self.size} processes\n{self.processes!r}"
-    def _repr_html_(self): return self.processes._repr_html_()
     def recover(self, moves, call, rank: int, what): recover(self, moves, call, rank, what)
 
     def stand(self, moves): self.ask(moves, stand)   # note that it is paused
