@@ -5,18 +5,19 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 import trainer_nb
-from trainer_nb.args import (AS_IT_IS, CHOICES, NOT_YET, OFF_IS_ON, OPTIMIZER_NAMES, RENAMED, SCHEDULE_NAMES, WITHOUT_EFFECT, Settings,
-                             TrainingArguments, resolve)
+from trainer_nb.args import ALIASES, Settings, TrainingArguments, resolve
+from trainer_nb.fields import CHOICES, OPTIMIZER_NAMES, SCHEDULE_NAMES, Scripts, default_of, kinds_of
+from trainer_nb.older import BECAME, DROPPED, RENAMED
+from trainer_nb.refused import REFUSED
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainingArguments)}
-OWN = {"layer_groups", "ring_every", "ring_memory", "save_format", "transaction"}
-OLDER = {"warmup_ratio"}
+OWN = {"layer_groups", "logging_dir", "ring_every", "ring_memory", "save_format", "transaction"}
 # A value of every field that is allowed and is not the default, with what it needs beside it.
 OTHER = dict(
     output_dir="out", per_device_train_batch_size=4, per_device_eval_batch_size=4, num_train_epochs=1.5, max_steps=10,
     gradient_accumulation_steps=2, average_tokens_across_devices=False, ddp_backend="gloo", ddp_find_unused_parameters=True, ddp_bucket_cap_mb=5,
     ddp_broadcast_buffers=False, ddp_static_graph=True, ddp_timeout=60, learning_rate=[1e-4, 1e-3], layer_groups=["a", ["b", "c"]],
-    lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 1.0}, warmup_steps=0.1, warmup_ratio=0.1, optim="sgd",
+    lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 1.0}, warmup_steps=0.1, optim="sgd",
     optim_args="momentum=0.9", weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0.0,
     label_smoothing_factor=0.1, bf16=True, fp16=True, full_determinism=True, seed=1, data_seed=2, use_cpu=True,
     transaction="copy", ring_every=5, ring_memory=0.5, logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
@@ -24,11 +25,27 @@ OTHER = dict(
     prediction_loss_only=True, eval_accumulation_steps=3, save_strategy="epoch", save_steps=7, save_total_limit=2, save_only_model=True, save_format="trainer",
     metric_for_best_model="accuracy", greater_is_better=False, load_best_model_at_end=True, dataloader_drop_last=True,
     dataloader_num_workers=2, dataloader_pin_memory=False, dataloader_persistent_workers=True, dataloader_prefetch_factor=4,
-    remove_unused_columns=False, label_names=["y"], train_sampling_strategy="sequential")
+    remove_unused_columns=False, label_names=["y"], train_sampling_strategy="sequential",
+    do_train=True, do_eval=True, do_predict=True, resume_from_checkpoint="here", local_rank=1)
+# The same for the fields that are refused so far: a value that has to be refused.
+WANTED = dict(
+    auto_find_batch_size=True, optim_target_modules=["a"], neftune_noise_alpha=5.0, bf16_full_eval=True, fp16_full_eval=True, tf32=False,
+    activation_checkpointing=True, activation_checkpointing_kwargs={"use_reentrant": False}, gradient_checkpointing=True,
+    gradient_checkpointing_kwargs={"use_reentrant": False}, torch_compile=True, torch_compile_backend="eager", torch_compile_mode="default",
+    use_liger_kernel=True, liger_kernel_config={"rope": True}, use_cache=True, torch_empty_cache_steps=5, skip_memory_metrics=False,
+    debug="underflow_overflow", fsdp="full_shard", fsdp_config={"version": 2}, deepspeed="ds.json", accelerator_config={"split_batches": True},
+    parallelism_config={"tp_size": 2}, logging_nan_inf_filter=False, logging_dir="events", include_num_input_tokens_seen="all", log_level="info",
+    log_level_replica="error", log_on_each_node=False, report_to="tensorboard", project="mine", trackio_space_id="me/space", trackio_bucket_id="me/bucket",
+    trackio_static_space_id="me/static", eval_do_concat_batches=False, eval_use_gather_object=True, batch_eval_metrics=True,
+    include_for_metrics=["loss"], predict_with_generate=True, generation_max_length=5, generation_num_beams=2, generation_config="gen.json",
+    sortish_sampler=True, save_on_each_node=True, enable_jit_checkpoint=True, ignore_data_skip=True,
+    restore_callback_states_from_checkpoint=True, push_to_hub=True, hub_model_id="me/model", hub_strategy="end", hub_token="x",
+    hub_private_repo=True, hub_always_push=True, hub_revision="main", dataloader_multiprocessing_context="spawn", dataloader_in_order=False,
+    length_column_name="n")
 NEEDS = dict(learning_rate=dict(layer_groups=["a"]), dataloader_persistent_workers=dict(dataloader_num_workers=1),
              dataloader_prefetch_factor=dict(dataloader_num_workers=1), load_best_model_at_end=dict(output_dir="out", eval_strategy="epoch"),
              **{name: dict(output_dir="out") for name in ("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_format")})
-NO_TRACE = {"warmup_ratio", "report_to"}   # these become another field, or the default's spelling
+NO_TRACE = {"report_to"}   # becomes the default's spelling
 
 def refused(text, error=ValueError, **settings):
     with pytest.raises(error) as e: TrainingArguments(**settings)
@@ -36,7 +53,16 @@ def refused(text, error=ValueError, **settings):
     assert "\n" not in str(e.value)
 
 def test_the_walk_is_complete():
-    assert set(OTHER) == set(FIELDS)
+    "Every field is walked through, and what is refused is in the table of what is refused."
+    assert set(OTHER) | set(WANTED) == set(FIELDS)
+    assert set(WANTED) - {"gradient_checkpointing", "gradient_checkpointing_kwargs", "sortish_sampler"} <= set(REFUSED) <= set(WANTED)
+
+@pytest.mark.filterwarnings("ignore:.*older name")
+@pytest.mark.parametrize("name", list(WANTED))
+def test_what_is_not_honoured_is_refused_when_it_is_set(name):
+    newer = "train_sampling_strategy" if name == "sortish_sampler" else RENAMED.get(name, name)
+    refused(newer, **{name: WANTED[name]})
+    with pytest.raises(ValueError, match=newer): resolve(TrainingArguments(), {name: WANTED[name]})
 
 @pytest.mark.parametrize("name", list(OTHER))
 def test_every_field_is_taken_changed_and_comes_back(name):
@@ -49,18 +75,21 @@ def test_every_field_is_taken_changed_and_comes_back(name):
     assert args != TrainingArguments() and name in args.changed()
     assert f"{name}={OTHER[name]!r}" in repr(args) and name in args._repr_html_()
 
+@pytest.mark.filterwarnings("ignore:.*older name")
 @pytest.mark.parametrize("name", list(FIELDS))
 def test_a_wrong_type_is_refused_by_name(name):
-    with pytest.raises(ValueError, match=name): TrainingArguments(**{name: object()})
+    if name in ("generation_config", "parallelism_config", "sortish_sampler"): return   # objects of other libraries; a flag that is translated
+    with pytest.raises(ValueError, match=ALIASES.get(name, name)): TrainingArguments(**{name: object()})
 
 def test_defaults_are_the_trainers():
     theirs = pytest.importorskip("transformers").TrainingArguments
     theirs = {f.name: f for f in dataclasses.fields(theirs) if f.init}
-    assert set(FIELDS) - set(theirs) == OWN | OLDER
-    assert set(theirs) - set(FIELDS) == NOT_YET
-    differ = {n for n in set(theirs) & set(FIELDS) if theirs[n].default != FIELDS[n].default}
+    more = pytest.importorskip("transformers").Seq2SeqTrainingArguments
+    theirs |= {f.name: f for f in dataclasses.fields(more) if f.init}
+    assert set(FIELDS) - set(theirs) == OWN and set(theirs) <= set(FIELDS)
+    differ = {n for n in theirs if default_of(theirs[n]) != default_of(FIELDS[n])}
     assert differ == set()
-    assert set(RENAMED.values()) <= set(FIELDS) and not set(RENAMED) & (set(FIELDS) | NOT_YET)
+    assert set(RENAMED.values()) <= set(FIELDS) and set(RENAMED) & set(FIELDS) == set(ALIASES)
 
 def test_warmup_steps_are_the_trainers(tmp_path):
     theirs = pytest.importorskip("transformers").TrainingArguments
@@ -78,36 +107,23 @@ def test_enums_of_transformers_become_strings():
     assert all(type(getattr(args, n)) is str for n in ("eval_strategy", "lr_scheduler_type", "optim", "save_strategy"))
 
 def test_settings_has_the_same_names_and_types():
-    assert get_type_hints(Settings) == {n: f.type for n, f in FIELDS.items()}
+    assert get_type_hints(Settings) == kinds_of(TrainingArguments)
     assert Settings.__total__ is False
 
 def test_the_signature_stays_readable():
     assert list(inspect.signature(TrainingArguments).parameters) == list(FIELDS)
     assert TrainingArguments("here").output_dir == "here"
 
-@pytest.mark.parametrize("name", sorted(NOT_YET - {"do_train", "do_eval", "do_predict"}))
-def test_names_not_honoured_yet(name):
-    refused(f"`{name}` is an argument of the Trainer that trainer_nb does not honour yet; leave it out.", TypeError, **{name: 1})
-    with pytest.raises(TypeError, match="not honour yet"): resolve(TrainingArguments(), {name: 1})
-
 def test_what_asks_for_nothing_is_taken():
-    assert TrainingArguments(do_train=True, push_to_hub=False, fsdp=None) == TrainingArguments()
-    refused("not honour yet", TypeError, skip_memory_metrics=False)
-
-def test_what_happens_anyway_is_taken():
-    "The Trainer's own values, where they say how things are here; not a number that merely equals True."
-    assert TrainingArguments(**AS_IT_IS) == TrainingArguments() == resolve(None, AS_IT_IS)
-    for name in AS_IT_IS: refused("not honour yet", TypeError, **{name: 7})
-
-@pytest.mark.parametrize("name", OFF_IS_ON)
-def test_switching_off_can_ask_for_something(name): refused("not honour yet", TypeError, **{name: False})
+    nothing = dict(push_to_hub=False, fsdp="", debug=[], activation_checkpointing=False, deepspeed=None, eval_do_concat_batches=True)
+    for name, value in nothing.items(): assert getattr(TrainingArguments(**{name: value}), name) == value
+    refused("skip_memory_metrics", skip_memory_metrics=False)
+    refused("tf32", tf32=False)
 
 # ---- no argument is ignored in silence ----
 
 ALSO = dict(per_device_train_batch_size="train_batch_size", per_device_eval_batch_size="eval_batch_size", data_seed="order_seed",
             warmup_steps="get_warmup_steps")   # read by a property or a method of the arguments
-ELSEWHERE = {"warmup_ratio": "becomes warmup_steps"}
-REFUSED = {"report_to": "wandb"}
 
 @functools.cache
 def read_by_the_package():
@@ -122,30 +138,23 @@ def read_by_the_package():
             elif isinstance(node, ast.Constant) and path.stem == "events": found.add(node.value)   # getattr(args, kind)
     return found
 
-@pytest.mark.parametrize("name", list(FIELDS))
-def test_every_field_is_read_or_refused_or_named(name):
-    "A field that nothing reads stands in the list of those without effect, with its reason; or no value but the one that asks for nothing is taken."
-    if name in REFUSED: return refused(name, **{name: REFUSED[name]})
-    if name in WITHOUT_EFFECT:
-        assert len(WITHOUT_EFFECT[name]) > 20
-        assert name in TrainingArguments(**{name: OTHER[name]}).changed()
-    else: assert name in ELSEWHERE or ALSO.get(name, name) in read_by_the_package()
-
-def test_the_list_without_effect_is_short_and_of_names_that_there_are():
-    assert set(WITHOUT_EFFECT) == {"do_train", "do_eval", "do_predict"}
-    assert set(WITHOUT_EFFECT) <= set(FIELDS) | NOT_YET and set(AS_IT_IS) | set(OFF_IS_ON) <= NOT_YET
+@pytest.mark.parametrize("name", sorted(set(FIELDS) - set(REFUSED)))
+def test_every_field_is_read_or_a_flag_of_scripts(name):
+    "What nothing reads is refused, or a flag that is there for scripts and says so."
+    flag = name in {f.name for f in dataclasses.fields(Scripts)}
+    assert flag or name in ALIASES or name == "sortish_sampler" or ALSO.get(name, name) in read_by_the_package()
+    if flag: assert FIELDS[name].metadata["help"].startswith("for ")
 
 def test_every_name_of_the_trainers_is_taken_or_refused_by_name(tmp_path):
-    "A script that writes out the Trainer's defaults learns of each that is not honoured, and of none else."
-    theirs = pytest.importorskip("transformers").TrainingArguments
+    "A script that writes out the Trainer's defaults gets ours."
+    theirs = pytest.importorskip("transformers").Seq2SeqTrainingArguments
+    given = {f.name: default_of(f) for f in dataclasses.fields(theirs) if f.init}
+    assert TrainingArguments(**given) == TrainingArguments()
     for f in dataclasses.fields(theirs):
-        if not f.init or f.default is dataclasses.MISSING: continue
-        try: TrainingArguments(**{f.name: f.default})
-        except (TypeError, ValueError) as error: assert f.name in str(error) and f.name in NOT_YET, error
+        if f.init: assert TrainingArguments(**{f.name: default_of(f)}) == TrainingArguments()
 
 def test_unknown_names():
     refused("Did you mean 'learning_rate'", TypeError, lerning_rate=1)
-    refused("use that one", TypeError, evaluation_strategy="steps")
     refused("There is no argument `zzz`.", TypeError, zzz=1)
 
 @pytest.mark.parametrize("text, settings", [
@@ -157,7 +166,7 @@ def test_unknown_names():
     ("0 or more", dict(learning_rate=-1e-3)), ("0 or more", dict(learning_rate=math.nan)),
     ("0 or more", dict(learning_rate=math.inf)), ("0 or more", dict(learning_rate=[1e-3, -1.0], layer_groups=["a"])),
     ("0 or more", dict(warmup_steps=-1)), ("from 0 to below 1", dict(label_smoothing_factor=1.0)),
-    ("from 0 to below 1", dict(adam_beta2=1.0)), ("from 0 to below 1", dict(warmup_ratio=1.5)),
+    ("from 0 to below 1", dict(adam_beta2=1.0)),
     ("0 or more", dict(logging_steps=-1)), ("logging_strategy='no'", dict(logging_steps=0)),
     ("whole number", dict(logging_steps=1.5)), ("eval_strategy='no'", dict(eval_strategy="steps", eval_steps=0)),
     ("above 0", dict(eval_strategy="steps", logging_strategy="no", logging_steps=0)),
@@ -168,8 +177,7 @@ def test_unknown_names():
     ("Did you mean 'epoch'?", dict(eval_strategy="epochs")), ("'random', 'sequential'", dict(train_sampling_strategy="group_by_length")),
     ("'light', 'copy'", dict(transaction="heavy")), ("give dataloader_num_workers", dict(dataloader_prefetch_factor=2)),
     ("give dataloader_num_workers", dict(dataloader_persistent_workers=True)),
-    ("trackers are not connected yet", dict(report_to="wandb")), ("trackers are not connected yet", dict(report_to=["tensorboard"])),
-    ("older name of warmup_steps", dict(warmup_ratio=0.1, warmup_steps=10)), ("list[str]", dict(label_names="labels")),
+    ("list[str]", dict(label_names="labels")),
 ])
 def test_refused(text, settings): refused(text, **settings)
 
@@ -184,6 +192,7 @@ def test_what_is_allowed():
     assert TrainingArguments(learning_rate=(1e-4, 1e-3), layer_groups=("a",)).layer_groups == ["a"]
     assert TrainingArguments("~/x").output_dir == os.path.expanduser("~/x")
     for name, names in CHOICES.items():
+        if name in REFUSED: continue
         for value in names:
             assert getattr(TrainingArguments(**{name: value}, output_dir="out", eval_strategy="steps") if name.startswith("save") else TrainingArguments(**{name: value}), name) == value
     assert CHOICES["optim"] is OPTIMIZER_NAMES and CHOICES["lr_scheduler_type"] is SCHEDULE_NAMES
@@ -225,7 +234,6 @@ def test_resolve_copies_and_checks():
     assert mine == {"num_cycles": 1.0}
     with pytest.raises(ValueError, match="exclude"): resolve(TrainingArguments(fp16=True), dict(bf16=True))
     assert resolve({"seed": 1}, {"seed": 2}).seed == 2
-    assert resolve(TrainingArguments(warmup_steps=5), dict(warmup_ratio=0.1)).warmup_steps == 0.1
 
 def test_resolve_keeps_the_class_and_knows_its_fields():
     @dataclasses.dataclass(repr=False)
@@ -251,3 +259,70 @@ def test_where_the_run_takes_place(monkeypatch):
     for name, value in dict(WORLD_SIZE="4", RANK="2", LOCAL_RANK="0").items(): monkeypatch.setenv(name, value)
     assert (args.world_size, args.process_index, args.local_process_index, args.should_log, args.should_save) == (4, 2, 0, False, False)
     assert "world_size" not in args.to_dict()
+
+# ---- older names ----
+
+def test_older_names_become_newer_ones_with_one_warning_each():
+    older = dict(evaluation_strategy="epoch", no_cuda=True, warmup_ratio=0.1, adafactor=True, per_gpu_train_batch_size=4, per_gpu_eval_batch_size=2)
+    for name, value in older.items():
+        with pytest.warns(UserWarning, match=name) as told: args = TrainingArguments(**{name: value})
+        assert len(told) == 1 and told[0].filename == __file__
+        (new, now), = args.changed().items()
+        assert new in str(told[0].message) and now in (value, "adafactor")
+    with pytest.warns(UserWarning):
+        assert resolve(TrainingArguments(warmup_steps=5), dict(warmup_ratio=0.1)).warmup_steps == 0.1
+        assert TrainingArguments(optim="adamw_hf").optim == "adamw_torch"
+    refused("older name of warmup_steps", warmup_ratio=0.1, warmup_steps=10)
+
+def test_what_older_names_ask_for_is_never_lost():
+    "Each is translated, dropped because it asks for nothing, or refused; in silence where it is off."
+    import warnings
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in [*RENAMED, *BECAME]:
+            assert TrainingArguments(**{name: None if name.startswith(("push", "torchdynamo", "xpu")) or name not in ("no_cuda",) else False}) == TrainingArguments()
+    for name, (why, values) in DROPPED.items():
+        if values is not None: refused(why, **{name: "something"})
+    with pytest.warns(UserWarning, match="not needed"): assert TrainingArguments(overwrite_output_dir=True, fp16_backend="auto") == TrainingArguments()
+
+@pytest.mark.filterwarnings("ignore:.*older name")
+def test_an_older_name_that_is_still_a_field_says_the_same(monkeypatch):
+    monkeypatch.delitem(REFUSED, "activation_checkpointing", raising=False)
+    args = TrainingArguments(gradient_checkpointing=True)
+    assert args.activation_checkpointing is args.gradient_checkpointing is True and args.changed() == {"activation_checkpointing": True}
+    assert TrainingArguments.from_dict(args.to_dict()) == args == copy.deepcopy(args)
+    args.gradient_checkpointing = False
+    args.check()
+    assert args.activation_checkpointing is False
+    new = resolve(TrainingArguments(activation_checkpointing=True), dict(gradient_checkpointing=False))
+    assert new.activation_checkpointing is new.gradient_checkpointing is False
+
+# ---- command lines ----
+
+LINE = ("--output_dir out --learning_rate 1e-3 --bf16 --warmup_steps 0.1 --label_names a b --optim_args momentum=0.9 --optim sgd "
+        "--lr_scheduler_type cosine --lr_scheduler_kwargs {\"num_cycles\":1} --no_remove_unused_columns --eval_strategy steps --eval_steps 5 "
+        "--dataloader_pin_memory false --max_steps 7").split()
+
+def test_a_command_line_means_the_same_to_transformers_parser(tmp_path):
+    parser = pytest.importorskip("transformers").HfArgumentParser(TrainingArguments)
+    theirs, = parser.parse_args_into_dataclasses(LINE)
+    assert theirs == trainer_nb.parse_args(argv=LINE) and theirs.learning_rate == 1e-3 and theirs.lr_scheduler_kwargs == {"num_cycles": 1}
+    theirs, = parser.parse_args_into_dataclasses([])
+    assert theirs == TrainingArguments()
+    assert parser.parse_dict(TrainingArguments(seed=3).to_dict())[0] == TrainingArguments(seed=3)
+    assert TrainingArguments(learning_rate=[1e-3, 1e-4], layer_groups=["a"]).learning_rate == [1e-3, 1e-4]   # its reading of the types changes nothing here
+
+@pytest.mark.parametrize("name", sorted(set(OTHER) - set(NEEDS) - {"layer_groups"}))
+def test_every_field_can_be_given_on_a_command_line(name):
+    value = OTHER[name]
+    words = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else str(value)]
+    needs = [w for k, v in NEEDS.get(name, {}).items() for w in (f"--{k}", str(v))]
+    assert trainer_nb.parse_args(argv=[f"--{name}", *map(str, words), *needs]) == TrainingArguments(**{name: value}, **NEEDS.get(name, {}))
+
+def test_the_mistakes_of_a_command_line_end_the_script(capsys):
+    for words, told in (("--max_steps many", "max_steps"), ("--optim adamm", "adamw_torch"), ("--lerning_rate 1", "lerning_rate"), ("--bf16 --fp16", "exclude")):
+        with pytest.raises(SystemExit): trainer_nb.parse_args(argv=words.split())
+        assert told in capsys.readouterr().err
+
+def test_older_names_on_a_command_line():
+    with pytest.warns(UserWarning): assert trainer_nb.parse_args(argv=["--evaluation_strategy", "epoch", "--no_cuda"]) == TrainingArguments(eval_strategy="epoch", use_cpu=True)

@@ -13,6 +13,16 @@ from .loop import TrainOutput
 from .seeding import set_seed
 from .snapshot import Snapshot, differences
 
+# A script written for transformers' Trainer runs after changing the line that imports these.
+Trainer = Seq2SeqTrainer = Learner
+Seq2SeqTrainingArguments = TrainingArguments
+
+
+def parse_args(*classes, argv=None):
+    "A command line as arguments: see trainer_nb.parsing.parse_args, which is imported when it is needed."
+    from .parsing import parse_args
+    return parse_args(*classes, argv=argv)
+
 
 def compare(learn, other):
     "The losses of two learners side by side: see trainer_nb.branch.compare, which is imported when it is needed."
@@ -33,6 +43,6 @@ def follow(path, also=()):
 
 
 __all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
-           "Record", "Records", "Refused", "Snapshot", "TrainOutput", "TrainerCallback", "TrainerControl", "TrainerState",
-           "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-           "get_last_checkpoint", "set_seed"]
+           "Record", "Records", "Refused", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer",
+           "TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
+           "get_last_checkpoint", "parse_args", "set_seed"]

@@ -5,7 +5,7 @@
 # %% ../nbs/540_export.ipynb #d14154ac
 from __future__ import annotations
 import ast, hashlib, math, shutil
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 import torch
 from .args import TrainingArguments
@@ -143,7 +143,7 @@ def part_code(draft, part, node) -> str | None:
 
 def settings_text(draft, settings: dict) -> list[str]:
     "The settings as keywords."
-    defaults = {f.name: f.default for f in fields(TrainingArguments)}
+    defaults = TrainingArguments.defaults()
     words = [f"{k}={draft.ours(k) if k == 'output_dir' else code_of(v)}" for k, v in settings.items() if v != defaults[k]]
     if type(draft.moves.args) is TrainingArguments: return words
     return [f"args={of_class(draft, type(draft.moves.args))}({', '.join(words)})"]

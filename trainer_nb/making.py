@@ -55,12 +55,12 @@ def beginning(moves) -> Beginning | None:
     if run.first is None: return None
     reset = next((e for e in reversed(history.events) if e["kind"] == "reset" and not e["abandoned"]), None)
     if reset is not None:
-        settings = {f.name: f.default for f in fields(TrainingArguments)} | reset["data"]["settings"]
+        settings = TrainingArguments.defaults() | reset["data"]["settings"]
         return Beginning(run.first, settings, reset["time"])
     first = run.first   # with what was set before, when there was no optimizer yet
     resumed = next((e for e in history.events if e["kind"] == "resume" and not e["abandoned"]), None)
     if resumed is not None and first.values["run"] not in ancestors(history) and first.step == 0:
-        return Beginning(first, {f.name: f.default for f in fields(TrainingArguments)} | resumed["data"]["given"], 0.0, resumed["data"]["folder"])
+        return Beginning(first, TrainingArguments.defaults() | resumed["data"]["given"], 0.0, resumed["data"]["folder"])
     if first.values["run"] not in ancestors(history):
         kept = [*(run.ring.kept if run.ring is not None else ()), *moves.snapshots.values()]
         first = next((s for s in kept if s.step == 0 and began_with(history, s)), None)

@@ -337,6 +337,8 @@ class RunParts:
     @property
     def model_wrapped(self): return self.run_state.wrapped
     @property
+    def tokenizer(self): return self.processing_class
+    @property
     def model(self):
         if self.run_state.model is None: make_model(self)
         if self.run_state.team is not None: self.run_state.team.look_at_model(sys._getframe(1).f_globals.get("__name__", ""))
@@ -380,12 +382,21 @@ class RunParts:
     @property
     def model_accepts_loss_kwargs(self): return self.model_facts.accepts_loss_kwargs
 
+# %% ../nbs/240_moves.ipynb #c2bf1f66
+def _processing(processing_class, settings):
+    "What prepares the data, taken out of the settings where it has its older name."
+    if "tokenizer" not in settings: return processing_class
+    warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
+    older = settings.pop("tokenizer")
+    return older if processing_class is None else processing_class
+
 # %% ../nbs/240_moves.ipynb #e57182c2
 class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
     "What a learner is made of: the parts that a user brings, and the moves on them."
     def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
                  model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
                  optimizer_cls_and_kwargs=None, preprocess_logits_for_metrics=None, *, loss_func=None, **settings):
+        processing_class = _processing(processing_class, settings)
         args = resolve(args, settings)
         check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers)
         check_kinds(callbacks, data_collator=data_collator, model_init=model_init, loss_func=loss_func, compute_loss_func=compute_loss_func,
