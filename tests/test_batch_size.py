@@ -85,7 +85,8 @@ def test_nothing_fits():
     with pytest.raises(ValueError, match="nothing to apply"): found.apply()
 
 
-@pytest.mark.parametrize("how, why", [("kill", "ended by SIGKILL"), ("exit", "ended with 3"), ("crash", "ended by SIGSEGV")])
+@pytest.mark.parametrize("how, why", [("kill", "ended by SIGKILL"), pytest.param("exit", "ended with 3", marks=pytest.mark.slow),
+                                      pytest.param("crash", "ended by SIGSEGV", marks=pytest.mark.slow)])
 def test_a_process_that_dies_is_a_size_that_does_not_fit(how, why):
     found = learner(Deadly(how), gradient_accumulation_steps=8).batch_size_find("binary")
     assert found.largest == 8 and tried(found)[9] is False
@@ -310,10 +311,11 @@ def test_a_step_that_never_ends_is_ended():
 
 # --- no trace ---------------------------------------------------------------------------------------------------------
 
-def test_the_rest_of_the_run_is_the_same():
-    "Before the first step, in the middle of an epoch, and at the end of one."
+@pytest.mark.parametrize("stops", [(2,), pytest.param((0, 2, 1), marks=pytest.mark.slow)])
+def test_the_rest_of_the_run_is_the_same(stops):
+    "In the middle of an epoch; before the first step and at the end of an epoch too."
     want, learn = finish(hard_learner(eval_dataset=hard_learner().train_dataset)), hard_learner(eval_dataset=hard_learner().train_dataset)
-    for n in (0, 2, 1):
+    for n in stops:
         if n: learn.step(n)
         before = learn.snapshot()
         assert learn.batch_size_find(most=8).largest == 8
@@ -335,7 +337,7 @@ def test_an_error_leaves_no_trace(monkeypatch):
     assert unequal(want, finish(learn)) == []
 
 
-@pytest.mark.parametrize("after", [0.3, 2.5, 4.0])
+@pytest.mark.parametrize("after", [pytest.param(0.3, marks=pytest.mark.slow), 2.5, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_an_interrupt_ends_the_process_and_leaves_no_trace(after):
     "While it starts, and while it is at work."
     want, learn = finish(hard_learner()), hard_learner()

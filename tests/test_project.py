@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest, yaml
 
 from conftest import ROOT, tracked
+from forking import Forks
 
 PACKAGE, NBS = ROOT/"trainer_nb", ROOT/"nbs"
 NOTEBOOKS = [ROOT/o for o in tracked() if o.suffix == ".ipynb" and o.parts[0] == "nbs"]
@@ -227,13 +228,21 @@ def test_notebook_reads_as_a_book(path):
         assert imports in (0, len(body)), f"imports stand together with something else:\n{cell['source'][:300]}"
 
 
+@pytest.fixture(scope="module")
+def forks():
+    "A process that has imported what takes long, to be forked for each notebook."
+    with Forks() as process: yield process
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", [pytest.param(o, id=str(o.relative_to(NBS)), marks=pytest.mark.xdist_group(o.stem))
                                   for o in NOTEBOOKS])
-def test_notebook_runs(path, tree):
+def test_notebook_runs(path, tree, forks, tmp_path):
     "From top to bottom, as nbdev runs it, without its slow cells; and it leaves nothing behind."
     stage(tree)
-    nbdev("test", f"nbdev_test(path={str(path.relative_to(ROOT))!r}, n_workers=0)", cwd=tree, timeout=840)
+    printed = tmp_path/"printed.txt"
+    forks.call(f"nbdev_test(path={str(path.relative_to(ROOT))!r}, n_workers=0, do_print=True)", tree, printed, 840)
+    assert f"Completed {tree/path.relative_to(ROOT)}\nSuccess." in printed.read_text(encoding="utf-8")
     assert not changes(tree)
 
 
