@@ -181,3 +181,15 @@ def test_data_of_a_cell_with_workers_of_its_own():
     "Processes that were spawned fork those that load their data, as the notebook does."
     learn = make(data=OfCell(), dataloader_num_workers=1)
     with learn.launch(2, start="spawn"): assert learn.step(2)[-1].step == 2
+
+
+def test_gpus_that_stand_by_are_told_of_once(monkeypatch, capsys):
+    "One line, on a GPU beside others, by one process; on a CPU and among several processes nothing."
+    from types import SimpleNamespace
+    from trainer_nb import prepare
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    prepare._tell.cache_clear()
+    for kind, alone in (("cpu", True), ("cuda", False), ("cuda", True), ("cuda", True)):
+        prepare.tell_of_idle(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(alone=alone)))
+    prepare._tell.cache_clear()
+    assert capsys.readouterr().out == "This machine has 4 GPUs, and one of them is used; learn.launch(num_processes=4) uses all.\n"

@@ -4,7 +4,7 @@
 
 # %% ../nbs/250_prepare.ipynb #ad98f5a4
 from __future__ import annotations
-import math, os, sys
+import functools, math, os, sys
 import torch
 from .device import Device
 from .errors import warn
@@ -17,7 +17,7 @@ from .snapshot import capture, made_with, own_memory, samples_in_all
 
 # %% auto #0
 __all__ = ['prepare_model', 'params_of', 'join', 'alike', 'check_alike', 'check_evaluation', 'prepare_data', 'check_optimizer',
-           'prepare_optimizer', 'prepare', 'share_anew', 'measure', 'measure_anew']
+           'prepare_optimizer', 'tell_of_idle', 'prepare', 'share_anew', 'measure', 'measure_anew']
 
 # %% ../nbs/250_prepare.ipynb #4023ce49
 def prepare_model(moves):
@@ -124,11 +124,20 @@ def prepare_optimizer(moves):
         run.optimizer, run.lr_scheduler = before
         raise
 
+# %% ../nbs/250_prepare.ipynb #b9c14866
+@functools.cache
+def _tell(gpus): print(f"This machine has {gpus} GPUs, and one of them is used; learn.launch(num_processes={gpus}) uses all.", flush=True)
+
+def tell_of_idle(device):
+    "Say how to use the GPUs that stand by, if there are any."
+    if device.device.type == "cuda" and device.world.alone and torch.cuda.device_count() > 1: _tell(torch.cuda.device_count())
+
 # %% ../nbs/250_prepare.ipynb #40ab3e6b
 def prepare(moves):
     "Make what a step needs and is not there yet; remember the first weights."
     run = moves.run_state
     prepare_model(moves)
+    if run.first is None: tell_of_idle(run.device)
     with run.interrupts.opened():   # each part is there whole or not at all
         prepare_data(moves)
         prepare_optimizer(moves)
