@@ -432,8 +432,15 @@ class Launches(TrainerCallback):
     def on_step_begin(self, args, state, control, learner, **kwargs): learner.launch(2)
 
 
-def test_nothing_is_left(tmp_path, monkeypatch):
-    "Processes, threads, files, shared memory."
+def resident():
+    "MB of this process in memory."
+    with open("/proc/self/statm") as f: return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_nothing_is_left(tmp_path, monkeypatch, times):
+    "Processes, threads, files, shared memory; and, over many launches, memory."
+    import torch._dynamo   # which makes a folder of its own when it is imported
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     def state(): return threading.active_count(), len(os.listdir("/proc/self/fd")), os.listdir(tmp_path), [o for o in os.listdir("/dev/shm") if f"-{os.getpid()}-" in o]
     def once():
@@ -446,12 +453,16 @@ def test_nothing_is_left(tmp_path, monkeypatch):
     gc.collect()
     before = state()
     assert before[2:] == ([], [])
-    for i in range(4): once()
-    gc.collect()
+    held = []
+    for i in range(times):
+        once()
+        gc.collect()
+        held.append(resident())
     for _ in range(50):
         if state() == before: break   # a thread may be on its last line
         time.sleep(0.1)
     assert state() == before
+    if times > 10: assert held[-1] - held[times // 2] < 10, held
 
 
 def test_a_learner_that_is_forgotten_or_freed():
