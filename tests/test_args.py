@@ -326,3 +326,22 @@ def test_the_mistakes_of_a_command_line_end_the_script(capsys):
 
 def test_older_names_on_a_command_line():
     with pytest.warns(UserWarning): assert trainer_nb.parse_args(argv=["--evaluation_strategy", "epoch", "--no_cuda"]) == TrainingArguments(eval_strategy="epoch", use_cpu=True)
+
+# ---- classes made of ours ----
+
+def test_a_script_s_own_arguments_know_older_names_too():
+    "A dataclass made of ours, and a class with an __init__ of its own that hands on."
+    @dataclasses.dataclass
+    class More(TrainingArguments): beam: int = 1
+
+    class Own(TrainingArguments):
+        def __init__(self, beam, **given):
+            self.beam = beam
+            super().__init__("out", **given)
+
+    with pytest.warns(UserWarning, match="older name"): assert More(beam=2, evaluation_strategy="epoch").eval_strategy == "epoch"
+    with pytest.warns(UserWarning, match="older name"): assert Own(3, evaluation_strategy="epoch").eval_strategy == "epoch"
+    for cls in (More, Own):
+        with pytest.raises(TypeError, match="Did you mean 'learning_rate'"): cls(beam=1, lerning_rate=1)
+    assert list(inspect.signature(More).parameters) == [*FIELDS, "beam"] and list(inspect.signature(Own).parameters) == ["beam", "given"]
+    assert trainer_nb.parse_args(More, argv=["--beam", "5", "--seed", "3"]) == More(beam=5, seed=3)

@@ -7,7 +7,7 @@ __all__ = ['MEANT', 'BOUNDS', 'ALIASES', 'OF_PROCESS', 'check_names', 'plain', '
            'check_steps', 'check_together', 'check_saving', 'TrainingArguments', 'Settings', 'resolve']
 
 # %% ../nbs/020_args.ipynb #30c3d116
-import copy, functools, json, math, os
+import copy, functools, inspect, json, math, os
 import torch
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
@@ -148,16 +148,28 @@ def check_saving(args):
         raise ValueError(f"{best}, but nothing is evaluated, so no model is the best; give eval_strategy='epoch' or 'steps'.")
 
 # %% ../nbs/020_args.ipynb #49145eb5
-def _checks_names(cls):
-    "Class decorator: unknown keywords are refused by `check_names`."
-    init = cls.__init__
+def _checked(init):
+    "The same `__init__`, to which older names are translated, and which knows what may have been meant by an unknown one."
+    taken = inspect.signature(init).parameters
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
-        kwargs = newer(kwargs)
-        check_names(kwargs, cls.__dataclass_fields__)
+        if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):   # it hands on what it does not know
+            kwargs = newer(kwargs)
+            check_names(kwargs, taken)
         init(self, *args, **kwargs)
-    cls.__init__ = __init__
-    return cls
+    return __init__
+
+class _Checked(type):
+    "A class of arguments: its `__init__`, and that of each class made of it, is `_checked` before it is first called."
+    def __call__(cls, *args, **kwargs):
+        for c in cls.__mro__:
+            if isinstance(c, _Checked) and "__init__" in vars(c) and not hasattr(c.__init__, "__wrapped__"): c.__init__ = _checked(c.__init__)
+        return super().__call__(*args, **kwargs)
+
+    @property
+    def __signature__(cls):
+        signature = inspect.signature(cls.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 # %% ../nbs/020_args.ipynb #877c3328
 class _Reading:
@@ -223,10 +235,9 @@ class _Place:
     def should_save(self) -> bool: return self.process_index == 0
 
 # %% ../nbs/020_args.ipynb #e45810e6
-@_checks_names
 @dataclass(repr=False)
 class TrainingArguments(_Reading, _Showing, _Place, Scripts, Data, Hub, Keeping, Generating, Evaluating, Telling, Processes, Memory, Machine, Update,
-                        Length):
+                        Length, metaclass=_Checked):
     "The settings of a run, with the Trainer's names and defaults; checked when made."
     def __post_init__(self): self.check()
 
