@@ -26,7 +26,8 @@ from .work import pause_at
 
 # %% auto #0
 __all__ = ['OFTEN', 'Wire', 'Standing', 'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered',
-           'advance', 'do_verb', 'stand', 'each', 'counts', 'state_of', 'home_with', 'place', 'confirmed', 'give_up']
+           'get_ready', 'advance', 'do_verb', 'stand', 'each', 'hold', 'stop_at', 'go_on_from', 'counts', 'state_of',
+           'home_with', 'place', 'confirmed', 'give_up']
 
 # %% ../nbs/830_aboard.ipynb #4f4dc6cf
 OFTEN = 0.1   # seconds between two looks at the rows, for the log
@@ -113,7 +114,7 @@ class Aboard:
         payload, self.worker = worker.payload, worker
         self.learn, self.logs, self.pace = made_of(payload), [], Pace(worker)   # logs: rows of log_history that were told
         self.meeting = Meeting(payload["meeting"], payload["processes"])
-        self.speaks = worker.local_rank == 0   # for this machine
+        self.speaks = worker.rank == 0
         run = self.learn.run_state
         run.args.disable_tqdm = True           # the kernel shows how far it is
         run.undivided = payload["undivided"]   # snapshots, which go elsewhere, have the kernel's
@@ -172,6 +173,12 @@ def answered(aboard, value=None) -> Answer:
         aboard.learn.history.log.handed_over()
     return Answer(value if aboard.speaks else None, standing(aboard))
 
+# %% ../nbs/830_aboard.ipynb #13a502a5
+def get_ready(aboard) -> Answer:
+    "Make what a step needs: then it is known how long the run is, and what cannot be trained is refused."
+    prepare(aboard.learn)
+    return answered(aboard)
+
 def advance(aboard, verb: str, limit: Limit) -> Answer:
     "Go on up to a limit, or until the kernel wants a stop."
     learn, rank = aboard.learn, aboard.worker.local_rank
@@ -196,6 +203,21 @@ def stand(aboard) -> Answer:
 def each(aboard, function) -> Any:
     "A function of the user's, of the learner."
     return function(aboard.learn)
+
+# %% ../nbs/830_aboard.ipynb #1b75aa7e
+def hold(aboard) -> int:
+    "Asked for while the processes of this machine are at work: as Meeting.hold."
+    return aboard.meeting.hold()
+
+def stop_at(aboard, step: int) -> bool:
+    "The same, as Meeting.stop_at."
+    aboard.meeting.stop_at(step)
+    return True
+
+def go_on_from(aboard, step: int) -> bool:
+    "Before they set out, as Meeting.go_on."
+    aboard.meeting.go_on(step)
+    return True
 
 # %% ../nbs/830_aboard.ipynb #5e5ec493
 def counts(history) -> dict:

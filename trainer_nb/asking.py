@@ -5,15 +5,17 @@
 # %% ../nbs/845_asking.ipynb #04cf67ff
 from __future__ import annotations
 import contextvars, sys, threading, time
-from .aboard import answered, come_aboard, confirmed, each, give_up, place
+from .aboard import come_aboard, confirmed, each, get_ready, give_up, go_on_from, hold, place, stop_at
+from .carry import packed
+from .cause import first_cause
+from .launchers import free_port
 from .meeting import Meeting
 from .mirror import Mirror, processes_table, slowest_of
 from .parts import parts_of
 from .snapshot import OF_PLACE
-from .worker import Done, Failed
 
 # %% auto #0
-__all__ = ['GRACE', 'INTERRUPTED', 'Told', 'ProcessDied', 'is_consequence', 'root_of', 'Asking', 'stands']
+__all__ = ['GRACE', 'FROM_HERE', 'Told', 'ProcessDied', 'Asked', 'Asking', 'stands']
 
 # %% ../nbs/845_asking.ipynb #9c289f4d
 class Told:
@@ -22,6 +24,7 @@ class Told:
         self.plan, self.size, self.mirror, self.hear = plan, plan["processes"], Mirror(history), hear
         self.crew = self.meeting = None
         self.said, self.where, self.context = {}, {}, contextvars.copy_context()
+        self.links, self.known, self.stopping = plan["links"], None, False   # links: to other machines; known: the callbacks that they have, too
         self.base, self.restarts, self.looked = None, plan["max_restarts"], False   # base: what it can be started from again if nothing else is left
 
     def __repr__(self): return f"{self.size} processes\n{self.processes!r}"
@@ -56,38 +59,10 @@ class ProcessDied(RuntimeError):
     "A process that had the run is gone; the run goes on from where the message says."
 
 GRACE = 2.0   # seconds that the others have to come out of a verb when one has failed; and three steps more
-INTERRUPTED = ("KeyboardInterrupt", "Interrupted", "Paused")
-_OF_PEERS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Socket closed", "gloo", "NCCL")
 
-def is_consequence(failed) -> bool:  # worker.Failed
-    "Whether an error only says that another process is gone, or that the button was pressed."
-    if failed.kind in INTERRUPTED: return True
-    return failed.kind.startswith("Dist") or (failed.kind == "RuntimeError" and any(words in failed.message for words in _OF_PEERS))
-
-def root_of(outcomes: dict) -> tuple | None:  # by rank, in the order in which they came
-    "The rank whose error came before the others', and what happened; None if nothing did."
-    bad = [(rank, o) for rank, o in outcomes.items() if not isinstance(o, Done)]
-    return min(bad, key=lambda pair: (isinstance(pair[1], Failed) and is_consequence(pair[1]), isinstance(pair[1], Failed)), default=None)
-
-# %% ../nbs/845_asking.ipynb #b0d67ef3
-class Asking(Told):
-    "Processes that are started, and asked."
-    def start(self, moves, snapshot, first):
-        "Start the processes, with the run as it stands in a snapshot; None: it has not begun."
-        from trainer_nb.crew import Crew
-        plan = self.plan
-        plan["folder"].mkdir(exist_ok=True)
-        self.mirror = Mirror(moves.history)
-        moves.run_state.processes = plan["processes"]
-        self.meeting = Meeting(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
-        parts = parts_of(moves) | {"settings": plan["settings"](moves.run_state.args)}
-        parts["undivided"] = {name: getattr(moves.run_state.args, name) for name in plan["own settings"]}
-        payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
-        self.base, self.said = (snapshot, first, moves.history.place()), {}
-        self.crew = Crew(plan["local processes"], come_aboard, payload, plan["start"], on_told=self.told, hear=self.hear, **plan["how"])
-        self.where = self.answers(moves, each, place)
-        self.ask(moves, answered)   # how many steps are left now; or that it begins anew
-
+# %% ../nbs/845_asking.ipynb #f99cb2c2
+class Asked(Told):
+    "Processes that are asked."
     def ask(self, moves, f, *args, look=lambda: None):  # look: called while they work
         "Let all processes do something; what the one that speaks has to say of it. What went wrong on any of them is raised."
         answers = self.answers(moves, f, *args, look=look)
@@ -100,8 +75,8 @@ class Asking(Told):
         self.context = contextvars.copy_context()
         call = self.crew.call(f, *args)
         self.wait(moves, call, look)
-        root = root_of(dict(call.outcomes))
-        if root is not None: self.recover(moves, call, *root)   # raises
+        root = first_cause(dict(call.outcomes))
+        if root is not None: self.recover(moves, call, root)   # raises
         if self.mirror.error is not None: raise self.mirror.error
         return {rank: o.result for rank, o in call.outcomes.items()}
 
@@ -111,7 +86,7 @@ class Asking(Told):
         while not call.wait(0.05):
             look()
             now = time.monotonic()
-            if failed_at is None and root_of(dict(call.outcomes)):
+            if failed_at is None and first_cause(dict(call.outcomes)):
                 failed_at = now
                 for rank in set(call.ranks) - set(call.outcomes): self.aside(rank, give_up)   # who computes on his own comes out of it
             if failed_at is not None and now - failed_at > self.grace(): return
@@ -126,6 +101,67 @@ class Asking(Told):
 
     def grace(self) -> float: return GRACE + 3 * max((p["seconds"] for p in self.said.values()), default=0)
     def stands(self, moves, standing): stands(self, moves, standing)   # take in where the run stands
+
+# %% ../nbs/845_asking.ipynb #fe36b7f5
+FROM_HERE = ("settings", "given settings", "history", "process", "snapshot", "first", "undivided", "log")   # parts that other machines are sent
+
+# %% ../nbs/845_asking.ipynb #b0d67ef3
+class Asking(Asked):
+    "Processes that are started, asked, and stopped."
+    def start(self, moves, snapshot, first):
+        "Start the processes, with the run as it stands in a snapshot; None: it has not begun."
+        from trainer_nb.crew import Crew
+        plan = self.plan
+        plan["folder"].mkdir(exist_ok=True)
+        self.mirror = Mirror(moves.history)
+        moves.run_state.processes = plan["processes"]
+        self.meeting = Meeting(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
+        parts = parts_of(moves) | {"settings": plan["settings"](moves.run_state.args)}
+        parts["undivided"] = {name: getattr(moves.run_state.args, name) for name in plan["own settings"]}
+        payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
+        self.base, self.said = (snapshot, first, moves.history.place()), {}
+        self.crew = Crew(plan["local processes"], come_aboard, payload, plan["start"], on_told=self.told, hear=self.hear, links=self.links,
+                         given_up=lambda: moves.run_state.interrupts.pressed, **plan["how"], **self.elsewhere(payload))
+        self.where = self.answers(moves, each, place)
+        for rank, member in self.crew.members.items():
+            if self.links: self.where[rank] = {"machine": member.link.node if hasattr(member, "link") else 0, **self.where[rank]}
+        self.ask(moves, get_ready)   # how many steps there are now; or that it begins anew
+
+    def elsewhere(self, payload: dict) -> dict:
+        "Let other machines start theirs, with a model and data of their own and the rest from here; where all of them meet."
+        if not self.links: return {}
+        where, port, now = self.plan["where"], free_port(), payload["callbacks"]
+        if self.known is None: self.known = list(now)
+        given = {name: payload[name] for name in FROM_HERE}
+        given["callbacks"] = [next((i for i, known in enumerate(self.known) if known is o), o) for o in now]
+        given["callbacks' classes"] = [type(o).__name__ for o in self.known]
+        given = packed(given, "Other machines take part")
+        for link in self.links:
+            link.round += 1
+            link.say("start", port, self.hear, given)
+        return {"num_nodes": where.nodes, "node_rank": 0, "master_addr": where.address, "master_port": port}
+
+    def speakers(self) -> list:
+        "A rank of each other machine."
+        found = {}
+        for rank, member in sorted(self.crew.members.items()):
+            if hasattr(member, "link"): found.setdefault(member.link, rank)
+        return list(found.values())
+
+    def stop(self):
+        "Let all stop at a boundary that none has come to, of whatever machine."
+        if not self.links: return self.meeting.stop()
+        if self.stopping: return
+        held = [self.meeting.hold(), *(self.aside(rank, hold) for rank in self.speakers())]
+        if None in held: return   # who does not answer is asked again, or is gone
+        self.meeting.stop_at(max(held))
+        self.stopping = all([self.aside(rank, stop_at, max(held)) for rank in self.speakers()])
+
+    def go_on(self, step: int):
+        "Before they set out from a boundary."
+        self.stopping = False
+        self.meeting.go_on(step)
+        for rank in self.speakers() if self.links else (): self.aside(rank, go_on_from, step)
 
 # %% ../nbs/845_asking.ipynb #17327ae6
 def stands(team, moves, standing):

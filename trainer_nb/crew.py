@@ -5,21 +5,24 @@
 # %% ../nbs/800_crew.ipynb #ed154da0
 from __future__ import annotations
 import atexit, itertools, linecache, multiprocessing, os, queue, re, secrets, shutil, signal, socket, tempfile, threading, time, warnings
+from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 from .carry import let_go_of, packed, remove_shared, unpacked
+from .cause import first_cause
 from .launchers import (PATCHED, START, Meeting, children_of, default_threads, hidden, launch, log_folders, put_back, quiet,
                                   remove_logs, start_method)
-from .worker import Died, Done, Failed, Line, RemoteError, failed, message_of
+from .worker import Died, Done, Line, RemoteError, as_bytes, failed, message_of
 
 # %% auto #0
-__all__ = ['KEPT', 'NAME', 'CONSEQUENCES', 'Member', 'Call', 'first_cause', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken',
-           'Expecting', 'Starting', 'Ending', 'new_cells', 'Crew']
+__all__ = ['KEPT', 'NAME', 'Member', 'FarMember', 'Call', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken', 'Expecting',
+           'Coming', 'Starting', 'Ending', 'new_cells', 'Crew']
 
 # %% ../nbs/800_crew.ipynb #399ad296
 KEPT = 50                  # lines of stderr that come with a death
 NAME = "trainer_nb crew"   # how the names of a crew's threads begin
 
+# %% ../nbs/800_crew.ipynb #c4cb75e4
 class Member:
     "A worker that has said who it is."
     def __init__(self, rank, local_rank, pid, errors):  # errors: the file that its stderr goes to
@@ -39,6 +42,10 @@ class Member:
         self.errors.seek(max(0, os.fstat(self.errors.fileno()).st_size - (1 << 14)))
         return tuple(self.errors.read().decode(errors="replace").splitlines()[-KEPT:])
 
+    def death(self) -> Died:
+        "How it has ended."
+        return Died(self.rank, self.code(1), self.last_lines())
+
     def forget_lines(self):
         "Begin the file anew when it has become large."
         if os.fstat(self.errors.fileno()).st_size > 1 << 22: os.ftruncate(self.errors.fileno(), 0)
@@ -56,6 +63,18 @@ class Member:
             try: end(self.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError): pass
 
+# %% ../nbs/800_crew.ipynb #50b757b2
+class FarMember:
+    "A worker of another machine."
+    pid = process = errors = None
+    def __init__(self, rank: int, link): self.rank, self.link, self.line, self.over, self.end = rank, link, self, threading.Event(), None   # end: as its kernel has told
+
+    def send(self, *message): self.link.say("to", self.rank, as_bytes(message))
+    def death(self) -> Died: return self.end or Died(self.rank, None, machine=self.link.words())
+    def code(self, seconds: float = 0): return self.end and self.end.code
+    def nothing(self, itself: bool = True): pass   # the other kernel does it
+    kill = shut = close = let_go = forget_lines = nothing
+
 # %% ../nbs/800_crew.ipynb #356660ee
 class Call:
     "A command that was given, and what it has come to so far."
@@ -72,16 +91,6 @@ class Call:
 
     def __repr__(self): return f"Call({len(self.outcomes)} of {len(self.ranks)} workers have answered)"
 
-# %% ../nbs/800_crew.ipynb #05dd429f
-CONSEQUENCES = re.compile("closed by peer|reset by peer|broken pipe|connection refused|gloo/transport|NCCL|remote process exited|timed out", re.I)
-
-def first_cause(outcomes):  # of Failed and Died; others are passed over
-    "Of several failures, the one that looks least like the consequence of another; None if there is none."
-    def place(o):
-        if isinstance(o, Failed): return 2 if CONSEQUENCES.search(o.message) else 0
-        return 3 if o.code == -signal.SIGTERM else 1 + (o.code is None) / 2   # elastic ends the others of one that died
-    return min((o for o in outcomes if isinstance(o, (Failed, Died))), key=place, default=None)
-
 # %% ../nbs/800_crew.ipynb #0a0f7bd0
 class Hearing:
     "Members, what they say, and how they end."
@@ -89,6 +98,7 @@ class Hearing:
         self.on_told, self.members, self.deaths, self.closing = on_told, {}, {}, False
         self._ends, self._gone = {}, set()   # by rank, how it has ended; ranks of which nothing will come any more
         self._heard, self._events, self._calls, self._asides = queue.SimpleQueue(), queue.SimpleQueue(), {}, {}
+        self._steps = {"prepared": set(), "hello": set(), "ready": set()}   # what has been said during the start, and by whom
         self._lock, self._stop, self._numbers = threading.RLock(), threading.Event(), itertools.count()
         self._threads = [threading.Thread(target=act, name=NAME + act.__name__, daemon=True) for act in (self._listen, self._watch)]
         for thread in self._threads: thread.start()
@@ -149,7 +159,7 @@ class Watching(Hearing):
         with self._lock:
             if member.rank in self._ends: return self._ends[member.rank]
             if member.code(1) is None: member.kill()   # it has closed its connection, and cannot go on without
-            end = self._ends[member.rank] = Died(member.rank, member.code(1), member.last_lines())
+            end = self._ends[member.rank] = member.death()
             if not self.closing: self.deaths[member.rank] = end
         member.kill(itself=False)
         return end
@@ -199,18 +209,21 @@ class PortTaken(RuntimeError):
 # %% ../nbs/800_crew.ipynb #76491798
 class Expecting(Watching):
     "What is to happen while workers start, and what happens instead."
-    def _expect(self, what: str, words: str, end: float):  # what: all are to say; words: for that; end: of time.monotonic
-        "Wait until every worker has said something. The error of one of them; TimeoutError."
-        said, bad = set(), []
-        while len(said) < self.n:
-            try: kind, rank, *rest = self._events.get(timeout=max(end - time.monotonic(), 0.001))
-            except queue.Empty: break
-            if kind == what: said.add(rank)
+    def _expect(self, what: str, words: str, end: float, n: int):  # what: n of them are to say; words: for that; end: of time.monotonic
+        "Wait until so many workers have said something. The error of one of them; TimeoutError; KeyboardInterrupt if it is given up."
+        said, bad = self._steps[what], []
+        while len(said) < n:
+            if self.given_up(): raise KeyboardInterrupt("given up while the processes started")
+            try: kind, rank, *rest = self._events.get(timeout=min(max(end - time.monotonic(), 0.001), 0.1))
+            except queue.Empty:
+                if time.monotonic() < end: continue
+                break
+            if kind in self._steps: self._steps[kind].add(rank)   # other machines may be ready before ours have come in
             elif kind in ("failed", "died"): bad.append(rest[0])
             elif kind == "launcher": bad += self._why(rest[0])
             if bad: end = min(end, time.monotonic() + 0.5)
         if bad: raise getattr(first_cause(bad), "error", None) or bad[0]
-        if len(said) < self.n: raise TimeoutError(f"After {self.meeting.timeout:.0f} s, {len(said)} of {self.n} workers {words}"
+        if len(said) < n: raise TimeoutError(f"After {self.meeting.timeout:.0f} s, {len(said)} of {n} workers {words}"
                                                   + (". Are the other machines starting, too?" if self.meeting.nodes > 1 else "."))
 
     def _why(self, error) -> list:  # that the launcher has ended with
@@ -228,8 +241,44 @@ class Expecting(Watching):
             with open(self.door.stderr(local_rank), errors="replace") as f: return tuple(f.read().splitlines()[-KEPT:])
         except OSError: return ()
 
+# %% ../nbs/800_crew.ipynb #394b193e
+class Coming(Expecting):
+    "How workers come in: those of this machine by the door, those of others over their links."
+    def _welcome(self, connection, hello):
+        "A worker has come in."
+        rank, local_rank, self.world, pid, log = hello
+        self._logs.add(log)
+        member = Member(rank, local_rank, pid, open(self.door.stderr(local_rank), "r+b", buffering=0))
+        member.line = Line(connection, lambda data: self._take(member, data), lambda: self._heard.put((member, "gone", [])), f"{NAME} rank {rank}")
+        self.members[rank] = member
+        self._events.put(("hello", rank))
+
+    def _from(self, link, kind, *rest):
+        "What the kernel of another machine says of its workers, in the thread that reads its link. Words of workers from before the last start are too late."
+        if kind == "gone":
+            for member in list(self.members.values()):
+                if getattr(member, "link", None) is link: self._heard.put((member, "gone", []))
+            self._events.put(("failed", None, RuntimeError(f"While the processes started, {link.words()} has gone.")))
+        elif rest[0] != link.round: return
+        elif kind == "prepared": self._events.put(("prepared", link.node))
+        elif kind == "ready":
+            for rank in rest[1]: self.members[rank] = FarMember(rank, link)
+            for rank in rest[1]: self._events.put(("ready", rank))
+        elif kind == "failed": self._events.put(("failed", None, rest[1]))
+        elif (member := self.members.get(rest[1])) is None: return
+        elif kind == "said": self._take(member, rest[2])
+        elif kind == "died":
+            member.end = rest[2]
+            self._heard.put((member, "gone", []))
+
+    def _together(self, end):
+        "Wait until other machines can start theirs: a launcher that waits for another one cannot be called off."
+        if not self.links: return
+        self._expect("prepared", "of other machines had their parts", end, len(self.links))
+        for link in self.links: link.say("launch")
+
 # %% ../nbs/800_crew.ipynb #69063ef1
-class Starting(Expecting):
+class Starting(Coming):
     "How a crew begins."
     def _begin(self, given, blob, environment, end):  # blob: what is given, packed, for processes that do not inherit it
         "Start the workers; returns when all are ready. The error of one of them."
@@ -237,8 +286,8 @@ class Starting(Expecting):
         self.settings |= {"address": self.door.address, "token": self.door.key, "folder": self.door.folder}
         try: self._start_processes(given, environment, end)
         finally: self.door.close()
-        for member in self.members.values(): member.line.send("begin", blob)
-        self._expect("ready", "were ready", end)
+        for member in list(self.members.values()): member.line.send("begin", blob)
+        self._expect("ready", "were ready", end, self.n + sum(link.n for link in self.links))
         for member in self.members.values(): member.line.send("go", None)
         if blob is not None: let_go_of(blob)
         remove_logs(self.meeting, self._before, self._logs)
@@ -248,6 +297,7 @@ class Starting(Expecting):
         if not START.acquire(timeout=max(end - time.monotonic(), 0)): raise TimeoutError("Another crew has been starting all the time.")
         try:
             self._before = log_folders()
+            self._together(end)
             if self.start == "spawn": multiprocessing.resource_tracker.ensure_running()   # as a child of this thread, not of the launcher's
             for _ in range(5):
                 try: return self._start_once(given if self.start == "fork" else None, environment, end)
@@ -257,7 +307,7 @@ class Starting(Expecting):
         finally:
             given.clear()   # the launcher's frames hold it for as long as the workers live
             processes = {p.pid: p for p in multiprocessing.active_children()}
-            for member in self.members.values(): member.process = processes.get(member.pid)
+            for member in list(self.members.values()): member.process = processes.get(member.pid)
             START.release()
 
     def _start_once(self, inherited, environment, end):
@@ -265,7 +315,7 @@ class Starting(Expecting):
         self._launcher = threading.Thread(target=self._launch, args=(inherited,), name=NAME + " launcher", daemon=True)
         with hidden(environment, script=self.start == "spawn"):
             self._launcher.start()
-            self._expect("hello", "have come in", end)
+            self._expect("hello", "have come in", end, self.n)
 
     def _launch(self, inherited):
         "The launcher's thread."
@@ -275,15 +325,6 @@ class Starting(Expecting):
             with quiet(): launch(self.meeting, (self.settings, inherited), self.start, self.door.folder)
         except BaseException as found: error = found.with_traceback(None)
         self._events.put(("launcher", None, error))
-
-    def _welcome(self, connection, hello):
-        "A worker has come in."
-        rank, local_rank, self.world, pid, log = hello
-        self._logs.add(log)
-        member = Member(rank, local_rank, pid, open(self.door.stderr(local_rank), "r+b", buffering=0))
-        member.line = Line(connection, lambda data: self._take(member, data), lambda: self._heard.put((member, "gone", [])), f"{NAME} rank {rank}")
-        self.members[rank] = member
-        self._events.put(("hello", rank))
 
 # %% ../nbs/800_crew.ipynb #81cfee70
 class Ending(Starting):
@@ -305,6 +346,7 @@ class Ending(Starting):
         self.closing = True
         for member in list(self.members.values()):
             if member.rank not in self._ends: member.kill()
+        for link in self.links: link.say("kill")
         if threading.current_thread().name.startswith(NAME): return   # on_told, or the garbage collector: the rest is for who can wait
         with self._ending:
             if self.closed or self._tidying: return   # the garbage collector may call this in the midst of it
@@ -315,6 +357,7 @@ class Ending(Starting):
     def _tidy(self):
         environment = dict(os.environ)
         self._end_launcher()
+        for link in self.links: link.listen(None)
         put_back(environment, PATCHED)   # the user's, who may have set them meanwhile
         for member in self.members.values(): member.line.close()
         self._stop.set()
@@ -355,47 +398,53 @@ class Crew(Ending):
                  threads: int | None = None,     # of torch in each
                  on_told=None,                   # called with (rank, kind, data) for what they tell, by a thread of the crew
                  timeout: float = 300,           # seconds for the start
+                 given_up=lambda: False,         # asked during the start whether it is not wanted any more
+                 links=(),                       # to the kernels of other machines, which have been told to start theirs
+                 shared: bool = True,            # large tensors of results come through shared memory
                  **meeting):                     # num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
         self.start, self.meeting, end = start_method(start, cpu), Meeting(n, timeout=timeout, **meeting), time.monotonic() + timeout
-        self.n, self.world, self.threads, self.closed = n, 0, threads or default_threads(n), False
+        self.n, self.world, self.threads, self.closed, self.given_up, self.links = n, 0, threads or default_threads(n), False, given_up, list(links)
         self.door, self._launcher, self._logs, self._cells, self._before = None, None, set(), set(), set()
         self._ending, self._tidying = threading.RLock(), False
-        self.settings = {"kernel": os.getpid(), "stem": f"trainer_nb-{secrets.token_hex(6)}", "hear": hear, "threads": self.threads,
+        self.settings = {"kernel": os.getpid(), "stem": f"trainer_nb-{secrets.token_hex(6)}", "hear": hear, "threads": self.threads, "shared": shared,
                          "method": multiprocessing.get_start_method(allow_none=True)}
         spawned = self.start == "spawn"
         given = {"entry function": entry, "payload": payload, "cells": new_cells(self._cells) if spawned else {}}
         blob = packed(given, "The workers are fresh processes", self.settings["stem"]) if spawned else None
         super().__init__(on_told)
         atexit.register(self.kill)
+        for link in self.links: link.listen(partial(self._from, link))
         try: self._begin(given, blob, {"OMP_NUM_THREADS": str(self.threads)} | ({"ACCELERATE_USE_CPU": "1"} if cpu else {}), end)
         except BaseException: self.kill(); raise
 
     def call(self, f, *args) -> Call:
         "Let every worker's main thread do f(handler, *args), after what it was told to do before."
-        blob = self._packed(f, args, self._cells)
+        blob, far = self._packed(f, args, self._cells)
         with self._lock:
             number, call = next(self._numbers), Call(self.members)
             self._calls[number] = call, blob
             for rank, member in self.members.items():
                 if rank in self._gone: self._answered(number, rank, self._ends[rank])
-                else: member.line.send("call", number, blob)
+                else: member.line.send("call", number, far if isinstance(member, FarMember) else blob)
         return call
 
     def aside(self, rank: int, f, *args, timeout: float = 10):  # timeout: seconds
         "What f(handler, *args) gives in a worker, at once, in a thread of its own. Its error; TimeoutError if it takes too long."
-        blob, number, answers = self._packed(f, args, set(self._cells)), (rank, next(self._numbers)), queue.SimpleQueue()
+        (blob, far), number, answers = self._packed(f, args, set(self._cells)), (rank, next(self._numbers)), queue.SimpleQueue()
         self._asides[number] = answers
         if rank in self._gone: self._take_back(number, self._ends[rank])
-        else: self.members[rank].line.send("aside", number, blob)
+        else: self.members[rank].line.send("aside", number, far if isinstance(self.members[rank], FarMember) else blob)
         try: found = outcome(rank, *answers.get(timeout=timeout))
         except queue.Empty: raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.") from None
         finally: self._asides.pop(number, None); let_go_of(blob)
         if isinstance(found, Done): return found.result
         raise found.error
 
-    def _packed(self, f, args, known) -> bytes:  # known: cells that need not go along
+    def _packed(self, f, args, known) -> tuple:  # known: cells that need not go along
+        "A command for workers of this machine, and for those of others, who have none of its memory."
         if self.closing: raise RemoteError("The workers have ended.")
-        return packed({"function": f, "arguments": args, "cells": new_cells(known)}, "The workers are other processes", self.settings["stem"])
+        command, why = {"function": f, "arguments": args, "cells": new_cells(known)}, "The workers are other processes"
+        return packed(command, why, self.settings["stem"]), packed(command, why) if self.links else b""
 
     def listen_to(self, hear):  # "first", "all", or some ranks
         "Whose prints are told from here on."

@@ -7,18 +7,20 @@ from __future__ import annotations
 import copy, importlib, math, tempfile, weakref
 from pathlib import Path
 import torch
+from .links import Gathering, where_of
 from .moves import drop_feed
 from .prepare import check_evaluation, prepare
 from .run import note_act
 from .saver import finish
+from .serving import Served, Serving
 from .snapshot import Snapshot, capture, restore
 from .team import Team
 from .work import in_hand
 from .world import world_size
 
 # %% auto #0
-__all__ = ['how_many', 'divided', 'settings_there', 'let_go', 'import_before', 'launch', 'away', 'end_of', 'joined', 'come_home',
-           'close', 'Launched']
+__all__ = ['SERVED', 'how_many', 'divided', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away', 'end_of',
+           'serve', 'joined', 'come_home', 'close', 'Launched']
 
 # %% ../nbs/860_launch.ipynb #195fda7f
 def how_many(args, num_processes: int | None) -> int:
@@ -69,22 +71,36 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     "Start processes and hand them the run."
     run = moves.run_state
     n = how_many(run.args, num_processes)
-    smaller = divided(run.args, n * nodes.get("num_nodes", 1)) if keep_global_batch else {}
+    if "main_port" in nodes: nodes["master_port"] = nodes.pop("main_port")   # as Accelerate calls it
+    where = where_of(**nodes) if nodes.get("num_nodes", 1) > 1 else None
     moves.model   # made here, if it is to be made: all processes get the same
     check_evaluation(moves)
     finish(run)
-    own = {**smaller, "disable_tqdm": True}
     cpu = run.args.use_cpu or not torch.cuda.is_available()
-    plan = {"processes": n * nodes.get("num_nodes", 1), "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")),
-            "settings": settings_there(own), "own settings": frozenset(own), "at home": come_home, "away again": away, "how": {"cpu": cpu, "threads": threads, **nodes}}
     if cpu and start != "spawn": import_before()
-    note_act(run, "launch", num_processes=plan["processes"], **({"keep_global_batch": True} if keep_global_batch else {}))
-    team = Team(plan, run.history, hear)
+    how = {"cpu": cpu, "threads": threads}
+    if where is not None and where.node: return serve(moves, where, n, how | {"start": start})
+    links = [] if where is None else Gathering(where).wait(lambda: run.interrupts.pressed)
+    try: team = team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how | (nodes if where is None else {"timeout": where.timeout}))
+    except BaseException:
+        for link in links: link.close("close", "machine 0 could not launch")
+        raise
     away(moves, team)
     weakref.finalize(moves, end_of, team)
     if run.interrupts.pressed: close(moves)   # KeyboardInterrupt follows, and nobody has the processes in hand
     return team
 
+def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> Team:  # as launch has them
+    "A team that has not begun."
+    size = n + sum(link.n for link in links)
+    smaller = divided(moves.run_state.args, size) if keep_global_batch else {}
+    own = {**smaller, "disable_tqdm": True}
+    plan = {"processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where,
+            "settings": settings_there(own), "own settings": frozenset(own), "at home": come_home, "away again": away, "how": how}
+    note_act(moves.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
+    return Team(plan, moves.run_state.history, hear)
+
+# %% ../nbs/860_launch.ipynb #ec2cab92
 def away(moves, team):
     "Take the run from here to the processes of a team; it stays if these cannot be started."
     run = moves.run_state
@@ -96,12 +112,24 @@ def away(moves, team):
     try: team.start(moves, snapshot, first)
     except BaseException:
         run.history.note("close", run.state.global_step)
-        team.end(moves, {"snapshot": snapshot, "first": first})
+        team.end(moves, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
         raise
 
 def end_of(team):
     "The learner is gone, and nobody brings the run home."
     if team.crew is not None: team.crew.kill()
+    team.leave("the learner of machine 0 is gone")
+
+# %% ../nbs/860_launch.ipynb #27495e06
+SERVED = "the run is with machine 0, which this machine's processes have only served"
+
+def serve(moves, where, n: int, how: dict) -> Served:
+    "Let this machine's processes be commanded by machine 0, until the run goes home."
+    if moves.run_state.begun: raise ValueError(f"On machine {where.node} the learner has begun a run of its own, and the one that goes to the processes is machine 0's: launch one that has not begun.")
+    let_go(moves)
+    why = Serving(moves, where, n, how).until_home()
+    moves.run_state.torn = SERVED
+    return Served(where, why)
 
 # %% ../nbs/860_launch.ipynb #dd85a321
 def joined(moves, keep_global_batch: bool):

@@ -144,18 +144,20 @@ class Launching:
                start: str | None = None,           # "fork" or "spawn"; None: fork where that is safe
                threads: int | None = None,         # of torch in each process; None: the processors divided among them
                hear="first",                       # whose prints are shown: "first", "all", or ranks
-               **nodes):                           # several machines: num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
+               **nodes):                           # several machines: num_nodes, node_rank, master_addr, master_port; rdzv_id, a secret of theirs; timeout, seconds to wait for each other
         "Hand the run to n processes: the same verbs go on there, until close(). ValueError for what cannot be carried there; Refused in the middle of a step."
-        from trainer_nb.launch import Launched, joined, launch
+        from trainer_nb.launch import SERVED, Launched, Served, joined, launch
         from trainer_nb.world import world_size
         if world_size() > 1:   # somebody has started processes already, and this is one of them
             joined(self, keep_global_batch)
             return self.train() if train else Launched(self, None)
         self.pause()
+        if self.run_state.torn == SERVED: self.run_state.torn = ""   # once more
         refuse_beside(self, "launch()")
         if self.run_state.team is not None: self.run_state.team.refuse("launch()")
         let_go_last()
         with self.run_state.interrupts: team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
+        if isinstance(team, Served): return team
         if not train: return Launched(self, team)
         try: return self.train()
         finally: self.close()

@@ -4,28 +4,28 @@
 
 # %% ../nbs/810_meeting.ipynb #116757d1
 from __future__ import annotations
-import mmap, os, struct
+import mmap, os, struct, time
 from contextlib import contextmanager
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['NEVER', 'Meeting']
+__all__ = ['NEVER', 'Page', 'Meeting']
 
 # %% ../nbs/810_meeting.ipynb #c931c316
 NEVER = (1 << 63) - 1   # a step that nobody comes to
 
-# %% ../nbs/810_meeting.ipynb #d5631ea7
-class Meeting:
-    "Counters of several processes, and the step after which they are to stop."
+# %% ../nbs/810_meeting.ipynb #53e5f143
+class Page:
+    "A small file that several processes have mapped: the step to stop after, the one to wait at, and the boundaries that they have come to."
     def __init__(self, path: Path, processes: int):
-        self.path, self.processes, self._size = Path(path), processes, 8 * (processes + 1)
+        self.path, self.processes, self._size = Path(path), processes, 8 * (processes + 2)
         if not self.path.exists(): self._make()
         self._file = open(self.path, "r+b", buffering=0)
         self._page = mmap.mmap(self._file.fileno(), self._size)
 
     def _make(self):
         made = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        made.write_bytes(struct.pack("<q", NEVER) + struct.pack("<q", -1) * self.processes)
+        made.write_bytes(struct.pack("<q", NEVER) * 2 + struct.pack("<q", -1) * self.processes)
         os.replace(made, self.path)
 
     @contextmanager
@@ -35,30 +35,46 @@ class Meeting:
         try: yield
         finally: fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def _get(self, i): return struct.unpack_from("<q", self._page, 8 * i)[0]
-    def _set(self, i, value): struct.pack_into("<q", self._page, 8 * i, value)
-
-    def stop_here(self, rank: int, step: int) -> bool:
-        "Called by each process at the boundary after a step: is it to stop there?"
-        with self._alone():
-            self._set(1 + rank, step)
-            return step >= self._get(0)
-
-    def stop(self) -> int:
-        "Let all stop at the next boundary that none of them has come to; returns its step."
-        with self._alone():
-            if self._get(0) == NEVER: self._set(0, 1 + max(self._get(1 + r) for r in range(self.processes)))
-            return self._get(0)
-
-    def go_on(self, step: int):
-        "Before they set out, from the boundary after a step: nobody wants a stop."
-        with self._alone():
-            for i in range(self.processes): self._set(1 + i, step)
-            self._set(0, NEVER)
-
-    def steps(self) -> list[int]: return [self._get(1 + r) for r in range(self.processes)]   # by rank
-
     def close(self):
         "Let go of the file; the one who made it removes it with its folder."
         self._page.close()
         self._file.close()
+
+    def _get(self, i): return struct.unpack_from("<q", self._page, 8 * i)[0]
+    def _set(self, i, value): struct.pack_into("<q", self._page, 8 * i, value)
+    def steps(self) -> list[int]: return [self._get(2 + r) for r in range(self.processes)]   # by rank
+
+# %% ../nbs/810_meeting.ipynb #d5631ea7
+class Meeting(Page):
+    "Counters of several processes, and the step after which they are to stop."
+    def stop_here(self, rank: int, step: int) -> bool:
+        "Called by each process at the boundary after a step: is it to stop there?"
+        while True:
+            with self._alone():
+                self._set(2 + rank, step)
+                if step >= self._get(0) or step < self._get(1): return step >= self._get(0)
+            time.sleep(0.001)   # held, until other machines have been asked
+
+    def hold(self) -> int:
+        "Let all wait at the next boundary that none of them has come to; returns its step."
+        with self._alone():
+            if self._get(0) != NEVER: return self._get(0)   # it is settled
+            if self._get(1) == NEVER: self._set(1, 1 + max(self.steps()))
+            return self._get(1)
+
+    def stop_at(self, step: int):
+        "Let all stop after a step that `hold` has named, here or on another machine: nobody waits any more."
+        with self._alone():
+            self._set(0, min(self._get(0), step))
+            self._set(1, NEVER)
+
+    def stop(self) -> int:
+        "Let all stop at the next boundary that none of them has come to; returns its step."
+        self.stop_at(self.hold())
+        return self._get(0)
+
+    def go_on(self, step: int):
+        "Before they set out, from the boundary after a step: nobody wants a stop."
+        with self._alone():
+            for i in range(self.processes): self._set(2 + i, step)
+            for i in range(2): self._set(i, NEVER)

@@ -5,7 +5,8 @@
 # %% ../nbs/850_recovery.ipynb #b003dbcb
 from __future__ import annotations
 from .aboard import answered, counts, state_of
-from .asking import INTERRUPTED, ProcessDied, root_of
+from .asking import ProcessDied
+from .cause import INTERRUPTED, first_cause
 from .checkpoint import read_checkpoint
 from .history import Place
 from .mirror import Mirror
@@ -13,27 +14,30 @@ from .shelf import newest
 from .worker import Done, Failed
 
 # %% auto #0
-__all__ = ['recover', 'in_step', 'start_again', 'last_known']
+__all__ = ['recover', 'in_step', 'gone_of', 'start_again', 'last_known']
 
 # %% ../nbs/850_recovery.ipynb #64465a97
-def recover(team, moves, call, rank: int, what):
+def recover(team, moves, call, what):  # what: the first cause
     "Bring the team into a state that all share, and raise what went wrong."
     alive = [r for r, o in call.outcomes.items() if isinstance(o, (Done, Failed))]
     failed = [r for r in alive if isinstance(call.outcomes[r], Failed)]
-    if not (len(alive) == team.plan["local processes"] and in_step(team, moves)): start_again(team, moves, failed if isinstance(what, Failed) else alive)
+    if not (len(alive) == team.size and in_step(team, moves)): start_again(team, moves, failed if isinstance(what, Failed) else alive)
     if isinstance(what, Failed): raise KeyboardInterrupt if what.kind in INTERRUPTED else what.error
-    raise ProcessDied(f"The process of rank {rank} {what.how} after step {moves.state.global_step}"
+    raise ProcessDied(f"The process of rank {what.rank} {what.how} after step {moves.state.global_step}"
                       + (". The run is as it was before the step" if alive else "; the run stands where it was last known")
-                      + ", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on.")
+                      + (", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on." if moves.run_state.team is team else
+                         ", and is at home: it goes on here, or learn.launch(...) takes it to the machines that are there."))
 
 def in_step(team, moves) -> bool:
     "Whether all processes stand at the same step, having failed alike; then the run stands there."
     call = team.crew.call(answered)
-    if not call.wait(10) or root_of(dict(call.outcomes)): return False
+    if not call.wait(10) or first_cause(dict(call.outcomes)): return False
     standings = [o.result.standing for _, o in sorted(call.outcomes.items())]
     if len({(s.step, s.fields["cursor"], s.torn, s.to_do) for s in standings}) > 1: return False
     team.stands(moves, standings[0])
     return True
+
+def gone_of(team) -> str: return next(link.words() for link in team.links if link.gone.is_set())   # a machine that is gone, in words
 
 def start_again(team, moves, ranks):  # ranks: whose state may be taken, the best first
     "Other processes, from the state of one of these."
@@ -46,6 +50,7 @@ def start_again(team, moves, ranks):  # ranks: whose state may be taken, the bes
     place = found["place"] if found else snapshot.values["place"] if snapshot else team.base[2]
     if any(here > there for here, there in zip(moves.history.place(), place)): moves.history.abandon(Place(*place))
     if found: team.stands(moves, found["standing"])
+    if any(link.gone.is_set() for link in team.links): return team.end(moves, {"snapshot": snapshot, "first": first}, f"{gone_of(team)} is gone, and the run is with machine 0")
     moves.history.note("restart", moves.state.global_step)
     try: team.start(moves, snapshot, first)
     except BaseException:

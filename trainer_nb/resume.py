@@ -14,7 +14,7 @@ from .events import TrainerState
 from .folders import MANIFEST, examine, read_manifest, tidy
 from .history import History, Place, read, take_over
 from .moves import drop_feed
-from .prepare import prepare, prepare_model, share_anew
+from .prepare import alike, prepare, prepare_model, share_anew
 from .runlog import claimed, log_path
 from .saver import data_facts, finish, logged, wait_for_others
 from .settings import SETTABLE, change
@@ -22,11 +22,12 @@ from .shelf import checkpoints, newest, of_trainer, sealed
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore
 from .trainer_files import read_trainer
 from .work import in_hand, where
+from .world import NotLed
 
 # %% auto #0
 __all__ = ['only_weights', 'chosen', 'is_checkpoint', 'no_checkpoint', 'edited', 'check_edits', 'in_force', 'about', 'check_data',
            'other_machine', 'history_of', 'log_history', 'Resumed', 'load', 'snapshot_in', 'moved_best',
-           'refuse_elsewhere', 'go_there', 'load_best', 'best_folder', 'load_weights']
+           'refuse_elsewhere', 'go_there', 'load_best', 'read_best', 'best_folder', 'load_weights']
 
 # %% ../nbs/510_resume.ipynb #59e5811a
 def only_weights(shelf) -> str:
@@ -210,12 +211,18 @@ def load_best(moves):
     finish(run)
     try:
         if path is None: raise ValueError("no evaluation has given one")
-        run.device.world.told(None)   # the first has written it now
-        path = best_folder(run, Path(path))
-        load_weights(moves, path)
-    except (OSError, ValueError) as error:
+        prepare_model(moves)
+        path = Path(run.device.world.decided(lambda: str(read_best(moves, Path(path)))))   # by the first, which has written it: others may have another disk
+        if not run.device.world.alone: alike(run)
+    except (OSError, ValueError, NotLed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else: run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
+
+def read_best(moves, path: Path) -> Path:
+    "Put the best weights into the model; returns their folder."
+    path = best_folder(moves.run_state, path)
+    load_weights(moves, path)
+    return path
 
 def best_folder(run, path: Path) -> Path:
     "Where the best checkpoint is: another run may have taken its name. ValueError if it is gone."

@@ -45,8 +45,8 @@ def stint(team, moves, verb, until=None, each=None) -> bool:
             if limit.last_step <= run.state.global_step: return True
             def look():
                 seen.look()
-                if run.interrupts.pressed or run.pausing or TURN.wanted() or ahead_of(run, until).last_step < limit.last_step: team.meeting.stop()
-            team.meeting.go_on(run.state.global_step)
+                if run.interrupts.pressed or run.pausing or TURN.wanted() or ahead_of(run, until).last_step < limit.last_step: team.stop()
+            team.go_on(run.state.global_step)
             try: team.ask(moves, advance, verb, limit, look=look)
             except KeyboardInterrupt: pass   # given up there; the button was pressed here
             except ProcessDied:
@@ -88,7 +88,7 @@ class Doing(Asking):
     def do(self, moves, name: str, args: tuple, kwargs: dict):
         "A verb of the learner's, there."
         run = moves.run_state
-        if name == "free": return self.end(moves, None) or moves.free()
+        if name == "free": return self.end(moves, None, "machine 0 has let go of the run") or moves.free()
         if name in NOT_THERE: self.refuse(f"{name}(), {NOT_THERE[name]},")
         refuse_inside(moves, f"{name.lstrip('_')}()")
         let_go_last()
@@ -105,7 +105,7 @@ class Doing(Asking):
         "A verb that may begin another run, and with it another history: done at home, from where new processes take the run."
         with moves.run_state.interrupts:
             state = self.answers(moves, home_with)
-            self.end(moves, next(o for o in state.values() if o is not None))
+            self.end(moves, next(o for o in state.values() if o is not None), None)
             moves.run_state.processes = self.size   # it is about to be on them again
             try: return getattr(moves, name)(*args, **kwargs)
             finally: self.plan["away again"](moves, self)
@@ -117,7 +117,7 @@ class Doing(Asking):
 # %% ../nbs/855_team.ipynb #10a5acae
 class Team(Doing):
     "The processes that have a learner's run."
-    def recover(self, moves, call, rank: int, what): recover(self, moves, call, rank, what)
+    def recover(self, moves, call, what): recover(self, moves, call, what)
 
     def stand(self, moves): self.ask(moves, stand)   # note that it is paused
     def stint(self, moves, verb, until=None, each=None) -> bool: return stint(self, moves, verb, until, each)
@@ -134,11 +134,17 @@ class Team(Doing):
         "Bring the run home."
         with moves.run_state.interrupts: return self.end(moves, next(o for o in self.answers(moves, home_with).values() if o is not None))
 
-    def end(self, moves, state):  # state: a snapshot and the first weights; None: the run ends here
+    def end(self, moves, state, why="the run has gone home to machine 0"):  # state: a snapshot and the first weights; None: the run ends here; why: for other machines; None: they wait
         "End the processes; the learner has its run again, as it is in a state."
         crew, self.crew, moves.run_state.team, moves.run_state.processes = self.crew, None, None, 1
         if crew is not None: crew.close()
         if self.meeting is not None: self.meeting.close()
         shutil.rmtree(self.plan["folder"], ignore_errors=True)
         self.mirror.end()
+        if why is not None: self.leave(why)
         if state is not None: self.plan["at home"](moves, state["snapshot"], state["first"])
+
+    def leave(self, why: str):
+        "Other machines are not needed any more."
+        for link in self.links: link.close("close", why)
+        self.links = []

@@ -28,7 +28,7 @@ class Done:
 @dataclass(frozen=True)
 class Failed:
     "A command that raised."
-    rank: int
+    rank: int | str    # or words for who it was, if it was none of the processes
     kind: str          # the exception's type
     message: str
     traceback: str
@@ -38,7 +38,8 @@ class Failed:
     def error(self) -> Exception:
         "The exception to raise here."
         error = _made_again(self.carried) or RemoteError(f"{self.kind}: {self.message}")
-        error.add_note(f"This happened in the process of rank {self.rank}:\n{self.traceback}")
+        who = f"the process of rank {self.rank}" if isinstance(self.rank, int) else self.rank
+        error.add_note(f"This happened in {who}:\n{self.traceback}")
         return error
 
 # %% ../nbs/790_worker.ipynb #b35bce99
@@ -48,10 +49,12 @@ class Died:
     rank: int
     code: int | None   # the exit code, negative for a signal; None where nobody knows
     lines: tuple = ()  # the last that it wrote to stderr
+    machine: str = ""  # words for its machine, if that is what is gone
 
     @property
     def how(self) -> str:
         "How it ended, in words."
+        if self.machine: return f"is gone with {self.machine},"
         if self.code is None: return "has ended"
         if self.code >= 0: return f"ended with exit code {self.code}"
         try: name = signal.Signals(-self.code).name
@@ -61,7 +64,7 @@ class Died:
     @property
     def error(self) -> Exception:
         "The exception to raise here."
-        error = RemoteError(f"The process of rank {self.rank} {self.how}.")
+        error = RemoteError(f"The process of rank {self.rank} {self.how.rstrip(',')}.")
         if self.lines: error.add_note("The last that it wrote:\n" + "\n".join(self.lines))
         return error
 
@@ -106,6 +109,7 @@ class Line:
         for thread in self.threads: thread.start()
 
     def send(self, *message): self.out.put(as_bytes(message))
+    def hand_on(self, data: bytes): self.out.put(data)   # a message that somebody else has pickled
 
     def flush(self, timeout: float = 10) -> bool:
         "Wait until all that was sent is on its way; False if it is not in time."
@@ -254,7 +258,7 @@ class Worker:
     "One of the processes, as it knows itself."
     def __init__(self, settings: dict):  # as `main`
         self.rank, self.local_rank, self.world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-        self.payload, self.handler, self.stem = None, None, settings["stem"]
+        self.payload, self.handler, self.stem = None, None, settings["stem"] if settings["shared"] else ""   # without: answers go to another machine
         self.heard, self.commands, self.line = is_heard(settings["hear"], self.rank), queue.SimpleQueue(), None
         errors_to(os.path.join(settings["folder"], f"stderr-{self.local_rank}"), not self.heard)
         self.streams = replace_streams(self._printed)

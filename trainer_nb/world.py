@@ -10,7 +10,7 @@ import torch
 from .shares import Share
 
 # %% auto #0
-__all__ = ['ALONE', 'world_size', 'Numbers', 'World']
+__all__ = ['ALONE', 'world_size', 'Numbers', 'NotLed', 'World']
 
 # %% ../nbs/155_world.ipynb #a4417b9f
 def world_size() -> int:
@@ -63,6 +63,10 @@ class Numbers:
                                                         [part if t.is_contiguous() else part.view(t.shape) for t, part in zip(some, flat.split([t.numel() for t in some]))])
 
 # %% ../nbs/155_world.ipynb #7e3a1dc7
+class NotLed(RuntimeError):
+    "What the first process was to do for all has failed."
+
+# %% ../nbs/155_world.ipynb #bbe85b38
 class World(Numbers):
     "The processes that train together, as one of them sees it."
     def told(self, value):
@@ -89,7 +93,7 @@ class World(Numbers):
         except Exception as raised: error = raised
         heard, why = self.told((None if error or not self.first else tell(found), error and f"{type(error).__name__}: {error}"))
         if error is not None: raise error
-        if why is not None: raise RuntimeError(f"The first process could not go on ({why}).")
+        if why is not None: raise NotLed(f"The first process could not go on ({why}).")
         return found if self.first else heard
 
     def gathered(self, value) -> list | None:
