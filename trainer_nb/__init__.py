@@ -3,7 +3,9 @@
 __version__ = "0.1.0"
 
 from .args import TrainingArguments
-from .batches import DataCollatorWithPadding, default_data_collator
+from .batches import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
+from .collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq, DataCollatorForTokenClassification,
+                        DataCollatorForWholeWordMask, DataCollatorWithFlattening)
 from .errors import Paused, Refused
 from .evaluate import EvalPrediction, PredictionOutput
 from .events import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
@@ -42,7 +44,8 @@ def follow(path, also=()):
     return follow(path, also)
 
 
-__all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
+__all__ = ["DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification",
+           "DataCollatorForWholeWordMask", "DataCollatorWithFlattening", "DataCollatorWithPadding", "DefaultDataCollator", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
            "Record", "Records", "Refused", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer",
            "TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
            "get_last_checkpoint", "parse_args", "set_seed"]

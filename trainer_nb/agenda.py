@@ -10,6 +10,7 @@ from .data import Cursor
 from .errors import warn
 from .run import Due, first_on
 from .telling import tell
+from .tokens import fetch_tokens, token_count, token_speed
 
 # %% auto #0
 __all__ = ['DEEDS', 'committed', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'rows_to_log', 'say', 'do_say',
@@ -72,7 +73,7 @@ def do_log(moves, due):
             run.control.should_log = False
             return
         last = run.history[-1]
-        due.data = {"logs": {"loss": run.history.mean_loss(start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate}}
+        due.data = {"logs": {"loss": run.history.mean_loss(start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate} | token_speed(run)}
         run.logged = run.state.global_step
         if run.shadows: run.shadows[0].look()
     try: moves.log(dict(due.data["logs"]))
@@ -92,7 +93,7 @@ def say(moves, logs: dict):
     if run.phase == "step":
         run.said.append(logs)
         return
-    logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()} | {"epoch": run.state.epoch}
+    logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()} | {"epoch": run.state.epoch} | token_count(run)
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
     announce(moves, Due("event", "on_log", {"logs": logs}))
@@ -138,6 +139,7 @@ def do_save(moves, due):
     if moves.args.output_dir is None:
         warn("A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the Learner an output_dir=.")
         return
+    fetch_tokens(moves.run_state)
     moves._save_checkpoint()
     first_on(moves.run_state, Due("event", "on_save"))
 
@@ -182,7 +184,7 @@ def train_metrics(run) -> dict:
     seconds = max(run.seconds, 1e-9)
     return {"train_runtime": round(run.seconds, 4), "train_samples_per_second": round(run.samples / seconds, 3),
             "train_steps_per_second": round(run.state.global_step / seconds, 3), "total_flos": run.state.total_flos,
-            "train_loss": run.history.mean_loss()}
+            "train_loss": run.history.mean_loss()} | token_count(run) | token_speed(run)
 
 DEEDS = {"event": do_event, "step_end": do_step_end, "note": do_note, "say": do_say, "flow": do_flow, "wish": do_wish,
          "log": do_log, "evaluate": do_evaluate, "best": do_best, "save": do_save, "load_best": do_load_best, "close": do_close,

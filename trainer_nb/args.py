@@ -15,6 +15,7 @@ from types import UnionType
 from typing import TypedDict, Union, get_args, get_origin
 
 # %% ../nbs/020_args.ipynb #40d37746
+from .accelerator_config import check_accelerator_config
 from .errors import nearest
 from .fields import (CHOICES, Data, Evaluating, Generating, Hub, Keeping, Length, Machine, Memory, Processes, Scripts, Telling, Update,
                                default_of, kinds_of)
@@ -135,6 +136,11 @@ def check_together(args):
             raise ValueError("dataloader_prefetch_factor is for data workers; give dataloader_num_workers as well.")
         if args.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers is for data workers; give dataloader_num_workers as well.")
+        if args.dataloader_multiprocessing_context is not None:
+            raise ValueError("dataloader_multiprocessing_context is for data workers; give dataloader_num_workers as well.")
+    if args.length_column_name != "length" and args.train_sampling_strategy not in ("group_by_length", "batch_rebalance"):
+        raise ValueError(f"length_column_name={args.length_column_name!r} is for an order that goes by lengths; give "
+                         "train_sampling_strategy='group_by_length' as well.")
 
 # %% ../nbs/020_args.ipynb #6fad7368
 def check_saving(args):
@@ -257,7 +263,9 @@ class TrainingArguments(_Reading, _Showing, _Place, Scripts, Data, Hub, Keeping,
         for f in fields(self): setattr(self, f.name, plain(getattr(self, f.name)))
         if isinstance(self.output_dir, str): self.output_dir = os.path.expanduser(self.output_dir)
         if self.report_to in (None, [], ["none"]): self.report_to = "none"
+        if isinstance(self.include_num_input_tokens_seen, bool): self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
         _read_json(self)
+        check_accelerator_config(self)
         for check in (check_types, check_refused, check_values, check_steps, check_together, check_saving): check(self)
         _mirror(self)
         _fill(self)
@@ -329,7 +337,8 @@ class Settings(TypedDict, total=False):
     do_train: bool; do_eval: bool; do_predict: bool; resume_from_checkpoint: str | None | bool; local_rank: int
 
 # %% ../nbs/020_args.ipynb #ba804f6e
-OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to")
+OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to",
+              "ignore_data_skip")
 
 # %% ../nbs/020_args.ipynb #3228bcf9
 def resolve(args: TrainingArguments | dict | None,  # what was given as args; a dict is taken as keywords

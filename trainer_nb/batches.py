@@ -4,14 +4,19 @@
 
 # %% ../nbs/090_batches.ipynb #0d3cc0d8
 from __future__ import annotations
+import difflib, logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['default_data_collator', 'ragged', 'DataCollatorWithPadding', 'kept_columns', 'RemoveColumns', 'batch_size',
-           'map_tensors', 'shallow_copy', 'equal', 'to_device']
+__all__ = ['LOG', 'only_torch', 'default_data_collator', 'ragged', 'DefaultDataCollator', 'padded', 'DataCollatorWithPadding',
+           'kept_columns', 'tell_dropped', 'RemoveColumns', 'batch_size', 'map_tensors', 'shallow_copy', 'equal',
+           'to_device']
+
+# %% ../nbs/090_batches.ipynb #b70ad54b
+from .errors import warn
 
 # %% ../nbs/090_batches.ipynb #9bc54807
 def _labels(values):
@@ -31,8 +36,13 @@ def _column(values):
     return torch.tensor(values)
 
 # %% ../nbs/090_batches.ipynb #141114a0
+def only_torch(return_tensors):
+    "Refuse batches for another library; `ValueError`."
+    if return_tensors != "pt": raise ValueError(f"return_tensors={return_tensors!r}: a model of torch is fed with torch's tensors; leave it out.")
+
 def default_data_collator(features: list, return_tensors: str = "pt"):  # examples; only "pt" (torch) is known
     "Stack examples into a batch; a ragged key is refused by name."
+    only_torch(return_tensors)
     first = features[0]
     if not isinstance(first, Mapping): return _default_collate(features)
     batch = {}
@@ -66,11 +76,27 @@ def _default_collate(features):
             if len({np.shape(v) for v in values}) > 1: raise ragged(f"item {i}" if len(parts) > 1 else "the example", values, error) from error
         raise
 
+# %% ../nbs/090_batches.ipynb #498c34e5
+@dataclass
+class DefaultDataCollator:
+    "Stack examples into a batch."
+    return_tensors: str = "pt"   # nothing else
+    def __call__(self, features, return_tensors=None): return default_data_collator(features, return_tensors or self.return_tensors)
+
+# %% ../nbs/090_batches.ipynb #0d666982
+def padded(tokenizer, features, **how):  # how: padding=, max_length=, pad_to_multiple_of=, where they are not None
+    "Features padded by a tokenizer, in tensors."
+    told = getattr(tokenizer, "deprecation_warnings", {})   # of transformers: what it has advised against already
+    before, advice = dict(told), "Asking-to-pad-a-fast-tokenizer"
+    told[advice] = True
+    try: return tokenizer.pad(features, return_tensors="pt", **{k: v for k, v in how.items() if v is not None})
+    finally: told[advice] = before.get(advice, False)
+
 # %% ../nbs/090_batches.ipynb #ca11d8a1
 @dataclass
 class DataCollatorWithPadding:
     "Pad the examples of a batch with a tokenizer."
-    tokenizer: object                       # has pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)
+    tokenizer: object                       # has pad(features, return_tensors=, padding=), and max_length=, pad_to_multiple_of= if they are given here
     padding: bool | str = True              # True: to the longest of the batch; "max_length": to max_length
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
@@ -78,8 +104,8 @@ class DataCollatorWithPadding:
 
     def __call__(self, features):
         "A padded batch; `label` and `label_ids` become `labels`."
-        batch = self.tokenizer.pad(features, padding=self.padding, max_length=self.max_length,
-                                   pad_to_multiple_of=self.pad_to_multiple_of, return_tensors=self.return_tensors)
+        only_torch(self.return_tensors)
+        batch = padded(self.tokenizer, features, padding=self.padding, max_length=self.max_length, pad_to_multiple_of=self.pad_to_multiple_of)
         for name in ("label", "label_ids"):
             if name in batch: batch["labels"] = batch.pop(name)
         return batch
@@ -93,15 +119,28 @@ def kept_columns(columns, allowed, model_name="the model"):  # the data set's co
                      f"({', '.join(sorted(allowed))}); rename the columns, or pass remove_unused_columns=False and a data_collator "
                      "that renames them.")
 
+# %% ../nbs/090_batches.ipynb #c79bdd95
+LOG = logging.getLogger("trainer_nb")
+
+def tell_dropped(columns, kept, arguments, model_name="the model", which="data"):  # which: of the data sets, for the message
+    "Say which columns are left out; warn of one that may be misspelt."
+    dropped = [str(c) for c in columns if c not in kept]
+    if dropped: LOG.info("The %s set has columns that %s's forward does not take, and they are left out: %s.", which, model_name, ", ".join(dropped))
+    for c in dropped:
+        meant = difflib.get_close_matches(c, sorted(set(arguments) - set(kept)), n=1, cutoff=0.82)
+        if meant: warn(f"The column {c!r} of the {which} set is left out, since {model_name}'s forward does not take it; did you mean {meant[0]!r}? "
+                       "With remove_unused_columns=False all columns stay.")
+
 # %% ../nbs/090_batches.ipynb #53dcd0bf
 class RemoveColumns:
     "A collator that hands on only the columns a model takes."
-    def __init__(self, collate, allowed, model_name="the model"):
-        self.collate, self.allowed, self.model_name = collate, frozenset(allowed), model_name
+    def __init__(self, collate, allowed, model_name="the model", which="data"):
+        self.collate, self.allowed, self.model_name, self.which, self.told = collate, frozenset(allowed), model_name, which, False
     def __call__(self, features):
         first = features[0]
         if isinstance(first, Mapping) and not self.allowed.issuperset(first):
             kept = kept_columns(first, self.allowed, self.model_name)
+            if not self.told: self.told = True; tell_dropped(first, kept, self.allowed, self.model_name, self.which)
             features = [{k: f[k] for k in kept} for f in features]
         return self.collate(features)
 

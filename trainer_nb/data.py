@@ -4,7 +4,7 @@
 
 # %% ../nbs/110_data.ipynb #e694ad9a
 from __future__ import annotations
-import multiprocessing, os, random, signal, threading, time, weakref
+import multiprocessing, os, random, signal, sys, threading, time, types, weakref
 from collections import deque
 from itertools import chain
 from contextlib import contextmanager
@@ -12,13 +12,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSampler
+from .batches import RemoveColumns
 from .interrupts import Interrupts
 from .seeding import FETCH, ORDER, generators_kept, mix, seed_all
 from .shares import WHOLE, even_part, own_part
 
 # %% auto #0
-__all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit', 'ChildWatch', 'told',
-           'Workers', 'Source', 'tell_epoch', 'requests', 'Indexed']
+__all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit', 'check_spawned',
+           'ChildWatch', 'told', 'Workers', 'Source', 'tell_epoch', 'seeded_collate', 'SeededCollate', 'requests',
+           'Indexed']
 
 # %% ../nbs/110_data.ipynb #5e2c9571
 class Cursor(NamedTuple):
@@ -73,8 +75,23 @@ class WorkerInit:
     def __init__(self, then=None): self.then = then
     def __call__(self, worker_id):
         if threading.current_thread() is threading.main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if (parent := multiprocessing.parent_process()) is not None: threading.Thread(target=end_with, args=(parent.pid,), daemon=True).start()
+        if (parent := multiprocessing.parent_process()) is not None:
+            served = os.getppid() != parent.pid and parent.is_alive()   # started by a server of processes, which ends with the parent
+            threading.Thread(target=end_with, args=(os.getppid() if served else parent.pid,), daemon=True).start()
         if self.then is not None: self.then(worker_id)
+
+# %% ../nbs/110_data.ipynb #88d4965d
+def check_spawned(context, *things):  # context: of multiprocessing, None for the system's own; things: what is sent to workers
+    "Refuse to send what was made in a cell to workers that cannot import it; `ValueError`."
+    how = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0] if context is None else context.get_start_method()
+    if how == "fork" or hasattr(sys.modules["__main__"], "__file__"): return
+    for thing in things:
+        while thing is not None:
+            kind = thing if isinstance(thing, types.FunctionType) else type(thing)
+            if kind.__module__ == "__main__":
+                raise ValueError(f"{kind.__qualname__} was made in a cell, and data workers that are spawned cannot import it; put it into a file and import it, "
+                                 "or give dataloader_multiprocessing_context='fork'.")
+            thing = next((v for v in map(getattr(thing, "__dict__", {}).get, ("dataset", "source", "collate")) if v is not None), None)
 
 # %% ../nbs/110_data.ipynb #4959fa78
 class ChildWatch:
@@ -137,6 +154,7 @@ class Workers:
     "Data workers like those of a loader, over another data set."
     def __init__(self, loader, dataset, collate, **how):  # how: batch_sampler=, or batch_size=None
         self.running = self._farewell = None
+        check_spawned(loader.multiprocessing_context, dataset, collate)
         self.loader = DataLoader(dataset, collate_fn=collate, num_workers=loader.num_workers, pin_memory=loader.pin_memory,
                                  timeout=loader.timeout, worker_init_fn=WorkerInit(loader.worker_init_fn), prefetch_factor=loader.prefetch_factor,
                                  multiprocessing_context=loader.multiprocessing_context, persistent_workers=loader.persistent_workers, **how)
@@ -211,9 +229,29 @@ def tell_epoch(epoch, *parts):
 
 def _order(sampler, epoch):
     "The order of an epoch, as far as it is not simply the order of the data; as a list if that is not large, since a list is cut faster."
-    if type(sampler) is SequentialSampler: return range(len(sampler))
+    if type(sampler) is SequentialSampler: return range(len(sampler))   # else an EpochOrder, of whatever kind
     order = sampler.order(epoch)
     return order.tolist() if len(order) <= 1 << 20 else order
+
+# %% ../nbs/110_data.ipynb #a6cd28ec
+_GENERATORS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
+
+def seeded_collate(collate):
+    "A collator whose own generators, if it holds some, are seeded for each batch as all others are."
+    inner = collate
+    while isinstance(inner, RemoveColumns): inner = inner.collate
+    plain = isinstance(inner, (types.FunctionType, types.BuiltinFunctionType)) or type(inner).__module__.startswith("trainer_nb.")
+    return collate if plain else SeededCollate(collate, inner)
+
+class SeededCollate:
+    "A collator of somebody else's."
+    def __init__(self, collate, inner): self.collate, self.inner = collate, inner   # inner: what may hold generators
+    def __call__(self, features):
+        inner, seed = self.inner, getattr(self.inner, "seed", None)
+        if seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng"): inner.create_rng()   # transformers' own, before its first batch
+        if any(isinstance(v, _GENERATORS) for v in getattr(inner, "__dict__", {}).values()):
+            _reseed(inner, mix(seed if isinstance(seed, int) else 0, int(torch.randint(1 << 62, ()))))
+        return self.collate(features)
 
 # %% ../nbs/110_data.ipynb #195abad8
 def requests(plan, cursor, seed, share):
@@ -229,9 +267,11 @@ class Indexed(Source):
     "A loader over a map-style data set, opened at any position without reading."
     def __init__(self, loader, seed, share=WHOLE):
         self.loader, self.seed, self.share = loader, seed, share
-        self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
-        self.batches = len(loader) // share.together if self.drop_last else -(-len(loader) // share.together)
         self.dataset, self._epoch, self._workers = SeededDataset(loader.dataset), None, None
+        self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
+        n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
+        self.batches = n // share.together if self.drop_last else -(-n // share.together)
+        self.collate = seeded_collate(loader.collate_fn)
 
     def plan(self, epoch):
         "The batches of an epoch."
@@ -241,7 +281,9 @@ class Indexed(Source):
     def _make_plan(self, epoch):
         batches, sampler = self.loader.batch_sampler, self.loader.sampler
         tell_epoch(epoch, sampler, batches)
-        if type(batches) is BatchSampler and type(sampler) in (EpochOrder, SequentialSampler):
+        if hasattr(batches, "plan"): return batches.plan(epoch, self.share)
+        by_epoch = type(sampler) is SequentialSampler or getattr(type(sampler), "__iter__", None) is EpochOrder.__iter__
+        if type(batches) is BatchSampler and by_epoch:
             return _Slices(_order(sampler, epoch), batches.batch_size, self.drop_last, self.share)
         with generators_kept():   # a plan is asked for outside of steps, too
             seed_all(mix(self.seed, ORDER, epoch))
@@ -255,7 +297,7 @@ class Indexed(Source):
 
     def _here(self, asked):
         for request, samples, self.weight in asked:
-            yield None if request is None else self.loader.collate_fn(self.dataset.__getitems__(request)), samples
+            yield None if request is None else self.collate(self.dataset.__getitems__(request)), samples
 
     def _with_workers(self, asked):
         told = deque()   # of each that was asked for: whether it is its own, samples, weight
@@ -263,7 +305,7 @@ class Indexed(Source):
             for request, *about in asked:
                 told.append((request is not None, *about))
                 if request is not None: yield request
-        if self._workers is None: self._workers = Workers(self.loader, self.dataset, self.loader.collate_fn, batch_sampler=_Once())
+        if self._workers is None: self._workers = Workers(self.loader, self.dataset, self.collate, batch_sampler=_Once())
         self._workers.loader.batch_sampler.requests = counted()
         return self._in_order(self._workers.begin(), told)
 

@@ -400,6 +400,8 @@ def doubt(draft, begun, acts, path):
     if begun.folder and moves.model_init is None:
         draft.doubt(f"The run was resumed from {begun.folder}, and began in another session; the script begins with the weights that the cells of "
                     "this one have made, which may be others. With model_init= they are the same.")
+    if any(e["kind"] == "resume" and e["data"].get("anew") and not e["abandoned"] for e in moves.history.events):
+        draft.doubt("The run was resumed with ignore_data_skip=True, which began the data of an epoch anew; the script goes through it once.")
     if begun.snapshot.values["extra"] and moves.model_init is None:
         draft.doubt("The model keeps an extra state (get_extra_state), which the script makes anew; keep it in buffers.")
 

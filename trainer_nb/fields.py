@@ -42,7 +42,7 @@ CHOICES = {
     "optim": OPTIMIZER_NAMES, "lr_scheduler_type": SCHEDULE_NAMES,
     "logging_strategy": ("no", "steps", "epoch"), "eval_strategy": ("no", "steps", "epoch"),
     "save_strategy": ("no", "steps", "epoch", "best"), "transaction": ("light", "copy"),
-    "train_sampling_strategy": ("random", "sequential"), "save_format": ("safetensors", "trainer"),
+    "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"), "save_format": ("safetensors", "trainer"),
     "include_num_input_tokens_seen": ("no", "all", "non_padding"), "log_level": LEVELS, "log_level_replica": LEVELS,
     "hub_strategy": ("end", "every_save", "checkpoint", "all_checkpoints"),
     "dataloader_multiprocessing_context": (None, "fork", "spawn", "forkserver"),
@@ -124,7 +124,7 @@ class Processes:
     fsdp: str | None = opt(None, "True or 'full_shard': each process holds a part of every weight")
     fsdp_config: dict | str | None = opt(None, "how that is done: a dict, or the path of a JSON file")
     deepspeed: dict | str | None = opt(None, "a DeepSpeed configuration: a dict, or the path of a JSON file")
-    accelerator_config: dict | str | None = opt(None, "how Accelerate treats batches: a dict, or the path of a JSON file")
+    accelerator_config: dict | str | None = opt(None, "how processes share batches, by the keys of Accelerate: a dict, or the path of a JSON file")
     parallelism_config: dict | None = opt(None, "Accelerate's configuration of parallelism in several dimensions")
 
 # %% ../nbs/015_fields.ipynb #3135232e
@@ -135,7 +135,7 @@ class Telling:
     logging_first_step: bool = opt(False, "log the first step too")
     logging_nan_inf_filter: bool = opt(True, "a loss that is not finite counts in the logged mean as the mean so far")
     logging_dir: str | None = opt(None, "folder for TensorBoard's event files; None: runs/ in output_dir")
-    include_num_input_tokens_seen: str = opt("no", "count the tokens seen: 'no', 'all', 'non_padding'")
+    include_num_input_tokens_seen: str = opt("no", "count the tokens trained on: 'no', 'all' (also True), 'non_padding'")
     disable_tqdm: bool | None = opt(None, "True: no progress bar; None: decided where the bar is drawn")
     log_level: str = opt("passive", "level of the package's logger on the first process; 'passive': as it is")
     log_level_replica: str = opt("warning", "the same on the other processes")
@@ -170,7 +170,7 @@ class Generating:
     generation_max_length: int | None = opt(None, "tokens at most, the prompt included for models without encoder; None: the model's own")
     generation_num_beams: int | None = opt(None, "beams of the search; None: the model's own")
     generation_config: str | None = opt(None, "a generation configuration: an object, or the path of one")
-    sortish_sampler: bool = opt(False, "batches of samples of like length, shuffled; older name of train_sampling_strategy='group_by_length'")
+    sortish_sampler: bool = opt(False, "older name of train_sampling_strategy='group_by_length'")
 
 # %% ../nbs/015_fields.ipynb #18c9f249
 @dataclass
@@ -183,7 +183,7 @@ class Keeping:
     load_best_model_at_end: bool = opt(False, "at the end take the weights of the best evaluation, which is saved for that")
     save_on_each_node: bool = opt(False, "every machine writes, not only the first; for machines that share no disk")
     enable_jit_checkpoint: bool = opt(False, "write a checkpoint when the system asks the process to end (SIGTERM)")
-    ignore_data_skip: bool = opt(False, "after a resume, begin the epoch's data anew")
+    ignore_data_skip: bool = opt(False, "after a resume in the middle of an epoch, begin its data anew")
     restore_callback_states_from_checkpoint: bool = opt(False, "after a resume, callbacks have the state of the checkpoint")
 
 # %% ../nbs/015_fields.ipynb #97a7353a
@@ -206,10 +206,10 @@ class Data:
     dataloader_persistent_workers: bool = opt(False, "keep the workers from one epoch to the next")
     dataloader_prefetch_factor: int | None = opt(None, "batches that each worker loads ahead; None: torch's default")
     dataloader_multiprocessing_context: str | None = opt(None, "how workers are started: 'fork', 'spawn', 'forkserver'; None: the system's own way")
-    dataloader_in_order: bool = opt(True, "batches come in the order of the data; False: the one that is ready first")
+    dataloader_in_order: bool = opt(True, "batches come in the order of the data, whichever is ready first")
     remove_unused_columns: bool = opt(True, "drop the columns that the model's forward does not take")
     label_names: list[str] | None = opt(None, "names of the labels among the inputs; None: found by their usual names")
-    train_sampling_strategy: str = opt("random", "order of the training data: 'random', 'sequential'")
+    train_sampling_strategy: str = opt("random", "order of the training data: 'random', 'sequential', 'group_by_length', 'batch_rebalance'")
     length_column_name: str = opt("length", "column that holds the lengths of the samples, for orders that go by them")
 
 # %% ../nbs/015_fields.ipynb #52cf8bda

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy, importlib, math, tempfile, weakref
 from pathlib import Path
 import torch
+from .accelerator_config import splits_batches
 from .links import Gathering, where_of
 from .moves import drop_feed
 from .prepare import check_evaluation, prepare
@@ -35,6 +36,7 @@ def how_many(args, num_processes: int | None) -> int:
 
 def divided(args, n: int) -> dict:
     "Settings with which n processes take the same global batch. ValueError where it cannot be divided."
+    if splits_batches(args): return {}   # a batch is of all processes already
     steps, size = args.gradient_accumulation_steps, args.per_device_train_batch_size
     from_steps = math.gcd(steps, n)
     if size % (n // from_steps): raise ValueError(f"keep_global_batch=True: {steps} micro-batches of {size} samples cannot be divided among {n} processes.")

@@ -31,8 +31,10 @@ def unwrapped(model):
     "The model inside of torch.compile, DataParallel or an adapter: the one whose forward says what it takes."
     while True:
         inner = getattr(model, "_orig_mod", None) or (model.module if isinstance(model, torch.nn.DataParallel) else None)
-        if inner is None: return model.get_base_model() if hasattr(model, "get_base_model") else model
+        if inner is None: break
         model = inner
+    if hasattr(model, "get_base_model"): return model.get_base_model()
+    return model.base_model.model if hasattr(model, "peft_config") and hasattr(getattr(model, "base_model", None), "model") else model   # PEFT's mixed models
 
 def model_facts(model, label_names=None) -> ModelFacts:  # a module, not wrapped; label names of the user's, if any
     "Read off a model's signature what the loop wants to know."

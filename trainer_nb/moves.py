@@ -4,18 +4,21 @@
 
 # %% ../nbs/240_moves.ipynb #a6599667
 from __future__ import annotations
-import inspect, sys
+import inspect, math, sys
 from collections.abc import Mapping
 from contextlib import nullcontext
+from itertools import islice
 import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+from .accelerator_config import splits_batches
 from .args import resolve
-from .batches import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns, to_device
+from .batches import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns, tell_dropped, to_device
 from .data import EpochOrder
 from .errors import Refused, warn
 from .events import CallbackHandler, DefaultFlowCallback
 from .models import check_loss, explain_labels, known_classes, logits_in, loss_in, model_facts, smoothed_loss
 from .groups import decay_names
+from .lengths import BalancedBatches, LengthOrder, lengths_of
 from .interrupts import TURN
 from .optim import create_optimizer
 from .schedules import create_scheduler
@@ -23,11 +26,11 @@ from .run import Run, for_callback, note_act
 from .seeding import MODEL, generators_kept, mix, seed_all
 
 # %% auto #0
-__all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'DataMoves',
-           'OptimMoves', 'call_model', 'split_labels', 'alone', 'LossMoves', 'StepMoves', 'PredictionMoves',
-           'check_parts', 'check_kinds', 'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in',
-           'replace_data', 'replace_optimizer', 'replace_schedule', 'replace_model', 'drop_feed', 'explain_call',
-           'make_model']
+__all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'ColumnMoves',
+           'OrderMoves', 'check_order', 'DataMoves', 'LengthMoves', 'OptimMoves', 'call_model', 'split_labels', 'alone',
+           'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves', 'check_parts', 'check_kinds', 'RunParts',
+           'Moves', 'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer',
+           'replace_schedule', 'replace_model', 'drop_feed', 'explain_call', 'make_model']
 
 # %% ../nbs/240_moves.ipynb #40e62b11
 def is_stream(dataset) -> bool:
@@ -64,7 +67,7 @@ def check_dataset(dataset, name):
         raise TypeError(f"{name} is {dataset!r}, which is no data set; load it first, for example with datasets.load_dataset(...).")
 
 LOADERS = ("per_device_train_batch_size", "dataloader_drop_last", "dataloader_num_workers", "dataloader_prefetch_factor",
-            "dataloader_persistent_workers", "train_sampling_strategy")   # what a DataLoader has settled already
+            "dataloader_persistent_workers", "dataloader_multiprocessing_context", "train_sampling_strategy", "length_column_name")   # what a DataLoader has settled already
 
 def check_loader(args):
     "Say which settings a ready DataLoader leaves without effect."
@@ -72,8 +75,78 @@ def check_loader(args):
     if given: warn(f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has no effect; "
                             "give the data set itself for that.")
 
+# %% ../nbs/240_moves.ipynb #77e6bddb
+class ColumnMoves:
+    "Which columns the model is given."
+    _signature_columns = None
+
+    def _set_signature_columns_if_needed(self):
+        "The names that may stay: what forward takes, and the labels."
+        facts = self.model_facts
+        if self._signature_columns is None: self._signature_columns = sorted({*facts.arguments, "label", "label_ids", "labels", *facts.label_names})
+
+    def _allowed(self, collate) -> set:
+        self._set_signature_columns_if_needed()
+        return {*self._signature_columns, *getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if hasattr(collate, "mlm") else ())}
+
+    def _columns(self, dataset, description="data"):
+        "The data set and the collator, with columns that the model does not take removed."
+        if not self.args.remove_unused_columns or not self.model_facts.arguments: return dataset, self.data_collator
+        transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"   # a transform may read any column
+        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
+            return self._remove_unused_columns(dataset, description), self.data_collator
+        return dataset, self._get_collator_with_removed_columns(self.data_collator, description)
+
+    def _remove_unused_columns(self, dataset, description="data"):
+        "A table without the columns that the model does not take."
+        if not self.args.remove_unused_columns: return dataset
+        allowed, name = self._allowed(self.data_collator), self.model_facts.name
+        kept = kept_columns(dataset.column_names, allowed, name)
+        tell_dropped(dataset.column_names, kept, allowed, name, description)
+        return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
+
+    def _get_collator_with_removed_columns(self, data_collator, description="data"):
+        "A collator that leaves them out."
+        if not self.args.remove_unused_columns: return data_collator
+        return RemoveColumns(data_collator, self._allowed(data_collator), self.model_facts.name, description)
+
+# %% ../nbs/240_moves.ipynb #8afaf147
+class OrderMoves:
+    "In which order, in batches of which size."
+    def _get_train_sampler(self, train_dataset=None):
+        "The order of the training data; with the Trainer's name, for subclasses that have another."
+        dataset, a, home = self.train_dataset if train_dataset is None else train_dataset, self.args, vars(self.args) | self.run_state.undivided
+        if a.train_sampling_strategy == "sequential": return SequentialSampler(dataset)
+        if a.train_sampling_strategy == "random": return EpochOrder(len(dataset), a.order_seed)
+        lengths = lengths_of(dataset, a.length_column_name, (getattr(self.processing_class, "model_input_names", None) or ["input_ids"])[0])
+        if a.train_sampling_strategy == "group_by_length":
+            return LengthOrder(lengths, a.order_seed, home["per_device_train_batch_size"] * home["gradient_accumulation_steps"])
+        return BalancedBatches(lengths, a.order_seed, self._of_one(a.train_batch_size), a.gradient_accumulation_steps, a.dataloader_drop_last)
+
+    def _get_eval_sampler(self, eval_dataset): return SequentialSampler(eval_dataset)   # the same, of an evaluation
+
+    def _of_one(self, size: int) -> int:  # size: of a batch, by the settings
+        "How many samples of a batch are one process's."
+        n = 1 if self.run_state.device is None else self.run_state.device.world.size
+        if n == 1 or not splits_batches(self.args): return size
+        if size % n: raise ValueError(f"accelerator_config has split_batches=True, and a batch of {size} samples cannot be split evenly among {n} processes.")
+        return size // n
+
+    def _loader_settings(self, batch_size, collate) -> dict:
+        a = self.args
+        return {"batch_size": batch_size, "collate_fn": collate, "num_workers": a.dataloader_num_workers,
+                "pin_memory": a.dataloader_pin_memory and torch.cuda.is_available() and not a.use_cpu,
+                "multiprocessing_context": a.dataloader_multiprocessing_context if a.dataloader_num_workers else None,
+                "persistent_workers": a.dataloader_persistent_workers, "prefetch_factor": a.dataloader_prefetch_factor}
+
+def check_order(args):
+    "Refuse an order that a stream cannot be put into."
+    if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
+        raise ValueError(f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the train_dataset is a stream, which comes "
+                         "in its own order; leave it out.")
+
 # %% ../nbs/240_moves.ipynb #a67d5377
-class DataMoves:
+class DataMoves(ColumnMoves, OrderMoves):
     "Which batches there are."
     def get_train_dataloader(self):
         "The training data: a DataLoader, or any iterable of batches."
@@ -82,19 +155,15 @@ class DataMoves:
             check_loader(self.args)
             return self.train_dataset
         check_dataset(self.train_dataset, "train_dataset")
-        dataset, collate = self._columns(self.train_dataset)
-        how = self._loader_settings(self.args.train_batch_size, collate) | {"drop_last": self.args.dataloader_drop_last}
-        if is_stream(dataset): return DataLoader(as_stream(dataset), **how)
+        dataset, collate = self._columns(self.train_dataset, "training")
+        how = self._loader_settings(self._of_one(self.args.train_batch_size), collate) | {"drop_last": self.args.dataloader_drop_last}
+        if is_stream(dataset):
+            check_order(self.args)
+            return DataLoader(as_stream(dataset), **how)
         if len(dataset) == 0: raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
-        return DataLoader(dataset, sampler=self._get_train_sampler(dataset), **how)
-
-    def _get_train_sampler(self, train_dataset=None):
-        "The order of the training data; with the Trainer's name, for subclasses that have another."
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        if self.args.train_sampling_strategy == "sequential": return SequentialSampler(dataset)
-        return EpochOrder(len(dataset), self.args.order_seed)
-
-    def _get_eval_sampler(self, eval_dataset): return SequentialSampler(eval_dataset)   # the same, of an evaluation
+        sampler = self._get_train_sampler(self.train_dataset)
+        if not hasattr(sampler, "plan"): return DataLoader(dataset, sampler=sampler, **how)
+        return DataLoader(dataset, batch_sampler=sampler, **{k: v for k, v in how.items() if k not in ("batch_size", "drop_last")})   # it gives whole batches
 
     def get_eval_dataloader(self, eval_dataset=None):  # a data set, or the name of one; None: the learner's own
         "The data to evaluate on."
@@ -112,26 +181,34 @@ class DataMoves:
         if test_dataset is None: raise ValueError("There is no data set to predict on; call predict(dataset).")
         if isinstance(test_dataset, DataLoader): return test_dataset
         check_dataset(test_dataset, "the data set")
-        dataset, collate = self._columns(test_dataset)
-        how = self._loader_settings(self.args.eval_batch_size, collate)
+        dataset, collate = self._columns(test_dataset, "evaluation")
+        how = self._loader_settings(self._of_one(self.args.eval_batch_size), collate)
         return DataLoader(as_stream(dataset), **how) if is_stream(dataset) else DataLoader(dataset, sampler=self._get_eval_sampler(dataset), **how)
 
-    def _loader_settings(self, batch_size, collate) -> dict:
-        a = self.args
-        return {"batch_size": batch_size, "collate_fn": collate, "num_workers": a.dataloader_num_workers,
-                "pin_memory": a.dataloader_pin_memory and torch.cuda.is_available() and not a.use_cpu,
-                "persistent_workers": a.dataloader_persistent_workers, "prefetch_factor": a.dataloader_prefetch_factor}
+# %% ../nbs/240_moves.ipynb #1126a512
+class LengthMoves:
+    "How many samples there are, and what that comes to in steps."
+    def num_examples(self, dataloader) -> int:
+        "The samples of a loader's data set; as many as its batches have room for, where that has no length."
+        try: return len(dataloader.dataset)
+        except (AttributeError, TypeError): return len(dataloader) * self.args.per_device_train_batch_size
 
-    def _columns(self, dataset):
-        "The data set and the collator, with columns that the model does not take removed."
-        facts = self.model_facts
-        allowed = set(facts.arguments) | {"label", "label_ids", "labels"} | set(facts.label_names)
-        if not self.args.remove_unused_columns or not facts.arguments: return dataset, self.data_collator
-        transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"   # a transform may read any column
-        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
-            kept = kept_columns(dataset.column_names, allowed, facts.name)
-            return dataset.remove_columns([c for c in dataset.column_names if c not in kept]), self.data_collator
-        return dataset, RemoveColumns(self.data_collator, allowed, facts.name)
+    def get_total_train_batch_size(self, args) -> int:
+        "The samples of an optimizer step, of all processes together."
+        n = 1 if self.run_state.device is None else self.run_state.device.world.size
+        return self._of_one(args.train_batch_size) * args.gradient_accumulation_steps * n
+
+    def set_initial_training_values(self, args, dataloader) -> tuple:
+        """Epochs, steps in an epoch, samples of an epoch, samples of the run, samples of a step, micro-batches of an epoch, and steps of the run.
+        ValueError for data without a length, unless max_steps is given."""
+        n, window, total = 1 if self.run_state.device is None else self.run_state.device.world.size, args.gradient_accumulation_steps, self.get_total_train_batch_size(args)
+        try: batches = -(-len(dataloader) // n)
+        except TypeError: batches = None
+        if batches is None and args.max_steps <= 0: raise ValueError("The train_dataset has no length, so epochs cannot be counted; pass max_steps=.")
+        if not batches: return sys.maxsize, args.max_steps, total * args.max_steps, total * args.max_steps, total, args.max_steps * window, args.max_steps
+        steps, samples = max(-(-batches // window), 1), self.num_examples(dataloader)
+        if args.max_steps > 0: return -(-args.max_steps // steps), steps, samples, args.max_steps * total, total, batches, args.max_steps
+        return math.ceil(args.num_train_epochs), steps, samples, samples * args.num_train_epochs, total, batches, math.ceil(args.num_train_epochs * steps)
 
 # %% ../nbs/240_moves.ipynb #e46e4152
 class OptimMoves:
@@ -216,8 +293,40 @@ class LossMoves:
             classes = predicted.shape[-1] if isinstance(predicted, torch.Tensor) and predicted.ndim == 2 else None
             raise explain_labels(error, labels, classes) or error
 
+# %% ../nbs/240_moves.ipynb #0fa858ef
+class WindowMoves(LossMoves):
+    "The micro-batches of a step."
+    def get_batch_samples(self, epoch_iterator, num_batches, device=None):
+        "Micro-batches from an iterator, and how many labels they have in all processes."
+        batches = list(islice(epoch_iterator, num_batches))
+        return batches, self._get_num_items_in_batch(batches, device)
+
+    def _get_num_items_in_batch(self, batch_samples, device=None):
+        "How many labels these have, in all processes; None where nobody asks. What only joins in is not counted."
+        run, world = self.run_state, self.run_state.device.world
+        weights = [f.weight for f in run.window or ()]
+        own = [b for b, weight in zip(batch_samples, weights) if weight] if len(weights) == len(batch_samples) else batch_samples
+        items = self.count_items(own or batch_samples)
+        if items is None or world.alone or not self.args.average_tokens_across_devices: return items
+        return world.total(items if own else torch.zeros_like(items))
+
+    def count_items(self, batches):  # the micro-batches of a window
+        "How many labels the window has, for losses that are a mean over all of them; None if nobody asks."
+        if not (self.model_facts.accepts_loss_kwargs or self.compute_loss_func is not None): return None
+        if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches): return None
+        def counted(b): return b["shift_labels"] if "shift_labels" in b else b["labels"][..., 1:] if self.model_facts.shifts_labels else b["labels"]
+        return to_device(sum(counted(b).ne(-100).sum() for b in batches), self.run_state.device.device, pin=True)
+
+    def _prepare_input(self, data): return to_device(data, self.run_state.device.device, pin=self.args.dataloader_pin_memory)   # on the device
+
+    def _prepare_inputs(self, inputs):
+        "The batch on the device. ValueError if there is nothing in it."
+        if isinstance(inputs, Mapping) and not inputs:
+            raise ValueError(f"The batch is empty; {self.model_facts.name}'s forward takes {', '.join(sorted(self.model_facts.arguments))}, so let the data or the data_collator give some of these.")
+        return self._prepare_input(inputs)
+
 # %% ../nbs/240_moves.ipynb #4c338605
-class StepMoves(LossMoves):
+class StepMoves(WindowMoves):
     "A micro-batch through the model and back."
     def compute_loss_context_manager(self):
         "A context around the computation of the loss; autocast is inside the wrapped model."
@@ -256,17 +365,6 @@ class StepMoves(LossMoves):
     def _is_scaled(self, num_items):
         if self.loss_is_scaled_for_ga is not None: return self.loss_is_scaled_for_ga
         return self.compute_loss_func is not None or (self.model_facts.accepts_loss_kwargs and self.loss_takes_items and num_items is not None)
-
-    def _prepare_inputs(self, inputs):
-        "The batch on the device."
-        return to_device(inputs, self.run_state.device.device, pin=self.args.dataloader_pin_memory)
-
-    def count_items(self, batches):  # the micro-batches of a window
-        "How many labels the window has, for losses that are a mean over all of them; None if nobody asks."
-        if not (self.model_facts.accepts_loss_kwargs or self.compute_loss_func is not None): return None
-        if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches): return None
-        def counted(b): return b["shift_labels"] if "shift_labels" in b else b["labels"][..., 1:] if self.model_facts.shifts_labels else b["labels"]
-        return to_device(sum(counted(b).ne(-100).sum() for b in batches), self.run_state.device.device, pin=True)
 
 # %% ../nbs/240_moves.ipynb #783fe3fb
 class PredictionMoves:
@@ -391,7 +489,7 @@ def _processing(processing_class, settings):
     return older if processing_class is None else processing_class
 
 # %% ../nbs/240_moves.ipynb #e57182c2
-class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
+class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionMoves):
     "What a learner is made of: the parts that a user brings, and the moves on them."
     def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
                  model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
@@ -458,7 +556,7 @@ def replace_model(moves, model):
     run = moves.run_state
     refuse_to_replace(run, "model", run.model)
     if run.device is not None: run.device.release()
-    run.model, moves._facts = model, None
+    run.model, moves._facts, moves._signature_columns = model, None, None
     run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.first = None
     if run.feed is not None: drop_feed(run)
 

@@ -9,6 +9,7 @@ import torch
 from .device import Device
 from .errors import warn
 from .feed import Feed
+from .moves import LengthMoves
 from .rates import stretch_schedule
 from .run import Due, modules_of
 from .seeding import be_deterministic
@@ -84,6 +85,7 @@ def prepare_data(moves):
                         "or something else that gives batches when it is iterated.")
     check_evaluation(moves)
     run.feed = Feed(loader, run.args.order_seed, run.device.world.share)
+    if type(moves).set_initial_training_values is not LengthMoves.set_initial_training_values: run.measured_by = moves.set_initial_training_values
     try:
         if not run.device.world.alone: check_alike(run, samples_in_all(run))
         measure_anew(run)
@@ -169,6 +171,7 @@ def measure(run):
     else:
         state.max_steps = state.global_step + math.ceil(left / window) + math.ceil((args.num_train_epochs - run.cursor.epoch - 1) * per_epoch)
         state.num_train_epochs = math.ceil(args.num_train_epochs)
+    if run.measured_by is not None: state.num_train_epochs, *_, state.max_steps = run.measured_by(args, feed.loader)
     if run.cursor.position and feed.batches: run.batches_in_epoch = feed.batches - left
     state.train_batch_size = args.train_batch_size
     state.compute_steps(args, state.max_steps)

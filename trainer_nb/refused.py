@@ -24,8 +24,8 @@ REFUSED = {   # name: why
     "report_to": "cannot be connected yet; report from a callback's on_log", "project": _LATER,
     "trackio_space_id": _LATER, "trackio_bucket_id": _LATER, "trackio_static_space_id": _LATER, "restore_callback_states_from_checkpoint": _LATER,
 
-    "accelerator_config": _LATER, "dataloader_multiprocessing_context": _LATER, "dataloader_in_order": _LATER, "length_column_name": _LATER,
-    "sortish_sampler": _LATER, "ignore_data_skip": _LATER, "include_num_input_tokens_seen": _LATER,
+    "dataloader_in_order": "would let the workers' speed decide which batch comes first, and such a run cannot be repeated, taken back or resumed; leave it out",
+    "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
 
     "auto_find_batch_size": _LATER, "tf32": _LATER, "activation_checkpointing": _LATER, "activation_checkpointing_kwargs": _LATER,
     "torch_compile": _LATER, "torch_compile_backend": _LATER, "torch_compile_mode": _LATER, "use_liger_kernel": _LATER, "liger_kernel_config": _LATER,

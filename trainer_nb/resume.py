@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from .args import OF_PROCESS
 from .checkpoint import read_checkpoint, weights_for
+from .data import Cursor
 from .errors import warn
 from .events import TrainerState
 from .folders import MANIFEST, examine, read_manifest, tidy
@@ -19,14 +20,14 @@ from .runlog import claimed, log_path
 from .saver import data_facts, finish, logged, wait_for_others
 from .settings import SETTABLE, change
 from .shelf import checkpoints, newest, of_trainer, sealed
-from .snapshot import Snapshot, capture, check, made_with, put_back, restore
+from .snapshot import Snapshot, capture, check, made_with, put_back, restore, samples_in_all
 from .trainer_files import read_trainer
 from .work import in_hand, where
 from .world import NotLed
 
 # %% auto #0
 __all__ = ['only_weights', 'chosen', 'is_checkpoint', 'no_checkpoint', 'edited', 'check_edits', 'in_force', 'about', 'check_data',
-           'other_machine', 'history_of', 'log_history', 'Resumed', 'load', 'snapshot_in', 'moved_best',
+           'other_machine', 'history_of', 'log_history', 'Resumed', 'load', 'data_anew', 'snapshot_in', 'moved_best',
            'refuse_elsewhere', 'go_there', 'load_best', 'read_best', 'best_folder', 'load_weights']
 
 # %% ../nbs/510_resume.ipynb #59e5811a
@@ -149,15 +150,25 @@ def load(moves, place) -> Resumed:  # place: a folder, or True
     snapshot.values["args"] = in_force(snapshot, vars(run.args))
     try:
         check_edits(edits, then)
-        said = check_data(moves, snapshot)
+        anew = data_anew(run, snapshot)
+        said = anew + check_data(moves, snapshot)
         check(run, snapshot)
     except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += [*about(snapshot).get("said", []), *other_machine(snapshot, made_with(run))]
     go_there(moves, folder, snapshot, edits)
     said += [f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()]
-    run.history.note("resume", run.state.global_step, folder=str(folder), said=said, given=then)
+    run.history.note("resume", run.state.global_step, folder=str(folder), said=said, given=then, **({"anew": True} if anew else {}))
     for sentence in said: warn(f"{folder.name}: {sentence}.")
     return Resumed(run.state.global_step, str(folder), said, where(run))
+
+# %% ../nbs/510_resume.ipynb #510aac2c
+def data_anew(run, snapshot) -> list[str]:
+    "Let the epoch begin anew where ignore_data_skip asks for that; what is to be said of it."
+    cursor, then, now = snapshot.values["cursor"], snapshot.values.get("length"), samples_in_all(run)
+    over = run.feed.ends_here(cursor) is True if then == now or then is None else cursor.position >= then
+    if not run.args.ignore_data_skip or not cursor.position or snapshot.values["finished"] or over: return []
+    snapshot.values.update(cursor=Cursor(cursor.epoch), bookmark=None, batches_in_epoch=0, epoch_open=False)
+    return [f"the data of the epoch begins anew, and not at its sample {cursor.position}, because of ignore_data_skip=True"]
 
 # %% ../nbs/510_resume.ipynb #7ddeeafa
 def snapshot_in(moves, folder) -> Snapshot:

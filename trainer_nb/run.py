@@ -92,12 +92,14 @@ class Run(Passing):
     finished: bool = value(False)                            # on_train_end is behind us
     seconds: float = value(0.0)                              # training time, pauses left out
     samples: int = value(0)                                  # samples trained on
+    tokens: Any = value(None)                                # tokens that only a device knows of yet: a tensor; the others are in the state
     logged: int = value(0)                                   # the step up to which logs have covered the history
 
     wrapped: Any = part()                                    # the model as Accelerate wraps it
     seen_by: Any = part()                                    # the same, when a step has looked whether all parameters get gradients
     loss: Any = part()                                       # the loss function, if it is a module
     feed: Any = part()                                       # data.Feed
+    measured_by: Any = part()                                # an override of set_initial_training_values, which decides how long the run is
     history: History = part(History)                         # grows; a snapshot only remembers its step
     shadows: Any = part()                                    # a list of shadows.Shadows: copies of what a failed step puts back
     params: list = part(list)                                # the model's parameters, tied ones once

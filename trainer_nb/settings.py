@@ -4,7 +4,7 @@
 
 # %% ../nbs/330_settings.ipynb #19cd8ca7
 from __future__ import annotations
-import copy
+import copy, math
 from dataclasses import fields
 import torch
 from .args import plain, resolve
@@ -19,7 +19,8 @@ from .streams import Streamed
 from .tables import Table
 
 # %% auto #0
-__all__ = ['SETTABLE', 'go_beyond', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_settable', 'change']
+__all__ = ['SETTABLE', 'go_beyond', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_pieces',
+           'check_settable', 'change']
 
 # %% ../nbs/330_settings.ipynb #bac457c9
 def _decay(moves, value):
@@ -71,8 +72,10 @@ SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "learning_rate": ("the base of the schedule; the present rate follows", _base),
     "max_steps": (_LENGTH, _lengthen), "num_train_epochs": (_LENGTH, _lengthen),
     "per_device_train_batch_size": (_DATA, _reload), "gradient_accumulation_steps": (_DATA, _reload),
-    "dataloader_num_workers": (_DATA, _reload), "dataloader_prefetch_factor": (_DATA, _reload), "dataloader_persistent_workers": (_DATA, _reload),
+    "dataloader_num_workers": (_DATA, _reload), "dataloader_multiprocessing_context": (_DATA, _reload),
+    "dataloader_prefetch_factor": (_DATA, _reload), "dataloader_persistent_workers": (_DATA, _reload),
     "weight_decay": (_AT_ONCE, _decay), "max_grad_norm": (_AT_ONCE, None), "label_smoothing_factor": (_AT_ONCE, None),
+    "include_num_input_tokens_seen": (_AT_ONCE, None),
     "logging_steps": (_STEPS, _intervals), "eval_steps": (_STEPS, _intervals),
     "logging_strategy": (_NEXT, None), "logging_first_step": (_NEXT, None),
     "eval_strategy": (_NEXT, _intervals), "eval_delay": (_NEXT, None),
@@ -114,6 +117,16 @@ def check_stream(moves, changes):
             raise ValueError(f"{name} cannot be changed in the middle of an epoch of a stream that workers read: nobody would know which "
                              "samples are left. learn.run(epochs=1) goes to the epoch's end.")
 
+def check_pieces(moves, changes):
+    "Refuse to cut an order that goes by length into other pieces in the middle of an epoch."
+    run, args = moves.run_state, moves.args
+    if run.feed is None or not run.cursor.position or args.train_sampling_strategy != "group_by_length": return
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    then, now = (math.prod(changes.get(n, getattr(args, n)) if new else getattr(args, n) for n in names) for new in (False, True))
+    if then == now or not all(isinstance(changes.get(n, 1), int) for n in names): return
+    raise ValueError(f"The samples of an optimizer step cannot become {now} instead of {then} in the middle of an epoch whose order goes by length: the order would be another "
+                     "one, and some samples would come twice. learn.run(epochs=1) goes to the epoch's end.")
+
 def check_settable(moves, changes):
     "Refuse what cannot be set, or not to this value now."
     for name in changes:
@@ -124,6 +137,7 @@ def check_settable(moves, changes):
             raise ValueError(f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows what can.")
         raise TypeError(f"There is no setting {name!r}.{nearest(name, SETTABLE)}")
     check_stream(moves, changes)
+    check_pieces(moves, changes)
     steps, step = changes.get("max_steps", moves.args.max_steps), moves.state.global_step
     if "num_train_epochs" in changes and isinstance(steps, int) and steps > 0:
         raise ValueError(f"num_train_epochs would change nothing, because max_steps={steps} counts; learn.set(max_steps=-1, num_train_epochs="

@@ -86,7 +86,7 @@ class Copies(dict):
 
 # %% ../nbs/210_snapshot.ipynb #7b13f89c
 _BUILT_IN = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
-_OF_DATA = ("dataloader", "per_device", "train_", "seed", "data_seed")   # how settings begin that decide the feed
+_OF_DATA = ("dataloader", "per_device", "train_", "seed", "data_seed", "gradient_accumulation", "length_column", "accelerator_config")   # how settings begin that decide the feed
 
 def _keep_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in (vars(run.args) | run.undivided).items()}
 def _check_args(run, snapshot):

@@ -6,9 +6,11 @@
 from __future__ import annotations
 from typing import Any, NamedTuple
 import torch
-from .batches import map_tensors
+from .accelerator_config import syncs_each_batch
+from .batches import map_tensors, shallow_copy
 from .errors import warn
 from .models import describe
+from .moves import WindowMoves
 from .optim import check_state
 from .prepare import prepare_model
 from .run import modules_of
@@ -16,11 +18,12 @@ from .seeding import FORWARD, mix, seed_all
 from .shadows import FullCopy, LookingShadows, copied_groups, put_groups, versions
 from .snapshot import named_weights
 from .telling import tell, tell_all
+from .tokens import add_tokens, tokens_in
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'as_one', 'Unused', 'check_unused', 'items_of', 'complete_gradients', 'clip', 'rows_of',
-           'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights', 'first_groups', 'tear',
-           'begin_again', 'take_step']
+__all__ = ['Step', 'checked', 'as_one', 'Unused', 'check_unused', 'offered', 'complete_gradients', 'clip', 'rows_of', 'Committed',
+           'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights', 'first_groups', 'tear', 'begin_again',
+           'take_step']
 
 # %% ../nbs/260_step.ipynb #e2fb8b87
 class Step:
@@ -39,7 +42,8 @@ class Step:
         if run.window is None: return False
         self.keep()
         self.moves.current_gradient_accumulation_steps = len(run.window)
-        self.items = items_of(self.moves, run.window)
+        self.batches, self.items = offered(self.moves, run.window)
+        self.tokens = tokens_in(self.moves, run.window)
         run.control.new_step()
         tell(self.moves, "on_step_begin")
         return True
@@ -58,7 +62,7 @@ class Step:
         place = mix(run.args.seed, FORWARD, run.state.global_step, self.done)
         seed_all(place if run.device.world.first else mix(place, run.device.world.rank))
         self.moves.current_weight = run.window[self.done].weight
-        return map_tensors(run.window[self.done].batch, self._see)
+        return map_tensors(run.window[self.done].batch if self.batches is None else self.batches[self.done], self._see)
 
     def _see(self, t):
         if not t.is_inference(): self.seen.append((t, t._version))
@@ -66,7 +70,8 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
-        with self.run.device.averaging(self.run.wrapped, self.done + 1 == len(self.run.window)): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
+        now = self.done + 1 == len(self.run.window) or syncs_each_batch(self.run.args)
+        with self.run.device.averaging(self.run.wrapped, now): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
         self.add(loss)
 
     def add(self, loss):
@@ -116,12 +121,14 @@ def check_unused(run):
         if any(run.device.world.everyone(name)): raise Unused
     if name is not None: raise ValueError(f"{name!r} got no gradient in this step, which the processes had not looked for; give the Learner ddp_find_unused_parameters=True.")
 
-def items_of(moves, window):
-    "How many labels a window has, in all processes; None where nobody asks."
-    run, own = moves.run_state, [f.batch for f in window if f.weight]
-    items = moves.count_items(own or [f.batch for f in window])
-    if items is None or run.device.world.alone or not run.args.average_tokens_across_devices: return items
-    return run.device.world.total(items if own else torch.zeros_like(items))
+def offered(moves, window):
+    "The micro-batches of a window as an override of get_batch_samples gives them (None: as they are), and how many labels they have in all processes."
+    if type(moves).get_batch_samples is WindowMoves.get_batch_samples: return None, moves._get_num_items_in_batch([f.batch for f in window])
+    seed_all(mix(moves.run_state.args.seed, FORWARD, moves.run_state.state.global_step, -1))
+    batches, items = moves.get_batch_samples(iter([shallow_copy(f.batch) for f in window]), len(window), moves.run_state.device.device)
+    if len(batches) != len(window):
+        raise ValueError(f"get_batch_samples was given {len(window)} micro-batches and returned {len(batches)}; it has to return as many, or nobody would know which samples are behind the run.")
+    return batches, items
 
 # %% ../nbs/260_step.ipynb #27367bdd
 def complete_gradients(moves):
@@ -171,6 +178,7 @@ def commit(step) -> Committed:
         if not skipped and not isinstance(run.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau): run.lr_scheduler.step()
         if not run.state.global_step: check_state(run.optimizer)
     except BaseException as error: late = late or error
+    add_tokens(run, step.tokens)
     done = Committed(rate, count(run), step.loss, step.norm)
     if step.committed is not None: step.committed(step.moves, done)
     if late is not None: raise late

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 from .batches import batch_size, equal
-from .data import Cursor, Source, Workers, tell_epoch
+from .data import Cursor, Source, Workers, seeded_collate, tell_epoch
 from .seeding import FETCH, generator_states, mix, seed_all, set_generator_states
 from .shares import WHOLE, even_part
 
@@ -352,7 +352,7 @@ class Streamed(Source):
         stream, workers, size, position = self.dataset, self.loader.num_workers, self.size, cursor.position
         marks, last, stream.then = (bookmark["marks"], bookmark["last"], bookmark["batch_size"]) if bookmark else (None, -1, size)
         stream.marks, stream.last = marks, last if workers else -1
-        counted, readers = Counted(self.loader.collate_fn, size, self.share), {"num_workers": workers, "batch_size": size}
+        counted, readers = Counted(seeded_collate(self.loader.collate_fn), size, self.share), {"num_workers": workers, "batch_size": size}
         self.bookmark = readers
         if workers and self._workers is None: self._workers = Workers(self.loader, stream, counted, batch_size=None)
         for given in self._workers.begin() if workers else map(counted, stream):
