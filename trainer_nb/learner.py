@@ -379,6 +379,20 @@ class Finding:
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest)
 
     @taking_turns
+    def hyperparameter_search(self,
+                              hp_space=None,              # trial -> dict of settings; None: learning rate, epochs, seed and micro-batch
+                              compute_objective=None,     # metrics of an evaluation -> number, or a list of them; None: the loss, or the sum of the metrics
+                              n_trials: int = 20,
+                              direction="minimize",       # or "maximize"; a list for several objectives
+                              backend=None,               # "optuna"; there is no other
+                              hp_name=None,               # trial -> name of its folder; None: run-<number>
+                              **kwargs):                  # of Optuna's create_study and optimize
+        """Train with the settings that Optuna proposes, each trial from the first weights, and leave no trace: the best, a list where direction is one.
+        ValueError or Refused for what cannot be searched."""
+        from trainer_nb.search import search
+        return search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
+
+    @taking_turns
     def batch_size_find(self,
                         mode: str = "power",            # sizes are doubled; "binary": then the exact largest that fits
                         start: int | None = None,       # the first size; None: 1
