@@ -153,6 +153,9 @@ class Launching:
             return self.train() if train else Launched(self, None)
         self.pause()
         refuse_beside(self, "launch()")
+        if self.args.enable_jit_checkpoint:
+            raise Refused("launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run would be in others. "
+                          "A script started with torchrun or `accelerate launch` can; each of its processes hears the signal itself.")
         if self.run_state.team is not None: self.run_state.team.refuse("launch()")
         let_go_last()
         with self.run_state.interrupts: team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
@@ -435,6 +438,13 @@ class Storing:
         from trainer_nb.saver import save
         save(self)
 
+    def _listen(self):
+        "Write a checkpoint when the process is asked to end."
+        from trainer_nb.ending import Ending
+        ending = Ending()
+        self.run_state.callbacks.add_callback(ending)
+        ending.listen(self)
+
     def _load_best_model(self):
         "What the loop does at the end, if the best model is wanted."
         from trainer_nb.resume import load_best
@@ -523,6 +533,7 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
         from trainer_nb.timeline import Snapshots
         self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), Ring(), Saver()
         self.run_state.callbacks.add_callback(ProgressCallback())
+        if self.args.enable_jit_checkpoint: self._listen()
         announce(self, Due("event", "on_init_end"))
 
     def __repr__(self): return f"Learner({status(self.run_state)})"
