@@ -10,6 +10,7 @@ __all__ = ['MEANT', 'BOUNDS', 'ALIASES', 'OF_PROCESS', 'check_names', 'plain', '
 import copy, functools, inspect, json, math, os
 import torch
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 from enum import Enum
 from types import UnionType
 from typing import TypedDict, Union, get_args, get_origin
@@ -19,6 +20,7 @@ from .accelerator_config import check_accelerator_config
 from .errors import nearest
 from .fields import (CHOICES, Data, Evaluating, Generating, Hub, Keeping, Length, Machine, Memory, Processes, Scripts, Telling, Update,
                                default_of, kinds_of)
+from .grouped import LookingGroups, TrainingGroups, sanitized
 from .older import newer
 from .refused import check_refused
 from .tables import html_table
@@ -148,6 +150,8 @@ def check_saving(args):
     asked = [f.name for f in fields(Keeping) if f.name.startswith("save_") and getattr(args, f.name) != f.default]
     if args.output_dir is None and asked and args.save_strategy != "no":
         raise ValueError(f"{asked[0]}={getattr(args, asked[0])!r} asks for checkpoints, but there is no folder to write them to; give output_dir=.")
+    if args.enable_jit_checkpoint and args.output_dir is None:
+        raise ValueError("enable_jit_checkpoint=True writes a checkpoint when the process is asked to end, but there is no folder to write it to; give output_dir=.")
     best = "load_best_model_at_end=True" if args.load_best_model_at_end else "save_strategy='best'" if args.save_strategy == "best" else ""
     if best and args.output_dir is None: raise ValueError(f"{best} needs a folder to keep the best model in; give output_dir=.")
     if best and args.eval_strategy == "no":
@@ -183,6 +187,10 @@ class _Reading:
     def to_dict(self) -> dict:
         "All fields as plain values; the dictionary is the caller's own."
         return asdict(self)
+
+    def to_sanitized_dict(self) -> dict:
+        "The fields for trackers: numbers, text and truth values, without tokens."
+        return sanitized(self.to_dict() | {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size})
 
     def to_json_string(self) -> str:
         "All fields as JSON."
@@ -238,12 +246,19 @@ class _Place:
     @property
     def should_log(self) -> bool: return self.process_index == 0
     @property
-    def should_save(self) -> bool: return self.process_index == 0
+    def should_save(self) -> bool: return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
+    @property
+    def parallel_mode(self) -> str: return "distributed" if self.world_size > 1 else "not_parallel"
+    @property
+    def device(self): return torch.device("cuda", self.local_process_index % torch.cuda.device_count()) if self.n_gpu else torch.device("cpu")
+    @property
+    def ddp_timeout_delta(self): return timedelta(seconds=self.ddp_timeout)
+    place_model_on_device = None   # as the Trainer has it: nothing was said, and the model is put on its device
 
 # %% ../nbs/020_args.ipynb #e45810e6
 @dataclass(repr=False)
-class TrainingArguments(_Reading, _Showing, _Place, Scripts, Data, Hub, Keeping, Generating, Evaluating, Telling, Processes, Memory, Machine, Update,
-                        Length, metaclass=_Checked):
+class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroups, Scripts, Data, Hub, Keeping, Generating, Evaluating, Telling,
+                        Processes, Memory, Machine, Update, Length, metaclass=_Checked):
     "The settings of a run, with the Trainer's names and defaults; checked when made."
     def __post_init__(self): self.check()
 

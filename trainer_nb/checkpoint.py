@@ -8,9 +8,11 @@ import json, pickle, shutil, tempfile, time
 from pathlib import Path
 from typing import Any, NamedTuple
 import torch
+from .adapters import adapter_keys, adapters_in, base_names
 from .batches import equal
 from .encoding import decode, encode
 from .folders import Damaged, examine, read_manifest, seal
+from .frozen import digest, has_adapters, shared
 from .runlog import plain
 from .saving import write_weights
 from .snapshot import Snapshot, Walk
@@ -18,7 +20,7 @@ from .snapshot import Snapshot, Walk
 # %% auto #0
 __all__ = ['SCHEMA', 'LAST_ROWS', 'entries', 'writes_live', 'written_live', 'found_in', 'write_tensors', 'strides_of',
            'with_strides', 'read_tensors', 'Package', 'pack', 'write_values', 'write_checkpoint', 'write_model',
-           'placed', 'write_run', 'refuse_newer', 'examined', 'read_checkpoint', 'parts_of', 'read_plain',
+           'placed', 'of_base', 'write_run', 'refuse_newer', 'examined', 'read_checkpoint', 'parts_of', 'read_plain',
            'read_weights', 'weights_for']
 
 # %% ../nbs/420_checkpoint.ipynb #2eb93522
@@ -40,13 +42,14 @@ def written_live(model):
     return folder
 
 # %% ../nbs/420_checkpoint.ipynb #be057bff
-def found_in(folder: Path, weights: dict) -> dict:  # key -> (file, key)
+def found_in(folder: Path, weights: dict, names=None) -> dict:  # key -> (file, key); names: key in the file -> key, where they differ
     "Which of these tensors the files of a folder hold."
+    names = names or {k: k for k in weights}
     from safetensors import safe_open
     found = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
-            found |= {k: (path.name, k) for k in file.keys() if k in weights and equal(file.get_tensor(k), weights[k])}
+            found |= {names[k]: (path.name, k) for k in file.keys() if k in names and equal(file.get_tensor(k), weights[names[k]])}
     return found
 
 # %% ../nbs/420_checkpoint.ipynb #c66a7dd3
@@ -89,12 +92,15 @@ class Package(NamedTuple):
     processing_class: Any   # a tokenizer, say; it is written too
     says: dict              # for the manifest: step, run, ...
     about: dict             # what else resuming has to know; and `state`, if it is another than the snapshot's
+    adapted: dict           # of a model with adapters: key in PEFT's file -> key of the state_dict
+    base: frozenset         # names in the snapshot that are the base of adapters: their digests are written in place of them
 
 def pack(run, snapshot, processing_class=None, says=None, about=None) -> Package:
     "What has to be kept of a run, which may go on afterwards."
     says = {"format": "trainer_nb", "schema": SCHEMA, "step": snapshot.step, "run": run.history.run_id, "parent": run.history.parent,
             "place": list(snapshot.values["place"]), "written": time.time()} | (says or {})
-    return Package(snapshot, run.model, written_live(run.model), entries(run), processing_class, says, about or {})
+    adapted = adapter_keys(run.model, "default") if has_adapters(run.model) and "default" in run.model.peft_config else {}
+    return Package(snapshot, run.model, written_live(run.model), entries(run), processing_class, says, about or {}, adapted, base_names(run))
 
 # %% ../nbs/420_checkpoint.ipynb #deeebe68
 SCHEMA, LAST_ROWS = 1, 10_000
@@ -120,7 +126,7 @@ def write_model(package, folder) -> dict:  # key of the state_dict -> (file, key
     if package.live is None: write_weights(package.model, folder, {k: t for k, t in weights.items() if t.dtype != torch.complex128})
     else: shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
     if hasattr(package.processing_class, "save_pretrained"): package.processing_class.save_pretrained(folder)
-    return {} if package.says.get("only_model") else found_in(folder, weights)
+    return {} if package.says.get("only_model") else found_in(folder, weights, package.adapted)
 
 # %% ../nbs/420_checkpoint.ipynb #ee4883fc
 def placed(package, found) -> dict:  # name in the snapshot -> (file, key); found: as write_model gives it
@@ -130,15 +136,20 @@ def placed(package, found) -> dict:  # name in the snapshot -> (file, key); foun
         if isinstance(entry, str) and key in found: places.setdefault(entry, found[key])
     return places
 
+def of_base(package) -> dict:  # name in the snapshot -> digest
+    "What is not written, because the base of adapters comes from where it came from."
+    return {n: digest(t) for n, t in package.snapshot.tensors.items() if n in package.base and shared(t)}
+
 def write_run(package, folder, found):  # found: as write_model gives it
     "Write what a run needs to go on, besides the weights that are written already."
-    tensors = dict(package.snapshot.tensors)
+    base = of_base(package)
+    tensors = {n: t for n, t in package.snapshot.tensors.items() if n not in base}
     values, places = write_values(package, folder, tensors), placed(package, found)
     left = {n: t for n, t in tensors.items() if n not in places}
     optimizer = {n: t for n, t in left.items() if n.startswith(("optimizer/", "loose/"))}
     places |= write_tensors(optimizer, folder / "optimizer.safetensors")
     places |= write_tensors({n: t for n, t in left.items() if n not in optimizer}, folder / "rest.safetensors")
-    text = json.dumps({"schema": SCHEMA, "tensors": {n: places[n] for n in tensors}, "strides": strides_of(tensors), "values": values})
+    text = json.dumps({"schema": SCHEMA, "tensors": {n: places[n] for n in tensors}, "strides": strides_of(tensors), "values": values, "base": base})
     (folder / "run.json").write_text(text, "utf-8")
 
 # %% ../nbs/420_checkpoint.ipynb #bfc84ada
@@ -166,6 +177,7 @@ def parts_of(folder, written: dict) -> Snapshot:
     "Tensors and values from what run.json says."
     tensors = with_strides(read_tensors(folder, written["tensors"]), written.get("strides", {}))
     values = {name: decode(value, tensors) for name, value in written["values"].items()}
+    if written.get("base"): values["base"] = written["base"]
     return Snapshot({n: t for n, t in tensors.items() if not n.startswith("values/")}, values)
 
 # %% ../nbs/420_checkpoint.ipynb #1e65f33e
@@ -194,9 +206,8 @@ def _pickled(folder) -> list:
 # %% ../nbs/420_checkpoint.ipynb #16f69ec6
 def weights_for(model, folder) -> dict:  # key of the model's state_dict -> tensor
     "The weights in a folder by the names that they have in a model. ValueError if they are those of another model."
+    if has_adapters(model): return adapters_in(model, folder)
     weights, own = read_weights(folder), {k: t for k, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
-    if not set(weights) <= set(own) and _library(model) == "peft":
-        raise ValueError(f"{folder} holds the weights of adapters under PEFT's own names, which cannot be put into a model here yet.")
     if not set(weights) <= set(own) and hasattr(model, "from_pretrained"): weights = type(model).from_pretrained(folder).state_dict()
     there = {id(own[k]) for k in weights if k in own}   # a tied one has one name in the file
     computed = set(getattr(model, "_keys_to_ignore_on_save", None) or ())

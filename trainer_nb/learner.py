@@ -154,6 +154,9 @@ class Launching:
         self.pause()
         if self.run_state.torn == SERVED: self.run_state.torn = ""   # once more
         refuse_beside(self, "launch()")
+        if self.args.enable_jit_checkpoint:
+            raise Refused("launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run would be in others. "
+                          "A script started with torchrun or `accelerate launch` can; each of its processes hears the signal itself.")
         if self.run_state.team is not None: self.run_state.team.refuse("launch()")
         let_go_last()
         with self.run_state.interrupts: team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
@@ -381,6 +384,20 @@ class Finding:
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest)
 
     @taking_turns
+    def hyperparameter_search(self,
+                              hp_space=None,              # trial -> dict of settings; None: learning rate, epochs, seed and micro-batch
+                              compute_objective=None,     # metrics of an evaluation -> number, or a list of them; None: the loss, or the sum of the metrics
+                              n_trials: int = 20,
+                              direction="minimize",       # or "maximize"; a list for several objectives
+                              backend=None,               # "optuna"; there is no other
+                              hp_name=None,               # trial -> name of its folder; None: run-<number>
+                              **kwargs):                  # of Optuna's create_study and optimize
+        """Train with the settings that Optuna proposes, each trial from the first weights, and leave no trace: the best, a list where direction is one.
+        ValueError or Refused for what cannot be searched."""
+        from trainer_nb.search import search
+        return search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
+
+    @taking_turns
     def batch_size_find(self,
                         mode: str = "power",            # sizes are doubled; "binary": then the exact largest that fits
                         start: int | None = None,       # the first size; None: 1
@@ -422,6 +439,13 @@ class Storing:
         "What the loop does when a checkpoint is due."
         from trainer_nb.saver import save
         save(self)
+
+    def _listen(self):
+        "Write a checkpoint when the process is asked to end."
+        from trainer_nb.ending import Ending
+        ending = Ending()
+        self.run_state.callbacks.add_callback(ending)
+        ending.listen(self)
 
     def _load_best_model(self):
         "What the loop does at the end, if the best model is wanted."
@@ -511,6 +535,7 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
         from trainer_nb.timeline import Snapshots
         self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), Ring(), Saver()
         self.run_state.callbacks.add_callback(ProgressCallback())
+        if self.args.enable_jit_checkpoint: self._listen()
         announce(self, Due("event", "on_init_end"))
 
     def __repr__(self): return f"Learner({status(self.run_state)})"

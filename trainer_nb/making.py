@@ -373,7 +373,7 @@ def made_the_same(moves, weights) -> bool:
     "Whether model_init gives these weights."
     with generators_kept():
         seed_all(mix(moves.args.seed, MODEL))
-        model = moves.model_init()
+        model = moves.call_model_init()
     here = dict([*model.named_parameters(), *model.named_buffers()])
     return here.keys() == weights.keys() and all(equal(t.detach().cpu(), weights[n]) for n, t in here.items())
 

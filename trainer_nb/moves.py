@@ -30,7 +30,7 @@ __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_d
            'OrderMoves', 'check_order', 'DataMoves', 'LengthMoves', 'OptimMoves', 'call_model', 'split_labels', 'alone',
            'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves', 'check_parts', 'check_kinds', 'RunParts',
            'Moves', 'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer',
-           'replace_schedule', 'replace_model', 'drop_feed', 'explain_call', 'make_model']
+           'replace_schedule', 'replace_model', 'drop_feed', 'explain_call', 'takes_trial', 'make_model']
 
 # %% ../nbs/240_moves.ipynb #40e62b11
 def is_stream(dataset) -> bool:
@@ -491,6 +491,12 @@ def _processing(processing_class, settings):
 # %% ../nbs/240_moves.ipynb #e57182c2
 class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionMoves):
     "What a learner is made of: the parts that a user brings, and the moves on them."
+    _trial = hp_search_backend = None   # of a search, in the learner of a trial
+
+    def call_model_init(self, trial=None):   # of a search; None: there is none
+        "A model that model_init makes."
+        return self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
+
     def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
                  model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
                  optimizer_cls_and_kwargs=None, preprocess_logits_for_metrics=None, *, loss_func=None, **settings):
@@ -557,7 +563,7 @@ def replace_model(moves, model):
     refuse_to_replace(run, "model", run.model)
     if run.device is not None: run.device.release()
     run.model, moves._facts, moves._signature_columns = model, None, None
-    run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.first = None
+    run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.first = run.held = None
     if run.feed is not None: drop_feed(run)
 
 def drop_feed(run):
@@ -576,12 +582,19 @@ def explain_call(moves, error, inputs):
     return error
 
 # %% ../nbs/240_moves.ipynb #f930ada3
+def takes_trial(model_init) -> bool:
+    "Whether a model_init wants to know the trial of a search: it takes an argument. ValueError if it takes several."
+    if model_init is None: return False
+    taken = [p for p in inspect.signature(model_init).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(taken) > 1: raise ValueError(f"model_init takes {len(taken)} arguments; it is called with none, or with the trial of a search.")
+    return bool(taken)
+
 def make_model(moves):
     "Call model_init. ValueError without one, TypeError if it returns no module."
     run = moves.run_state
     if moves.model_init is None: raise ValueError(NO_MODEL)
     with generators_kept():
         seed_all(mix(run.args.seed, MODEL))
-        with run.interrupts.opened(): model = moves.model_init()
+        with run.interrupts.opened(): model = moves.call_model_init(moves._trial)
     if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     run.model = model

@@ -5,6 +5,7 @@
 # %% ../nbs/850_recovery.ipynb #b003dbcb
 from __future__ import annotations
 from .aboard import answered, counts, state_of
+from .adapters import completed
 from .asking import ProcessDied
 from .cause import INTERRUPTED, first_cause
 from .checkpoint import read_checkpoint
@@ -64,5 +65,5 @@ def last_known(team, moves) -> tuple:
     here = [s for s in (*moves.snapshots.values(), base) if s is not None and s.values["run"] == run_id]
     best = max(here, key=lambda s: s.step, default=base)
     shelf = moves.args.output_dir and newest(moves.args.output_dir)
-    if shelf and shelf.says.get("run") == run_id and (best is None or shelf.says.get("step", 0) > best.step): best = read_checkpoint(shelf.path)
+    if shelf and shelf.says.get("run") == run_id and (best is None or shelf.says.get("step", 0) > best.step): best = completed(moves.run_state, read_checkpoint(shelf.path))
     return best, first

@@ -31,7 +31,7 @@ REFUSED = {   # name: why
     "torch_compile": _LATER, "torch_compile_backend": _LATER, "torch_compile_mode": _LATER, "use_liger_kernel": _LATER, "liger_kernel_config": _LATER,
     "torch_empty_cache_steps": _LATER, "skip_memory_metrics": _LATER, "debug": _LATER, "logging_nan_inf_filter": _LATER, "neftune_noise_alpha": _LATER,
 
-    "use_cache": _LATER, "save_on_each_node": _LATER, "enable_jit_checkpoint": _LATER,
+    "use_cache": _LATER,
 
     "fsdp": _LATER, "fsdp_config": _LATER, "deepspeed": _LATER, "parallelism_config": _LATER,
 

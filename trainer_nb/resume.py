@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import NamedTuple
+from .adapters import completed
 from .args import OF_PROCESS
 from .checkpoint import read_checkpoint, weights_for
 from .data import Cursor
@@ -173,7 +174,7 @@ def data_anew(run, snapshot) -> list[str]:
 # %% ../nbs/510_resume.ipynb #7ddeeafa
 def snapshot_in(moves, folder) -> Snapshot:
     "What is in a folder, of whichever layout."
-    return read_trainer(moves, folder) if of_trainer(folder) else read_checkpoint(folder)
+    return completed(moves.run_state, read_trainer(moves, folder) if of_trainer(folder) else read_checkpoint(folder))
 
 def moved_best(state, shelf: Path):
     "The best checkpoint is beside the one that was resumed, where the whole folder has been moved."

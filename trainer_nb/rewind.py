@@ -9,6 +9,8 @@ from collections import deque
 from typing import NamedTuple
 import numpy as np
 from .errors import warn
+from .frozen import has_adapters
+from .frozen import has_adapters
 from .history import is_past
 from .loop import go
 from .prepare import prepare, share_anew
@@ -33,8 +35,8 @@ def free_memory() -> float:
     except (AttributeError, ValueError, OSError): return 8e9
 
 def size_of(run) -> int:
-    "Bytes of a snapshot: weights, buffers and optimizer state."
-    tensors = [*run.params, *run.model.buffers(), *(v for s in run.optimizer.state.values() for v in s.values())]
+    "Bytes of a snapshot: weights that it does not share, buffers and optimizer state."
+    tensors = [*(p for p in run.params if p.requires_grad or not has_adapters(run.model)), *run.model.buffers(), *(v for s in run.optimizer.state.values() for v in s.values())]
     return sum(t.nbytes for t in tensors if hasattr(t, "nbytes"))
 
 # %% ../nbs/320_rewind.ipynb #2b291cca

@@ -106,6 +106,7 @@ class Run(Passing):
     own_scheduler: bool = part(False)                        # we made it, so we can stretch it
     first: Any = part()                                      # Snapshot of the first weights, for reset
     versions: list = part(list)                              # shadows.versions() when it was taken
+    held: Any = part()                                       # frozen.Held: copies of what no training changes, which snapshots share
     freed: bool = part(False)                                # free() has let go of the first weights
     ring: Any = part()                                       # rewind.Ring: the last snapshots, to go back to
     saver: Any = part()                                      # saver.Saver: writes checkpoints

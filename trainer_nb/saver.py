@@ -23,8 +23,8 @@ from .snapshot import KEEPERS, capture
 from .trainer_files import asked, write_trainer
 
 # %% auto #0
-__all__ = ['SaveFailed', 'wait_for_others', 'Saver', 'save', 'as_best', 'refuse_taken', 'only_ours', 'save_now', 'finish',
-           'fingerprint', 'some_of', 'take_in', 'data_facts', 'writing', 'logged', 'without_log', 'write_log',
+__all__ = ['SaveFailed', 'wait_for_others', 'Saver', 'save', 'writes', 'as_best', 'refuse_taken', 'only_ours', 'save_now',
+           'finish', 'fingerprint', 'some_of', 'take_in', 'data_facts', 'writing', 'logged', 'without_log', 'write_log',
            'make_room', 'why_not', 'retire_ahead', 'say_lost_best']
 
 # %% ../nbs/500_saver.ipynb #a5406100
@@ -106,12 +106,17 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     if not own: refuse_taken(place, run.history.run_id)
     undo = as_best(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
-    if not run.device.world.first: return place   # one writes for all
+    if not writes(run): return place   # one writes for all
     snapshot = capture(run, run.saver.spare, ("model",) if run.args.save_only_model else tuple(KEEPERS), beside=True)
     run.saver.spare = ()
     run.saver.start(writing(moves, snapshot, place, own), snapshot, place.parent, undo)
     if wait or run.callbacks.listeners("on_save"): finish(run)
     return place
+
+def writes(run) -> bool:
+    "Whether this process writes the run's checkpoints: the first of all, or of each machine."
+    world = run.device.world
+    return world.first or (run.args.save_on_each_node and world.local_rank == 0)
 
 def as_best(run, place):
     "Write down that the best checkpoint is here; returns a function that takes it back."
@@ -254,7 +259,7 @@ def why_not(place, error) -> str:
 def retire_ahead(run, best):  # best: the path of the checkpoint that was the best before the run went back
     "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
     run.saver.wait(run.interrupts)   # if it fails, the next verb says so
-    if run.args.output_dir is None or not run.device.world.first: return
+    if run.args.output_dir is None or not writes(run): return
     try: retire_future(run.args.output_dir, run.history, best)
     except OSError as error: warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")
 

@@ -81,7 +81,7 @@ SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "eval_strategy": (_NEXT, _intervals), "eval_delay": (_NEXT, None),
     "eval_accumulation_steps": (_NEXT, None), "prediction_loss_only": (_NEXT, None), "per_device_eval_batch_size": (_NEXT, None),
     "save_strategy": (_NEXT, None), "save_steps": (_STEPS, _intervals), "save_total_limit": (_NEXT, None), "save_only_model": (_NEXT, None),
-    "save_format": (_NEXT, None), "load_best_model_at_end": ("the end of the run", None),
+    "save_format": (_NEXT, None), "save_on_each_node": (_NEXT, None), "load_best_model_at_end": ("the end of the run", None),
     "metric_for_best_model": (_NEXT, None), "greater_is_better": (_NEXT, None), "disable_tqdm": (_NEXT, None),
 }
 

@@ -13,6 +13,7 @@ from .batches import equal
 from .device import Beside, in_order
 from .data import Cursor
 from .events import TrainerControl, TrainerState
+from .frozen import Held, has_adapters, merged, shared
 from .models import describe
 from .optim import PLAIN_TENSORS, put_together, taken_apart
 from .rates import stretch_schedule
@@ -20,8 +21,8 @@ from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run
 
 # %% auto #0
-__all__ = ['KEEPERS', 'OF_PLACE', 'Snapshot', 'Copies', 'Walk', 'named_weights', 'own_memory', 'made_with', 'samples_in_all',
-           'capture', 'check_length', 'check', 'put_back', 'restore', 'differences']
+__all__ = ['KEEPERS', 'OF_PLACE', 'Snapshot', 'Copies', 'Walk', 'named_weights', 'staying', 'own_memory', 'made_with',
+           'samples_in_all', 'capture', 'check_length', 'check', 'put_back', 'restore', 'differences']
 
 # %% ../nbs/210_snapshot.ipynb #79dd5a32
 class Snapshot:
@@ -47,8 +48,8 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        "Bytes of memory that the tensors take."
-        return sum(t.nbytes for t in self._tensors.values())
+        "Bytes of memory that the tensors take, without those that snapshots share."
+        return sum(t.nbytes for t in self._tensors.values() if not shared(t))
 
     def __repr__(self):
         epoch = self.values["state"].epoch
@@ -71,7 +72,7 @@ class Copies(dict):
         if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         if t.layout is not torch.strided: self[name] = t.detach().to("cpu", copy=True); return
         old = self.spare.pop(name, None)
-        if old is None or old.dtype != t.dtype or old.shape != t.shape: old = torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
+        if old is None or old.dtype != t.dtype or old.shape != t.shape or shared(old): old = torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
         self[name] = old
         self.later.append((old, t, changes))
 
@@ -144,10 +145,20 @@ def _limited(m) -> bool:
     "Whether rows of a module's weight are scaled as they are looked up; a module is slow to say that it has no such attribute."
     return ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and m.max_norm is not None and hasattr(m, "weight")
 
+def staying(run, walk) -> dict:  # name in a snapshot -> parameter
+    "The weights that are shared by all snapshots: the frozen ones of a model with adapters."
+    if not has_adapters(run.model): return {}
+    if run.held is None: run.held = Held()
+    mine = {id(p) for p in run.model.parameters()}
+    return {n: p for n, p in walk.named() if isinstance(p, torch.nn.Parameter) and not p.requires_grad and id(p) in mine and type(p) in PLAIN_TENSORS}
+
 def _keep_model(run, tensors, values):
     walk = tensors.walk
     limited = {id(m.weight) for _, m in walk.each if _limited(m)}
-    for n, t in walk.named(): tensors.put(n, t, not t.requires_grad or id(t) in limited)
+    stays, added = staying(run, walk), merged(walk.each) if run.held is not None else ()
+    for n, t in walk.named():
+        if n in stays: tensors[n] = run.held.copy(n, t, added)
+        else: tensors.put(n, t, not t.requires_grad or id(t) in limited)
     values["empty"] = _empty(walk.each)
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra(walk.each).items()}
@@ -174,9 +185,11 @@ def _check_model(run, snapshot):
     if other: raise ValueError(f"The snapshot is of a model in {there[other].dtype}, and this one is in {here[other].dtype} ({other.split('/', 1)[1]!r}).")
 
 def _put_model(run, snapshot):
-    here, there = dict(Walk(run).named()), _of_model(snapshot)
+    walk, there = Walk(run), _of_model(snapshot)
+    here, held, added = dict(walk.named()), run.held or Held(), merged(walk.each)
     with torch.no_grad():
         for n, t in there.items():
+            if shared(t) and n in here and held.there(n, here[n], t, added): continue   # and torch does not count it as changed
             if n in here and _alike(here[n], t) and own_memory(here[n]): here[n].copy_(t)
     _put_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])

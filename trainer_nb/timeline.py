@@ -104,7 +104,7 @@ def free(moves):
     fresh(run)
     if run.device is not None: run.device.release()
     if run.model is not None: run.model.to("cpu")
-    run.device = run.wrapped = run.first = run.eval_dataloader = None
+    run.device = run.wrapped = run.first = run.held = run.eval_dataloader = None
     run.params, run.freed = [], True
     if run.saver is not None: run.saver.free()
     if moves.optimizers[0] is not None: moves.optimizers[0].state.clear()

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 import numpy as np
 import torch
-from .checkpoint import SCHEMA, entries, examined, parts_of, placed, read_plain, weights_for, write_model, write_tensors
+from .checkpoint import SCHEMA, entries, examined, of_base, parts_of, placed, read_plain, weights_for, write_model, write_tensors
 from .data import Cursor, Indexed
 from .encoding import encode
 from .events import TrainerControl, TrainerState
@@ -125,11 +125,12 @@ def write_rest(package, folder, found, groups):  # found: as write_model gives i
     schedule, optimizer = values.pop("lr_scheduler"), values["optimizer"]
     values["optimizer"] = {k: v for k, v in optimizer.items() if k != "plain"} | {
         "groups": [g["params"] for g in optimizer["groups"]], "order": [g["params"] for g in groups]}
-    tensors, places = {n: t for n, t in package.snapshot.tensors.items() if not n.startswith("optimizer/")}, placed(package, found)
+    base, places = of_base(package), placed(package, found)
+    tensors = {n: t for n, t in package.snapshot.tensors.items() if not n.startswith("optimizer/") and n not in base}
     values |= {"lr_lambdas": schedule.get("lr_lambdas"), "about": about}
     values = {name: encode(value, tensors, name) for name, value in values.items()}
     places |= write_tensors({n: t for n, t in tensors.items() if n not in places}, folder / "rest.safetensors")
-    text = json.dumps({"schema": SCHEMA, "tensors": {n: places[n] for n in tensors}, "values": values})
+    text = json.dumps({"schema": SCHEMA, "tensors": {n: places[n] for n in tensors}, "values": values, "base": base})
     (folder / "rest.json").write_text(text, "utf-8")
 
 def write_trainer(package, folder: Path):  # a checkpoint.Package, `asked` in its `about`; an empty folder
