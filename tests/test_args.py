@@ -21,7 +21,9 @@ OTHER = dict(
     optim_args="momentum=0.9", weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0.0,
     label_smoothing_factor=0.1, bf16=True, fp16=True, full_determinism=True, seed=1, data_seed=2, use_cpu=True,
     transaction="copy", ring_every=5, ring_memory=0.5, logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
-    run_name="a run", report_to=["none"], eval_strategy="steps", eval_steps=5, eval_delay=1, eval_on_start=True,
+    run_name="a run", report_to=["none"], logging_dir="events", log_level="info", log_level_replica="error", log_on_each_node=False,
+    project="mine", trackio_space_id="me/space", trackio_bucket_id="me/bucket", trackio_static_space_id="me/static",
+    restore_callback_states_from_checkpoint=True, eval_strategy="steps", eval_steps=5, eval_delay=1, eval_on_start=True,
     prediction_loss_only=True, eval_accumulation_steps=3, save_strategy="epoch", save_steps=7, save_total_limit=2, save_only_model=True, save_format="trainer",
     metric_for_best_model="accuracy", greater_is_better=False, load_best_model_at_end=True, dataloader_drop_last=True,
     dataloader_num_workers=2, dataloader_pin_memory=False, dataloader_persistent_workers=True, dataloader_prefetch_factor=4,
@@ -34,12 +36,11 @@ WANTED = dict(
     gradient_checkpointing_kwargs={"use_reentrant": False}, torch_compile=True, torch_compile_backend="eager", torch_compile_mode="default",
     use_liger_kernel=True, liger_kernel_config={"rope": True}, use_cache=True, torch_empty_cache_steps=5, skip_memory_metrics=False,
     debug="underflow_overflow", fsdp="full_shard", fsdp_config={"version": 2}, deepspeed="ds.json", accelerator_config={"split_batches": True},
-    parallelism_config={"tp_size": 2}, logging_nan_inf_filter=False, logging_dir="events", include_num_input_tokens_seen="all", log_level="info",
-    log_level_replica="error", log_on_each_node=False, report_to="tensorboard", project="mine", trackio_space_id="me/space", trackio_bucket_id="me/bucket",
-    trackio_static_space_id="me/static", eval_do_concat_batches=False, eval_use_gather_object=True, batch_eval_metrics=True,
+    parallelism_config={"tp_size": 2}, logging_nan_inf_filter=False, include_num_input_tokens_seen="all",
+    eval_do_concat_batches=False, eval_use_gather_object=True, batch_eval_metrics=True,
     include_for_metrics=["loss"], predict_with_generate=True, generation_max_length=5, generation_num_beams=2, generation_config="gen.json",
     sortish_sampler=True, save_on_each_node=True, enable_jit_checkpoint=True, ignore_data_skip=True,
-    restore_callback_states_from_checkpoint=True, push_to_hub=True, hub_model_id="me/model", hub_strategy="end", hub_token="x",
+    push_to_hub=True, hub_model_id="me/model", hub_strategy="end", hub_token="x",
     hub_private_repo=True, hub_always_push=True, hub_revision="main", dataloader_multiprocessing_context="spawn", dataloader_in_order=False,
     length_column_name="n")
 NEEDS = dict(learning_rate=dict(layer_groups=["a"]), dataloader_persistent_workers=dict(dataloader_num_workers=1),
@@ -257,7 +258,8 @@ def test_where_the_run_takes_place(monkeypatch):
     args = TrainingArguments(use_cpu=True)
     assert (args.world_size, args.process_index, args.local_process_index, args.n_gpu, args.should_log, args.should_save) == (1, 0, 0, 0, True, True)
     for name, value in dict(WORLD_SIZE="4", RANK="2", LOCAL_RANK="0").items(): monkeypatch.setenv(name, value)
-    assert (args.world_size, args.process_index, args.local_process_index, args.should_log, args.should_save) == (4, 2, 0, False, False)
+    assert (args.world_size, args.process_index, args.local_process_index, args.should_log, args.should_save) == (4, 2, 0, True, False)
+    assert not TrainingArguments(log_on_each_node=False).should_log
     assert "world_size" not in args.to_dict()
 
 # ---- older names ----

@@ -4,12 +4,15 @@ __version__ = "0.1.0"
 
 from .args import TrainingArguments
 from .batches import DataCollatorWithPadding, default_data_collator
+from .callbacks import EarlyStoppingCallback, PrinterCallback
 from .errors import Paused, Refused
 from .evaluate import EvalPrediction, PredictionOutput
-from .events import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
+from .events import DefaultFlowCallback, ExportableState, TrainerCallback, TrainerControl, TrainerState
 from .history import History, Record, Records
 from .learner import Learner
 from .loop import TrainOutput
+from .progress import ProgressCallback
+from .reports import ReportCallback
 from .seeding import set_seed
 from .snapshot import Snapshot, differences
 
@@ -42,7 +45,8 @@ def follow(path, also=()):
     return follow(path, also)
 
 
-__all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
-           "Record", "Records", "Refused", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer",
-           "TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
+__all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EarlyStoppingCallback", "EvalPrediction", "ExportableState", "History",
+           "Learner", "Paused", "PredictionOutput", "PrinterCallback", "ProgressCallback", "Record", "Records", "Refused",
+           "ReportCallback", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer", "TrainerCallback",
+           "TrainerControl", "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
            "get_last_checkpoint", "parse_args", "set_seed"]

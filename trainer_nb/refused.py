@@ -20,10 +20,6 @@ REFUSED = {   # name: why
     "batch_eval_metrics": _LATER, "include_for_metrics": _LATER, "predict_with_generate": _LATER, "generation_max_length": _LATER,
     "generation_num_beams": _LATER, "generation_config": _LATER,
 
-    "logging_dir": _LATER, "log_level": _LATER, "log_level_replica": _LATER, "log_on_each_node": _LATER,
-    "report_to": "cannot be connected yet; report from a callback's on_log", "project": _LATER,
-    "trackio_space_id": _LATER, "trackio_bucket_id": _LATER, "trackio_static_space_id": _LATER, "restore_callback_states_from_checkpoint": _LATER,
-
     "accelerator_config": _LATER, "dataloader_multiprocessing_context": _LATER, "dataloader_in_order": _LATER, "length_column_name": _LATER,
     "sortish_sampler": _LATER, "ignore_data_skip": _LATER, "include_num_input_tokens_seen": _LATER,
 
