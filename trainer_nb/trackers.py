@@ -4,7 +4,7 @@
 
 # %% ../nbs/554_trackers.ipynb #40ebc1f1
 from __future__ import annotations
-import importlib.util, json, os, re
+import importlib.util, json, os, re, sys
 from typing import Any, NamedTuple
 
 # %% auto #0
@@ -74,25 +74,21 @@ class TensorBoard(Tracker):
     "Event files, by torch's SummaryWriter."
     name = "tensorboard"
     def open(self, about):
-        self.folder = about.folder
-        new = not os.path.isdir(self.folder)
-        self.write_from(None)
+        try: from torch.utils.tensorboard import SummaryWriter
+        except ImportError: from tensorboardX import SummaryWriter
+        new = not os.path.isdir(about.folder)
+        self.writer = SummaryWriter(about.folder)
         if not new: return
         self.writer.add_text("args", about.args.to_json_string())
         if about.model_config is not None: self.writer.add_text("model_config", json.dumps(about.model_config, indent=2))
-
-    def write_from(self, step):  # None: go on where the files end
-        try: from torch.utils.tensorboard import SummaryWriter
-        except ImportError: from tensorboardX import SummaryWriter
-        self.writer = SummaryWriter(self.folder, purge_step=step)
 
     def log(self, logs, step):
         for k, v in numbers(rewritten(logs), (int, float, str)).items(): (self.writer.add_text if isinstance(v, str) else self.writer.add_scalar)(k, v, step)
         self.writer.flush()
 
     def back(self, step):
-        self.writer.close()
-        self.write_from(step + 1)
+        proto = sys.modules[type(self.writer).__module__]   # as the writer does it for its purge_step
+        self.writer.file_writer.add_event(proto.Event(step=step + 1, session_log=proto.SessionLog(status=proto.SessionLog.START)))
 
     def close(self): self.writer.close()
 
