@@ -270,7 +270,8 @@ def test_where_the_run_takes_place(monkeypatch):
     args = TrainingArguments(use_cpu=True)
     assert (args.world_size, args.process_index, args.local_process_index, args.n_gpu, args.should_log, args.should_save) == (1, 0, 0, 0, True, True)
     for name, value in dict(WORLD_SIZE="4", RANK="2", LOCAL_RANK="0").items(): monkeypatch.setenv(name, value)
-    assert (args.world_size, args.process_index, args.local_process_index, args.should_log, args.should_save) == (4, 2, 0, False, False)
+    assert (args.world_size, args.process_index, args.local_process_index, args.should_log, args.should_save) == (4, 2, 0, True, False)
+    assert not TrainingArguments(log_on_each_node=False).should_log
     assert "world_size" not in args.to_dict()
 
 # ---- older names ----

@@ -46,7 +46,7 @@ def screen(monkeypatch):
 
 
 def a_run(steps=1000, **settings):
-    run = Run(args=SimpleNamespace(**{"disable_tqdm": None} | settings), callbacks=CallbackHandler([ProgressCallback]))
+    run = Run(args=SimpleNamespace(**{"disable_tqdm": None, "log_on_each_node": True} | settings), callbacks=CallbackHandler([ProgressCallback]))
     run.state.max_steps = steps
     return run
 

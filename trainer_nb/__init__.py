@@ -6,12 +6,15 @@ from .args import TrainingArguments
 from .batches import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
 from .collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq, DataCollatorForTokenClassification,
                         DataCollatorForWholeWordMask, DataCollatorWithFlattening)
+from .callbacks import EarlyStoppingCallback, PrinterCallback
 from .errors import Paused, Refused
 from .evaluate import EvalPrediction, PredictionOutput
-from .events import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
+from .events import DefaultFlowCallback, ExportableState, TrainerCallback, TrainerControl, TrainerState
 from .history import History, Record, Records
 from .learner import Learner
 from .loop import TrainOutput
+from .progress import ProgressCallback
+from .reports import ReportCallback
 from .seeding import set_seed
 from .snapshot import Snapshot, differences
 
@@ -45,7 +48,9 @@ def follow(path, also=()):
 
 
 __all__ = ["DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification",
-           "DataCollatorForWholeWordMask", "DataCollatorWithFlattening", "DataCollatorWithPadding", "DefaultDataCollator", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
-           "Record", "Records", "Refused", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer",
-           "TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-           "get_last_checkpoint", "parse_args", "set_seed"]
+           "DataCollatorForWholeWordMask", "DataCollatorWithFlattening", "DataCollatorWithPadding", "DefaultDataCollator",
+           "DefaultFlowCallback", "EarlyStoppingCallback", "EvalPrediction", "ExportableState", "History", "Learner", "Paused",
+           "PredictionOutput", "PrinterCallback", "ProgressCallback", "Record", "Records", "Refused", "ReportCallback", "Seq2SeqTrainer",
+           "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl", "TrainerState",
+           "TrainingArguments", "compare", "default_data_collator", "differences", "follow", "get_last_checkpoint", "parse_args",
+           "set_seed"]

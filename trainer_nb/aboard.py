@@ -12,15 +12,18 @@ import torch
 from .errors import Interrupted
 from .events import TrainerCallback
 from .history import missing
+from .levels import set_level
 from .loop import Limit, go
 from .meeting import Meeting
 from .moves import drop_feed
 from .parts import made_of
 from .prepare import prepare
+from .progress import ProgressCallback
 from .run import Run
 from .runlog import LogFile, dump
 from .saver import finish
 from .snapshot import Snapshot, capture, restore
+from .telling import put_down
 from .trial import of_status
 from .work import pause_at
 
@@ -116,6 +119,8 @@ class Aboard:
         self.meeting = Meeting(payload["meeting"], payload["processes"])
         self.speaks = worker.rank == 0
         run = self.learn.run_state
+        for c in (c for c in run.callbacks.callbacks if isinstance(c, ProgressCallback)):
+            c.mute = "JPY_PARENT_PID" in os.environ or not payload["undivided"].get("disable_tqdm")   # as it is without other processes
         run.args.disable_tqdm = True           # the kernel shows how far it is
         run.undivided = payload["undivided"]   # snapshots, which go elsewhere, have the kernel's
         if payload["snapshot"] is not None: go_to(self.learn, payload["snapshot"], payload["first"])
@@ -124,6 +129,7 @@ class Aboard:
         if self.speaks: self.connect(payload["log"])
         run.callbacks.add_callback(self.pace)
         signal.signal(signal.SIGUSR1, self.press)
+        set_level(run.args)
 
     def press(self, *signal_and_frame):
         "As if the button were pressed for the last time."
@@ -234,6 +240,7 @@ def state_of(aboard, there: dict) -> dict:  # there: counts of the history that 
 def home_with(aboard) -> dict | None:
     "The run, to be taken home; of the one that speaks."
     if aboard.learn.run_state.saver is not None: finish(aboard.learn.run_state)
+    put_down(aboard.learn.run_state)
     return {"snapshot": capture(aboard.learn.run_state), "first": aboard.learn.run_state.first} if aboard.speaks else None
 
 def place(learn) -> dict:

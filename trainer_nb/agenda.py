@@ -221,9 +221,11 @@ def announce(moves, *dues):
     "Do these now, or next if the run is at work."
     run = moves.run_state
     if run.phase == "after": return first_on(run, *dues)
-    held, run.due = run.due, deque(dues)
+    held, run.due, run.by_hand = run.due, deque(dues), True
     try: settle(moves)
-    finally: run.due.extend(held)
+    finally:
+        run.by_hand = False
+        run.due.extend(held)
     if run.phase == "idle": ask_later(run)
 
 def ask_later(run):

@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['MEANT', 'BOUNDS', 'ALIASES', 'OF_PROCESS', 'check_names', 'plain', 'fits', 'check_types', 'check_values',
-           'check_steps', 'check_together', 'check_saving', 'TrainingArguments', 'Settings', 'resolve']
+           'check_steps', 'check_together', 'check_saving', 'check_trackers', 'connect', 'TrainingArguments',
+           'Settings', 'resolve']
 
 # %% ../nbs/020_args.ipynb #30c3d116
-import copy, functools, inspect, json, math, os
+import copy, functools, inspect, json, logging, math, os
 import torch
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from enum import Enum
@@ -18,8 +20,8 @@ from typing import TypedDict, Union, get_args, get_origin
 # %% ../nbs/020_args.ipynb #40d37746
 from .accelerator_config import check_accelerator_config
 from .errors import nearest
-from .fields import (CHOICES, Data, Evaluating, Generating, Hub, Keeping, Length, Machine, Memory, Processes, Scripts, Telling, Update,
-                               default_of, kinds_of)
+from .fields import (CHOICES, Data, Evaluating, Generating, Hub, Keeping, Length, Machine, Memory, Processes, Scripts, TRACKERS, Telling,
+                               Update, default_of, kinds_of)
 from .grouped import LookingGroups, TrainingGroups, sanitized
 from .older import newer
 from .refused import check_refused
@@ -157,6 +159,21 @@ def check_saving(args):
     if best and args.eval_strategy == "no":
         raise ValueError(f"{best}, but nothing is evaluated, so no model is the best; give eval_strategy='epoch' or 'steps'.")
 
+# %% ../nbs/020_args.ipynb #44f7f48a
+_THEIRS = {"azure_ml": "AzureMLCallback", "neptune": "NeptuneCallback", "dagshub": "DagsHubCallback", "flyte": "FlyteCallback", "kubeflow": "KubeflowCallback"}
+
+def check_trackers(args):
+    "Refuse names of trackers that there are not, and TensorBoard where nobody says into which folder it writes."
+    given = [args.report_to] if isinstance(args.report_to, str) else args.report_to
+    for name in given:
+        if name in _THEIRS: raise ValueError(f"report_to={name!r} is reported to by transformers' own callback only; give the Learner "
+                                             f"callbacks=[transformers.integrations.{_THEIRS[name]}()], which works here as it is.")
+        if name in ("all", "none") and len(given) > 1: raise ValueError(f"report_to={given!r}: {name!r} stands alone; leave it out, or leave out the names.")
+        if name not in (*TRACKERS, "all", "none"):
+            raise ValueError(f"report_to={name!r} is no tracker; there are {', '.join(map(repr, TRACKERS))}, 'all' and 'none'.{nearest(name, TRACKERS)}")
+    folder = args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
+    if "tensorboard" in given and folder is None: raise ValueError("report_to='tensorboard' needs a folder for the event files; give output_dir= or logging_dir=.")
+
 # %% ../nbs/020_args.ipynb #49145eb5
 def _checked(init):
     "The same `__init__`, to which older names are translated, and which knows what may have been meant by an unknown one."
@@ -244,7 +261,7 @@ class _Place:
     @property
     def n_gpu(self) -> int: return int(not self.use_cpu and torch.cuda.is_available())   # of this process
     @property
-    def should_log(self) -> bool: return self.process_index == 0
+    def should_log(self) -> bool: return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
     @property
     def should_save(self) -> bool: return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
     @property
@@ -254,6 +271,34 @@ class _Place:
     @property
     def ddp_timeout_delta(self): return timedelta(seconds=self.ddp_timeout)
     place_model_on_device = None   # as the Trainer has it: nothing was said, and the model is put on its device
+
+    def get_process_log_level(self) -> int:
+        "The level of this process's loggers, as `logging` counts it: `log_level` where `should_log` is true, `log_level_replica` elsewhere."
+        name = self.log_level if self.should_log else self.log_level_replica
+        if name == "passive": return logging.getLogger("trainer_nb").getEffectiveLevel()
+        return logging.DEBUG if name == "detail" else getattr(logging, name.upper())
+
+    @contextmanager
+    def main_process_first(self, local: bool = True,    # the first process of each machine; False: of all
+                           desc: str = "work"):         # what is done, for the log
+        "Inside, the first process is alone; the others come when it is done, to what it has left in a cache."
+        if self.world_size == 1: return (yield)
+        connect(self)
+        first = (self.local_process_index if local else self.process_index) == 0
+        logging.getLogger("trainer_nb").debug("process %d: %s %s", self.process_index, "does the" if first else "waits for the", desc)
+        if not first: torch.distributed.barrier()
+        try: yield
+        finally:
+            if first: torch.distributed.barrier()
+
+# %% ../nbs/020_args.ipynb #8a74b9ac
+def connect(args):
+    "Connect the processes that a launcher has started, where they are not connected."
+    if torch.distributed.is_initialized(): return
+    from accelerate import PartialState
+    cpu = args.use_cpu or not torch.cuda.is_available()
+    if cpu: os.environ["ACCELERATE_USE_CPU"] = "1"
+    PartialState(cpu=cpu, timeout=timedelta(seconds=args.ddp_timeout), **({} if args.ddp_backend is None else {"backend": args.ddp_backend}))
 
 # %% ../nbs/020_args.ipynb #e45810e6
 @dataclass(repr=False)
@@ -276,12 +321,13 @@ class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroup
         for name, value in vars(self).pop("_filled", {}).items():
             if getattr(self, name) == value: setattr(self, name, None)
         for f in fields(self): setattr(self, f.name, plain(getattr(self, f.name)))
-        if isinstance(self.output_dir, str): self.output_dir = os.path.expanduser(self.output_dir)
+        for name in ('output_dir', 'logging_dir'):
+            if isinstance(getattr(self, name), str): setattr(self, name, os.path.expanduser(getattr(self, name)))
         if self.report_to in (None, [], ["none"]): self.report_to = "none"
         if isinstance(self.include_num_input_tokens_seen, bool): self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
         _read_json(self)
         check_accelerator_config(self)
-        for check in (check_types, check_refused, check_values, check_steps, check_together, check_saving): check(self)
+        for check in (check_types, check_refused, check_values, check_steps, check_together, check_saving, check_trackers): check(self)
         _mirror(self)
         _fill(self)
 
@@ -353,7 +399,8 @@ class Settings(TypedDict, total=False):
 
 # %% ../nbs/020_args.ipynb #ba804f6e
 OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to",
-              "ignore_data_skip")
+              "ignore_data_skip", "logging_dir", "log_level", "log_level_replica", "log_on_each_node", "project", "trackio_space_id",
+              "trackio_bucket_id", "trackio_static_space_id", "restore_callback_states_from_checkpoint")
 
 # %% ../nbs/020_args.ipynb #3228bcf9
 def resolve(args: TrainingArguments | dict | None,  # what was given as args; a dict is taken as keywords

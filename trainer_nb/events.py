@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # %% auto #0
-__all__ = ['EVENTS', 'TrainerState', 'TrainerControl', 'TrainerCallback', 'listens', 'CallbackHandler', 'DefaultFlowCallback']
+__all__ = ['EVENTS', 'TrainerState', 'ExportableState', 'TrainerControl', 'TrainerCallback', 'listens', 'stands_for',
+           'CallbackHandler', 'printed', 'DefaultFlowCallback']
 
 # %% ../nbs/030_events.ipynb #5c3708ec
 @dataclass
@@ -38,7 +39,7 @@ class TrainerState:
 
     def save_to_json(self, json_path):
         "Write the state to a JSON file."
-        with open(json_path, "w", encoding="utf-8") as f: json.dump(dataclasses.asdict(self), f, indent=2, sort_keys=True)
+        with open(json_path, "w", encoding="utf-8") as f: f.write(json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n")
 
     @classmethod
     def load_from_json(cls, json_path):
@@ -51,9 +52,21 @@ class TrainerState:
             steps = getattr(args, kind)
             if steps is not None: setattr(self, kind, math.ceil(max_steps * steps) if steps < 1 else int(steps))
 
+# %% ../nbs/030_events.ipynb #2d505b67
+class ExportableState:
+    "Something whose state travels with the run: `state()` says what it is made of, and `from_state` makes it again."
+    def state(self) -> dict: raise NotImplementedError(f"{type(self).__name__} has to define state(): a dict with 'args' and 'attributes'.")
+
+    @classmethod
+    def from_state(cls, state: dict):
+        "Made with these arguments, with these attributes."
+        made = cls(**state["args"])
+        vars(made).update(state["attributes"])
+        return made
+
 # %% ../nbs/030_events.ipynb #6298f802
 @dataclass
-class TrainerControl:
+class TrainerControl(ExportableState):
     "What callbacks have asked the loop for."
     should_training_stop: bool = False  # end the run after this step
     should_epoch_stop: bool = False     # end the epoch after this step
@@ -64,6 +77,8 @@ class TrainerControl:
     def new_step(self):
         "A step begins: the wishes of the last one are over."
         self.should_save = self.should_evaluate = self.should_log = False
+
+    def state(self) -> dict: return {"args": dataclasses.asdict(self), "attributes": {}}
 
 # %% ../nbs/030_events.ipynb #26b1d4f6
 class TrainerCallback:
@@ -104,6 +119,12 @@ def _answer(given, control):
     if hasattr(given, "should_training_stop") and hasattr(given, "should_log"): return given
     raise TypeError(f"The callback returned {given!r}; it may return the control it was given, or nothing.")
 
+# %% ../nbs/030_events.ipynb #ea50defa
+def stands_for(kind: type, callback) -> bool:
+    "Whether a class means this callback: it is an instance, or the class is transformers' of the same name."
+    theirs = kind.__module__.partition(".")[0] == "transformers" and not isinstance(callback, type)
+    return isinstance(callback, kind) or (theirs and type(callback).__name__ == kind.__name__.replace("NotebookProgress", "Progress"))
+
 # %% ../nbs/030_events.ipynb #803a7993
 class CallbackHandler:
     "The callbacks of a run, by event."
@@ -115,19 +136,23 @@ class CallbackHandler:
         "Add a callback, or an instance of a callback class."
         if isinstance(callback, type): callback = callback()
         if not any(callable(getattr(callback, e, None)) for e in EVENTS):
-            raise TypeError(f"{callback!r} is not a callback: none of its methods is an event. "
-                            "Derive it from TrainerCallback and define, say, on_step_end.")
+            tracker = hasattr(callback, "store_init_configuration")
+            raise TypeError(f"{callback!r} is a tracker; give the Learner callbacks=[ReportCallback(tracker)]." if tracker else
+                            f"{callback!r} is not a callback: none of its methods is an event. Derive it from TrainerCallback and define, say, on_step_end.")
         self.callbacks.append(callback)
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
 
     def pop_callback(self, callback):
         "Take a callback out and return it; a class stands for its first instance; None if it is not there."
-        is_it = (lambda c: isinstance(c, callback)) if isinstance(callback, type) else (lambda c: c is callback or c == callback)
+        is_it = (lambda c: stands_for(callback, c)) if isinstance(callback, type) else (lambda c: c is callback or c == callback)
         found = next((c for c in self.callbacks if is_it(c)), None)
         if found is not None: self.callbacks = [c for c in self.callbacks if c is not found]
         self._listening.clear()
         return found
+
+    @property
+    def callback_list(self) -> str: return "\n".join(type(c).__name__ for c in self.callbacks)   # by class, a line each
 
     def listeners(self, event) -> list:
         "The callbacks that override `event`, in order."
@@ -149,6 +174,11 @@ class CallbackHandler:
             finally:
                 if interrupts is not None: interrupts.abortable = before
         return control
+
+# %% ../nbs/030_events.ipynb #00082390
+def printed(logs: dict) -> dict:
+    "What is printed of a log."
+    return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in logs.items() if k != "total_flos"}
 
 # %% ../nbs/030_events.ipynb #9a621618
 class DefaultFlowCallback(TrainerCallback):

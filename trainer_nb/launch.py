@@ -16,6 +16,7 @@ from .saver import finish
 from .serving import Served, Serving
 from .snapshot import Snapshot, capture, restore
 from .team import Team
+from .telling import put_down
 from .work import in_hand
 from .world import world_size
 
@@ -109,6 +110,7 @@ def away(moves, team):
     run.processes = team.size   # a snapshot that is taken now is one of theirs
     snapshot, first = (capture(run), run.first) if run.wrapped is not None else (None, None)
     if run.args.output_dir not in (None, run.unwritable) and run.history.path is None: run.history.open_log(run.args.output_dir, run.args.run_name)
+    put_down(run)
     let_go(moves)
     run.team = team
     try: team.start(moves, snapshot, first)

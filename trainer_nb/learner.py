@@ -14,6 +14,7 @@ from .loop import TrainOutput, go, output, status, steps, stop_after, whole
 from .moves import Moves
 from .prepare import prepare, prepare_model
 from .progress import ProgressCallback, make_progress
+from .reports import told_by
 from .run import Due, note_act
 from .snapshot import Snapshot, capture
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
@@ -534,7 +535,7 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
         from trainer_nb.saver import Saver
         from trainer_nb.timeline import Snapshots
         self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), Ring(), Saver()
-        self.run_state.callbacks.add_callback(ProgressCallback())
+        for callback in (*told_by(self.args, self.callback_handler.callbacks), ProgressCallback()): self.callback_handler.add_callback(callback)
         if self.args.enable_jit_checkpoint: self._listen()
         announce(self, Due("event", "on_init_end"))
 

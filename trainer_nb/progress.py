@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['BLUE', 'GREEN', 'AMBER', 'RED', 'SHOWN', 'QUIET', 'View', 'speed', 'parts', 'line', 'colour', 'page', 'newest',
-           'fetched', 'Glimpse', 'NotebookScreen', 'evaluation_line', 'TerminalScreen', 'LinesScreen', 'in_kernel',
-           'make_screen', 'Drawing', 'Pace', 'length', 'Heard', 'Progress', 'ending', 'Evaluating', 'ProgressCallback',
-           'first_callback', 'screen_for', 'make_progress']
+           'fetched', 'Glimpse', 'NotebookScreen', 'evaluation_line', 'News', 'TerminalScreen', 'LinesScreen',
+           'in_kernel', 'make_screen', 'Drawing', 'Pace', 'length', 'Heard', 'Progress', 'ending', 'Evaluating',
+           'ProgressCallback', 'first_callback', 'shows', 'printed_elsewhere', 'screen_for', 'make_progress']
 
 # %% ../nbs/550_progress.ipynb #2f06a66e
-import contextvars, math, sys
+import contextvars, logging, math, sys
 from collections import deque
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -19,8 +19,9 @@ import torch
 
 # %% ../nbs/550_progress.ipynb #fc52afc2
 from .errors import Paused, warn
-from .events import TrainerCallback
+from .events import TrainerCallback, printed
 from .history import TIMINGS
+from .levels import LOG
 from .tables import duration, escaped, html_table, text
 
 # %% ../nbs/550_progress.ipynb #06a370a8
@@ -36,6 +37,7 @@ class View:
     seconds: float = 0.0             # since the verb began
     evaluating: tuple | None = None  # (batches done, all batches or None) while an evaluation is under way
     evaluations: list = field(default_factory=list)  # a dict for each
+    logs: list = field(default_factory=list)         # the same of logs
     status: str = ""                 # how it ended; empty while it goes on, or when there is nothing to say
     over: bool = False
 
@@ -101,9 +103,9 @@ def page(view: View) -> str:
     bar = f'<div style="height:6px;width:{100 * view.share:.1f}%;border-radius:3px;background:{ink}"></div>'
     track = f'<div style="height:6px;border-radius:3px;overflow:hidden;background:rgba(127,127,127,.25)">{bar}</div>'
     spans = "".join(f'<span style="margin-right:18px;white-space:nowrap">{o}</span>' for o in words)
-    earlier = len(view.evaluations) - SHOWN
-    rows = html_table(view.evaluations[-SHOWN:]) if view.evaluations else ""
-    if earlier > 0: rows = f'<div style="font-size:12px;opacity:.6">{earlier} earlier evaluations are in history.evaluations()</div>{rows}'
+    shown, where = (view.evaluations, "evaluations are in history.evaluations()") if view.evaluations else (view.logs, "logs are in state.log_history")
+    earlier, rows = len(shown) - SHOWN, html_table(shown[-SHOWN:]) if shown else ""
+    if earlier > 0: rows = f'<div style="font-size:12px;opacity:.6">{earlier} earlier {where}</div>{rows}'
     said = f'<div style="margin:6px 0 4px;font-size:13px">{spans}</div>'
     return f'<div style="max-width:640px;margin:4px 0 6px;font-variant-numeric:tabular-nums">{track}{said}{rows}</div>'
 
@@ -161,17 +163,25 @@ def evaluation_line(row: dict) -> str:
     "An evaluation as one line."
     return "  ".join(f"{text(k)} {text(v)}" for k, v in row.items() if v is not None)
 
+class News:
+    "The rows of views that are still to be told, each once, as lines."
+    def __init__(self): self.told = (0, 0)
+    def lines(self, view: View) -> list[str]:
+        logs, evaluations = view.logs[self.told[0]:], view.evaluations[self.told[1]:]
+        self.told = (len(view.logs), len(view.evaluations))
+        return [evaluation_line(row) for row in sorted([*logs, *evaluations], key=lambda row: row.get("step", 0))]
+
 class TerminalScreen:
     "tqdm's bar on stderr."
-    def __init__(self): self.bar, self.told = None, 0
+    def __init__(self): self.bar, self.news = None, News()
     def show(self, view: View):
         if self.bar is None:
             from tqdm import tqdm
             class Bar(tqdm): monitor_interval = 0   # no thread of its own: we draw it
             self.bar = Bar(desc=line(view), initial=view.share, total=1.0, file=sys.stderr, dynamic_ncols=True,
                            bar_format="{percentage:3.0f}% |{bar:20}| {desc}")
-        for row in view.evaluations[self.told:]: self.bar.write(evaluation_line(row), file=sys.stderr)
-        self.told, self.bar.n = len(view.evaluations), view.share
+        for told in self.news.lines(view): self.bar.write(told, file=sys.stderr)
+        self.bar.n = view.share
         self.bar.set_description_str(line(view))
 
     def close(self, view: View):
@@ -183,16 +193,14 @@ class TerminalScreen:
 class LinesScreen:
     "A line on stderr now and then."
     EVERY = 10.0   # seconds
-    def __init__(self): self.due, self.told = self.EVERY, 0
+    def __init__(self): self.due, self.news = self.EVERY, News()
     def show(self, view: View):
         if view.seconds < self.due: return
         self.due = view.seconds + max(self.EVERY, view.seconds / 50)
         self._print(view)
 
     def _print(self, view):
-        lines = [*map(evaluation_line, view.evaluations[self.told:]), line(view)]
-        self.told = len(view.evaluations)
-        print("\n".join(lines), file=sys.stderr, flush=True)
+        print("\n".join([*self.news.lines(view), line(view)]), file=sys.stderr, flush=True)
 
     def close(self, view: View):
         if self.due > self.EVERY: self._print(view)
@@ -265,7 +273,7 @@ class Heard:
     "What happens in a run while a verb trains, remembered for the next drawing."
     def __init__(self, run):
         self.run, self.first, self.row = run, run.state.global_step, len(run.history)
-        self.pace, self.glimpse, self.evaluations, self.mean = Pace(self.first), Glimpse(), [], None
+        self.pace, self.glimpse, self.evaluations, self.logs, self.mean = Pace(self.first), Glimpse(), [], [], None
         self.batches, self.at = None, -1   # of the evaluation under way: done and all, and its step
 
     def loss(self) -> float | None: return self.glimpse.look(self.run.history, self.row)
@@ -275,8 +283,10 @@ class Heard:
         return self.batches if self.at == self.run.state.global_step else None
 
     def logged(self, logs: dict):
-        "Something was logged: a loss is the mean since the last log."
+        "Something was logged: a loss is the mean since the last log. What an evaluation or the end of the run has logged is told elsewhere."
         if "loss" in logs: self.mean = logs["loss"]
+        rest = {"train loss" if k == "loss" else k: v for k, v in logs.items() if k not in ("step", "epoch")}
+        if not any(k == "train_runtime" or k.endswith(TIMINGS) for k in logs): self.logs.append({"step": self.run.state.global_step, "epoch": self.run.state.epoch} | rest)
 
     def predicted(self, loader):
         "A batch of an evaluation is done."
@@ -309,7 +319,7 @@ class Progress(Drawing):
         evaluating = None if over else heard.evaluating()
         return View(step=state.global_step, total=total, start=0 if total == whole else heard.first, epoch=state.epoch, loss=heard.loss(),
                     rate=heard.pace.rate if evaluating else heard.pace.see(state.global_step), seconds=perf_counter() - self.began,
-                    evaluating=evaluating, evaluations=heard.evaluations, status=status, over=over)
+                    evaluating=evaluating, evaluations=heard.evaluations, logs=heard.logs, status=status, over=over)
 
     def close(self, status: str = ""):
         "The verb is over: what is shown now stays."
@@ -357,10 +367,16 @@ class Evaluating(Drawing):
 class ProgressCallback(TrainerCallback):
     "Tells the progress display what happens inside a verb; without it there is no display."
     order, quick = 1000, True
-    def __init__(self): self.progress, self.alone = None, None   # of the verb at work, or of an evaluation by itself
+    def __init__(self, max_str_len: int = 100):   # of a text that is logged; a longer one is counted
+        self.max_str_len = max_str_len
+        self.mute = False                         # somebody else shows what is logged
+        self.progress, self.alone = None, None    # of the verb at work, or of an evaluation by itself
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if self.progress is not None and logs: self.progress.heard.logged(logs)
+    def on_log(self, args, state, control, logs=None, learner=None, **kwargs):
+        if not logs: return
+        logs = {k: f"[{len(v)} characters]" if isinstance(v, str) and len(v) > self.max_str_len else v for k, v in logs.items()}
+        if self.progress is not None: self.progress.heard.logged(logs)
+        if args.disable_tqdm and not self.mute and shows(args, state) and not in_kernel() and not printed_elsewhere(learner): print(printed(logs), flush=True)
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, learner=None, **kwargs):
         if self.progress is not None:
@@ -387,9 +403,18 @@ def first_callback(run):
     "The callback that draws, None if the run has none."
     return next((c for c in run.callbacks.callbacks if isinstance(c, ProgressCallback)), None)
 
+def shows(args, state) -> bool:
+    "Whether this process is one that shows: the first of its machine, or of all."
+    return state.is_local_process_zero if args.log_on_each_node else state.is_world_process_zero
+
+def printed_elsewhere(learner) -> bool:
+    "Whether a callback of the user's prints the logs."
+    return learner is not None and any(type(c).__name__ == "PrinterCallback" for c in learner.run_state.callbacks.callbacks)
+
 def screen_for(args, state):
-    "The screen that is to be used; None if there is to be no display."
-    return None if args.disable_tqdm or not state.is_local_process_zero else make_screen()
+    "The screen that is to be used; None if there is to be no display, or if not even warnings are told."
+    off = LOG.getEffectiveLevel() > logging.WARNING if args.disable_tqdm is None else args.disable_tqdm
+    return None if off or not shows(args, state) else make_screen()
 
 def make_progress(run,
                   total_steps: int | None = None, # the step that the verb ends at; None: the end of the run

@@ -20,10 +20,6 @@ REFUSED = {   # name: why
     "batch_eval_metrics": _LATER, "include_for_metrics": _LATER, "predict_with_generate": _LATER, "generation_max_length": _LATER,
     "generation_num_beams": _LATER, "generation_config": _LATER,
 
-    "logging_dir": _LATER, "log_level": _LATER, "log_level_replica": _LATER, "log_on_each_node": _LATER,
-    "report_to": "cannot be connected yet; report from a callback's on_log", "project": _LATER,
-    "trackio_space_id": _LATER, "trackio_bucket_id": _LATER, "trackio_static_space_id": _LATER, "restore_callback_states_from_checkpoint": _LATER,
-
     "dataloader_in_order": "would let the workers' speed decide which batch comes first, and such a run cannot be repeated, taken back or resumed; leave it out",
     "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
 

@@ -67,6 +67,7 @@ class Passing:
     aside: int = of_verb(0)                                  # so many verbs have stepped aside for others
     touched: bool = of_verb(False)                           # a verb has been called since somebody looked
     later: list = of_verb(list)                              # what callbacks asked for, to be done at the boundary
+    by_hand: bool = of_verb(False)                           # what is told was brought about by a verb that looks, between two steps
     brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
     asker: str = of_verb("")                                 # "callback" while something is done that one has asked for
 

@@ -9,6 +9,7 @@ from dataclasses import fields
 import torch
 from .args import plain, resolve
 from .errors import let_go_last, nearest
+from .levels import set_level
 from .moves import LOADERS, drop_feed
 from .prepare import measure_anew, prepare
 from .groups import decay_names
@@ -82,7 +83,7 @@ SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "eval_accumulation_steps": (_NEXT, None), "prediction_loss_only": (_NEXT, None), "per_device_eval_batch_size": (_NEXT, None),
     "save_strategy": (_NEXT, None), "save_steps": (_STEPS, _intervals), "save_total_limit": (_NEXT, None), "save_only_model": (_NEXT, None),
     "save_format": (_NEXT, None), "save_on_each_node": (_NEXT, None), "load_best_model_at_end": ("the end of the run", None),
-    "metric_for_best_model": (_NEXT, None), "greater_is_better": (_NEXT, None), "disable_tqdm": (_NEXT, None),
+    "metric_for_best_model": (_NEXT, None), "greater_is_better": (_NEXT, None), "disable_tqdm": (_NEXT, None), "log_level": (_AT_ONCE, lambda m, v: set_level(m.args)),
 }
 
 # %% ../nbs/330_settings.ipynb #449ac0a6

@@ -301,15 +301,22 @@ def _put_scaler(run, snapshot):
 # %% ../nbs/210_snapshot.ipynb #9d884333
 def _keep_callbacks(run, tensors, values):
     def state(c): return c.state_dict() if hasattr(c, "state_dict") else c.state()["attributes"] if callable(getattr(c, "state", None)) else None
-    values["callbacks"] = [(type(c).__name__, copy.deepcopy(state(c))) for c in run.callbacks.callbacks]
+    def made(c): return c.state().get("args") if callable(getattr(c, "state", None)) and not hasattr(c, "state_dict") else None
+    values["callbacks"] = [(type(c).__name__, copy.deepcopy(state(c)), copy.deepcopy(made(c))) for c in run.callbacks.callbacks]
+
+def _make_again(callback, args, attributes):
+    "Give a callback what it was made with; it stays the same object, which others hold on to."
+    make = getattr(type(callback), "from_state", None) or (lambda state: type(callback)(**state["args"]))
+    vars(callback).update(vars(make(copy.deepcopy({"args": args, "attributes": attributes}))))
 
 def _put_callbacks(run, snapshot):
     todo = list(run.callbacks.callbacks)
-    for kind, state in snapshot.values["callbacks"]:
+    for kind, state, *made in snapshot.values["callbacks"]:   # made: the arguments; an older checkpoint has none
         callback = next((c for c in todo if type(c).__name__ == kind), None)
         if callback is None: continue
         todo = [c for c in todo if c is not callback]
         if state is None: continue
+        if made and made[0] is not None and run.args.restore_callback_states_from_checkpoint: _make_again(callback, made[0], state)
         if hasattr(callback, "load_state_dict"): callback.load_state_dict(copy.deepcopy(state))
         else: vars(callback).update(copy.deepcopy(state))
 

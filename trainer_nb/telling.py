@@ -4,9 +4,10 @@
 
 # %% ../nbs/230_telling.ipynb #a991f264
 from __future__ import annotations
+from .errors import warn
 
 # %% auto #0
-__all__ = ['context', 'tell', 'tell_all']
+__all__ = ['context', 'tell', 'tell_all', 'put_down']
 
 # %% ../nbs/230_telling.ipynb #1aa9dd62
 def context(moves) -> dict:
@@ -31,3 +32,10 @@ def tell_all(moves, event, **data):
         try: tell(moves, event, todo, **data)
         except BaseException as error: first = first or error
     return first
+
+# %% ../nbs/230_telling.ipynb #35507f8d
+def put_down(run):
+    "Have callbacks close what they hold open; one that fails is left."
+    for callback in run.callbacks.callbacks:
+        try: getattr(callback, "put_down", lambda: None)()
+        except Exception as error: warn(f"{type(callback).__name__} could not close what it holds open ({type(error).__name__}: {error}).")

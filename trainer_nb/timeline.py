@@ -14,6 +14,7 @@ from .prepare import prepare, share_anew
 from .run import note_act
 from .snapshot import OF_PLACE, Snapshot, check, check_length, put_back, restore
 from .tables import html_table, text_table
+from .telling import put_down
 
 # %% auto #0
 __all__ = ['check_place', 'named', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free']
@@ -100,6 +101,7 @@ def first_again(moves):
 def free(moves):
     "Drop all that takes memory, except the model's weights."
     run = moves.run_state
+    put_down(run)
     for p in (run.model.parameters() if run.model is not None else ()): p.grad = None
     fresh(run)
     if run.device is not None: run.device.release()

@@ -352,10 +352,11 @@ def callbacks_in(run, held, states) -> list:  # held: `stateful_callbacks`; stat
     "The states of callbacks: the Trainer's for those that have one, of the same class."
     takes = [callable(getattr(c, "state", None)) and not hasattr(c, "load_state_dict") for c in run.callbacks.callbacks]
     left = {}
-    for kind in {kind for (kind, _), ok in zip(states, takes) if ok and kind in held}:
-        n = sum(k == kind for k, _ in states)   # of several of a class the Trainer appends to a list at each save: the last ones are of now
+    for kind in {kind for (kind, *_), ok in zip(states, takes) if ok and kind in held}:
+        n = sum(k == kind for k, *_ in states)   # of several of a class the Trainer appends to a list at each save: the last ones are of now
         left[kind] = held[kind][-n:] if isinstance(held[kind], list) else [held[kind]]
-    return [(kind, left[kind].pop(0).get("attributes", {}) if ok and left.get(kind) else state) for (kind, state), ok in zip(states, takes)]
+    def of(kind, state, made): return (theirs.get("attributes", {}), theirs.get("args")) if (theirs := left[kind].pop(0) if left.get(kind) else None) is not None else (state, made)
+    return [(kind, *(of(kind, state, made) if ok else (state, made))) for (kind, state, made), ok in zip(states, takes)]
 
 # %% ../nbs/470_trainer_files.ipynb #c784c495
 def read_theirs(moves, folder) -> Snapshot:

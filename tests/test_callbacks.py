@@ -1,0 +1,298 @@
+"Callbacks that come with the package, callbacks that keep a state, levels of the log, and callbacks of transformers as they are."
+import json, logging, subprocess, sys, warnings
+
+import pytest
+import torch
+from torch import nn
+
+import trainer_nb
+from trainer_nb import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, Learner, PrinterCallback, ProgressCallback, TrainerCallback,
+                        TrainerControl, TrainerState, TrainingArguments, differences)
+from trainer_nb.events import EVENTS
+from trainer_nb.telling import tell
+
+transformers = pytest.importorskip("transformers")
+
+
+class Net(nn.Module):
+    def __init__(self): super().__init__(); self.layer = nn.Linear(2, 1)
+    def forward(self, x, labels=None):
+        out = self.layer(x).squeeze(-1)
+        return {"logits": out} if labels is None else {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+
+def net():
+    torch.manual_seed(1)
+    return Net()
+
+
+def points(n, seed=0, far=0.0):
+    g = torch.Generator().manual_seed(seed)
+    return [{"x": torch.randn(2, generator=g), "labels": torch.randn((), generator=g) + far} for _ in range(n)]
+
+
+def make(**settings):
+    "It becomes worse on the evaluation set as it learns the other one."
+    given = dict(train_dataset=points(40, far=5.0), eval_dataset=points(16, seed=2), learning_rate=0.05, per_device_train_batch_size=4, max_steps=30, use_cpu=True,
+                 disable_tqdm=True, eval_strategy="steps", eval_steps=2, metric_for_best_model="loss", logging_strategy="no")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Learner(net(), **given | settings)
+
+
+def quietly(f, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return f(*args, **kwargs)
+
+
+def found(learn, kind): return next(c for c in learn.callback_handler.callbacks if isinstance(c, kind))
+
+
+# ---- stopping early
+
+def theirs(folder, callback, **settings):
+    given = dict(learning_rate=0.05, per_device_train_batch_size=4, max_steps=30, use_cpu=True, disable_tqdm=True, eval_strategy="steps", eval_steps=2,
+                 metric_for_best_model="loss", logging_strategy="no", save_strategy="no", report_to="none")
+    one = transformers.Trainer(net(), transformers.TrainingArguments(str(folder), **given | settings), train_dataset=points(40, far=5.0),
+                               eval_dataset=points(16, seed=2), callbacks=[callback])
+    one.remove_callback(transformers.PrinterCallback)
+    return one
+
+
+def test_early_stopping_is_the_trainers(tmp_path):
+    "The same step, count and weights, for ours and for transformers' own callback; with learning rates that stop at different steps, or not at all."
+    ends = set()
+    for patience, threshold, rate, larger in ((1, 0.0, 0.05, False), (3, 0.0, 0.05, False), (2, 0.5, -0.0, False), (2, 0.3, 0.02, True), (2, None, 0.05, False)):
+        like = theirs(tmp_path, transformers.EarlyStoppingCallback(patience, threshold or 0.0), learning_rate=rate, greater_is_better=larger)
+        like.train()
+        for kind in (EarlyStoppingCallback, transformers.EarlyStoppingCallback):
+            learn = make(callbacks=[kind(patience, threshold or 0.0 if kind is not EarlyStoppingCallback else threshold)], learning_rate=rate, greater_is_better=larger)
+            quietly(learn.train)
+            assert learn.state.global_step == like.state.global_step and learn.state.best_metric == pytest.approx(like.state.best_metric, rel=1e-6)
+            assert torch.allclose(learn.model.layer.weight, like.model.layer.weight, rtol=1e-6)
+        ends.add(like.state.global_step)
+    assert len(ends) > 2, f"all stopped at {ends}: this test would compare little"
+
+
+def test_a_count_goes_back_with_the_run_and_on_with_a_resume(tmp_path):
+    whole = make(callbacks=[EarlyStoppingCallback(4)], output_dir=str(tmp_path / "a"), save_strategy="no")
+    quietly(whole.train)
+    end = whole.state.global_step
+    assert end < 30
+    learn = make(callbacks=[EarlyStoppingCallback(4)], output_dir=str(tmp_path / "b"), save_strategy="no")
+    quietly(learn.step, end - 2)
+    count, folder, there = found(learn, EarlyStoppingCallback).early_stopping_patience_counter, learn.save_checkpoint(), learn.snapshot()
+    assert count == 3
+    quietly(learn.run)
+    assert learn.state.global_step == end
+    learn.restore(there)
+    assert found(learn, EarlyStoppingCallback).early_stopping_patience_counter == count and not learn.run_state.finished
+    branch = learn.branch()
+    quietly(branch.run)
+    assert branch.state.global_step == end and found(branch, EarlyStoppingCallback) is not found(learn, EarlyStoppingCallback)
+    quietly(learn.run)
+    assert learn.state.global_step == end and differences(learn.snapshot(), whole.snapshot()) in ([], ["args"])
+    again = make(callbacks=[EarlyStoppingCallback(4)], output_dir=str(tmp_path / "b"), save_strategy="no")
+    quietly(again.train, folder)
+    assert again.state.global_step == end and torch.equal(again.model.layer.weight, whole.model.layer.weight)
+
+
+def test_looking_does_not_count_and_a_new_run_begins_from_nought():
+    learn = make(callbacks=[EarlyStoppingCallback(2)])
+    quietly(learn.step)
+    for _ in range(5): learn.evaluate()
+    assert found(learn, EarlyStoppingCallback).early_stopping_patience_counter == 0 and not learn.control.should_training_stop
+    quietly(learn.train)
+    first = learn.state.global_step
+    assert first < 30 and found(learn, EarlyStoppingCallback).early_stopping_patience_counter == 2
+    learn.reset()
+    quietly(learn.train)
+    assert learn.state.global_step == first
+    learn.evaluate()
+    assert not learn.run_state.by_hand
+
+
+def test_what_early_stopping_needs_is_asked_for():
+    with pytest.raises(ValueError, match="eval_strategy='epoch'"): make(callbacks=[EarlyStoppingCallback()], eval_strategy="no")
+    with pytest.raises(ValueError, match="metric_for_best_model='loss'"): make(callbacks=[EarlyStoppingCallback], metric_for_best_model=None)
+    learn = make(metric_for_best_model=None)
+    learn.add_callback(EarlyStoppingCallback)
+    with pytest.raises(ValueError, match="metric_for_best_model"): learn.step()
+    with pytest.warns(UserWarning, match="load_best_model_at_end=True"): make(callbacks=[EarlyStoppingCallback]).step()
+    learn = make(callbacks=[EarlyStoppingCallback(1)], eval_dataset={"a": points(4), "b": points(4, far=9.0)}, metric_for_best_model="b_loss", learning_rate=1e-4)
+    with pytest.warns(UserWarning, match="looks for eval_b_loss") as said: learn.step(6)
+    for o in said: assert "looks for" in str(o.message) or "load_best" in str(o.message)
+    assert sum("looks for" in str(o.message) for o in said) == 1 and found(learn, EarlyStoppingCallback).early_stopping_patience_counter == 0
+
+
+# ---- a state
+
+class Counts(TrainerCallback, ExportableState):
+    def __init__(self, by=1): self.by, self.steps = by, 0
+    def state(self): return {"args": {"by": self.by}, "attributes": {"steps": self.steps}}
+    def on_step_end(self, args, state, control, **kwargs): self.steps += self.by
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "trainer"])
+def test_what_a_callback_was_made_with(tmp_path, layout):
+    "By default it keeps its arguments and gets back what it had counted; with the setting it is as it was."
+    learn = make(callbacks=[Counts(2), Counts(5)], output_dir=str(tmp_path), save_strategy="steps", save_steps=4, save_format=layout)
+    learn.step(4)
+    for setting, want in ((False, [(3, 8), (7, 20)]), (True, [(2, 8), (5, 20)])):
+        other = make(callbacks=[Counts(3), Counts(7)], output_dir=str(tmp_path), save_strategy="steps", save_steps=4, save_format=layout,
+                     restore_callback_states_from_checkpoint=setting)
+        before = [c for c in other.callback_handler.callbacks if type(c) is Counts]
+        other.load_checkpoint()
+        after = [c for c in other.callback_handler.callbacks if type(c) is Counts]
+        assert [(c.by, c.steps) for c in after] == want and all(a is b for a, b in zip(before, after))
+    assert vars(Counts.from_state(after[0].state())) == vars(after[0])
+    with pytest.raises(NotImplementedError, match="has to define state"): type("Odd", (ExportableState,), {})().state()
+
+
+def test_the_state_of_a_run_in_a_file(tmp_path):
+    "Ours is read by transformers, and theirs by us."
+    learn = make(logging_strategy="steps", logging_steps=2)
+    learn.step(4)
+    state = learn.state
+    state.trial_name, state.trial_params, state.is_hyper_param_search = "trial", {"learning_rate": 0.1}, True
+    state.save_to_json(tmp_path / "ours.json")
+    read = transformers.TrainerState.load_from_json(tmp_path / "ours.json")
+    assert vars(read) == vars(state) and len(read.log_history) == 4
+    read.save_to_json(tmp_path / "theirs.json")
+    assert TrainerState.load_from_json(tmp_path / "theirs.json") == state == TrainerState.load_from_json(tmp_path / "ours.json")
+    assert (tmp_path / "ours.json").read_text() == (tmp_path / "theirs.json").read_text()
+    control = TrainerControl(should_save=True)
+    assert transformers.TrainerControl(should_save=True).state() == control.state() and TrainerControl.from_state(control.state()) == control
+
+
+# ---- adding and taking out
+
+class Users(transformers.TrainerCallback):
+    "A user's, written for transformers: all of its events."
+    def __init__(self): self.heard = []
+
+for _name in (n for n in vars(transformers.TrainerCallback) if n.startswith("on_")):
+    def _hear(self, args, state, control, _name=_name, **kwargs): self.heard.append((_name, type(args), type(state), type(control), *sorted(kwargs)))
+    setattr(Users, _name, _hear)
+
+
+def test_callbacks_of_transformers_as_they_are(capsys):
+    user = Users()
+    learn = make(callbacks=[user, transformers.PrinterCallback], eval_on_start=True, logging_strategy="steps", logging_steps=5, max_steps=10, output_dir=None)
+    assert user.heard[0][:4] == ("on_init_end", TrainingArguments, TrainerState, TrainerControl)
+    learn.train()
+    learn.predict(points(4))
+    tell(learn, "on_push_begin")
+    names = {h[0] for h in user.heard}
+    assert set(EVENTS) - names == {"on_exception", "on_pause", "on_resume", "on_save", "on_substep_end"} and len(vars(transformers.TrainerCallback)) > 15
+    usual = {"model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader"}
+    assert all(usual <= set(h[4:]) for h in user.heard) and next(h for h in user.heard if h[0] == "on_evaluate")[4:].count("metrics") == 1
+    out = capsys.readouterr().out.splitlines()
+    assert sum("'loss'" in o for o in out) == 2 and sum("train_runtime" in o for o in out) == 1 and not any("total_flos" in o for o in out)   # once: not by both
+    assert len(learn.state.log_history) == len([h for h in user.heard if h[0] == "on_log"]) and "total_flos" in learn.state.log_history[-1]
+
+
+def test_add_pop_remove():
+    from transformers.utils.notebook import NotebookProgressCallback
+    learn = make(callbacks=[PrinterCallback])
+    handler = learn.callback_handler
+    assert [type(c) for c in handler.callbacks] == [DefaultFlowCallback, PrinterCallback, ProgressCallback] and handler.callback_list.splitlines()[1] == "PrinterCallback"
+    assert type(learn.pop_callback(transformers.PrinterCallback)) is PrinterCallback and learn.pop_callback(PrinterCallback) is None
+    one = PrinterCallback()
+    learn.add_callback(one); learn.add_callback(PrinterCallback)
+    learn.remove_callback(one)
+    assert one not in handler.callbacks and found(learn, PrinterCallback)
+    assert type(learn.pop_callback(NotebookProgressCallback)) is ProgressCallback
+    with pytest.raises(TypeError, match="ReportCallback"): learn.add_callback(type("T", (), {"store_init_configuration": None})())
+    with pytest.raises(TypeError, match="is not a callback"): learn.add_callback(dict)
+
+
+# ---- printing, and levels
+
+def test_without_a_display_logs_are_printed(capsys):
+    learn = make(logging_strategy="steps", logging_steps=5, max_steps=10, eval_strategy="no", metric_for_best_model=None)
+    learn.train()
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3 and said[0].startswith("{'loss': '") and "'grad_norm': '" in said[0] and said[-1].startswith("{'train_runtime': ")
+    learn.set(disable_tqdm=False)
+    learn.reset(); learn.step(5)
+    learn = make(callbacks=[PrinterCallback], logging_strategy="steps", logging_steps=5, max_steps=10, eval_strategy="no", metric_for_best_model=None)
+    capsys.readouterr()
+    learn.step(5)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    learn.state.is_local_process_zero = False
+    learn.step(5)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.fixture
+def loggers():
+    ours = logging.getLogger("trainer_nb")
+    before, handlers, others = ours.level, list(ours.handlers), transformers.logging.get_verbosity()
+    yield ours
+    ours.setLevel(before); ours.handlers[:] = handlers
+    transformers.logging.set_verbosity(others)
+
+
+def test_levels_are_the_trainers(monkeypatch, loggers, tmp_path):
+    for level in ("passive", "detail", "debug", "info", "warning", "error", "critical"):
+        for rank, local, each in ((0, 0, True), (1, 1, True), (4, 0, True), (4, 0, False)):
+            for name, value in dict(WORLD_SIZE=8, RANK=rank, LOCAL_RANK=local).items(): monkeypatch.setenv(name, str(value))
+            args = TrainingArguments(log_level=level, log_level_replica="error", log_on_each_node=each)
+            like = transformers.TrainingArguments.__new__(transformers.TrainingArguments)
+            vars(like).update(log_level=level, log_level_replica="error", log_on_each_node=each)
+            type(like).should_log.fget   # theirs asks a distributed state; ours is the same rule over the environment
+            own = (local if each else rank) == 0
+            assert args.should_log is own
+            want = logging.ERROR if not own else logging.WARNING if level == "passive" else transformers.training_args.trainer_log_levels[level]
+            assert args.get_process_log_level() == want
+
+
+def test_a_level_is_given_to_the_loggers(caplog, loggers, tmp_path):
+    make(log_level="passive")
+    assert loggers.level == logging.NOTSET
+    learn = make(log_level="info", max_steps=4, output_dir=str(tmp_path), save_strategy="steps", save_steps=2)
+    assert loggers.level == logging.INFO and transformers.logging.get_verbosity() == logging.INFO
+    learn.train()
+    said = [r.getMessage() for r in caplog.records if r.name == "trainer_nb"]
+    assert said[0].startswith("Training begins at step 0: 4 steps, 1 epochs, 4 samples") and said[-1] == "Training ends at step 4 of 4."
+    assert sum("checkpoint of step" in o for o in said) == 2 and sum(o.startswith("Evaluated at step") for o in said) == 2
+    learn.set(log_level="error")
+    assert loggers.level == logging.ERROR
+    make(log_level="debug").step(2)
+    assert any(r.getMessage().startswith("Step 2: {") for r in caplog.records if r.levelno == logging.DEBUG)
+
+
+def test_main_process_first(monkeypatch):
+    with TrainingArguments().main_process_first(desc="mapping"): pass   # alone: nothing to wait for
+    order = []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: order.append("barrier"))
+    for rank, local, by_machine, want in ((0, 0, True, "work barrier"), (1, 1, True, "barrier work"), (2, 0, True, "work barrier"), (2, 0, False, "barrier work")):
+        for name, value in dict(WORLD_SIZE=4, RANK=rank, LOCAL_RANK=local).items(): monkeypatch.setenv(name, str(value))
+        with TrainingArguments().main_process_first(local=by_machine): order.append("work")
+        assert " ".join(order) == want and not order.clear()
+    monkeypatch.setenv("RANK", "0"); monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(ValueError):
+        with TrainingArguments().main_process_first(): raise ValueError
+    assert order == ["barrier"]   # the others are not left waiting
+
+
+TWO = """
+import sys, time, pathlib
+from trainer_nb import TrainingArguments
+args, file = TrainingArguments(use_cpu=True), pathlib.Path(sys.argv[1])
+with args.main_process_first():
+    if args.process_index == 0: time.sleep(0.5); file.write_text("made")
+    else: assert file.read_text() == "made"
+print("done", args.process_index)
+"""
+
+
+@pytest.mark.slow
+def test_main_process_first_with_two(tmp_path):
+    (tmp_path / "two.py").write_text(TWO)
+    out = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(tmp_path / "two.py"), str(tmp_path / "cache")],
+                         capture_output=True, text=True, timeout=200)
+    assert out.returncode == 0 and sorted(o for o in out.stdout.splitlines() if "done" in o) == ["done 0", "done 1"], out.stderr
