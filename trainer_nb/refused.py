@@ -16,10 +16,6 @@ _LATER = "is not there yet; leave it out"
 REFUSED = {   # name: why
     "optim_target_modules": _LATER,
 
-    "bf16_full_eval": _LATER, "fp16_full_eval": _LATER, "eval_do_concat_batches": _LATER, "eval_use_gather_object": _LATER,
-    "batch_eval_metrics": _LATER, "include_for_metrics": _LATER, "predict_with_generate": _LATER, "generation_max_length": _LATER,
-    "generation_num_beams": _LATER, "generation_config": _LATER,
-
     "logging_dir": _LATER, "log_level": _LATER, "log_level_replica": _LATER, "log_on_each_node": _LATER,
     "report_to": "cannot be connected yet; report from a callback's on_log", "project": _LATER,
     "trackio_space_id": _LATER, "trackio_bucket_id": _LATER, "trackio_static_space_id": _LATER, "restore_callback_states_from_checkpoint": _LATER,
