@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 transformers = pytest.importorskip("transformers")
-from test_same_numbers import LANGUAGE, Rows, accuracy, gpt2, make, net, points, sentences, timeless   # make: a fixture
+from test_same_numbers import LANGUAGE, Rows, accuracy, gpt2, make, net, points, sentences, timeless   # noqa: F401  (make is a fixture)
 from toys import Augmented, finish, hard_learner, unequal
 from trainer_nb import Learner, differences
 from trainer_nb.evaluate import main_input
@@ -303,3 +303,28 @@ def test_predictions_that_will_not_fit_are_told_beforehand(monkeypatch):
         warnings.simplefilter("error")
         Learner(net(), eval_dataset=points(400), use_cpu=True, metrics={"right": right}).evaluate()
         Learner(net(), eval_dataset=points(40), use_cpu=True, compute_metrics=accuracy).evaluate()
+
+
+# --- several sets ------------------------------------------------------------------------------------------------------
+
+def test_several_sets_are_shown_side_by_side():
+    "A row for each step in the tables, a curve for each set, and each is watched for learning by heart."
+    from trainer_nb.board import evaluations, points as of_metrics
+    from trainer_nb.history import History
+    from trainer_nb.verdict import verdict
+    learn = hard_learner(eval_dataset={"near": Augmented(10), "far": Augmented(7)}, eval_strategy="steps", eval_steps=2, eval_on_start=True, metrics={"right": right},
+                         metric_for_best_model="far_right", greater_is_better=True)
+    learn.train()
+    assert len(learn.history.evaluations()) == 8 and len(learn.history.evaluations().together()) == 4
+    lines = repr(learn.history.evaluations()).splitlines()
+    assert len(lines) == 5 and {"eval_near_right", "eval_far_right", "eval_near_loss", "eval_far_loss"} <= set(lines[0].split()) and "—" not in "".join(lines)
+    table = evaluations(learn.history)
+    assert len(table["rows"]) == 4 and all("—" not in row for row in table["rows"])
+    assert {"eval_near_loss", "eval_far_loss", "eval_near_right"} <= set(of_metrics(learn.history)) and "eval_far_right" in repr(learn.plot())
+    assert learn.state.best_metric == max(row["eval_far_right"] for row in learn.history.evaluations() if "eval_far_right" in row and row["step"])
+    history = History()
+    for i in range(60): history.append(i + 1, 0.1 * i, 0.1, 8, 0.1 * i, 2.0 - 0.02 * i, 1.0)
+    for step, near, far in ((20, 1.0, 1.0), (40, 0.9, 1.5), (60, 0.8, 2.0)):
+        history.note("evaluate", step, eval_near_loss=near)
+        history.note("evaluate", step, eval_far_loss=far)
+    assert "eval_far_loss was lowest at step 20" in verdict(history).sentence

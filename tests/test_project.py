@@ -162,6 +162,7 @@ def test_dependencies_are_declared():
     known = declared | set(sys.stdlib_module_names) | {"trainer_nb", "__future__",
         "IPython",        # only where a notebook has it
         "transformers",   # only for models that are its own
+        "seqeval",        # only for entities, if somebody has it
         "pandas"}         # comes with datasets
     found = {(m, o.split(".")[0]) for m in MODULES for o in outside(m)}
     assert {(m, o) for m, o in found if o not in known} == set()

@@ -2,6 +2,7 @@
 
 __version__ = "0.1.0"
 
+from . import metrics
 from .args import TrainingArguments
 from .batches import DataCollatorWithPadding, default_data_collator
 from .errors import Paused, Refused
@@ -45,4 +46,4 @@ def follow(path, also=()):
 __all__ = ["DataCollatorWithPadding", "DefaultFlowCallback", "EvalPrediction", "History", "Learner", "Paused", "PredictionOutput",
            "Record", "Records", "Refused", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer",
            "TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-           "get_last_checkpoint", "parse_args", "set_seed"]
+           "get_last_checkpoint", "metrics", "parse_args", "set_seed"]

@@ -29,8 +29,8 @@ from .telling import tell
 # %% auto #0
 __all__ = ['full_eval', 'put_into', 'inputs_in', 'optimizer_trains', 'looking', 'pad_to', 'join', 'Gathered', 'Losses',
            'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput', 'Batches', 'eval_batches', 'Found', 'main_input',
-           'size_in', 'warn_of_size', 'samples_in', 'evaluation_loop', 'as_one', 'finished', 'speed', 'timed_loop',
-           'evaluated', 'predicted', 'evaluate_sets']
+           'size_in', 'warn_of_size', 'free_on', 'samples_in', 'evaluation_loop', 'as_one', 'finished', 'speed',
+           'timed_loop', 'evaluated', 'predicted', 'evaluate_sets']
 
 # %% ../nbs/340_evaluate.ipynb #81890226
 def full_eval(args):
@@ -104,7 +104,7 @@ def pad_to(tensors: list, padding=-100) -> list:  # of the same number of dimens
         return new
     return [padded(t) for t in tensors]
 
-def join(parts: list, any_object=False):  # the same nested structure in each; any_object: what cannot be joined is kept as a list of all batches' own
+def join(parts: list, any_object=False):  # the same nested structure in each; any_object: what cannot be joined is kept in a list
     "Batches of outputs as one numpy array, in the structure that they have. TypeError for what cannot be joined."
     first = parts[0]
     if first is None: return None
@@ -116,7 +116,7 @@ def join(parts: list, any_object=False):  # the same nested structure in each; a
     if not isinstance(first, torch.Tensor):
         if any_object: return list(parts)
         raise TypeError(f"The model returned a {type(first).__name__} beside the loss, which cannot be joined over batches; let it return tensors, "
-                        "leave it out with preprocess_logits_for_metrics= or ignore_keys=, or keep such things batch by batch with eval_use_gather_object=True.")
+                        "leave it out with preprocess_logits_for_metrics= or ignore_keys=, or keep it batch by batch with eval_use_gather_object=True.")
     parts = [p.reshape(1) if p.ndim == 0 else p for p in parts]
     joined = torch.cat(pad_to(parts))
     return (joined.float() if joined.dtype == torch.bfloat16 else joined).cpu().numpy()
@@ -159,7 +159,8 @@ class Losses(Gathered):
         losses, samples = torch.stack([p["loss"].double() for p in self.parts]).tolist(), [p["samples"] for p in self.parts]
         kept = [(loss, n) for loss, n in zip(losses, samples) if math.isfinite(loss)] if only_finite else []
         if kept and len(kept) < len(losses):
-            warn(f"The loss of {len(losses) - len(kept)} of {len(losses)} batches is not finite; the mean is over the others. logging_nan_inf_filter=False shows it.")
+            warn(f"The loss of {len(losses) - len(kept)} of {len(losses)} batches is not finite; the mean is over the others. "
+                 "logging_nan_inf_filter=False shows it.")
             losses, samples = zip(*kept)
         return sum(loss * n for loss, n in zip(losses, samples)) / sum(samples)
 
@@ -228,7 +229,8 @@ class Found:
         "A batch of this process's own."
         moves, wanted = self.moves, self.args.include_for_metrics
         self.losses.add(k, loss, n)
-        if predicted is not None and moves.preprocess_logits_for_metrics is not None: predicted = moves.preprocess_logits_for_metrics(predicted, labels)
+        boil_down = moves.preprocess_logits_for_metrics
+        if predicted is not None and boil_down is not None: predicted = boil_down(predicted, labels)
         self.streams.add(k, n, predicted, labels)
         if self.by_batch and predicted is not None and labels is not None:
             more = {"inputs": batch if "inputs" in wanted else None, "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None}
@@ -268,13 +270,16 @@ def warn_of_size(found: Found, n: int):  # n: samples of the batch that was kept
     "Say, after the first batch, if the predictions of all will not fit into memory."
     found.estimated, samples = True, samples_in(found.loader)
     kept = size_in([found.predictions.parts, found.labels.parts, found.inputs.parts]) * (samples or 0) / n
-    device = found.moves.run_state.device.device
-    there = device.type == "cuda" and not found.args.eval_accumulation_steps
-    if there: room, where = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), f"{device} has free"
-    if not there or kept / found.moves.run_state.device.world.size <= room: room, where = free_memory() / 2, "the host has free, where it is needed twice"
-    if kept <= room: return
-    warn(f"Keeping the predictions of all {samples} samples takes about {kept / 1e9:.3g} GB, more than {where}. preprocess_logits_for_metrics= keeps less of each; "
+    held = found.moves.run_state.device
+    there = held.device.type == "cuda" and not found.args.eval_accumulation_steps and kept / held.world.size > free_on(held.device)
+    if not there and 2 * kept <= free_memory(): return
+    warn(f"Keeping the predictions of all {samples} samples takes about {kept / 1e9:.3g} GB, more than "
+         f"{f'{held.device} has free' if there else 'the host has free, where it is needed twice'}. preprocess_logits_for_metrics= keeps less of each; "
          f"metrics= (streaming metrics) and batch_eval_metrics=True keep none{'; eval_accumulation_steps= moves them to the host' if there else ''}.")
+
+def free_on(device) -> int:
+    "Bytes of a GPU that can still be had."
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 def samples_in(loader) -> int | None:
     "How many samples a loader has, None if nobody knows."
@@ -325,7 +330,8 @@ def finished(found: Found, streamed: dict, prefix) -> EvalLoopOutput:
     if not isinstance(metrics, Mapping):
         raise TypeError(f"compute_metrics returned {type(metrics).__name__}; it must return a dict of names and numbers, "
                         "such as {'accuracy': 0.9}.")
-    if both := sorted(set(metrics) & set(streamed)): raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
+    if both := sorted(set(metrics) & set(streamed)):
+        raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
     metrics = {str(k): _number(v) for k, v in {**metrics, **streamed}.items()}
     loss = found.losses.mean(found.args.logging_nan_inf_filter)
     if loss is not None: metrics[f"{prefix}_loss"] = loss
@@ -362,7 +368,7 @@ def predicted(moves, test_dataset, ignore_keys, prefix) -> PredictionOutput:
     out = timed_loop(moves, moves.get_test_dataloader(test_dataset), "Prediction", ignore_keys=ignore_keys, metric_key_prefix=prefix)
     return PredictionOutput(out.predictions, out.label_ids, out.metrics)
 
-def evaluate_sets(datasets: dict, own: bool, evaluate_one, prefix) -> dict:  # own: they are the learner's; evaluate_one: of a set, or the name of one, and a prefix
+def evaluate_sets(datasets: dict, own: bool, evaluate_one, prefix) -> dict:  # own: the learner's; evaluate_one: of a set or a name, and a prefix
     "Each set under its name."
     metrics = {}
     for name, dataset in datasets.items(): metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))

@@ -21,7 +21,7 @@ from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pre
 
 # %% auto #0
 __all__ = ['Training', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Launching', 'Changing', 'Moving', 'Looking',
-           'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Learner']
+           'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Reporting', 'Learner']
 
 # %% ../nbs/900_learner.ipynb #f8dc33d2
 class Training:
@@ -491,8 +491,31 @@ class Keeping:
         self.run_state.device.hold()
         return self.run_state.device.accelerator
 
+# %% ../nbs/900_learner.ipynb #e4ac3fbe
+class Reporting:
+    "What scripts print and leave behind."
+    def metrics_format(self, metrics: dict) -> dict:
+        "Metrics for people: times, sizes, four places."
+        from trainer_nb.reports import metrics_format
+        return metrics_format(metrics)
+
+    def log_metrics(self, split: str, metrics: dict):   # split: "train", "eval", "test"
+        "Print metrics, on the first process."
+        from trainer_nb.reports import metrics_table
+        if self.is_world_process_zero(): print(metrics_table(split, metrics))
+
+    def save_metrics(self, split: str, metrics: dict, combined: bool = True):   # combined: also into all_results.json
+        "Write metrics to <split>_results.json in output_dir, on the first process. ValueError without a folder."
+        from trainer_nb.reports import folder_for, save_metrics
+        if self.is_world_process_zero(): save_metrics(folder_for(self.args, "save_metrics()"), split, metrics, combined)
+
+    def save_state(self):
+        "Write the state to trainer_state.json in output_dir, on the first process. ValueError without a folder."
+        from trainer_nb.reports import folder_for
+        if self.is_world_process_zero(): self.state.save_to_json(folder_for(self.args, "save_state()") / "trainer_state.json")
+
 # %% ../nbs/900_learner.ipynb #0b828c57
-class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Moves):
+class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Reporting, Moves):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module

@@ -5,11 +5,13 @@
 # %% ../nbs/236_streaming.ipynb #242a1666
 from __future__ import annotations
 from collections.abc import Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 import torch
 
 # %% auto #0
-__all__ = ['TRIED', 'TOLERANCE', 'is_updated', 'check_metrics', 'Part', 'Averaged', 'joins_itself', 'Rounds', 'Streams', 'named']
+__all__ = ['TRIED', 'TOLERANCE', 'is_updated', 'check_metrics', 'Part', 'is_number', 'Averaged', 'joins_itself', 'Rounds',
+           'named_in_errors', 'Streams', 'named']
 
 # %% ../nbs/236_streaming.ipynb #3b18ddab
 from .batches import map_tensors
@@ -20,13 +22,16 @@ def is_updated(metric) -> bool: return all(callable(getattr(metric, n, None)) fo
 def check_metrics(metrics) -> dict:  # what was given as metrics=
     "Metrics by name. TypeError for what is none, ValueError for a name that is taken."
     if metrics is None: return {}
-    if not isinstance(metrics, Mapping): raise TypeError(f"metrics is a dict of names and metrics, not {type(metrics).__name__}: metrics={{'accuracy': ...}}.")
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics is a dict of names and metrics, not {type(metrics).__name__}: metrics={{'accuracy': ...}}.")
     for name, metric in metrics.items():
         if not isinstance(name, str): raise TypeError(f"metrics has {name!r} as a name; names are text.")
         if name == "loss": raise ValueError("metrics has the name 'loss', which the loss itself has; choose another.")
-        if isinstance(metric, type): raise TypeError(f"metrics[{name!r}] is the class {metric.__name__}; give an instance of it: {metric.__name__}().")
-        if not (is_updated(metric) or callable(metric)):
-            raise TypeError(f"metrics[{name!r}] is {metric!r}; give an object with update, compute and reset, or a function (predictions, labels) -> number.")
+        if isinstance(metric, type):
+            raise TypeError(f"metrics[{name!r}] is the class {metric.__name__}; give an instance of it: {metric.__name__}().")
+        if is_updated(metric) or callable(metric): continue
+        raise TypeError(f"metrics[{name!r}] is {metric!r}; give an object with update, compute and reset, "
+                        "or a function (predictions, labels) -> number.")
     return dict(metrics)
 
 # %% ../nbs/236_streaming.ipynb #ba1e2d7f
@@ -41,6 +46,9 @@ class Part(NamedTuple):
 
 def _double(value): return value.detach().double() if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)
 
+def is_number(value) -> bool: return isinstance(value, (int, float)) or getattr(value, "shape", None) == () and hasattr(value, "item")
+
+# %% ../nbs/236_streaming.ipynb #7f465790
 class Averaged:
     "A function of a batch, averaged over an evaluation."
     def __init__(self, name: str, function): self.name, self.function, self.parts, self.off = name, function, [], []
@@ -50,10 +58,11 @@ class Averaged:
         found = self.function(predicted, labels)
         if isinstance(found, tuple) and len(found) == 2: part = Part(number, _double(found[0]), _double(found[1]))
         elif isinstance(found, torch.Tensor) and found.ndim == 1 and len(found) == n and n != 1: part = Part(number, _double(found).sum(), n)
-        elif getattr(found, "numel", lambda: 1)() == 1 and not isinstance(found, (Mapping, str, list, tuple)) and found is not None:
+        elif is_number(found):
             part = Part(number, _double(found).reshape(()) * n, n)
             if len(self.off) < TRIED and n > 1: self.off.append(self._off(predicted, labels, n, part.total / n))
-        else: raise TypeError(f"metrics[{self.name!r}] returned {type(found).__name__}; a function returns a number, a value for each sample, or a pair (sum, count).")
+        else: raise TypeError(f"metrics[{self.name!r}] returned {type(found).__name__}; a function returns a number, a value for each sample, "
+                              "or a pair (sum, count).")
         self.parts.append(part)
 
     def _off(self, predicted, labels, n, whole):
@@ -65,8 +74,9 @@ class Averaged:
 
     def found(self, world):
         "The average, for the first process. ValueError if the values cannot be averaged."
-        if any(o.item() > TOLERANCE for o in self.off): raise ValueError(f"metrics[{self.name!r}] is no mean over samples: on two halves of a batch it has another mean than on the whole. "
-            "Return a pair (sum, count), give an object with update, compute and reset, or use compute_metrics=.")
+        if any(o.item() > TOLERANCE for o in self.off):
+            raise ValueError(f"metrics[{self.name!r}] is no mean over samples: on two halves of a batch it has another mean than on the whole. "
+                             "Return a pair (sum, count), give an object with update, compute and reset, or use compute_metrics=.")
         parts = [Part(p.number, *(o.cpu() if isinstance(o, torch.Tensor) else o for o in p[1:])) for p in self.parts]
         parts = sorted((p for said in world.gathered(parts) or [] for p in said), key=lambda p: p.number)
         return (sum(p.total for p in parts) / sum(p.count for p in parts)).item() if parts else None
@@ -80,7 +90,9 @@ def joins_itself(metric) -> bool:
 
 class Rounds:
     "Batches of all processes, handed to a function by the first one, in the order of the data."
-    def __init__(self, world, act): self.world, self.act, self.held, self.begun, self.result = world, act, [], False, None   # act: of (what is handed over, whether it is the last)
+    def __init__(self, world, act):   # act: of what is handed over, and whether it is the last
+        self.world, self.act = world, act
+        self.held, self.begun, self.result = [], False, None
 
     def add(self, number: int, thing):
         "Something of this process's own batch."
@@ -98,6 +110,16 @@ class Rounds:
         self.world.decided(do, tell=lambda _: None)
 
 # %% ../nbs/236_streaming.ipynb #6903f028
+@contextmanager
+def named_in_errors(name, given):
+    "Inside, an error gets a note that names the metric, and what it was given."
+    try: yield
+    except Exception as error:
+        shapes = " and ".join(str(tuple(t.shape)) if isinstance(t, torch.Tensor) else type(t).__name__ for t in given)
+        error.add_note(f"(in metrics[{name!r}], which was given {shapes})")
+        raise
+
+# %% ../nbs/236_streaming.ipynb #601a2765
 class Streams:
     "A learner's metrics, in one evaluation."
     def __init__(self, metrics: dict, world, device):
@@ -108,23 +130,20 @@ class Streams:
                 continue
             self.objects[name] = metric
             if hasattr(metric, "to"): metric.to(device)
-            if not (world.alone or joins_itself(metric)): self.rounds[name] = Rounds(world, lambda thing, last, name=name: self._update(name, *thing))
+            if world.alone or joins_itself(metric): continue
+            self.rounds[name] = Rounds(world, lambda thing, last, name=name: self._update(name, *thing))
         self.reset()
 
     def _update(self, name, predicted, labels):
         at = map_tensors((predicted, labels), lambda t: t.to(self.device))
-        try: self.objects[name].update(*at)
-        except Exception as error:
-            error.add_note(f"(in metrics[{name!r}], which was given {_shapes(at)})")
-            raise
+        with named_in_errors(name, at): self.objects[name].update(*at)
 
     def add(self, number: int, n: int, predicted, labels):
         "Give a batch of this process's own to every metric."
         if predicted is None or labels is None: return
         self.seen = True
         for metric in self.functions.values():
-            try: metric.update(number, n, predicted, labels)
-            except Exception as error: error.add_note(f"(in metrics[{metric.name!r}], which was given {_shapes((predicted, labels))})"); raise
+            with named_in_errors(metric.name, (predicted, labels)): metric.update(number, n, predicted, labels)
         for name in self.objects:
             if name in self.rounds: self.rounds[name].add(number, (predicted, labels))
             else: self._update(name, predicted, labels)
@@ -144,8 +163,6 @@ class Streams:
     def reset(self):
         "Forget everything."
         for metric in (*self.functions.values(), *self.objects.values()): metric.reset()
-
-def _shapes(things) -> str: return " and ".join(str(tuple(t.shape)) if isinstance(t, torch.Tensor) else type(t).__name__ for t in things)
 
 # %% ../nbs/236_streaming.ipynb #7687eed1
 def named(name: str, value) -> dict:
