@@ -26,20 +26,21 @@ OTHER = dict(
     metric_for_best_model="accuracy", greater_is_better=False, load_best_model_at_end=True, dataloader_drop_last=True,
     dataloader_num_workers=2, dataloader_pin_memory=False, dataloader_persistent_workers=True, dataloader_prefetch_factor=4,
     remove_unused_columns=False, label_names=["y"], train_sampling_strategy="sequential",
-    accelerator_config={"split_batches": True}, include_num_input_tokens_seen="all", ignore_data_skip=True, dataloader_multiprocessing_context="spawn", length_column_name="n",
+    accelerator_config={"split_batches": True}, include_num_input_tokens_seen="all", ignore_data_skip=True, dataloader_multiprocessing_context="spawn",
+    length_column_name="n", bf16_full_eval=True, fp16_full_eval=True, eval_do_concat_batches=False, eval_use_gather_object=True,
+    batch_eval_metrics=True, include_for_metrics=["loss"], predict_with_generate=True, generation_max_length=5, generation_num_beams=2,
+    generation_config="gen.json",
     do_train=True, do_eval=True, do_predict=True, resume_from_checkpoint="here", local_rank=1)
 # The same for the fields that are refused so far: a value that has to be refused.
 WANTED = dict(
-    auto_find_batch_size=True, optim_target_modules=["a"], neftune_noise_alpha=5.0, bf16_full_eval=True, fp16_full_eval=True, tf32=False,
+    auto_find_batch_size=True, optim_target_modules=["a"], neftune_noise_alpha=5.0, tf32=False,
     activation_checkpointing=True, activation_checkpointing_kwargs={"use_reentrant": False}, gradient_checkpointing=True,
     gradient_checkpointing_kwargs={"use_reentrant": False}, torch_compile=True, torch_compile_backend="eager", torch_compile_mode="default",
     use_liger_kernel=True, liger_kernel_config={"rope": True}, use_cache=True, torch_empty_cache_steps=5, skip_memory_metrics=False,
     debug="underflow_overflow", fsdp="full_shard", fsdp_config={"version": 2}, deepspeed="ds.json",
     parallelism_config={"tp_size": 2}, logging_nan_inf_filter=False, logging_dir="events", log_level="info",
     log_level_replica="error", log_on_each_node=False, report_to="tensorboard", project="mine", trackio_space_id="me/space", trackio_bucket_id="me/bucket",
-    trackio_static_space_id="me/static", eval_do_concat_batches=False, eval_use_gather_object=True, batch_eval_metrics=True,
-    include_for_metrics=["loss"], predict_with_generate=True, generation_max_length=5, generation_num_beams=2, generation_config="gen.json",
-    sortish_sampler=True,
+    trackio_static_space_id="me/static", sortish_sampler=True,
     restore_callback_states_from_checkpoint=True, push_to_hub=True, hub_model_id="me/model", hub_strategy="end", hub_token="x",
     hub_private_repo=True, hub_always_push=True, hub_revision="main", dataloader_in_order=False)
 NEEDS = dict(learning_rate=dict(layer_groups=["a"]), dataloader_persistent_workers=dict(dataloader_num_workers=1),

@@ -165,6 +165,7 @@ def test_dependencies_are_declared():
         "transformers",   # only for models that are its own
         "pandas",         # comes with datasets
         "peft",           # only for models that are its own
+        "seqeval",        # only for entities, if somebody has it
         "optuna"}         # only for a search, which says how to install it
     found = {(m, o.split(".")[0]) for m in MODULES for o in outside(m)}
     assert {(m, o) for m, o in found if o not in known} == set()

@@ -2,6 +2,7 @@
 
 __version__ = "0.1.0"
 
+from . import metrics
 from .args import TrainingArguments
 from .batches import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
 from .collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq, DataCollatorForTokenClassification,
@@ -52,5 +53,5 @@ __all__ = ["DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "
            "DefaultFlowCallback", "EarlyStoppingCallback", "EvalPrediction", "ExportableState", "History", "Learner", "Paused",
            "PredictionOutput", "PrinterCallback", "ProgressCallback", "Record", "Records", "Refused", "ReportCallback", "Seq2SeqTrainer",
            "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl", "TrainerState",
-           "TrainingArguments", "compare", "default_data_collator", "differences", "follow", "get_last_checkpoint", "parse_args",
-           "set_seed"]
+           "TrainingArguments", "compare", "default_data_collator", "differences", "follow", "get_last_checkpoint", "metrics",
+           "parse_args", "set_seed"]

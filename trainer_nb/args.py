@@ -50,7 +50,7 @@ def plain(value):
     if isinstance(value, (list, tuple)): return [plain(o) for o in value]
     if isinstance(value, dict): return {k: plain(v) for k, v in value.items()}
     if getattr(value, "shape", None) == () and hasattr(value, "item"): return value.item()
-    return value
+    return plain(value.to_dict()) if hasattr(value, "to_diff_dict") else value   # a configuration of transformers
 
 # %% ../nbs/020_args.ipynb #c6bdc127
 def fits(value, kind) -> bool:
@@ -130,6 +130,9 @@ def check_steps(args):
 def check_together(args):
     "Refuse settings that contradict each other."
     if args.fp16 and args.bf16: raise ValueError("fp16 and bf16 exclude each other; give one of them.")
+    if args.fp16_full_eval and args.bf16_full_eval: raise ValueError("fp16_full_eval and bf16_full_eval exclude each other; give one of them.")
+    if others := [o for o in args.include_for_metrics if o not in ("inputs", "loss")]:
+        raise ValueError(f"include_for_metrics={args.include_for_metrics!r}: {others[0]!r} is not one of 'inputs', 'loss'.")
     if isinstance(args.learning_rate, list) and not args.layer_groups:
         raise ValueError("A list as learning_rate needs layer_groups to say what each rate is for, "
                          "for example layer_groups=['encoder', 'head'].")

@@ -129,7 +129,7 @@ def marks(history: History) -> list[dict]:
 
 def evaluations(history: History, most: int = 50) -> dict:
     "The table of evaluations, as texts."
-    table = history.evaluations()
+    table = history.evaluations().together()
     rows = [{k: v for k, v in row.items() if k != "samples"} for row in map(table._cells, table)]
     columns = list(dict.fromkeys(k for row in rows for k in row))
     return {"columns": [text(k, NAME) for k in columns], "rows": [[text(row.get(k)) for k in columns] for row in rows[-most:]], "earlier": max(len(rows) - most, 0)}

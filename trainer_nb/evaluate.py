@@ -4,7 +4,7 @@
 
 # %% ../nbs/340_evaluate.ipynb #bb85a9ba
 from __future__ import annotations
-import time
+import math, time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -12,21 +12,48 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from .batches import map_tensors
+from .moves import check_by_batch, split_labels
 from .data import Cursor
 from .device import bare
-from .errors import relieve
+from .errors import relieve, warn
 from .feed import Feed
 from .prepare import prepare_model
+from .rewind import free_memory
 from .run import modules_of
 from .seeding import EVALUATE, generator_states, mix, seed_all, set_generator_states
 from .shadows import Shadows
 from .shares import WHOLE
+from .streaming import Rounds, Streams
 from .telling import tell
 
 # %% auto #0
-__all__ = ['optimizer_trains', 'looking', 'pad_to', 'join', 'Gathered', 'Losses', 'EvalPrediction', 'EvalLoopOutput',
-           'PredictionOutput', 'evaluation_loop', 'as_one', 'eval_batches', 'finished', 'speed', 'timed_loop',
-           'evaluated', 'predicted', 'evaluate_sets']
+__all__ = ['full_eval', 'put_into', 'inputs_in', 'optimizer_trains', 'looking', 'pad_to', 'join', 'Gathered', 'Losses',
+           'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput', 'Batches', 'eval_batches', 'Found', 'main_input',
+           'size_in', 'warn_of_size', 'free_on', 'samples_in', 'evaluation_loop', 'as_one', 'finished', 'speed',
+           'timed_loop', 'evaluated', 'predicted', 'evaluate_sets']
+
+# %% ../nbs/340_evaluate.ipynb #81890226
+def full_eval(args):
+    "What an evaluation's weights are in; None: what they are in anyway."
+    return torch.bfloat16 if args.bf16_full_eval else torch.float16 if args.fp16_full_eval else None
+
+def put_into(modules, dtype, weights: list):  # weights: gets the parameters and what they held
+    "Let weights and buffers be in another precision. Who has copies of the buffers puts those back."
+    for p in modules.parameters():
+        if not p.is_floating_point(): continue
+        weights.append((p, p.data))
+        p.data = p.data.to(dtype)
+    for module in modules.modules():
+        for name, b in module._buffers.items():
+            if b is not None and b.is_floating_point(): module._buffers[name] = b.to(dtype)
+
+def inputs_in(batch, dtype, names):  # names: of the labels
+    "A batch whose inputs are in another precision; labels stay, the loss is computed in theirs."
+    def cast(thing): return map_tensors(thing, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    if dtype is None: return batch
+    if isinstance(batch, Mapping): return {k: v if k in names else cast(v) for k, v in batch.items()}
+    if isinstance(batch, (tuple, list)) and len(batch) > 1: return (*cast(tuple(batch[:-1])), batch[-1])
+    return cast(batch)
 
 # %% ../nbs/340_evaluate.ipynb #cf8e39df
 def optimizer_trains(optimizer) -> bool:
@@ -34,7 +61,7 @@ def optimizer_trains(optimizer) -> bool:
     return hasattr(optimizer, "train") and all(g.get("train_mode", True) for g in optimizer.param_groups)
 
 @contextmanager
-def looking(moves):
+def looking(moves, dtype=None):  # dtype: what the weights are to be in, None: what they are in
     "The model in evaluation mode; afterwards everything is as it was."
     run = moves.run_state
     with run.interrupts as interrupts:
@@ -43,19 +70,21 @@ def looking(moves):
         prepare_model(moves)
         before, modes, shadows = run.phase, [(m, m.training) for m in modules_of(run).modules()], Shadows(modules_of(run))
         training = optimizer_trains(run.optimizer)
-        generators = generator_states()
+        generators, weights = generator_states(), []
         shadows.keep()
         try:
             if before == "idle": run.phase = "look"   # no verb that trains may break in
             (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
             if run.loss is not None: run.loss.eval()
             if hasattr(run.optimizer, "eval"): run.optimizer.eval()   # schedule-free optimizers hold two sets of weights
+            if dtype is not None: put_into(modules_of(run), dtype, weights)
             with run.device.in_force():
                 interrupts.open()
                 yield run
         except BaseException as error: relieve(error); raise
         finally:
             interrupts.abortable = False
+            for p, data in weights: p.data = data
             try: shadows.put_back()
             finally:
                 for module, mode in modes: module.training = mode
@@ -75,18 +104,19 @@ def pad_to(tensors: list, padding=-100) -> list:  # of the same number of dimens
         return new
     return [padded(t) for t in tensors]
 
-def join(parts: list):  # the same nested structure in each
+def join(parts: list, any_object=False):  # the same nested structure in each; any_object: what cannot be joined is kept in a list
     "Batches of outputs as one numpy array, in the structure that they have. TypeError for what cannot be joined."
     first = parts[0]
     if first is None: return None
-    if isinstance(first, Mapping): return {k: join([p[k] for p in parts]) for k in first}
+    if isinstance(first, Mapping): return {k: join([p[k] for p in parts], any_object) for k in first}
     if isinstance(first, (tuple, list)) and all(isinstance(v, str | int | float) for v in first): return [v for p in parts for v in p]
-    if isinstance(first, (tuple, list)): return tuple(join([p[i] for p in parts]) for i in range(len(first)))
+    if isinstance(first, (tuple, list)): return tuple(join([p[i] for p in parts], any_object) for i in range(len(first)))
     if isinstance(first, np.ndarray): return np.concatenate(parts)
     if isinstance(first, int | float): return np.array(parts)   # one for each batch
     if not isinstance(first, torch.Tensor):
+        if any_object: return list(parts)
         raise TypeError(f"The model returned a {type(first).__name__} beside the loss, which cannot be joined over batches; let it return tensors, "
-                        "or leave it out with preprocess_logits_for_metrics= or ignore_keys=.")
+                        "leave it out with preprocess_logits_for_metrics= or ignore_keys=, or keep it batch by batch with eval_use_gather_object=True.")
     parts = [p.reshape(1) if p.ndim == 0 else p for p in parts]
     joined = torch.cat(pad_to(parts))
     return (joined.float() if joined.dtype == torch.bfloat16 else joined).cpu().numpy()
@@ -94,7 +124,9 @@ def join(parts: list):  # the same nested structure in each
 # %% ../nbs/340_evaluate.ipynb #70c7b77b
 class Gathered:
     "Batches of outputs, on the device until they are moved or joined."
-    def __init__(self): self.parts, self.numbers, self.moved = [], [], 0
+    def __init__(self, args=None):   # TrainingArguments, which say how they are joined
+        self.parts, self.numbers, self.moved = [], [], 0
+        self.whole, self.any_object = args is None or args.eval_do_concat_batches, args is not None and args.eval_use_gather_object
     def add(self, number: int, part):  # number: of the batch
         if part is None: return
         self.parts.append(map_tensors(part, torch.Tensor.detach))
@@ -109,22 +141,33 @@ class Gathered:
         "Move what has been gathered to the host."
         self.parts[self.moved:] = [map_tensors(p, torch.Tensor.cpu) for p in self.parts[self.moved:]]
         self.moved = len(self.parts)
-    def joined(self): return join(self.parts) if self.parts else None
+    def joined(self):
+        "One array for all batches, or a list with one for each; None if there is nothing."
+        self.to_host()   # one by one: on the device there may be no room for the whole a second time
+        if not self.parts: return None
+        return join(self.parts, self.any_object) if self.whole else [join([p], self.any_object) for p in self.parts]
 
 # %% ../nbs/340_evaluate.ipynb #f0a8db21
 class Losses(Gathered):
-    "The mean losses of batches, each times its samples."
-    counted = 0
+    "The mean losses of batches, with how many samples each has."
     def add(self, number, loss, samples: int):
-        if loss is None: return
-        super().add(number, loss.double() * samples)
-        self.counted += samples
-    def bring_together(self, world):
-        super().bring_together(world)
-        if not world.alone: self.counted = sum(world.everyone(self.counted))
-    def mean(self):
+        if loss is not None: super().add(number, {"loss": loss, "samples": samples})
+
+    def mean(self, only_finite=True):
         "The mean over all samples, summed up in the order of the data, whoever has computed them; None without losses."
-        return sum(self.parts).item() / self.counted if self.parts else None
+        if not self.parts: return None
+        losses, samples = torch.stack([p["loss"].double() for p in self.parts]).tolist(), [p["samples"] for p in self.parts]
+        kept = [(loss, n) for loss, n in zip(losses, samples) if math.isfinite(loss)] if only_finite else []
+        if kept and len(kept) < len(losses):
+            warn(f"The loss of {len(losses) - len(kept)} of {len(losses)} batches is not finite; the mean is over the others. "
+                 "logging_nan_inf_filter=False shows it.")
+            losses, samples = zip(*kept)
+        return sum(loss * n for loss, n in zip(losses, samples)) / sum(samples)
+
+    def joined(self):
+        "The loss of each sample's batch, as an array, or a list with one for each batch."
+        each = [np.repeat(join([p["loss"]]), p["samples"]) for p in self.parts]
+        return np.concatenate(each) if self.whole and each else each or None
 
 # %% ../nbs/340_evaluate.ipynb #68fe1e8c
 class EvalPrediction:
@@ -149,62 +192,151 @@ class PredictionOutput(NamedTuple):
     label_ids: Any
     metrics: dict
 
+# %% ../nbs/340_evaluate.ipynb #00d83d36
+class Batches:
+    "Batches of an evaluation with their sizes, each fetched and computed with generators seeded for it; None for a batch that is another process's."
+    def __init__(self, moves, dataloader, share=WHOLE):
+        self.seed, self.cursor, self.share = mix(moves.args.seed, EVALUATE), Cursor(), share
+        self.feed = Feed(dataloader, self.seed, share)
+
+    def __iter__(self):
+        try:
+            for k in count():
+                if not (window := self.feed.take(self.cursor, 1)): return
+                self.cursor = window[0].after
+                seed_all(mix(self.seed, self.cursor.position))
+                yield window[0].batch if self.share.has_turn(k) else None, window[0].samples
+        finally: self.feed.close()
+
+    def at_end(self) -> bool: return self.feed.at_end(self.cursor)   # is the present batch the last? To know that, one may have to be read
+
+def eval_batches(moves, dataloader, share=WHOLE): return iter(Batches(moves, dataloader, share))
+
+# %% ../nbs/340_evaluate.ipynb #aad5d809
+class Found:
+    "What an evaluation has found."
+    def __init__(self, moves, loader, purpose: str):  # purpose: "Evaluation", "Prediction"
+        args, world = moves.args, moves.run_state.device.world
+        self.moves, self.loader, self.args, self.by_batch = moves, loader, args, args.batch_eval_metrics and moves.compute_metrics is not None
+        check_by_batch(args, moves.compute_metrics)
+        self.predictions, self.labels, self.inputs, self.losses = (kind(args) for kind in (Gathered, Gathered, Gathered, Losses))
+        self.streams = Streams(moves.metrics, world, moves.run_state.device.device)
+        self.rounds = Rounds(world, self._of_batch) if self.by_batch else None
+        self.keeps = purpose == "Prediction" or not (self.by_batch or moves.metrics and moves.compute_metrics is None)
+        self.samples, self.estimated = 0, False
+
+    def add(self, k: int, batch, n: int, loss, predicted, labels):
+        "A batch of this process's own."
+        moves, wanted = self.moves, self.args.include_for_metrics
+        self.losses.add(k, loss, n)
+        boil_down = moves.preprocess_logits_for_metrics
+        if predicted is not None and boil_down is not None: predicted = boil_down(predicted, labels)
+        self.streams.add(k, n, predicted, labels)
+        if self.by_batch and predicted is not None and labels is not None:
+            more = {"inputs": batch if "inputs" in wanted else None, "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None}
+            self.rounds.add(k, map_tensors({"predictions": predicted, "label_ids": labels} | more, torch.Tensor.detach))
+        if not self.keeps: return
+        self.predictions.add(k, predicted)
+        self.labels.add(k, labels)
+        if "inputs" in wanted: self.inputs.add(k, main_input(moves, batch))
+        if not self.estimated: warn_of_size(self, n)
+        if self.args.eval_accumulation_steps and len(self.predictions.parts) % self.args.eval_accumulation_steps == 0:
+            for found in (self.predictions, self.labels, self.inputs): found.to_host()
+
+    def turn(self, k: int, batches):
+        "A batch of the data is over, whoever had it."
+        self.streams.turn(k)
+        if self.by_batch: self.rounds.turn(k, batches.at_end())
+
+    def _of_batch(self, thing, last): return self.moves.compute_metrics(EvalPrediction(**thing), compute_result=last)
+
+# %% ../nbs/340_evaluate.ipynb #45ceee71
+def main_input(moves, batch):
+    "What compute_metrics gets as inputs."
+    name = getattr(moves.model, "main_input_name", "input_ids")
+    if isinstance(batch, Mapping) and name in batch: return batch[name]
+    given, _ = split_labels(batch, moves.label_names)
+    given = tuple(given.values()) if isinstance(given, Mapping) and len(given) == 1 else given
+    return given[0] if isinstance(given, tuple) and len(given) == 1 else given
+
+# %% ../nbs/340_evaluate.ipynb #610f0b58
+def size_in(thing) -> int:
+    "Bytes of the tensors in something nested."
+    found = []
+    map_tensors(thing, lambda t: found.append(t.nbytes) or t)
+    return sum(found)
+
+def warn_of_size(found: Found, n: int):  # n: samples of the batch that was kept
+    "Say, after the first batch, if the predictions of all will not fit into memory."
+    found.estimated, samples = True, samples_in(found.loader)
+    kept = size_in([found.predictions.parts, found.labels.parts, found.inputs.parts]) * (samples or 0) / n
+    held = found.moves.run_state.device
+    there = held.device.type == "cuda" and not found.args.eval_accumulation_steps and kept / held.world.size > free_on(held.device)
+    if not there and 2 * kept <= free_memory(): return
+    warn(f"Keeping the predictions of all {samples} samples takes about {kept / 1e9:.3g} GB, more than "
+         f"{f'{held.device} has free' if there else 'the host has free, where it is needed twice'}. preprocess_logits_for_metrics= keeps less of each; "
+         f"metrics= (streaming metrics) and batch_eval_metrics=True keep none{'; eval_accumulation_steps= moves them to the host' if there else ''}.")
+
+def free_on(device) -> int:
+    "Bytes of a GPU that can still be had."
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+def samples_in(loader) -> int | None:
+    "How many samples a loader has, None if nobody knows."
+    try: return len(loader.dataset)
+    except (AttributeError, TypeError): pass
+    try: return len(loader) * getattr(loader, "batch_size", None)
+    except TypeError: return None
+
 # %% ../nbs/340_evaluate.ipynb #56db259f
 def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval") -> EvalLoopOutput:
     "Run the model over a loader; the run is left as it was."
     run, args = moves.run_state, moves.args
     only_loss = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-    predictions, labels, losses, samples = Gathered(), Gathered(), Losses(), 0
-    run.eval_dataloader = dataloader
-    with looking(moves):
-        model = bare(run.wrapped)
-        for k, (batch, n) in enumerate(eval_batches(moves, dataloader, run.device.world.share._replace(turns=True))):
-            samples += n
-            if batch is None: continue   # another process's
-            loss, predicted, label = moves.prediction_step(model, batch, only_loss, ignore_keys=ignore_keys)
-            losses.add(k, loss, n)
-            if predicted is not None and moves.preprocess_logits_for_metrics is not None:
-                predicted = moves.preprocess_logits_for_metrics(predicted, label)
-            predictions.add(k, predicted)
-            labels.add(k, label)
-            if args.eval_accumulation_steps and (k + 1) % args.eval_accumulation_steps == 0: predictions.to_host(); labels.to_host()
-            tell(moves, "on_prediction_step")
-    if samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
-    return as_one(moves, predictions, labels, losses, samples, metric_key_prefix)
+    run.eval_dataloader, found, dtype = dataloader, None, full_eval(args)
+    try:
+        with looking(moves, dtype):
+            model, found = bare(run.wrapped), Found(moves, dataloader, description)
+            batches = Batches(moves, dataloader, run.device.world.share._replace(turns=True))
+            for k, (batch, n) in enumerate(batches):
+                found.samples += n
+                if batch is not None:   # else it is another process's
+                    batch = inputs_in(batch, dtype, moves.label_names)
+                    found.add(k, batch, n, *moves.prediction_step(model, batch, only_loss, ignore_keys=ignore_keys))
+                    tell(moves, "on_prediction_step")
+                found.turn(k, batches)
+            if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
+            found.streams.turn(k, last=True)
+        return as_one(found, metric_key_prefix)
+    finally:
+        if found is not None: found.streams.reset()
 
 # %% ../nbs/340_evaluate.ipynb #6a3ea3d9
-def as_one(moves, predictions, labels, losses, samples, prefix) -> EvalLoopOutput:
+def as_one(found: Found, prefix) -> EvalLoopOutput:
     "What all processes have found. The first has the predictions; the metrics are everyone's."
-    world = moves.run_state.device.world
-    for found in (predictions, labels, losses): found.bring_together(world)
-    def out(): return finished(moves, predictions.joined(), labels.joined(), losses.mean(), samples, prefix)
-    found = world.decided(out, tell=lambda out: out.metrics)
-    return found if world.first else EvalLoopOutput(None, None, found, samples)
-
-def eval_batches(moves, dataloader, share=WHOLE):
-    "Batches and their sizes, each fetched and computed with generators seeded for it; None for a batch that is another process's."
-    seed, cursor = mix(moves.args.seed, EVALUATE), Cursor()
-    feed = Feed(dataloader, seed, share)
-    try:
-        for k in count():
-            if not (window := feed.take(cursor, 1)): return
-            cursor = window[0].after
-            seed_all(mix(seed, cursor.position))
-            yield window[0].batch if share.has_turn(k) else None, window[0].samples
-    finally: feed.close()
+    world, streamed = found.moves.run_state.device.world, found.streams.found()
+    for gathered in (found.predictions, found.labels, found.inputs, found.losses): gathered.bring_together(world)
+    out = world.decided(lambda: finished(found, streamed, prefix), tell=lambda out: out.metrics)
+    return out if world.first else EvalLoopOutput(None, None, out, found.samples)
 
 # %% ../nbs/340_evaluate.ipynb #8f65459a
-def finished(moves, predictions, labels, loss, samples, prefix) -> EvalLoopOutput:
+def finished(found: Found, streamed: dict, prefix) -> EvalLoopOutput:
     "Metrics of what was gathered, under their prefix."
-    metrics = {}
-    if moves.compute_metrics is not None and predictions is not None and labels is not None:
-        found = moves.compute_metrics(EvalPrediction(predictions, labels))
-        if not isinstance(found, Mapping):
-            raise TypeError(f"compute_metrics returned {type(found).__name__}; it must return a dict of names and numbers, "
-                            "such as {'accuracy': 0.9}.")
-        metrics = {str(k): _number(v) for k, v in found.items()}
+    predictions, labels, metrics = found.predictions.joined(), found.labels.joined(), {}
+    compute, wanted = found.moves.compute_metrics, found.args.include_for_metrics
+    if found.by_batch and found.rounds.begun: metrics = found.rounds.result
+    elif compute is not None and not found.by_batch and predictions is not None and labels is not None:
+        metrics = compute(EvalPrediction(predictions, labels, found.inputs.joined(), found.losses.joined() if "loss" in wanted else None))
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"compute_metrics returned {type(metrics).__name__}; it must return a dict of names and numbers, "
+                        "such as {'accuracy': 0.9}.")
+    if both := sorted(set(metrics) & set(streamed)):
+        raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
+    metrics = {str(k): _number(v) for k, v in {**metrics, **streamed}.items()}
+    loss = found.losses.mean(found.args.logging_nan_inf_filter)
     if loss is not None: metrics[f"{prefix}_loss"] = loss
-    return EvalLoopOutput(predictions, labels, {k if k.startswith(f"{prefix}_") else f"{prefix}_{k}": v for k, v in metrics.items()}, samples)
+    metrics = {k if k.startswith(f"{prefix}_") else f"{prefix}_{k}": v for k, v in metrics.items()}
+    return EvalLoopOutput(predictions, labels, metrics, found.samples)
 
 def _number(v): return v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v
 
@@ -224,7 +356,9 @@ def timed_loop(moves, loader, description, **how):
 
 def evaluated(moves, eval_dataset, ignore_keys, prefix) -> dict:
     "Metrics of one data set, with the epoch."
-    metrics = timed_loop(moves, moves.get_eval_dataloader(eval_dataset), "Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix).metrics
+    only_loss = True if moves.compute_metrics is None and not moves.metrics else None
+    metrics = timed_loop(moves, moves.get_eval_dataloader(eval_dataset), "Evaluation", prediction_loss_only=only_loss, ignore_keys=ignore_keys,
+                         metric_key_prefix=prefix).metrics
     metrics["epoch"] = moves.state.epoch
     moves.run_state.interrupts.abortable = False   # from here on it is done, and told once
     return metrics
@@ -234,8 +368,8 @@ def predicted(moves, test_dataset, ignore_keys, prefix) -> PredictionOutput:
     out = timed_loop(moves, moves.get_test_dataloader(test_dataset), "Prediction", ignore_keys=ignore_keys, metric_key_prefix=prefix)
     return PredictionOutput(out.predictions, out.label_ids, out.metrics)
 
-def evaluate_sets(datasets: dict, evaluate_one, prefix) -> dict:  # evaluate_one: of a data set and a prefix
+def evaluate_sets(datasets: dict, own: bool, evaluate_one, prefix) -> dict:  # own: the learner's; evaluate_one: of a set or a name, and a prefix
     "Each set under its name."
     metrics = {}
-    for name, dataset in datasets.items(): metrics.update(evaluate_one(dataset, f"{prefix}_{name}"))
+    for name, dataset in datasets.items(): metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
     return metrics

@@ -85,8 +85,8 @@ class Update:
 class Machine:
     bf16: bool = opt(False, "mixed precision with bfloat16")
     fp16: bool = opt(False, "mixed precision with float16 and a loss scaler")
-    bf16_full_eval: bool = opt(False, "evaluate with the weights themselves in bfloat16")
-    fp16_full_eval: bool = opt(False, "evaluate with the weights themselves in float16")
+    bf16_full_eval: bool = opt(False, "evaluations have the weights themselves in bfloat16; afterwards they are as they were")
+    fp16_full_eval: bool = opt(False, "evaluations have the weights themselves in float16; afterwards they are as they were")
     tf32: bool | None = opt(None, "TF32 in matrix products of newer NVIDIA GPUs, on or off; None: torch's own setting")
     full_determinism: bool = opt(False, "ask torch for deterministic kernels, also where they are slower")
     seed: int = opt(42, "where all randomness of the run starts from")
@@ -158,7 +158,7 @@ class Evaluating:
     prediction_loss_only: bool = opt(False, "evaluation keeps the loss only, no predictions")
     eval_accumulation_steps: int | None = opt(None, "move predictions to the CPU each so many batches; None: at the end")
     eval_do_concat_batches: bool = opt(True, "join the predictions of all batches; False: a list with one entry per batch")
-    eval_use_gather_object: bool = opt(False, "predictions that are no tensors travel between processes too")
+    eval_use_gather_object: bool = opt(False, "predictions may be any objects: what cannot be joined is kept as a list with one entry per batch")
     batch_eval_metrics: bool = opt(False, "compute_metrics is called for each batch, at last with compute_result=True")
     include_for_metrics: list[str] = opt([], "what compute_metrics gets besides: 'inputs', 'loss'")
     metric_for_best_model: str | None = opt(None, "name of the metric that says which model is best; None: the loss, where a best one is asked for")
@@ -170,7 +170,7 @@ class Generating:
     predict_with_generate: bool = opt(False, "evaluation and prediction let the model generate")
     generation_max_length: int | None = opt(None, "tokens at most, the prompt included for models without encoder; None: the model's own")
     generation_num_beams: int | None = opt(None, "beams of the search; None: the model's own")
-    generation_config: str | None = opt(None, "a generation configuration: an object, or the path of one")
+    generation_config: str | None = opt(None, "a generation configuration: an object, a dict of its values, or the path of one; it is put on the model")
     sortish_sampler: bool = opt(False, "older name of train_sampling_strategy='group_by_length'")
 
 # %% ../nbs/015_fields.ipynb #18c9f249

@@ -267,6 +267,15 @@ class Evaluations(Table):
     "A dict for each evaluation: the step, then the metrics."
     thin = True
     def _cells(self, row): return {k: v for k, v in row.items() if not k.endswith(TIMINGS)}
+    def _shown(self): return [None if row is None else self._cells(row) for row in thinned(self.together())]
+
+    def together(self):
+        "The same with one row for several sets that were evaluated at the same step."
+        rows = Evaluations()
+        for row in self:
+            if rows and rows[-1]["step"] == row["step"] and set(rows[-1]) & set(row) <= {"step", "epoch"}: rows[-1] = rows[-1] | row
+            else: rows.append(row)
+        return rows
 
 def evaluations(history, all: bool) -> Evaluations:
     "The evaluations among the events."

@@ -8,6 +8,7 @@ from typing import Unpack
 from .agenda import announce, say
 from .args import Settings, TrainingArguments
 from .errors import Refused, let_go_last
+from .generate import generating
 from .history import Records
 from .interrupts import taking_turns, undivided
 from .loop import TrainOutput, go, output, status, steps, stop_after, whole
@@ -21,7 +22,7 @@ from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pre
 
 # %% auto #0
 __all__ = ['Training', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Launching', 'Changing', 'Moving', 'Looking',
-           'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Learner']
+           'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Reporting', 'Learner']
 
 # %% ../nbs/900_learner.ipynb #f8dc33d2
 class Training:
@@ -265,24 +266,26 @@ class Looking:
     def evaluate(self,
                  eval_dataset=None,              # None: the learner's own; a data set, a name in a dict of them, or a dict of several
                  ignore_keys=None,               # keys of the model's output that are no predictions
-                 metric_key_prefix: str = "eval"
+                 metric_key_prefix: str = "eval",
+                 **gen_kwargs                    # of the model's generate, with predict_with_generate: max_length=, num_beams=
                 ) -> dict:
         "Loss and metrics by name; the runtime in seconds. ValueError if there is nothing to evaluate on."
         from trainer_nb.evaluate import evaluate_sets, evaluated
         not_within(self, "evaluate()")
-        datasets = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(datasets, dict): return evaluate_sets(datasets, lambda d, p: self.evaluate(d, ignore_keys, p), metric_key_prefix)
-        with self.run_state.interrupts:
+        own = eval_dataset is None
+        datasets = self.eval_dataset if own else eval_dataset
+        if isinstance(datasets, dict): return evaluate_sets(datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix)
+        with self.run_state.interrupts, generating(self, "evaluate()", gen_kwargs):
             metrics = evaluated(self, eval_dataset, ignore_keys, metric_key_prefix)
             announce(self, Due("note", data={"evaluate": metrics}), Due("log", data={"logs": metrics}), Due("event", "on_evaluate", {"metrics": metrics}))
             return metrics
 
     @taking_turns
-    def predict(self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test"):
+    def predict(self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test", **gen_kwargs):   # gen_kwargs: as of evaluate
         "PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with a row for each sample."
         from trainer_nb.evaluate import predicted
         not_within(self, "predict()")
-        with self.run_state.interrupts:
+        with self.run_state.interrupts, generating(self, "predict()", gen_kwargs):
             out = predicted(self, test_dataset, ignore_keys, metric_key_prefix)
             announce(self, Due("event", "on_predict", {"metrics": out.metrics}))
             return out
@@ -292,6 +295,13 @@ class Looking:
         "Run the model over a loader; what evaluate() and predict() are made of."
         from trainer_nb.evaluate import evaluation_loop
         return evaluation_loop(self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+
+    def num_examples(self, dataloader) -> int:
+        "How many samples a loader gives. TypeError if nobody knows."
+        from trainer_nb.evaluate import samples_in
+        found = samples_in(dataloader)
+        if found is None: raise TypeError(f"{type(dataloader).__name__} does not say how many samples it gives.")
+        return found
 
     @taking_turns
     def summary(self):
@@ -508,8 +518,31 @@ class Keeping:
         self.run_state.device.hold()
         return self.run_state.device.accelerator
 
+# %% ../nbs/900_learner.ipynb #e4ac3fbe
+class Reporting:
+    "What scripts print and leave behind."
+    def metrics_format(self, metrics: dict) -> dict:
+        "Metrics for people: times, sizes, four places."
+        from trainer_nb.summaries import metrics_format
+        return metrics_format(metrics)
+
+    def log_metrics(self, split: str, metrics: dict):   # split: "train", "eval", "test"
+        "Print metrics, on the first process."
+        from trainer_nb.summaries import metrics_table
+        if self.is_world_process_zero(): print(metrics_table(split, metrics))
+
+    def save_metrics(self, split: str, metrics: dict, combined: bool = True):   # combined: also into all_results.json
+        "Write metrics to <split>_results.json in output_dir, on the first process. ValueError without a folder."
+        from trainer_nb.summaries import folder_for, save_metrics
+        if self.is_world_process_zero(): save_metrics(folder_for(self.args, "save_metrics()"), split, metrics, combined)
+
+    def save_state(self):
+        "Write the state to trainer_state.json in output_dir, on the first process. ValueError without a folder."
+        from trainer_nb.summaries import folder_for
+        if self.is_world_process_zero(): self.state.save_to_json(folder_for(self.args, "save_state()") / "trainer_state.json")
+
 # %% ../nbs/900_learner.ipynb #0b828c57
-class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Moves):
+class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Reporting, Moves):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module
@@ -526,11 +559,12 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
                  optimizer_cls_and_kwargs=None,          # (class, dict) to make the optimizer with
                  preprocess_logits_for_metrics=None,     # (logits, labels) -> what is kept of the logits
                  *, loss_func=None,         # (output, labels) -> loss, for a model that returns none
+                 metrics=None,              # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
                  **settings: Unpack[Settings]):          # fields of TrainingArguments
         let_go_last()
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init, compute_loss_func,
                          compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics,
-                         loss_func=loss_func, **settings)
+                         loss_func=loss_func, metrics=metrics, **settings)
         from trainer_nb.rewind import Ring
         from trainer_nb.saver import Saver
         from trainer_nb.timeline import Snapshots

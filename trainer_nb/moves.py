@@ -16,6 +16,7 @@ from .batches import DataCollatorWithPadding, RemoveColumns, default_data_collat
 from .data import EpochOrder
 from .errors import Refused, warn
 from .events import CallbackHandler, DefaultFlowCallback
+from .generate import filled_to, generating_step, padding_token, put_on, warn_of_idle
 from .models import check_loss, explain_labels, known_classes, logits_in, loss_in, model_facts, smoothed_loss
 from .groups import decay_names
 from .lengths import BalancedBatches, LengthOrder, lengths_of
@@ -24,12 +25,13 @@ from .optim import create_optimizer
 from .schedules import create_scheduler
 from .run import Run, for_callback, note_act
 from .seeding import MODEL, generators_kept, mix, seed_all
+from .streaming import check_metrics
 
 # %% auto #0
 __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'ColumnMoves',
            'OrderMoves', 'check_order', 'DataMoves', 'LengthMoves', 'OptimMoves', 'call_model', 'split_labels', 'alone',
-           'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves', 'check_parts', 'check_kinds', 'RunParts',
-           'Moves', 'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer',
+           'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves', 'check_parts', 'check_kinds', 'check_by_batch',
+           'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer',
            'replace_schedule', 'replace_model', 'drop_feed', 'explain_call', 'takes_trial', 'make_model']
 
 # %% ../nbs/240_moves.ipynb #40e62b11
@@ -369,8 +371,13 @@ class StepMoves(WindowMoves):
 # %% ../nbs/240_moves.ipynb #783fe3fb
 class PredictionMoves:
     "What an evaluation asks of the model."
-    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):   # gen_kwargs: of the model's generate
         "Loss, predictions and labels of a batch, without gradients."
+        if self.args.predict_with_generate and not prediction_loss_only: return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
+        return self._predicted(model, inputs, prediction_loss_only, ignore_keys)
+
+    def _predicted(self, model, inputs, prediction_loss_only, ignore_keys):
+        "The same where nothing is generated."
         inputs = self._prepare_inputs(inputs)
         if ignore_keys is None: ignore_keys = getattr(getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"])
         labels = self._labels_of(inputs)
@@ -384,6 +391,8 @@ class PredictionMoves:
         if prediction_loss_only: return loss, None, None
         own_loss = has_loss and self.loss_func is None and self.compute_loss_func is None and not self.args.label_smoothing_factor
         return loss, logits_in(outputs, own_loss, ignore_keys), labels
+
+    def _pad_tensors_to_max_len(self, tensor, max_length): return filled_to(tensor, max_length, padding_token(self))   # of generated tokens
 
     def _labels_of(self, inputs):
         "The labels in a batch, None if there are none."
@@ -418,6 +427,13 @@ def check_kinds(callbacks, **functions):
         raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
     for name, f in functions.items():
         if f is not None and not callable(f): raise TypeError(f"{name} is a function, not {f!r}.")
+
+def check_by_batch(args, compute_metrics):
+    "Refuse a compute_metrics that could not be told which batch is the last."
+    if not args.batch_eval_metrics or compute_metrics is None: return
+    taken = inspect.signature(compute_metrics).parameters.values()
+    if any(p.name == "compute_result" or p.kind is p.VAR_KEYWORD for p in taken): return
+    raise ValueError("batch_eval_metrics=True calls compute_metrics(eval_pred, compute_result=...) for each batch, with True for the last; let it take compute_result.")
 
 # %% ../nbs/240_moves.ipynb #dbe82528
 class RunParts:
@@ -499,7 +515,7 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
 
     def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
                  model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
-                 optimizer_cls_and_kwargs=None, preprocess_logits_for_metrics=None, *, loss_func=None, **settings):
+                 optimizer_cls_and_kwargs=None, preprocess_logits_for_metrics=None, *, loss_func=None, metrics=None, **settings):
         processing_class = _processing(processing_class, settings)
         args = resolve(args, settings)
         check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers)
@@ -511,6 +527,10 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
         self.data_collator = data_collator or collator
         self.model_init, self.compute_loss_func, self.loss_func = model_init, compute_loss_func, loss_func
         self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
+        self.metrics, self._gen_kwargs = check_metrics(metrics), None
+        check_by_batch(args, compute_metrics)
+        warn_of_idle(args)
+        put_on(model, args.generation_config)
         self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
         self.current_gradient_accumulation_steps, self._facts, self._takes_items = args.gradient_accumulation_steps, None, None
         self.current_weight = 1.0   # of the micro-batch under way: feed.Fetched.weight
@@ -561,6 +581,7 @@ def replace_model(moves, model):
     "Another model, before the first step."
     run = moves.run_state
     refuse_to_replace(run, "model", run.model)
+    put_on(model, run.args.generation_config)
     if run.device is not None: run.device.release()
     run.model, moves._facts, moves._signature_columns = model, None, None
     run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.first = run.held = None
@@ -597,4 +618,5 @@ def make_model(moves):
         seed_all(mix(run.args.seed, MODEL))
         with run.interrupts.opened(): model = moves.call_model_init(moves._trial)
     if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
+    put_on(model, run.args.generation_config)
     run.model = model

@@ -16,10 +16,6 @@ _LATER = "is not there yet; leave it out"
 REFUSED = {   # name: why
     "optim_target_modules": _LATER,
 
-    "bf16_full_eval": _LATER, "fp16_full_eval": _LATER, "eval_do_concat_batches": _LATER, "eval_use_gather_object": _LATER,
-    "batch_eval_metrics": _LATER, "include_for_metrics": _LATER, "predict_with_generate": _LATER, "generation_max_length": _LATER,
-    "generation_num_beams": _LATER, "generation_config": _LATER,
-
     "dataloader_in_order": "would let the workers' speed decide which batch comes first, and such a run cannot be repeated, taken back or resumed; leave it out",
     "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
 

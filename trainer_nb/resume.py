@@ -57,7 +57,7 @@ def chosen(moves, where) -> Path:  # a folder; True: the newest in output_dir
     if not folder.is_dir() or not is_checkpoint(folder): raise ValueError(no_checkpoint(where, folder, moves.args.output_dir))
     return folder
 
-def is_checkpoint(folder: Path) -> bool: return any((folder / name).is_file() for name in (MANIFEST, "trainer_state.json")) or not checkpoints(folder)
+def is_checkpoint(folder: Path) -> bool: return (folder / MANIFEST).is_file() or not checkpoints(folder)   # save_state() leaves a trainer_state.json in the folder of them
 
 def no_checkpoint(where, folder: Path, output_dir) -> str:  # where: as it was given
     "Says that there is nothing to resume from, and what there is instead."

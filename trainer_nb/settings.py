@@ -80,6 +80,8 @@ SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "logging_steps": (_STEPS, _intervals), "eval_steps": (_STEPS, _intervals),
     "logging_strategy": (_NEXT, None), "logging_first_step": (_NEXT, None),
     "eval_strategy": (_NEXT, _intervals), "eval_delay": (_NEXT, None),
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval", "eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics", "include_for_metrics",
+                     "predict_with_generate", "generation_max_length", "generation_num_beams"), (_NEXT, None)),
     "eval_accumulation_steps": (_NEXT, None), "prediction_loss_only": (_NEXT, None), "per_device_eval_batch_size": (_NEXT, None),
     "save_strategy": (_NEXT, None), "save_steps": (_STEPS, _intervals), "save_total_limit": (_NEXT, None), "save_only_model": (_NEXT, None),
     "save_format": (_NEXT, None), "save_on_each_node": (_NEXT, None), "load_best_model_at_end": ("the end of the run", None),

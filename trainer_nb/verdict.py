@@ -11,8 +11,8 @@ from .history import History
 from .tables import text
 
 # %% auto #0
-__all__ = ['SURE', 'MOST', 'Verdict', 'stretch', 'moved', 'evaluated', 'overfitting', 'astray', 'recent', 'verdict', 'first_bad',
-           'jump']
+__all__ = ['SURE', 'MOST', 'Verdict', 'stretch', 'moved', 'evaluated', 'losses_of_sets', 'overfitting', 'astray', 'recent',
+           'verdict', 'first_bad', 'jump']
 
 # %% ../nbs/720_verdict.ipynb #1504c25c
 class Verdict(NamedTuple):
@@ -39,6 +39,10 @@ def evaluated(history: History, name: str = "eval_loss") -> list[tuple[int, floa
     steps, gone = history.columns.step, history.columns.abandoned
     return [(steps[row], float(m[name])) for row, m in sorted(dict(history.metrics).items())
             if row < len(history) and not gone[row] and isinstance(m.get(name), (int, float)) and math.isfinite(m[name])]
+
+def losses_of_sets(history: History) -> list[str]:
+    "The names of the evaluations' losses: one, or one for each of several sets."
+    return [name for name in dict.fromkeys(k for m in list(history.metrics.values()) for k in m) if name.startswith("eval_") and name.endswith("_loss")]
 
 def overfitting(found: list) -> tuple | None:  # as evaluated() gives them
     "(step of the lowest, lowest, last) if the last two are above the lowest one; else None."
@@ -77,10 +81,11 @@ def verdict(history: History) -> Verdict:
     fine = np.isfinite(losses)
     steps, losses = steps[fine], losses[fine]
     if len(losses) < 20: return Verdict("plain", f"It has just begun: {len(steps)} step{'s' * (len(steps) != 1)}.")
-    if (worse := overfitting(evaluated(history))) is not None:
+    for name in losses_of_sets(history):
+        if (worse := overfitting(evaluated(history, name))) is None: continue
         if (gone := astray(steps, losses, worse[0])) is not None:
-            return Verdict("warn", f"The loss was {text(gone[0])} up to step {worse[0]}, where eval_loss was lowest, and is {text(gone[1])} now. learn.rewind(n) goes back n steps.")
-        return Verdict("warn", f"eval_loss was lowest at step {worse[0]} ({text(worse[1])}) and is {text(worse[2])} now: the model begins to learn the training data by heart.")
+            return Verdict("warn", f"The loss was {text(gone[0])} up to step {worse[0]}, where {name} was lowest, and is {text(gone[1])} now. learn.rewind(n) goes back n steps.")
+        return Verdict("warn", f"{name} was lowest at step {worse[0]} ({text(worse[1])}) and is {text(worse[2])} now: the model begins to learn the training data by heart.")
     now, before, way, n = moved(losses)
     said = {1: "rises", 0: "stays", -1: "falls"}[way]
     if way > 0: return Verdict("warn", f"The loss rises: {text(now)} over the last {n} steps, {text(before)} over the {n} before.")
