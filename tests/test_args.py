@@ -43,12 +43,12 @@ WANTED = dict(
     trackio_static_space_id="me/static", sortish_sampler=True,
     restore_callback_states_from_checkpoint=True, push_to_hub=True, hub_model_id="me/model", hub_strategy="end", hub_token="x",
     hub_private_repo=True, hub_always_push=True, hub_revision="main", dataloader_in_order=False)
-NEEDS = dict(learning_rate=dict(layer_groups=["a"]), dataloader_persistent_workers=dict(dataloader_num_workers=1),
+NEEDS = dict(learning_rate=dict(layer_groups=["a"]), report_to=dict(output_dir="out"), dataloader_persistent_workers=dict(dataloader_num_workers=1),
              dataloader_prefetch_factor=dict(dataloader_num_workers=1), dataloader_multiprocessing_context=dict(dataloader_num_workers=1),
              length_column_name=dict(train_sampling_strategy="group_by_length"), load_best_model_at_end=dict(output_dir="out", eval_strategy="epoch"),
              **{name: dict(output_dir="out") for name in ("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_format",
                                                           "save_on_each_node", "enable_jit_checkpoint")})
-OTHERWISE = {"gradient_checkpointing", "gradient_checkpointing_kwargs", "sortish_sampler"}   # fields that are older names
+OTHERWISE = {"gradient_checkpointing", "gradient_checkpointing_kwargs"}   # fields that are older names
 VALUES = OTHER | WANTED
 OTHER = {name: value for name, value in VALUES.items() if name not in {*REFUSED, *OTHERWISE}}
 WANTED = {name: value for name, value in VALUES.items() if name in {*REFUSED, *OTHERWISE}}
