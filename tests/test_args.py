@@ -19,6 +19,7 @@ OTHER = dict(
     ddp_broadcast_buffers=False, ddp_static_graph=True, ddp_timeout=60, learning_rate=[1e-4, 1e-3], layer_groups=["a", ["b", "c"]],
     lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 1.0}, warmup_steps=0.1, optim="sgd",
     optim_args="momentum=0.9", weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0.0,
+    optim_target_modules=["a"],
     label_smoothing_factor=0.1, bf16=True, fp16=True, full_determinism=True, seed=1, data_seed=2, use_cpu=True,
     transaction="copy", ring_every=5, ring_memory=0.5, logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
     run_name="a run", report_to=["none"], eval_strategy="steps", eval_steps=5, eval_delay=1, eval_on_start=True,
@@ -29,7 +30,7 @@ OTHER = dict(
     do_train=True, do_eval=True, do_predict=True, resume_from_checkpoint="here", local_rank=1)
 # The same for the fields that are refused so far: a value that has to be refused.
 WANTED = dict(
-    auto_find_batch_size=True, optim_target_modules=["a"], neftune_noise_alpha=5.0, bf16_full_eval=True, fp16_full_eval=True, tf32=False,
+    auto_find_batch_size=True, neftune_noise_alpha=5.0, bf16_full_eval=True, fp16_full_eval=True, tf32=False,
     activation_checkpointing=True, activation_checkpointing_kwargs={"use_reentrant": False}, gradient_checkpointing=True,
     gradient_checkpointing_kwargs={"use_reentrant": False}, torch_compile=True, torch_compile_backend="eager", torch_compile_mode="default",
     use_liger_kernel=True, liger_kernel_config={"rope": True}, use_cache=True, torch_empty_cache_steps=5, skip_memory_metrics=False,
@@ -42,7 +43,7 @@ WANTED = dict(
     restore_callback_states_from_checkpoint=True, push_to_hub=True, hub_model_id="me/model", hub_strategy="end", hub_token="x",
     hub_private_repo=True, hub_always_push=True, hub_revision="main", dataloader_multiprocessing_context="spawn", dataloader_in_order=False,
     length_column_name="n")
-NEEDS = dict(learning_rate=dict(layer_groups=["a"]), dataloader_persistent_workers=dict(dataloader_num_workers=1),
+NEEDS = dict(learning_rate=dict(layer_groups=["a"]), optim_target_modules=dict(optim="muon"), dataloader_persistent_workers=dict(dataloader_num_workers=1),
              dataloader_prefetch_factor=dict(dataloader_num_workers=1), load_best_model_at_end=dict(output_dir="out", eval_strategy="epoch"),
              **{name: dict(output_dir="out") for name in ("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_format")})
 NO_TRACE = {"report_to"}   # becomes the default's spelling

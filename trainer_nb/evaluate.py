@@ -24,7 +24,7 @@ from .shares import WHOLE
 from .telling import tell
 
 # %% auto #0
-__all__ = ['optimizer_trains', 'looking', 'pad_to', 'join', 'Gathered', 'Losses', 'EvalPrediction', 'EvalLoopOutput',
+__all__ = ['optimizer_trains', 'averaged', 'looking', 'pad_to', 'join', 'Gathered', 'Losses', 'EvalPrediction', 'EvalLoopOutput',
            'PredictionOutput', 'evaluation_loop', 'as_one', 'eval_batches', 'finished', 'speed', 'timed_loop',
            'evaluated', 'predicted', 'evaluate_sets']
 
@@ -32,6 +32,20 @@ __all__ = ['optimizer_trains', 'looking', 'pad_to', 'join', 'Gathered', 'Losses'
 def optimizer_trains(optimizer) -> bool:
     "Whether it has two modes, and is in that for training."
     return hasattr(optimizer, "train") and all(g.get("train_mode", True) for g in optimizer.param_groups)
+
+@contextmanager
+def averaged(optimizer):
+    "With the weights that an optimizer of two modes has for use; afterwards those for training, bit for bit."
+    if not optimizer_trains(optimizer): yield; return
+    params = tuple(p for g in optimizer.param_groups for p in g["params"])
+    with torch.autograd._unsafe_preserve_version_counter(params), torch.no_grad():   # nobody has changed them, in the end
+        kept = [p.detach().clone() for p in params]
+        optimizer.eval()
+        try:
+            with torch.enable_grad(): yield
+        finally:
+            optimizer.train()
+            torch._foreach_copy_([p.detach() for p in params], kept)
 
 @contextmanager
 def looking(moves):
@@ -42,24 +56,23 @@ def looking(moves):
         if run.owner is None: interrupts.only_looking()
         prepare_model(moves)
         before, modes, shadows = run.phase, [(m, m.training) for m in modules_of(run).modules()], Shadows(modules_of(run))
-        training = optimizer_trains(run.optimizer)
         generators = generator_states()
         shadows.keep()
         try:
             if before == "idle": run.phase = "look"   # no verb that trains may break in
             (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
             if run.loss is not None: run.loss.eval()
-            if hasattr(run.optimizer, "eval"): run.optimizer.eval()   # schedule-free optimizers hold two sets of weights
-            with run.device.in_force():
-                interrupts.open()
-                yield run
+            with averaged(run.optimizer), run.device.in_force():
+                try:
+                    interrupts.open()
+                    yield run
+                finally: interrupts.abortable = False
         except BaseException as error: relieve(error); raise
         finally:
             interrupts.abortable = False
             try: shadows.put_back()
             finally:
                 for module, mode in modes: module.training = mode
-                if training: run.optimizer.train()
                 set_generator_states(generators)
                 run.phase = before
         interrupts.abortable = within
