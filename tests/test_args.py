@@ -195,7 +195,7 @@ def test_what_is_allowed():
     for name, names in CHOICES.items():
         if name in REFUSED: continue
         for value in names:
-            assert getattr(TrainingArguments(**{name: value}, output_dir="out", eval_strategy="steps") if name.startswith("save") else TrainingArguments(**{name: value}), name) == value
+            assert getattr(TrainingArguments(**{name: value}, output_dir="out", eval_strategy="steps") if name.startswith(("save", "lr_")) else TrainingArguments(**{name: value}), name) == value
     assert CHOICES["optim"] is OPTIMIZER_NAMES and CHOICES["lr_scheduler_type"] is SCHEDULE_NAMES
 
 def test_saving_needs_a_folder_and_the_best_an_evaluation():

@@ -278,7 +278,7 @@ def close(a, b): assert torch.allclose(torch.tensor(a, dtype=torch.float64), tor
 @pytest.mark.parametrize("name", [*TORCHS, *(n for n in SCHEDULE_NAMES)])
 @pytest.mark.parametrize("factors", [0.1, [3.0, 3.0]])
 def test_scaling_reaches_every_scheduler(name, factors):
-    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3), 20))
+    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3, lr_scheduler_kwargs=NEEDED.get(name)), 20))
     o1, o2 = groups_of(), groups_of()
     a, b = make(o1), make(o2)
     close(go(a, o1, 5), go(b, o2, 5))
@@ -289,7 +289,7 @@ def test_scaling_reaches_every_scheduler(name, factors):
 
 @pytest.mark.parametrize("name", [n for n in (*TORCHS, *SCHEDULE_NAMES) if n not in ("cosine_min", "restarts")])
 def test_a_factor_per_group(name):
-    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3), 20))
+    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3, lr_scheduler_kwargs=NEEDED.get(name)), 20))
     o1, o2 = groups_of(), groups_of()
     a, b = make(o1), make(o2)
     go(a, o1, 5), go(b, o2, 5)
@@ -300,7 +300,7 @@ def test_a_factor_per_group(name):
 @pytest.mark.parametrize("steps", [1, 5])
 def test_each_scheduler_goes_on_from_its_state(name, steps):
     "Also where a part of the state is not plain, such as the milestones of a MultiStepLR: it stays as the new one has it."
-    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3), 20))
+    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3, lr_scheduler_kwargs=NEEDED.get(name)), 20))
     o1, o2 = groups_of(), groups_of()
     a, b = make(o1), make(o2)
     go(a, o1, steps)
@@ -324,7 +324,7 @@ def test_plateau_and_none():
 
 @pytest.mark.parametrize("name", [*TORCHS, *SCHEDULE_NAMES])
 def test_set_lr_is_what_the_next_step_uses(name):
-    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3), 20))
+    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3, lr_scheduler_kwargs=NEEDED.get(name)), 20))
     o1, o2 = groups_of(), groups_of()
     a, b = make(o1), make(o2)
     go(a, o1, 5), go(b, o2, 5)
@@ -429,7 +429,7 @@ def test_the_users_schedule_is_not_stretched(name):
 
 @pytest.mark.parametrize("name", [*TORCHS, *SCHEDULE_NAMES])
 def test_state_is_plain_and_comes_back(name):
-    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3), 20))
+    make = TORCHS.get(name) or (lambda o: create_scheduler(o, TrainingArguments(lr_scheduler_type=name, warmup_steps=3, lr_scheduler_kwargs=NEEDED.get(name)), 20))
     o1 = groups_of()
     a = make(o1)
     go(a, o1, 5)

@@ -3,12 +3,11 @@
 Libraries that are not installed are left out: bitsandbytes, torchao, galore-torch and apollo-torch are large, and transformers
 imports the first two whenever they are there, so they are no part of the development installation.
 """
-import copy, importlib.util, json, re, sys, types, warnings
+import copy, importlib.util, json, sys, types, warnings
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trainer_nb import Learner, differences
 from trainer_nb.args import TrainingArguments
 from trainer_nb.fields import METRIC_SCHEDULES, OPTIMIZER_NAMES, SCHEDULE_NAMES, TARGETED
@@ -18,7 +17,6 @@ from trainer_nb.muon import Muon
 from trainer_nb.optim import OPTIMIZERS, create_optimizer, optimizer_class
 from trainer_nb.refused import REFUSED_VALUES
 from trainer_nb.schedules import SCHEDULES, by_metric, create_scheduler, load_scheduler_state, scheduler_state
-from toys import hard_learner, outcome, unequal
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Pp]aged optimizers", "ignore:.*has no effect", "ignore:.*cannot fall")
 
@@ -469,3 +467,27 @@ def test_what_makes_no_schedule_is_refused():
         with pytest.raises(TypeError, match="Did you mean 'patience'"): create_scheduler(o, args, 9)
     with pytest.warns(UserWarning, match="never goes below min_lr=0.001"): create_scheduler(
         torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1e-5), TrainingArguments(lr_scheduler_type="greedy", eval_strategy="epoch"), 9)
+
+
+# --- on several processes ------------------------------------------------------------------------------------------------
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["muon", "schedule_free_adamw", "grokadamw", "adafactor"])
+def test_on_two_processes(name, tmp_path):
+    "The weights of one process with the whole batch; at home again the state is there, and the run goes on."
+    if not there(name): pytest.skip(f"{name} is not installed")
+    given = dict(lr_scheduler_type="greedy", lr_scheduler_kwargs=WATCHING["greedy"], eval_strategy="steps", eval_steps=2)
+    alone, many = learner(name, **given), learner(name, **given | dict(per_device_train_batch_size=4))
+    alone.step(6)
+    with many.launch(2):
+        many.step(6)
+        if name.startswith("schedule_free"): many.save_model(str(tmp_path / "within"))
+    close = 5e-3 if name == "muon" else 1e-5   # its iteration is done in 16 bits
+    assert relative(many.model, alone.model) < close and many.get_learning_rates() == pytest.approx(alone.get_learning_rates())
+    if name.startswith("schedule_free"):
+        many.save_model(str(tmp_path / "home"))
+        from safetensors.torch import load_file
+        a, b = (load_file(tmp_path / o / "model.safetensors") for o in ("within", "home"))
+        assert all(torch.equal(v, b[k]) for k, v in a.items())
+    many.step(1)
+    assert many.state.global_step == 7

@@ -60,7 +60,8 @@ class Adafactor(torch.optim.Optimizer):
         return loss
 
     def _update(self, p, group):
-        if p.grad.layout is not torch.strided: raise RuntimeError("Adafactor takes no sparse gradients; use optim='sgd', or sparse=False in the Embedding.")
+        if p.grad.layout is not torch.strided:
+            raise RuntimeError("Adafactor takes no sparse gradients; use optim='sgd', or sparse=False in the Embedding.")
         half = p.dtype in (torch.float16, torch.bfloat16)
         grad, weights = (p.grad.float(), p.float()) if half else (p.grad, p)
         state = self.state[p]

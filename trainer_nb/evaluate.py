@@ -47,6 +47,7 @@ def averaged(optimizer):
             optimizer.train()
             torch._foreach_copy_([p.detach() for p in params], kept)
 
+# %% ../nbs/340_evaluate.ipynb #43068af9
 @contextmanager
 def looking(moves):
     "The model in evaluation mode; afterwards everything is as it was."

@@ -30,7 +30,7 @@ class Watching:
                  smooth: bool = False, window_size: int = 50, reset_start: int = 500):
         for name, value, known in (("mode", mode, ("min", "max")), ("threshold_mode", threshold_mode, ("abs", "rel"))):
             if value not in known: raise ValueError(f"{name}={value!r} is not one of {known[0]!r}, {known[1]!r}.")
-        if not 0 < factor < 1: raise ValueError(f"factor={factor!r} should be above 0 and below 1: it is what the learning rate is multiplied by when it falls.")
+        if not 0 < factor < 1: raise ValueError(f"factor={factor!r} should be above 0 and below 1: a learning rate that falls is multiplied by it.")
         self.optimizer, self.mode, self.factor, self.patience, self.threshold = optimizer, mode, factor, patience, threshold
         self.threshold_mode, self.cooldown, self.warmup, self.eps, self.smooth = threshold_mode, cooldown, warmup, eps, smooth
         self.window_size, self.reset_start, self.reset_start_original, self.last_epoch = window_size, reset_start, reset_start, 0

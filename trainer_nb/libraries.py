@@ -71,7 +71,8 @@ def galore(args):
     "GaLore with the optimizer inside that the name says."
     kind = {"galore_adamw": "GaLoreAdamW", "galore_adamw_8bit": "GaLoreAdamW8bit", "galore_adafactor": "GaLoreAdafactor"}[args.optim]
     cls = getattr(library("galore_torch", args.optim), kind)
-    if kind == "GaLoreAdamW8bit" and not torch.cuda.is_available(): raise ValueError("optim='galore_adamw_8bit' works on a GPU only; give optim='galore_adamw'.")
+    if kind == "GaLoreAdamW8bit" and not torch.cuda.is_available():
+        raise ValueError("optim='galore_adamw_8bit' works on a GPU only; give optim='galore_adamw'.")
     return cls, {"GaLoreAdamW": dict(no_deprecation_warning=True), "GaLoreAdafactor": dict(scale_parameter=False, relative_step=False)}.get(kind, {})
 
 @functools.cache

@@ -25,10 +25,10 @@ from .seeding import MODEL, generators_kept, mix, seed_all
 
 # %% auto #0
 __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'DataMoves',
-           'OptimMoves', 'call_model', 'split_labels', 'alone', 'LossMoves', 'StepMoves', 'PredictionMoves',
-           'check_parts', 'check_kinds', 'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in',
-           'replace_data', 'replace_optimizer', 'replace_schedule', 'replace_model', 'drop_feed', 'explain_call',
-           'make_model']
+           'OptimFacts', 'OptimMoves', 'call_model', 'split_labels', 'alone', 'LossMoves', 'StepMoves',
+           'PredictionMoves', 'check_parts', 'check_kinds', 'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within',
+           'put_in', 'replace_data', 'replace_optimizer', 'replace_schedule', 'replace_model', 'drop_feed',
+           'explain_call', 'make_model']
 
 # %% ../nbs/240_moves.ipynb #40e62b11
 def is_stream(dataset) -> bool:
@@ -134,8 +134,33 @@ class DataMoves:
             return dataset.remove_columns([c for c in dataset.column_names if c not in kept]), self.data_collator
         return dataset, RemoveColumns(self.data_collator, allowed, facts.name)
 
+# %% ../nbs/240_moves.ipynb #b7daa136
+def _there(optimizer):
+    "The optimizer, if it has been made."
+    if optimizer is None: raise ValueError("There is no optimizer yet; it is made with the first step, or by learn.create_optimizer().")
+    return optimizer
+
+class OptimFacts:
+    "What the optimizer does with which parameter."
+    def get_learning_rates(self) -> list:
+        "The present learning rate of each group of the optimizer."
+        return [g["lr"] for g in _there(self.optimizer).param_groups]
+
+    def get_num_trainable_parameters(self) -> int:
+        "How many numbers are trained."
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    def get_optimizer_group(self, param=None):  # param: a parameter or its name; None: the parameters of every group
+        "The optimizer's group that a parameter is in."
+        groups = _there(self.optimizer).param_groups
+        if param is None: return [g["params"] for g in groups]
+        p = dict(self.model.named_parameters()).get(param) if isinstance(param, str) else param
+        found = next((g for g in groups if any(q is p for q in g["params"])), None)
+        if found is None: raise ValueError(f"{param if isinstance(param, str) else 'That parameter'} is in none of the optimizer's groups; is it frozen?")
+        return found
+
 # %% ../nbs/240_moves.ipynb #e46e4152
-class OptimMoves:
+class OptimMoves(OptimFacts):
     "How the weights are moved."
     def get_decay_parameter_names(self, model) -> list[str]:
         "The parameters that weight decay applies to."
@@ -171,28 +196,6 @@ class OptimMoves:
             self.lr_scheduler = create_scheduler(self.optimizer if optimizer is None else optimizer, self.args, num_training_steps)
             self.run_state.own_scheduler = True
         return self.lr_scheduler
-
-    def get_learning_rates(self) -> list:
-        "The present learning rate of each group of the optimizer."
-        return [g["lr"] for g in _there(self.optimizer).param_groups]
-
-    def get_num_trainable_parameters(self) -> int:
-        "How many numbers are trained."
-        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-
-    def get_optimizer_group(self, param=None):  # param: a parameter or its name; None: the parameters of every group
-        "The optimizer's group that a parameter is in."
-        groups = _there(self.optimizer).param_groups
-        if param is None: return [g["params"] for g in groups]
-        p = dict(self.model.named_parameters()).get(param) if isinstance(param, str) else param
-        found = next((g for g in groups if any(q is p for q in g["params"])), None)
-        if found is None: raise ValueError(f"{param if isinstance(param, str) else 'That parameter'} is in none of the optimizer's groups; is it frozen?")
-        return found
-
-def _there(optimizer):
-    "The optimizer, if it has been made."
-    if optimizer is None: raise ValueError("There is no optimizer yet; it is made with the first step, or by learn.create_optimizer().")
-    return optimizer
 
 # %% ../nbs/240_moves.ipynb #42d5d8cf
 def call_model(model, inputs):

@@ -57,7 +57,7 @@ def parse_optim_args(text: str | dict | None  # "a=1,b=(0.9, 0.95)", or the dict
         raise ValueError(f"optim_args={text!r} cannot be read; write it as 'momentum=0.9,nesterov=True', "
                          "or give a dictionary.") from None
 
-# %% ../nbs/130_optim.ipynb #32c7850a
+# %% ../nbs/130_optim.ipynb #1595af71
 def _typed(extra: dict, default: tuple | None) -> dict:  # default: the betas, where the optimizer has some
     "Options with `beta1`, `beta2`, ... as one tuple, and types of torch for their names."
     found = {k: getattr(torch, v, v) if k.endswith("_dtype") and isinstance(v, str) else v for k, v in extra.items()}
@@ -85,7 +85,7 @@ def optimizer_class(args: TrainingArguments  # optim, optim_args, and what the o
     _check_options(extra, known | set(of_groups) - {"muon"}, cls.__name__)
     return cls, {"lr": _rate(args), **kwargs, **{k: v for k, v in extra.items() if k in known and k not in of_groups}}
 
-# %% ../nbs/130_optim.ipynb #8230c683
+# %% ../nbs/130_optim.ipynb #29b6f9b4
 def optimizer_groups(model: nn.Module, args: TrainingArguments,
                      decay: set | None = None  # names of what weight decay is for; None: by the rule
                     ) -> list[dict]:
@@ -95,7 +95,7 @@ def optimizer_groups(model: nn.Module, args: TrainingArguments,
     extra = parse_optim_args(args.optim_args)
     return parameter_groups(model, args, decay, {k: extra.get(k, v) for k, v in options.items()})
 
-# %% ../nbs/130_optim.ipynb #4024c870
+# %% ../nbs/130_optim.ipynb #9a9e6f2d
 def warn_unread(args, kwargs):  # kwargs: what the optimizer is made with
     "Say which of Adam's arguments have no effect."
     read = {**kwargs, **(target_options(args) or {})}
@@ -147,17 +147,19 @@ def _sizes(value):
     if isinstance(value, (list, tuple)): return type(value)(map(_sizes, value))
     return value
 
-# %% ../nbs/130_optim.ipynb #dae1272f
+# %% ../nbs/130_optim.ipynb #7283e520
 def _object_apart(o) -> tuple:
     "An object's tensors by attribute, those of a list by their number too, and everything else."
     tensors, plain, lists = {}, {}, {}
     for name, v in vars(o).items():
         if isinstance(v, torch.Tensor): tensors[name] = v
-        elif isinstance(v, list) and v and all(isinstance(e, torch.Tensor) for e in v): lists[name] = len(v); tensors.update({f"{name}.{i}": e for i, e in enumerate(v)})
+        elif isinstance(v, list) and v and all(isinstance(e, torch.Tensor) for e in v):
+            lists[name] = len(v)
+            tensors.update({f"{name}.{i}": e for i, e in enumerate(v)})
         elif isinstance(v, (bool, int, float, str, type(None))): plain[name] = v
         else: raise TypeError(f"a {type(o).__module__}.{type(o).__qualname__} whose {name!r} is a {type(v).__name__}")
-    return {f".{n}": t for n, t in tensors.items()}, {"module": type(o).__module__, "class": type(o).__qualname__, "names": list(tensors), "plain": plain,
-                                                      "lists": lists}
+    recipe = {"module": type(o).__module__, "class": type(o).__qualname__, "names": list(tensors), "plain": plain, "lists": lists}
+    return {f".{n}": t for n, t in tensors.items()}, recipe
 
 def put_together(recipe: dict, parts: dict):  # parts: plain tensors by attribute
     "A tensor or an object as it was. ValueError for a class of another library."

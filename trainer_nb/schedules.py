@@ -87,7 +87,8 @@ def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = No
     return 1.0 / math.sqrt((step + timescale - num_warmup_steps) / timescale)
 
 _RISES = {"linear": lambda p: p, "cosine": lambda p: 0.5 * (1.0 - math.cos(math.pi * p)), "1-sqrt": lambda p: 1.0 - math.sqrt(1.0 - p)}
-_FALLS = {"linear": lambda p, c: 1.0 - p, "cosine": lambda p, c: 0.5 * (1.0 + math.cos(math.pi * c * 2.0 * p)), "1-sqrt": lambda p, c: 1.0 - math.sqrt(p)}
+_FALLS = {"linear": lambda p, c: 1.0 - p, "cosine": lambda p, c: 0.5 * (1.0 + math.cos(math.pi * c * 2.0 * p)),
+          "1-sqrt": lambda p, c: 1.0 - math.sqrt(p)}
 
 def warmup_stable_decay(step: int, *, num_warmup_steps: int, num_training_steps: int, num_decay_steps: int | None = None,
                         num_stable_steps: int | None = None, warmup_type: str = "linear", decay_type: str = "cosine",
@@ -168,7 +169,8 @@ def check_numbers(function):  # a partial over one of SCHEDULES
                          "{'min_lr_rate': a share of the learning rate}.")
     if name == "warmup_stable_decay":
         if given["num_decay_steps"] is None:
-            raise ValueError("The schedule 'warmup_stable_decay' needs the number of steps in which it comes down; give lr_scheduler_kwargs={'num_decay_steps': 100}.")
+            raise ValueError("The schedule 'warmup_stable_decay' needs the number of steps in which it comes down; give "
+                             "lr_scheduler_kwargs={'num_decay_steps': 100}.")
         for key in ("warmup_type", "decay_type"):
             if given[key] not in _FALLS: raise ValueError(f"{key}={given[key]!r} is not one of {', '.join(map(repr, _FALLS))}.{nearest(given[key], _FALLS)}")
 
