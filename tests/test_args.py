@@ -19,6 +19,7 @@ OTHER = dict(
     ddp_broadcast_buffers=False, ddp_static_graph=True, ddp_timeout=60, learning_rate=[1e-4, 1e-3], layer_groups=["a", ["b", "c"]],
     lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 1.0}, warmup_steps=0.1, optim="sgd",
     optim_args="momentum=0.9", weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0.0,
+    optim_target_modules=["a"],
     label_smoothing_factor=0.1, bf16=True, fp16=True, full_determinism=True, seed=1, data_seed=2, use_cpu=True,
     transaction="copy", ring_every=5, ring_memory=0.5, logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
     run_name="a run", report_to=["none"], eval_strategy="steps", eval_steps=5, eval_delay=1, eval_on_start=True,
@@ -43,7 +44,7 @@ WANTED = dict(
     trackio_static_space_id="me/static", sortish_sampler=True,
     restore_callback_states_from_checkpoint=True, push_to_hub=True, hub_model_id="me/model", hub_strategy="end", hub_token="x",
     hub_private_repo=True, hub_always_push=True, hub_revision="main", dataloader_in_order=False)
-NEEDS = dict(learning_rate=dict(layer_groups=["a"]), report_to=dict(output_dir="out"), dataloader_persistent_workers=dict(dataloader_num_workers=1),
+NEEDS = dict(learning_rate=dict(layer_groups=["a"]), optim_target_modules=dict(optim="muon"), report_to=dict(output_dir="out"), dataloader_persistent_workers=dict(dataloader_num_workers=1),
              dataloader_prefetch_factor=dict(dataloader_num_workers=1), dataloader_multiprocessing_context=dict(dataloader_num_workers=1),
              length_column_name=dict(train_sampling_strategy="group_by_length"), load_best_model_at_end=dict(output_dir="out", eval_strategy="epoch"),
              **{name: dict(output_dir="out") for name in ("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_format",
@@ -207,7 +208,7 @@ def test_what_is_allowed():
     for name, names in CHOICES.items():
         if name in REFUSED: continue
         for value in names:
-            beside = dict(output_dir="out", eval_strategy="steps") if name.startswith("save") else {} if value is None else NEEDS.get(name, {})
+            beside = dict(output_dir="out", eval_strategy="steps") if name.startswith(("save", "lr_")) else {} if value is None else NEEDS.get(name, {})
             assert getattr(TrainingArguments(**{name: value}, **beside), name) == value
     assert CHOICES["optim"] is OPTIMIZER_NAMES and CHOICES["lr_scheduler_type"] is SCHEDULE_NAMES
 

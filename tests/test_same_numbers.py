@@ -222,6 +222,7 @@ SETTINGS = {
     "sgd": dict(optim="sgd", learning_rate=0.1),
     "sgd_accumulation": dict(optim="sgd", learning_rate=0.1, gradient_accumulation_steps=4),
     "sgd_momentum": dict(optim="sgd", optim_args="momentum=0.9,nesterov=True", weight_decay=0.01),
+    "adafactor": dict(optim="adafactor", weight_decay=0.1),
     "log_first": dict(logging_first_step=True, logging_steps=33),
     "log_ratio": dict(logging_steps=0.1),
     "log_epoch": dict(logging_strategy="epoch"),
@@ -232,14 +233,6 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_setting(both, name):
     both(net(), points(106), **PLAIN | SETTINGS[name])
-
-
-def test_adafactor(make):
-    "Both with torch's Adafactor: the Trainer has one of its own under this name, with other update rules."
-    given = PLAIN | SEEDED | dict(weight_decay=0.1)
-    theirs = make.theirs(net(), points(106), optimizer_cls_and_kwargs=(torch.optim.Adafactor, {"lr": 1e-2}), **given)
-    ours = make.ours(net(), points(106), optim="adafactor", **given)
-    same_run(theirs, theirs.train(), ours, ours.train())
 
 
 SCHEDULES = {

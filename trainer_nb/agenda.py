@@ -9,6 +9,7 @@ import torch
 from .data import Cursor
 from .errors import warn
 from .run import Due, first_on
+from .schedules import by_metric
 from .telling import tell
 from .tokens import fetch_tokens, token_count, token_speed
 
@@ -117,7 +118,7 @@ def do_best(moves, due):
     "Remember the best metric; step a schedule that waits for a plateau."
     run, metrics, name = moves.run_state, due.data["metrics"], moves.args.metric_for_best_model
     value = None if name is None else _metric(metrics, name)
-    if isinstance(run.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau): run.lr_scheduler.step(_metric(metrics, name or "loss"))
+    if by_metric(run.lr_scheduler) and run.state.global_step: run.lr_scheduler.step(_metric(metrics, name or "loss"))   # not before the first step
     if name is None: return
     best, larger = run.state.best_metric, moves.args.greater_is_better
     better = value == value if best is None else value > best if larger else value < best   # nan is never the best

@@ -20,8 +20,8 @@ from typing import TypedDict, Union, get_args, get_origin
 # %% ../nbs/020_args.ipynb #40d37746
 from .accelerator_config import check_accelerator_config
 from .errors import nearest
-from .fields import (CHOICES, Data, Evaluating, Generating, Hub, Keeping, Length, Machine, Memory, Processes, Scripts, TRACKERS, Telling,
-                               Update, default_of, kinds_of)
+from .fields import (CHOICES, METRIC_SCHEDULES, TARGETED, TRACKERS, Data, Evaluating, Generating, Hub, Keeping, Length, Machine, Memory,
+                               Processes, Scripts, Telling, Update, default_of, kinds_of)
 from .grouped import LookingGroups, TrainingGroups, sanitized
 from .older import newer
 from .refused import check_refused
@@ -127,12 +127,24 @@ def check_steps(args):
                          "nothing would be trained; give one of them above 0.")
 
 # %% ../nbs/020_args.ipynb #65cbab32
+def _check_update(args):
+    "Refuse a schedule that would wait for evaluations that never come, and layers named for an optimizer that takes all alike."
+    if args.lr_scheduler_type in METRIC_SCHEDULES and args.eval_strategy == "no":
+        raise ValueError(f"lr_scheduler_type={args.lr_scheduler_type!r} goes by evaluations, and there are none; give eval_strategy='epoch' or 'steps' "
+                         "and an eval_dataset=.")
+    if args.optim_target_modules is None: return
+    if args.optim not in TARGETED:
+        raise ValueError(f"optim_target_modules is for {', '.join(TARGETED)}, and optim={args.optim!r} takes all parameters alike; leave it out.")
+    if isinstance(args.optim_target_modules, bool):
+        raise ValueError(f"optim_target_modules={args.optim_target_modules!r} names no modules; give 'all-linear', a list of names, or a pattern.")
+
 def check_together(args):
     "Refuse settings that contradict each other."
     if args.fp16 and args.bf16: raise ValueError("fp16 and bf16 exclude each other; give one of them.")
     if args.fp16_full_eval and args.bf16_full_eval: raise ValueError("fp16_full_eval and bf16_full_eval exclude each other; give one of them.")
     if others := [o for o in args.include_for_metrics if o not in ("inputs", "loss")]:
         raise ValueError(f"include_for_metrics={args.include_for_metrics!r}: {others[0]!r} is not one of 'inputs', 'loss'.")
+    _check_update(args)
     if isinstance(args.learning_rate, list) and not args.layer_groups:
         raise ValueError("A list as learning_rate needs layer_groups to say what each rate is for, "
                          "for example layer_groups=['encoder', 'head'].")
@@ -355,7 +367,8 @@ def _fill(args):
     "Give fields that are None the values that follow from other fields."
     filled = {}
     if args.eval_strategy == "steps" and args.eval_steps is None: filled["eval_steps"] = args.logging_steps
-    if (args.load_best_model_at_end or args.save_strategy == "best") and args.metric_for_best_model is None: filled["metric_for_best_model"] = "loss"
+    by_metric = args.load_best_model_at_end or args.save_strategy == "best" or args.lr_scheduler_type in METRIC_SCHEDULES
+    if by_metric and args.metric_for_best_model is None: filled["metric_for_best_model"] = "loss"
     metric = filled.get("metric_for_best_model", args.metric_for_best_model)
     if metric is not None and args.greater_is_better is None: filled["greater_is_better"] = not metric.endswith("loss")
     for name, value in filled.items(): setattr(args, name, value)

@@ -27,10 +27,10 @@ from .streaming import Rounds, Streams
 from .telling import tell
 
 # %% auto #0
-__all__ = ['full_eval', 'put_into', 'inputs_in', 'optimizer_trains', 'looking', 'pad_to', 'join', 'Gathered', 'Losses',
-           'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput', 'Batches', 'eval_batches', 'Found', 'main_input',
-           'size_in', 'warn_of_size', 'free_on', 'samples_in', 'evaluation_loop', 'as_one', 'finished', 'speed',
-           'timed_loop', 'evaluated', 'predicted', 'evaluate_sets']
+__all__ = ['full_eval', 'put_into', 'inputs_in', 'optimizer_trains', 'averaged', 'looking', 'pad_to', 'join', 'Gathered',
+           'Losses', 'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput', 'Batches', 'eval_batches', 'Found',
+           'main_input', 'size_in', 'warn_of_size', 'free_on', 'samples_in', 'evaluation_loop', 'as_one', 'finished',
+           'speed', 'timed_loop', 'evaluated', 'predicted', 'evaluate_sets']
 
 # %% ../nbs/340_evaluate.ipynb #81890226
 def full_eval(args):
@@ -61,6 +61,21 @@ def optimizer_trains(optimizer) -> bool:
     return hasattr(optimizer, "train") and all(g.get("train_mode", True) for g in optimizer.param_groups)
 
 @contextmanager
+def averaged(optimizer):
+    "With the weights that an optimizer of two modes has for use; afterwards those for training, bit for bit."
+    if not optimizer_trains(optimizer): yield; return
+    params = tuple(p for g in optimizer.param_groups for p in g["params"])
+    with torch.autograd._unsafe_preserve_version_counter(params), torch.no_grad():   # nobody has changed them, in the end
+        kept = [p.detach().clone() for p in params]
+        optimizer.eval()
+        try:
+            with torch.enable_grad(): yield
+        finally:
+            optimizer.train()
+            torch._foreach_copy_([p.detach() for p in params], kept)
+
+# %% ../nbs/340_evaluate.ipynb #43068af9
+@contextmanager
 def looking(moves, dtype=None):  # dtype: what the weights are to be in, None: what they are in
     "The model in evaluation mode; afterwards everything is as it was."
     run = moves.run_state
@@ -69,26 +84,26 @@ def looking(moves, dtype=None):  # dtype: what the weights are to be in, None: w
         if run.owner is None: interrupts.only_looking()
         prepare_model(moves)
         before, modes, shadows = run.phase, [(m, m.training) for m in modules_of(run).modules()], Shadows(modules_of(run))
-        training = optimizer_trains(run.optimizer)
         generators, weights = generator_states(), []
         shadows.keep()
         try:
             if before == "idle": run.phase = "look"   # no verb that trains may break in
             (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
             if run.loss is not None: run.loss.eval()
-            if hasattr(run.optimizer, "eval"): run.optimizer.eval()   # schedule-free optimizers hold two sets of weights
-            if dtype is not None: put_into(modules_of(run), dtype, weights)
-            with run.device.in_force():
-                interrupts.open()
-                yield run
+            with averaged(run.optimizer), run.device.in_force():
+                try:
+                    if dtype is not None: put_into(modules_of(run), dtype, weights)
+                    interrupts.open()
+                    yield run
+                finally:
+                    interrupts.abortable = False
+                    for p, data in weights: p.data = data
         except BaseException as error: relieve(error); raise
         finally:
             interrupts.abortable = False
-            for p, data in weights: p.data = data
             try: shadows.put_back()
             finally:
                 for module, mode in modes: module.training = mode
-                if training: run.optimizer.train()
                 set_generator_states(generators)
                 run.phase = before
         interrupts.abortable = within

@@ -9,7 +9,9 @@ from .errors import nearest
 from .evaluate import looking
 from .moves import call_model
 from .prepare import prepare_model
-from .groups import layer_groups, parameter_groups
+from .groups import layer_groups
+from .libraries import OF_RULE
+from .optim import optimizer_groups
 from .rates import add_group
 from .run import note_act
 from .samples import first_batch
@@ -53,12 +55,13 @@ def admit(moves):
     "Let the optimizer know every trainable parameter."
     run = moves.run_state
     known = {id(p): g for g in run.optimizer.param_groups for p in g["params"]}
-    for fresh in parameter_groups(run.model, run.args):
+    decay = set(moves.get_decay_parameter_names(moves.model))
+    for fresh in optimizer_groups(run.model, run.args, decay):
         missing = [p for p in fresh["params"] if id(p) not in known]
         if not missing: continue
         home = next((known[id(p)] for p in fresh["params"] if id(p) in known), None)
         if home is not None: home["params"].extend(missing)
-        else: add_group(run.optimizer, run.lr_scheduler, fresh)
+        else: add_group(run.optimizer, run.lr_scheduler, fresh, without=OF_RULE)
 
 # %% ../nbs/380_layers.ipynb #3da79999
 class Count(int):

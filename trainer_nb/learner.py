@@ -428,11 +428,12 @@ class Storing:
     @taking_turns
     def save_model(self, output_dir=None):   # None: the learner's output_dir; ValueError if there is none either
         "Write the model's weights as safetensors, or as its own save_pretrained does; returns the folder."
+        from trainer_nb.evaluate import averaged
         from trainer_nb.saving import save_model
         not_within(self, "save_model()")
         folder = output_dir or self.args.output_dir
         if folder is None: raise ValueError("There is no folder to save to; call save_model(folder), or give the Learner an output_dir=.")
-        return save_model(self.model, folder, self.processing_class)
+        with averaged(self.optimizer): return save_model(self.model, folder, self.processing_class)
 
     @taking_turns
     def save_checkpoint(self, output_dir=None):   # a folder for this one; None: checkpoint-<step> in the learner's output_dir

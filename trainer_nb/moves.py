@@ -21,7 +21,8 @@ from .models import check_loss, explain_labels, known_classes, logits_in, loss_i
 from .groups import decay_names
 from .lengths import BalancedBatches, LengthOrder, lengths_of
 from .interrupts import TURN
-from .optim import create_optimizer
+from .libraries import target_options
+from .optim import create_optimizer, optimizer_class, optimizer_groups
 from .schedules import create_scheduler
 from .run import Run, for_callback, note_act
 from .seeding import MODEL, generators_kept, mix, seed_all
@@ -29,10 +30,11 @@ from .streaming import check_metrics
 
 # %% auto #0
 __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'ColumnMoves',
-           'OrderMoves', 'check_order', 'DataMoves', 'LengthMoves', 'OptimMoves', 'call_model', 'split_labels', 'alone',
-           'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves', 'check_parts', 'check_kinds', 'check_by_batch',
-           'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer',
-           'replace_schedule', 'replace_model', 'drop_feed', 'explain_call', 'takes_trial', 'make_model']
+           'OrderMoves', 'check_order', 'DataMoves', 'LengthMoves', 'OptimFacts', 'OptimMoves', 'call_model',
+           'split_labels', 'alone', 'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves', 'check_parts',
+           'check_kinds', 'check_by_batch', 'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in',
+           'replace_data', 'replace_optimizer', 'replace_schedule', 'replace_model', 'drop_feed', 'explain_call',
+           'takes_trial', 'make_model']
 
 # %% ../nbs/240_moves.ipynb #40e62b11
 def is_stream(dataset) -> bool:
@@ -212,8 +214,33 @@ class LengthMoves:
         if args.max_steps > 0: return -(-args.max_steps // steps), steps, samples, args.max_steps * total, total, batches, args.max_steps
         return math.ceil(args.num_train_epochs), steps, samples, samples * args.num_train_epochs, total, batches, math.ceil(args.num_train_epochs * steps)
 
+# %% ../nbs/240_moves.ipynb #b7daa136
+def _there(optimizer):
+    "The optimizer, if it has been made."
+    if optimizer is None: raise ValueError("There is no optimizer yet; it is made with the first step, or by learn.create_optimizer().")
+    return optimizer
+
+class OptimFacts:
+    "What the optimizer does with which parameter."
+    def get_learning_rates(self) -> list:
+        "The present learning rate of each group of the optimizer."
+        return [g["lr"] for g in _there(self.optimizer).param_groups]
+
+    def get_num_trainable_parameters(self) -> int:
+        "How many numbers are trained."
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    def get_optimizer_group(self, param=None):  # param: a parameter or its name; None: the parameters of every group
+        "The optimizer's group that a parameter is in."
+        groups = _there(self.optimizer).param_groups
+        if param is None: return [g["params"] for g in groups]
+        p = dict(self.model.named_parameters()).get(param) if isinstance(param, str) else param
+        found = next((g for g in groups if any(q is p for q in g["params"])), None)
+        if found is None: raise ValueError(f"{param if isinstance(param, str) else 'That parameter'} is in none of the optimizer's groups; is it frozen?")
+        return found
+
 # %% ../nbs/240_moves.ipynb #e46e4152
-class OptimMoves:
+class OptimMoves(OptimFacts):
     "How the weights are moved."
     def get_decay_parameter_names(self, model) -> list[str]:
         "The parameters that weight decay applies to."
@@ -228,9 +255,19 @@ class OptimMoves:
         if self.lr_scheduler is None: self.lr_scheduler = made
         if self.lr_scheduler is None: raise TypeError("create_scheduler made no schedule: it has to set self.lr_scheduler, and to return it.")
 
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args, model=None) -> tuple:  # model: for the groups of an optimizer that is for some layers
+        "The optimizer that the arguments name: the class, and its keywords."
+        cls, kwargs = optimizer_class(args)
+        return cls, kwargs if model is None or target_options(args) is None else {**kwargs, "params": optimizer_groups(model, args)}
+
     def create_optimizer(self, model=None):
         "Make the optimizer, unless there is one."
-        if self.optimizer is None: self.optimizer = create_optimizer(self.model if model is None else model, self.args, self.optimizer_cls_and_kwargs)
+        if self.optimizer is not None: return self.optimizer
+        model, given = self.model if model is None else model, self.optimizer_cls_and_kwargs
+        by_name = type(self).get_optimizer_cls_and_kwargs is OptimMoves.get_optimizer_cls_and_kwargs
+        if given is None and not by_name: given = self.get_optimizer_cls_and_kwargs(self.args, model)
+        self.optimizer = create_optimizer(model, self.args, given, set(self.get_decay_parameter_names(model)))
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):
@@ -405,7 +442,7 @@ class PredictionMoves:
 # %% ../nbs/240_moves.ipynb #8f9afcdc
 NO_MODEL = "There is no model; give the Learner a model, or model_init=, a function that makes one."
 
-def check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers):
+def check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers, cls_and_kwargs=None):
     "Refuse constructor arguments that contradict each other."
     if model is None and model_init is None: raise ValueError(NO_MODEL)
     if model is not None and model_init is not None: raise ValueError("Both model and model_init were given; give the one or the other.")
@@ -420,6 +457,11 @@ def check_parts(model, model_init, args, loss_func, compute_loss_func, optimizer
                          "for example CrossEntropyLoss(label_smoothing=0.1).")
     if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
         raise TypeError("optimizers is a pair (optimizer, lr_scheduler); None stands for one that is to be made.")
+    if optimizers[0] is not None and cls_and_kwargs is not None:
+        raise ValueError("Both optimizers and optimizer_cls_and_kwargs were given; give the one or the other.")
+    if model_init is not None and optimizers[0] is not None:
+        raise ValueError("With model_init there is no model yet that an optimizer could hold; give optimizer_cls_and_kwargs=(class, keywords), "
+                         "or override create_optimizer.")
 
 def check_kinds(callbacks, **functions):
     "Refuse constructor arguments that are not of the kind that is meant."
@@ -518,7 +560,7 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
                  optimizer_cls_and_kwargs=None, preprocess_logits_for_metrics=None, *, loss_func=None, metrics=None, **settings):
         processing_class = _processing(processing_class, settings)
         args = resolve(args, settings)
-        check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers)
+        check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs)
         check_kinds(callbacks, data_collator=data_collator, model_init=model_init, loss_func=loss_func, compute_loss_func=compute_loss_func,
                     compute_metrics=compute_metrics, preprocess_logits_for_metrics=preprocess_logits_for_metrics)
         self._train_dataset, self.eval_dataset, self.processing_class = train_dataset, eval_dataset, processing_class

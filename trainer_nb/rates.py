@@ -14,7 +14,7 @@ import torch
 
 # %% ../nbs/150_rates.ipynb #7eadfccd
 from .args import TrainingArguments
-from .schedules import OneCycle, SCHEDULER_RATES, base_rates, check_end, is_ours, one_cycle, same_kind
+from .schedules import OneCycle, SCHEDULER_RATES, base_key, base_rates, check_numbers, is_ours, one_cycle, same_kind
 
 # %% ../nbs/150_rates.ipynb #51dc7044
 GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")   # where torch keeps rates in a group
@@ -34,7 +34,7 @@ def scale_schedule(scheduler,                     # any of torch's, or None
     groups = optimizer.param_groups
     factors = list(factors) if isinstance(factors, (list, tuple)) else [factors] * len(groups)
     for group, factor in zip(groups, factors, strict=True):
-        group.update({k: group[k] * factor for k in GROUP_RATES if k in group})
+        group.update({k: group[k] * factor for k in GROUP_RATES if group.get(k) is not None})
     for part in _parts(scheduler):
         for name in SCHEDULER_RATES:
             rates = getattr(part, name, None)
@@ -97,26 +97,26 @@ def set_base_lr(scheduler,               # any of torch's, or None
                          "leave such a group out with learn.freeze().")
     rates = _wanted(optimizer, lr, base, "learning_rate")
     functions = [_changed(f, lr_init=r) for f, r in zip(scheduler.lr_lambdas, rates)] if is_ours(scheduler) else []
-    for f in functions: check_end(f)
+    for f in functions: check_numbers(f)
     scale_schedule(scheduler, optimizer, [r / b for r, b in zip(rates, base)])
     for group, rate in zip(optimizer.param_groups, rates):
-        key = "max_lr" if "max_lr" in group else "initial_lr"
-        if key in group: group[key] = same_kind(group[key], rate)
+        if key := base_key(group): group[key] = same_kind(group[key], rate)
     if functions: scheduler.lr_lambdas, scheduler.base_lrs = functions, list(rates)
     if functions or isinstance(scheduler, OneCycle): _refresh(scheduler)
 
 # %% ../nbs/150_rates.ipynb #b65a314c
 def add_group(optimizer, scheduler,  # any of torch's; the scheduler may be None
               fresh: dict,           # the new group: 'params', and what is different; 'lr' is a base rate
-              like: int = 0          # number of the group that it takes after
+              like: int = 0,         # number of the group that it takes after
+              without: tuple = ()    # options in which it does not
              ):
     "Add a group of parameters to an optimizer and to its schedule, at the place where they are."
     model = optimizer.param_groups[like]
     base = float(model.get("initial_lr", model["lr"]))
     ratio = float(fresh.get("lr", base)) / base if base else 1.0
-    kept = {k: v * ratio if k in GROUP_RATES else v for k, v in model.items() if k != "params"}
+    kept = {k: v * ratio if k in GROUP_RATES and v is not None else v for k, v in model.items() if k not in ("params", *without)}
     optimizer.add_param_group({**kept, **{k: v for k, v in fresh.items() if k != "lr"}})
-    for name in ("base_lrs", "_last_lr"):
+    for name in SCHEDULER_RATES:
         rates = getattr(scheduler, name, None)
         if rates: setattr(scheduler, name, [*rates, rates[like] * ratio])
     if hasattr(scheduler, "lr_lambdas"): scheduler.lr_lambdas.append(scheduler.lr_lambdas[like])

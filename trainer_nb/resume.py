@@ -250,5 +250,7 @@ def load_weights(moves, folder: Path):
     "Put the weights of a checkpoint into the model; those of the whole snapshot where there is one. ValueError if they do not fit."
     prepare_model(moves)
     theirs = of_trainer(folder) and not sealed(folder)
-    if not theirs and not examine(folder).get("only_model"): return put_back(moves.run_state, snapshot_in(moves, folder), ["model"])
+    two_modes = ["optimizer"] if hasattr(moves.optimizer, "train") else []   # its average is in its state
+    if not theirs and not examine(folder).get("only_model"): return put_back(moves.run_state, snapshot_in(moves, folder), ["model", *two_modes])
     moves.model.load_state_dict(weights_for(moves.model, folder), strict=False)
+    for group in moves.optimizer.param_groups if two_modes and not theirs else (): group["train_mode"] = False   # they are the average

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from .agenda import announce
 from .checkpoint import pack, write_checkpoint
 from .errors import warn
+from .evaluate import averaged, optimizer_trains
 from .folders import MANIFEST, Damaged, examine, flush, set_aside, written_whole
 from .history import copy_log
 from .prepare import prepare
@@ -107,7 +108,9 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     undo = as_best(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
     if not writes(run): return place   # one writes for all
-    snapshot = capture(run, run.saver.spare, ("model",) if run.args.save_only_model else tuple(KEEPERS), beside=True)
+    if run.args.save_only_model:
+        with averaged(run.optimizer): snapshot = capture(run, run.saver.spare, ("model",), beside=not optimizer_trains(run.optimizer))
+    else: snapshot = capture(run, run.saver.spare, tuple(KEEPERS), beside=True)
     run.saver.spare = ()
     run.saver.start(writing(moves, snapshot, place, own), snapshot, place.parent, undo)
     if wait or run.callbacks.listeners("on_save"): finish(run)

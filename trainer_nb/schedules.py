@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['SCHEDULES', 'SCHEDULER_RATES', 'PLAIN', 'linear', 'cosine', 'constant', 'constant_with_warmup', 'polynomial',
-           'OneCycle', 'one_cycle', 'base_rates', 'check_end', 'create_scheduler', 'is_ours', 'scheduler_state',
-           'same_kind', 'load_scheduler_state']
+           'cosine_with_restarts', 'cosine_with_min_lr', 'cosine_warmup_with_min_lr', 'inverse_sqrt',
+           'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_rates', 'base_key', 'check_numbers', 'by_metric',
+           'metric_schedule', 'create_scheduler', 'is_ours', 'scheduler_state', 'same_kind', 'load_scheduler_state']
 
 # %% ../nbs/140_schedules.ipynb #37e1690c
 import copy, inspect, math
@@ -13,11 +14,13 @@ from functools import partial
 
 # %% ../nbs/140_schedules.ipynb #3b1d5ca8
 import torch
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
 
 # %% ../nbs/140_schedules.ipynb #c3f925db
 from .args import TrainingArguments, plain
-from .errors import nearest
+from .errors import nearest, warn
+from .fields import SCHEDULE_NAMES
+from .greedy import GreedyLR
 
 # %% ../nbs/140_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
@@ -48,8 +51,60 @@ def polynomial(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_
     remaining = 1 - (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
     return ((lr_init - lr_end) * remaining**power + lr_end) / lr_init
 
-# %% ../nbs/140_schedules.ipynb #be39a30e
-SCHEDULES = {f.__name__: f for f in (linear, cosine, constant, constant_with_warmup, polynomial)}
+# %% ../nbs/140_schedules.ipynb #5db5f475
+def cosine_with_restarts(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1) -> float:
+    "Up to 1 over the warm-up, then several times along half a cosine to 0."
+    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
+    progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
+    return 0.0 if progress >= 1 else max(0.0, 0.5 * (1.0 + math.cos(math.pi * ((float(num_cycles) * progress) % 1.0))))
+
+def _above(factor, lr_init, min_lr, min_lr_rate) -> float:
+    "A factor between 0 and 1, put between the smallest share and 1."
+    least = min_lr / lr_init if min_lr_rate is None else min_lr_rate
+    return max(0, factor * (1 - least) + least)
+
+def cosine_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float, num_cycles: float = 0.5,
+                       min_lr: float | None = None, min_lr_rate: float | None = None) -> float:
+    "Up to 1 over the warm-up, then along a cosine to the smallest rate."
+    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
+    progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
+    return _above(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
+
+def cosine_warmup_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float, num_cycles: float = 0.5,
+                              min_lr: float | None = None, min_lr_rate: float | None = None, warmup_lr_rate: float | None = None) -> float:
+    "Up to 1 from above 0, then along a cosine to the smallest rate."
+    if step < num_warmup_steps:
+        if warmup_lr_rate is None: return (step + 1.0) / max(1.0, num_warmup_steps)
+        return warmup_lr_rate + (1.0 - warmup_lr_rate) * step / max(1, num_warmup_steps - 1.0)
+    progress = (step - num_warmup_steps + 1.0) / max(1.0, num_training_steps - num_warmup_steps)
+    return _above(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
+
+# %% ../nbs/140_schedules.ipynb #c70d1d4f
+def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = None) -> float:
+    "Up to 1 over the warm-up, then down with the root of the steps."
+    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
+    if timescale is None: timescale = num_warmup_steps or 10_000
+    return 1.0 / math.sqrt((step + timescale - num_warmup_steps) / timescale)
+
+_RISES = {"linear": lambda p: p, "cosine": lambda p: 0.5 * (1.0 - math.cos(math.pi * p)), "1-sqrt": lambda p: 1.0 - math.sqrt(1.0 - p)}
+_FALLS = {"linear": lambda p, c: 1.0 - p, "cosine": lambda p, c: 0.5 * (1.0 + math.cos(math.pi * c * 2.0 * p)),
+          "1-sqrt": lambda p, c: 1.0 - math.sqrt(p)}
+
+def warmup_stable_decay(step: int, *, num_warmup_steps: int, num_training_steps: int, num_decay_steps: int | None = None,
+                        num_stable_steps: int | None = None, warmup_type: str = "linear", decay_type: str = "cosine",
+                        min_lr_ratio: float = 0, num_cycles: float = 0.5) -> float:
+    "Up to 1, along the top, and down to the smallest share."
+    stable = num_training_steps - num_warmup_steps - num_decay_steps if num_stable_steps is None else num_stable_steps
+    if step < num_warmup_steps: factor = _RISES[warmup_type](step / max(1, num_warmup_steps))
+    elif step < num_warmup_steps + stable: return 1.0
+    elif step < num_warmup_steps + stable + num_decay_steps:
+        factor = _FALLS[decay_type]((step - num_warmup_steps - stable) / max(1, num_decay_steps), num_cycles)
+    else: return min_lr_ratio
+    return max(0.0, factor * (1.0 - min_lr_ratio) + min_lr_ratio)
+
+# %% ../nbs/140_schedules.ipynb #ea1b244d
+SCHEDULES = {f.__name__: f for f in (linear, cosine, cosine_with_restarts, cosine_with_min_lr, cosine_warmup_with_min_lr, constant,
+                                     constant_with_warmup, polynomial, inverse_sqrt, warmup_stable_decay)}
 
 # %% ../nbs/140_schedules.ipynb #a69c4d16
 def _check_kwargs(kwargs, known, name):
@@ -84,7 +139,11 @@ def one_cycle(optimizer, args, n: int, rates: list) -> OneCycle:
 # %% ../nbs/140_schedules.ipynb #201ad70d
 def base_rates(optimizer) -> list[float]:
     "The base rate of each group: what a schedule's factor 1 stands for."
-    return [g.get("max_lr", g.get("initial_lr", g["lr"])) for g in optimizer.param_groups]
+    return [g[base_key(g) or "lr"] for g in optimizer.param_groups]
+
+def base_key(group) -> str | None:
+    "Under which name a group keeps its base rate. Some optimizers have a `max_lr` of their own; one cycle leaves a `min_lr` too."
+    return "max_lr" if "max_lr" in group and "min_lr" in group else "initial_lr" if "initial_lr" in group else None
 
 def _factor_functions(args, n: int, rates: list) -> list:
     "The function of each group, with all its numbers but the step filled in."
@@ -95,16 +154,49 @@ def _factor_functions(args, n: int, rates: list) -> list:
     for rate in rates:
         offered = dict(num_warmup_steps=args.get_warmup_steps(n), num_training_steps=n, lr_init=float(rate))
         functions.append(partial(function, **{k: v for k, v in offered.items() if k in params}, **kwargs))
-        check_end(functions[-1])
+        check_numbers(functions[-1])
     return functions
 
 # %% ../nbs/140_schedules.ipynb #591221e3
-def check_end(function):
-    "Refuse a polynomial that would go up."
-    end = function.keywords.get("lr_end", polynomial.__kwdefaults__["lr_end"])
-    if function.func is polynomial and not function.keywords["lr_init"] > end:
-        raise ValueError(f"The schedule 'polynomial' goes down to lr_end={end:g}, which is not below the learning rate "
-                         f"{function.keywords['lr_init']:g}; give a smaller lr_end in lr_scheduler_kwargs.")
+def check_numbers(function):  # a partial over one of SCHEDULES
+    "Refuse numbers that a schedule cannot go with."
+    given, name = {**(function.func.__kwdefaults__ or {}), **function.keywords}, function.func.__name__
+    if name == "polynomial" and not given["lr_init"] > given["lr_end"]:
+        raise ValueError(f"The schedule 'polynomial' goes down to lr_end={given['lr_end']:g}, which is not below the learning rate "
+                         f"{given['lr_init']:g}; give a smaller lr_end in lr_scheduler_kwargs.")
+    if "min_lr_rate" in given and (given["min_lr"] is None) == (given["min_lr_rate"] is None):
+        raise ValueError(f"The schedule {name!r} needs to know its smallest rate, once: give lr_scheduler_kwargs={{'min_lr': a rate}} or "
+                         "{'min_lr_rate': a share of the learning rate}.")
+    if name == "warmup_stable_decay":
+        if given["num_decay_steps"] is None:
+            raise ValueError("The schedule 'warmup_stable_decay' needs the number of steps in which it comes down; give "
+                             "lr_scheduler_kwargs={'num_decay_steps': 100}.")
+        for key in ("warmup_type", "decay_type"):
+            if given[key] not in _FALLS: raise ValueError(f"{key}={given[key]!r} is not one of {', '.join(map(repr, _FALLS))}.{nearest(given[key], _FALLS)}")
+
+# %% ../nbs/140_schedules.ipynb #dce0897e
+_BY_METRIC = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
+
+def by_metric(scheduler) -> bool:
+    "Whether a schedule is stepped with the metric of an evaluation; transformers' own GreedyLR too."
+    return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
+
+def metric_schedule(optimizer, args, rates: list):
+    "A schedule that goes by evaluations."
+    cls, kwargs = _BY_METRIC[args.lr_scheduler_type], dict(args.lr_scheduler_kwargs or {})
+    _check_kwargs(kwargs, set(inspect.signature(cls).parameters) - {"optimizer"}, args.lr_scheduler_type)
+    _start_from(optimizer, rates)
+    scheduler = cls(optimizer, **{"mode": "max" if args.greater_is_better else "min", **kwargs})
+    if cls is GreedyLR and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
+        warn(f"The schedule 'greedy' never goes below min_lr={scheduler.min_lrs[0]:g}, and the learning rate is {float(rates[0]):g}: it cannot fall. "
+             "Give a smaller one, lr_scheduler_kwargs={'min_lr': 1e-6}.")
+    return scheduler
+
+def _start_from(optimizer, rates):
+    "Let each group remember the base rate."
+    for group, rate in zip(optimizer.param_groups, rates):
+        group["initial_lr"] = rate.clone() if isinstance(rate, torch.Tensor) else rate   # the present rate is changed in place
+        for key in ("max_lr", "min_lr") if "min_lr" in group else (): group.pop(key, None)   # what one cycle left there
 
 # %% ../nbs/140_schedules.ipynb #3df5ca04
 def create_scheduler(optimizer: torch.optim.Optimizer,
@@ -114,12 +206,10 @@ def create_scheduler(optimizer: torch.optim.Optimizer,
     "The schedule that `args` names; ValueError for an unknown name, TypeError for an unknown keyword."
     name, n, rates = args.lr_scheduler_type, max(1, num_training_steps), base_rates(optimizer)
     if name == "one_cycle": return one_cycle(optimizer, args, n, rates)
-    if name not in SCHEDULES:
-        raise ValueError(f"There is no schedule {name!r}.{nearest(name, [*SCHEDULES, 'one_cycle'])}")
+    if name in _BY_METRIC: return metric_schedule(optimizer, args, rates)
+    if name not in SCHEDULES: raise ValueError(f"There is no schedule {name!r}.{nearest(name, SCHEDULE_NAMES)}")
     functions = _factor_functions(args, n, rates)
-    for group, rate in zip(optimizer.param_groups, rates):
-        group["initial_lr"] = rate.clone() if isinstance(rate, torch.Tensor) else rate   # the present rate is changed in place
-        for key in ("max_lr", "min_lr"): group.pop(key, None)   # what one cycle left there
+    _start_from(optimizer, rates)
     return LambdaLR(optimizer, functions)
 
 # %% ../nbs/140_schedules.ipynb #07bbed97
@@ -129,7 +219,7 @@ def is_ours(scheduler) -> bool:
     return all(isinstance(f, partial) and f.func in SCHEDULES.values() for f in functions)
 
 # %% ../nbs/140_schedules.ipynb #257522ed
-SCHEDULER_RATES = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")   # where torch's schedules keep a rate per group
+SCHEDULER_RATES = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs", "_last_lr")   # where torch's schedules keep a rate per group
 PLAIN = (bool, int, float, str, type(None))
 
 def _keep(value):

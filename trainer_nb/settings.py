@@ -12,7 +12,6 @@ from .errors import let_go_last, nearest
 from .levels import set_level
 from .moves import LOADERS, drop_feed
 from .prepare import measure_anew, prepare
-from .groups import decay_names
 from .rates import add_group, set_base_lr, set_lr
 from .run import note_act
 from .schedules import load_scheduler_state, scheduler_state
@@ -27,7 +26,7 @@ __all__ = ['SETTABLE', 'go_beyond', 'Changes', 'SettableTable', 'present', 'sett
 def _decay(moves, value):
     "Weight decay of the parameters that it is for; a group that holds others too is parted."
     if moves.optimizer is None: return
-    names = decay_names(moves.model)
+    names = set(moves.get_decay_parameter_names(moves.model))
     decays = {id(p) for n, p in moves.model.named_parameters() if n in names}
     for i, group in enumerate(list(moves.optimizer.param_groups)):
         mine, rest = [p for p in group["params"] if id(p) in decays], [p for p in group["params"] if id(p) not in decays]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import torch
 from .errors import warn
+from .optim import taken_apart
 from .snapshot import own_memory
 
 # %% auto #0
@@ -125,13 +126,19 @@ def versions(run) -> list[int]:
     "How often each trainable weight has been changed."
     return [p._version for p in run.params if p.requires_grad]
 
-def copied_groups(optimizer) -> list[dict]:
-    "What the groups of an optimizer hold, as it is now; tensors are not copied."
-    return [{k: v if k == "params" or isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in g.items()} for g in optimizer.param_groups]
+def copied_groups(optimizer, tensors=False) -> list[dict]:  # tensors: are copied too, a step count that the optimizer keeps there, say
+    "What the groups of an optimizer hold, as it is now."
+    def copied(v): return (v.detach().clone() if tensors else v) if isinstance(v, torch.Tensor) else copy.deepcopy(v)
+    return [{k: v if k == "params" else copied(v) for k, v in g.items()} for g in optimizer.param_groups]
 
 def put_groups(optimizer, groups):
     "The groups hold that again, and nothing else."
     for group, before in zip(optimizer.param_groups, groups): group.clear(); group.update(before)
+
+def _parts(t) -> list:
+    "The plain tensors that a tensor is made of, where it is of a kind that can be taken apart."
+    try: return list(taken_apart(t)[0].values())
+    except TypeError: return [t]
 
 class FullCopy:
     "Copies of weights and optimizer state, taken before each step."
@@ -141,7 +148,8 @@ class FullCopy:
         optimizer = self.run.optimizer
         self.state = {p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()} for p, s in optimizer.state.items()}
         self.groups = copied_groups(optimizer)
-        now = [*self.run.params, *(v for held in (*self.state.values(), *self.groups) for v in held.values() if isinstance(v, torch.Tensor))]
+        held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
+        now = [*self.run.params, *(part for v in held for part in _parts(v))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [t.detach().clone() for t in now]
         else:
             with torch.no_grad(): torch._foreach_copy_(self.copies, [t.detach() for t in now])

@@ -15,7 +15,7 @@ from .data import Cursor
 from .events import TrainerControl, TrainerState
 from .frozen import Held, has_adapters, merged, shared
 from .models import describe
-from .optim import PLAIN_TENSORS, put_together, taken_apart
+from .optim import PLAIN_TENSORS, in_parts, put_together, taken_apart
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run
@@ -86,7 +86,7 @@ class Copies(dict):
         return Beside(there) if there else None
 
 # %% ../nbs/210_snapshot.ipynb #7b13f89c
-_BUILT_IN = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
+_BUILT_IN = ("optim", "optim_args", "optim_target_modules", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
 _OF_DATA = ("dataloader", "per_device", "train_", "seed", "data_seed", "gradient_accumulation", "length_column", "accelerator_config")   # how settings begin that decide the feed
 
 def _keep_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in (vars(run.args) | run.undivided).items()}
@@ -225,10 +225,10 @@ def _keep_optimizer(run, tensors, values):
         if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
         for key, v in entries.items():
             name = f"{names[id(p)]}/{key}"
-            if not isinstance(v, torch.Tensor): plain[name] = copy.deepcopy(v); continue
-            if type(v) in PLAIN_TENSORS: tensors.put(f"optimizer/{name}", v)
-            else: apart[name] = _put_parts(tensors, name, v)
-            if v.is_cpu and not p.is_cpu: on_cpu.append(name)
+            if in_parts(v): apart[name] = _put_parts(tensors, name, v)
+            elif isinstance(v, torch.Tensor): tensors.put(f"optimizer/{name}", v)
+            else: plain[name] = copy.deepcopy(v)
+            if isinstance(v, torch.Tensor) and v.is_cpu and not p.is_cpu: on_cpu.append(name)
     groups = [{k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()} for g in run.optimizer.param_groups]
     values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu, "apart": apart}
 

@@ -14,6 +14,7 @@ from .moves import WindowMoves
 from .optim import check_state
 from .prepare import prepare_model
 from .run import modules_of
+from .schedules import by_metric
 from .seeding import FORWARD, mix, seed_all
 from .shadows import FullCopy, LookingShadows, copied_groups, put_groups, versions
 from .snapshot import named_weights
@@ -175,7 +176,7 @@ def commit(step) -> Committed:
     late = tell_all(step.moves, "on_optimizer_step")
     try:
         run.shadows[0].after_first()
-        if not skipped and not isinstance(run.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau): run.lr_scheduler.step()
+        if not skipped and not by_metric(run.lr_scheduler): run.lr_scheduler.step()
         if not run.state.global_step: check_state(run.optimizer)
     except BaseException as error: late = late or error
     add_tokens(run, step.tokens)
@@ -235,11 +236,13 @@ def warn_of_weights(step):
                   "they are not what they were before the step; Learner(..., transaction='copy') copies them before each step.")
 
 # %% ../nbs/260_step.ipynb #4a71bedb
-def first_groups(run) -> list | None:
-    "The optimizer's groups, if the weights are still those that `run.first` holds; else None."
-    if run.state.global_step or run.first is None or run.optimizer.state: return None
+def first_groups(run) -> tuple | None:
+    "The optimizer's groups and what it keeps already, if the weights are still those that `run.first` holds; else None."
+    if run.state.global_step or run.first is None: return None
+    state = {p: dict(s) for p, s in run.optimizer.state.items()}
+    if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
     loose = any(n.startswith("loose/") for n in run.first.tensors)   # weights that are not the model's
-    return copied_groups(run.optimizer) if run.versions == versions(run) and not loose else None
+    return (copied_groups(run.optimizer, tensors=True), state) if run.versions == versions(run) and not loose else None
 
 def tear(step, error, first):  # first: as first_groups gave it, before the update
     "The optimizer failed half-way: put everything back if there is a copy, else say that the weights are not to be trusted."
@@ -253,11 +256,12 @@ def tear(step, error, first):  # first: as first_groups gave it, before the upda
     error.add_note("(in the optimizer's update: some weights may be new and others old. learn.rewind(0) takes the last steps again "
                    "from a snapshot, learn.restore(...) goes back to one, learn.reset() to the beginning.)")
 
-def begin_again(step, groups):
+def begin_again(step, first):  # first: as first_groups gave it
     "The run as before its first step."
     rollback(step)
     step.run.optimizer.state.clear()
-    put_groups(step.run.optimizer, groups)
+    step.run.optimizer.state.update(first[1])
+    put_groups(step.run.optimizer, first[0])
     with torch.no_grad():
         for name, p in named_weights(step.run):
             if p.requires_grad: p.copy_(step.run.first.tensors[f"weights/{name}"])   # the others are back already
