@@ -316,11 +316,14 @@ class Progress(Drawing):
 
     def tick(self, record=None):
         "Called after every step; the time that was spent before the end of the first one, on preparing, is no step's."
-        if record is not None and not self.timed:
-            self.timed = True
-            self.heard.pace.begin_anew()
-            self.heard.pace.see(self.run.state.global_step)
-        super().tick(record)
+        if record is not None and not self.timed: self.first_step()
+        if perf_counter() >= self._next: self.draw()
+
+    def first_step(self):
+        "Time runs from here."
+        self.timed = True
+        self.heard.pace.begin_anew()
+        self.heard.pace.see(self.run.state.global_step)
 
     def view(self, over=False, status="") -> View:
         state, heard = self.run.state, self.heard
