@@ -361,6 +361,10 @@ def test_wandb_offline(tmp_path, monkeypatch):
     assert wandb.run.id == learn.history.run_id and wandb.run.name == "mine" and wandb.run.config["max_steps"] == 6 and wandb.run.project == "huggingface"
     learn.step(2)
     assert wandb.run.summary["train/global_step"] == 4 and wandb.run.summary["train/loss"] == pytest.approx(logged(learn)[4])
+    branch = learn.branch()
+    branch.step(2)
+    assert glob.glob(f"{tmp_path}/wandb/offline-run-*{branch.history.run_id}") and wandb.run.id == learn.history.run_id
+    branch.free()
     learn.train()
     assert wandb.run is None and glob.glob(f"{tmp_path}/wandb/offline-run-*{learn.history.run_id}")
 
