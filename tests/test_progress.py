@@ -185,6 +185,47 @@ def test_an_evaluation_does_not_make_training_look_slow(clock, screen):
         assert screen.views[-1].rate == pytest.approx(1 / 0.3) and all(v.rate > 3 for v in screen.views)
 
 
+def test_preparing_is_no_steps_time(clock, screen):
+    run = a_run()
+    with make_progress(run) as bar:
+        clock.now += 100   # imports, wrapping the model
+        for _ in range(20): advance(run); clock.now += 0.1; bar.tick(object())
+        assert screen.views[-1].rate == pytest.approx(10)
+
+
+def test_logs_are_lines_in_a_terminal_and_a_table_where_nothing_is_evaluated(clock, screen):
+    run = a_run(eval_strategy="no")
+    callback = run.callbacks.callbacks[0]
+    with make_progress(run) as bar:
+        for step in range(1, 4):
+            advance(run)
+            callback.on_log(run.args, run.state, run.control, logs={"loss": 0.5 / step, "learning_rate": 0.1, "epoch": step / 100, "note": "x" * 101})
+        evaluate(run, clock, eval_loss=0.4)
+        callback.on_log(run.args, run.state, run.control, logs={"eval_loss": 0.4, "eval_runtime": 1.0})
+        callback.on_log(run.args, run.state, run.control, logs={"train_runtime": 1.0, "train_loss": 0.3})
+        clock.now += 1; bar.tick()
+    view = screen.last
+    assert [o["train loss"] for o in view.logs] == [0.5, 0.25, 0.5 / 3] and view.logs[0] == {"step": 1, "epoch": 0.01, "train loss": 0.5, "learning_rate": 0.1, "note": "[101 characters]"}
+    assert P.News().lines(view) == ["step 1  epoch 0.01  train loss 0.5  learning_rate 0.1  note [101 characters]", *P.News().lines(view)[1:]] and len(P.News().lines(view)) == 4
+    news = P.News()
+    assert news.lines(view) and news.lines(view) == []
+    assert "learning_rate" not in page(view)   # there is an evaluation: that is the table
+    view.evaluations = []
+    assert page(view).count("<tr") == 4 and "learning_rate" in page(view)
+    view.evaluates = True
+    assert "<tr" not in page(view)
+
+
+def test_which_processes_show(monkeypatch):
+    monkeypatch.setattr(P, "make_screen", lambda: "a screen")
+    other_machine, first = SimpleNamespace(is_local_process_zero=True, is_world_process_zero=False), SimpleNamespace(is_local_process_zero=True, is_world_process_zero=True)
+    def of(state, **given): return P.screen_for(SimpleNamespace(**{"disable_tqdm": None, "log_on_each_node": True} | given), state)
+    assert of(first) == of(other_machine) == of(first, log_on_each_node=False) == "a screen" and of(other_machine, log_on_each_node=False) is None
+    monkeypatch.setattr(P.LOG, "level", 40)
+    P.LOG.manager._clear_cache()
+    assert of(first) is None and of(first, disable_tqdm=False) == "a screen"
+
+
 def test_a_prediction_that_nobody_ends_is_forgotten_with_the_next_step(clock, screen):
     run = a_run()
     with make_progress(run) as bar:

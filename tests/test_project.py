@@ -166,7 +166,8 @@ def test_dependencies_are_declared():
         "pandas",         # comes with datasets
         "peft",           # only for models that are its own
         "seqeval",        # only for entities, if somebody has it
-        "optuna"}         # only for a search, which says how to install it
+        "optuna",         # only for a search, which says how to install it
+        "tensorboardX", "wandb", "trackio", "mlflow", "codecarbon"}   # trackers that somebody has asked for by name
     found = {(m, o.split(".")[0]) for m in MODULES for o in outside(m)}
     assert {(m, o) for m, o in found if o not in known} == set()
     assert declared >= {"torch", "accelerate", "datasets"}, "the check looked at nothing"

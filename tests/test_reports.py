@@ -1,13 +1,12 @@
 "What a run logs reaches trackers: TensorBoard's files are read back, Trackio's database is, W&B's offline rows and MLflow's store are where these are installed."
 import glob, importlib.util, json, os, sys, types, warnings
-from pathlib import Path
 
 import pytest
 import torch
 
 from test_callbacks import Counts, make, net, points
-from trainer_nb import Learner, ReportCallback, TrainerCallback, TrainingArguments, differences
-from trainer_nb.trackers import About, Accelerated, Tracker, chosen, config_of, installed, rewritten, tracker_of
+from trainer_nb import Learner, ReportCallback, TrainerCallback, TrainingArguments
+from trainer_nb.trackers import Tracker, chosen, config_of, rewritten
 
 board = pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed")
 COMMON = dict(metric_for_best_model=None, logging_strategy="steps", logging_steps=2, eval_steps=5, max_steps=20, disable_tqdm=False)
@@ -257,6 +256,79 @@ def test_the_settings_travel_and_belong_to_the_process(tmp_path):
     assert torch.equal(other.model.layer.weight, learn.model.layer.weight)
 
 
+# ---- with stand-ins for the libraries: what is asked of them
+
+def fake_wandb(monkeypatch):
+    wandb, told = types.ModuleType("wandb"), []
+    def init(**given):
+        told.append(("init", given))
+        wandb.run = types.SimpleNamespace(summary={}, config={"kept": 1}, define_metric=lambda *a, **k: told.append(("metric", a[0])), log=lambda row: told.append(("row", row)), finish=finish, id=given.get("id", "hand"))
+        wandb.run.config = types.SimpleNamespace(update=lambda values, allow_val_change: told.append(("config", len(values) > 50)))
+        return wandb.run
+    def finish(): wandb.run = None; told.append("finish")
+    wandb.run, wandb.init = None, init
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr("trainer_nb.trackers.installed", lambda name: True)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    return wandb, told
+
+
+def test_wandb_is_asked_for_the_run_by_our_id(monkeypatch):
+    wandb, told = fake_wandb(monkeypatch)
+    learn = make(report_to="wandb", run_name="mine", project="p", **COMMON | dict(max_steps=4))
+    learn.step(2)
+    run = wandb.run
+    assert told[0] == ("init", dict(project="p", id=learn.history.run_id, resume="allow", name="mine")) and told[1] == ("config", True)
+    assert [o[1] for o in told[2:4]] == ["train/global_step", "*"] and set(told[4][1]) == {"train/loss", "train/grad_norm", "train/learning_rate", "train/epoch", "train/global_step"}
+    branch = learn.branch()
+    branch.step(2)
+    assert [o for o in told if o[0] == "init"][1][1] == dict(project="p", id=branch.history.run_id, resume="allow", name=f"mine-{branch.history.run_id}", reinit="create_new")
+    branch.free()
+    learn.train()
+    assert told[-1] == "finish" and set(run.summary) == {"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos"}
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
+    wandb.init(by="hand")   # a run of the user's: it gets the logs, and stays open
+    make(report_to="wandb", **COMMON | dict(max_steps=2)).train()
+    assert wandb.run is not None and sum(o[0] == "init" for o in told) == 3
+    wandb.run.finish()
+    make(report_to="wandb", **COMMON | dict(max_steps=2)).train()
+    assert [o for o in told if o[0] == "init"][-1][1]["project"] == "theirs"
+
+
+def test_mlflow_finds_its_run_by_a_tag(monkeypatch):
+    mlflow, told, there = types.ModuleType("mlflow"), [], {}
+    active = []
+    def start_run(run_id=None, run_name=None, tags=None):
+        if run_id is None: run_id = f"run{len(there)}"; there[run_id] = tags["trainer_nb.run"]
+        told.append(("start", run_id, run_name))
+        active.append(types.SimpleNamespace(info=types.SimpleNamespace(run_id=run_id)))
+        return active[-1]
+    def search_runs(places, text, max_results): return [types.SimpleNamespace(info=types.SimpleNamespace(run_id=k)) for k, v in there.items() if f"'{v}'" in text and places == ["0"]]
+    vars(mlflow).update(active_run=lambda: active[-1] if active else None, start_run=start_run, end_run=lambda: told.append(("end", active.pop().info.run_id)),
+                        MlflowClient=lambda: types.SimpleNamespace(search_runs=search_runs), log_params=lambda p: told.append(("params", len(p))),
+                        log_metrics=lambda m, step, run_id: told.append((step, run_id, set(m))),
+                        utils=types.SimpleNamespace(validation=types.SimpleNamespace(MAX_PARAM_VAL_LENGTH=500)))
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setattr("trainer_nb.trackers.installed", lambda name: True)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    learn = make(report_to="mlflow", run_name="mine", **COMMON | dict(max_steps=6))
+    learn.step(2)
+    assert told[0] == ("start", "run0", "mine") and told[1] == ("params", 100) and told[-1] == (2, "run0", {"loss", "grad_norm", "learning_rate", "epoch"})
+    next(c for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)).put_down()
+    learn.train()
+    assert [o for o in told if o[0] == "start"] == [("start", "run0", "mine"), ("start", "run0", None)] and told[-1] == ("end", "run0") and not active
+    assert len([o for o in told if o[0] == "params"]) == 2   # not again
+
+
+def test_in_the_background_and_step_by_step():
+    learn, like = (make(callbacks=[ReportCallback(Kept())], **COMMON) for _ in "ab")
+    handle = learn.start()
+    handle.wait()
+    for _ in like.steps(): pass
+    def brief(learn): return [t if isinstance(t[0], str) else t[0] for t in kept(learn).told if t[0] != "open"]
+    assert brief(learn) == brief(like) and brief(learn)[-1] == ("close",) and len(brief(learn)) == 16
+
+
 # ---- the others, where they are installed
 
 def test_trackio(tmp_path, monkeypatch, capsys):
@@ -280,6 +352,7 @@ def test_trackio(tmp_path, monkeypatch, capsys):
     assert any("eval/loss" in row for _, row in rows) and json.loads(config[0][0])["max_steps"] == 6
 
 
+@pytest.mark.slow
 def test_wandb_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     for name, value in dict(WANDB_MODE="offline", WANDB_DIR=str(tmp_path), WANDB_SILENT="true", WANDB_DATA_DIR=str(tmp_path), WANDB_CACHE_DIR=str(tmp_path)).items(): monkeypatch.setenv(name, value)
@@ -288,10 +361,15 @@ def test_wandb_offline(tmp_path, monkeypatch):
     assert wandb.run.id == learn.history.run_id and wandb.run.name == "mine" and wandb.run.config["max_steps"] == 6 and wandb.run.project == "huggingface"
     learn.step(2)
     assert wandb.run.summary["train/global_step"] == 4 and wandb.run.summary["train/loss"] == pytest.approx(logged(learn)[4])
+    branch = learn.branch()
+    branch.step(2)
+    assert glob.glob(f"{tmp_path}/wandb/offline-run-*{branch.history.run_id}") and wandb.run.id == learn.history.run_id
+    branch.free()
     learn.train()
     assert wandb.run is None and glob.glob(f"{tmp_path}/wandb/offline-run-*{learn.history.run_id}")
 
 
+@pytest.mark.slow
 def test_mlflow_goes_on_in_its_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"): monkeypatch.delenv(name, raising=False)

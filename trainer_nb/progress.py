@@ -38,6 +38,7 @@ class View:
     evaluating: tuple | None = None  # (batches done, all batches or None) while an evaluation is under way
     evaluations: list = field(default_factory=list)  # a dict for each
     logs: list = field(default_factory=list)         # the same of logs
+    evaluates: bool = False          # evaluations are to come
     status: str = ""                 # how it ended; empty while it goes on, or when there is nothing to say
     over: bool = False
 
@@ -103,7 +104,7 @@ def page(view: View) -> str:
     bar = f'<div style="height:6px;width:{100 * view.share:.1f}%;border-radius:3px;background:{ink}"></div>'
     track = f'<div style="height:6px;border-radius:3px;overflow:hidden;background:rgba(127,127,127,.25)">{bar}</div>'
     spans = "".join(f'<span style="margin-right:18px;white-space:nowrap">{o}</span>' for o in words)
-    shown, where = (view.evaluations, "evaluations are in history.evaluations()") if view.evaluations else (view.logs, "logs are in state.log_history")
+    shown, where = (view.evaluations, "evaluations are in history.evaluations()") if view.evaluations else ([] if view.evaluates else view.logs, "logs are in state.log_history")
     earlier, rows = len(shown) - SHOWN, html_table(shown[-SHOWN:]) if shown else ""
     if earlier > 0: rows = f'<div style="font-size:12px;opacity:.6">{earlier} earlier {where}</div>{rows}'
     said = f'<div style="margin:6px 0 4px;font-size:13px">{spans}</div>'
@@ -311,6 +312,18 @@ class Progress(Drawing):
         super().__init__(screen)
         self.run, self.heard, self.total, self.callback = run, Heard(run), total, callback
         if callback is not None: self.outer, callback.progress = callback.progress, self
+        self.timed = False   # the first step is behind us
+
+    def tick(self, record=None):
+        "Called after every step; the time that was spent before the end of the first one, on preparing, is no step's."
+        if record is not None and not self.timed: self.first_step()
+        if perf_counter() >= self._next: self.draw()
+
+    def first_step(self):
+        "Time runs from here."
+        self.timed = True
+        self.heard.pace.begin_anew()
+        self.heard.pace.see(self.run.state.global_step)
 
     def view(self, over=False, status="") -> View:
         state, heard = self.run.state, self.heard
@@ -319,7 +332,8 @@ class Progress(Drawing):
         evaluating = None if over else heard.evaluating()
         return View(step=state.global_step, total=total, start=0 if total == whole else heard.first, epoch=state.epoch, loss=heard.loss(),
                     rate=heard.pace.rate if evaluating else heard.pace.see(state.global_step), seconds=perf_counter() - self.began,
-                    evaluating=evaluating, evaluations=heard.evaluations, logs=heard.logs, status=status, over=over)
+                    evaluating=evaluating, evaluations=heard.evaluations, logs=heard.logs, evaluates=getattr(self.run.args, "eval_strategy", "no") != "no",
+                    status=status, over=over)
 
     def close(self, status: str = ""):
         "The verb is over: what is shown now stays."

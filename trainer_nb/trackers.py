@@ -8,8 +8,8 @@ import importlib.util, json, os, re, sys
 from typing import Any, NamedTuple
 
 # %% auto #0
-__all__ = ['OF_THE_RUN', 'KINDS', 'rewritten', 'numbers', 'About', 'config_of', 'Tracker', 'TensorBoard', 'WandB', 'Trackio',
-           'MLflow', 'Accelerated', 'made_by_accelerate', 'CodeCarbon', 'installed', 'chosen', 'tracker_of']
+__all__ = ['OF_THE_RUN', 'OURS', 'KINDS', 'rewritten', 'numbers', 'About', 'config_of', 'Tracker', 'TensorBoard', 'WandB',
+           'Trackio', 'MLflow', 'Accelerated', 'made_by_accelerate', 'CodeCarbon', 'installed', 'chosen', 'tracker_of']
 
 # %% ../nbs/554_trackers.ipynb #7e6b5398
 from .fields import TRACKERS
@@ -93,15 +93,18 @@ class TensorBoard(Tracker):
     def close(self): self.writer.close()
 
 # %% ../nbs/554_trackers.ipynb #9d17b47e
+OURS = set()   # ids of the runs that were opened here: one of them that is open is another learner's, and not the user's
+
 class WandB(Tracker):
     "Weights & Biases, with or without a network (WANDB_MODE=offline)."
     name = "wandb"
     def open(self, about):
         import wandb
-        self.own = wandb.run is None
-        named = {} if about.name is None else {"name": about.title}
+        self.own = wandb.run is None or wandb.run.id in OURS
+        more = ({} if about.name is None else {"name": about.title}) | ({} if wandb.run is None else {"reinit": "create_new"})
         project = os.environ.get("WANDB_PROJECT", about.args.project)
-        self.run = wandb.init(project=project, id=about.key, resume="allow", **named) if self.own else wandb.run
+        self.run = wandb.init(project=project, id=about.key, resume="allow", **more) if self.own else wandb.run
+        OURS.add(about.key)
         self.run.config.update(about.config, allow_val_change=True)
         self.run.define_metric("train/global_step")
         self.run.define_metric("*", step_metric="train/global_step", step_sync=True)
@@ -143,13 +146,15 @@ class MLflow(Tracker):
     def open(self, about):
         import mlflow
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or (about.args.project if about.args.project != "huggingface" else None)
-        self.own = mlflow.active_run() is None
-        if not self.own: self.id, found = mlflow.active_run().info.run_id, None
+        active = mlflow.active_run()
+        self.own = active is None or active.info.run_id in OURS
+        if not self.own: self.id, found = active.info.run_id, None
         else:
             place = mlflow.set_experiment(experiment).experiment_id if experiment else "0"
             found = mlflow.MlflowClient().search_runs([place], f"tags.`trainer_nb.run` = '{about.key}'", max_results=1)
             where = {"run_id": found[0].info.run_id} if found else {"run_name": about.title, "tags": {"trainer_nb.run": about.key}}
-            self.id = mlflow.start_run(**where).info.run_id
+            self.id = mlflow.start_run(**where, **({} if active is None else {"nested": True})).info.run_id
+            OURS.add(self.id)
         if found: return
         limit = mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
         given = [(k.replace("/", "_"), v) for k, v in about.config.items() if len(str(v)) <= limit]
@@ -161,7 +166,10 @@ class MLflow(Tracker):
 
     def close(self):
         import mlflow
-        if self.own: mlflow.end_run()
+        active = mlflow.active_run()
+        if not self.own: return
+        if active is not None and active.info.run_id == self.id: mlflow.end_run()
+        else: mlflow.MlflowClient().set_terminated(self.id)   # another learner's is open
 
 # %% ../nbs/554_trackers.ipynb #a750baa5
 class Accelerated(Tracker):
