@@ -1,5 +1,5 @@
 "Orders, loaders, columns and counts of the data: the Trainer's rules, and that each holds when a run is taken apart."
-import json, logging, math
+import json, logging
 
 import numpy as np
 import pytest, torch
@@ -7,7 +7,6 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from trainer_nb import Learner, TrainingArguments, differences
-from trainer_nb.data import Indexed
 from trainer_nb.lengths import BalancedBatches, LengthOrder
 from trainer_nb.shares import Share
 
@@ -212,7 +211,6 @@ def test_data_may_begin_anew_after_a_resume(tmp_path):
 
 def test_the_trainer_begins_the_data_anew_in_the_same_way(tmp_path):
     transformers = pytest.importorskip("transformers")
-    order, seen = make(train_sampling_strategy="sequential"), []
     def trainer(**more):
         torch.manual_seed(0)
         model = Texts()

@@ -57,6 +57,7 @@ def costs_of(counts, lengths) -> list:  # lengths: descending; counts: how many 
     "The cost of each group."
     return [cost(n, lengths[end - n]) if n else 0.0 for n, end in zip(counts, accumulate(counts))]
 
+# %% ../nbs/112_lengths.ipynb #0a409a4f
 def beside(costs, group: int, together: int) -> set:
     "The groups that run at the same time as one: the nearest in cost."
     ranked = sorted(range(len(costs)), key=lambda g: -costs[g])
