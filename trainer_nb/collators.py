@@ -95,7 +95,8 @@ def check_hiding(collator):
     replace, other = collator.mask_replace_prob, collator.random_replace_prob
     for name, value in {"mlm_probability": collator.mlm_probability, "mask_replace_prob": replace, "random_replace_prob": other}.items():
         if value is None or not 0 <= value <= 1: raise ValueError(f"{name}={value!r} should be between 0 and 1.")
-    if replace + other > 1: raise ValueError("mask_replace_prob and random_replace_prob are shares of the same tokens; together they should not exceed 1.")
+    if replace + other > 1:
+        raise ValueError("mask_replace_prob and random_replace_prob are shares of the same tokens; together they should not exceed 1.")
     if collator.whole_word_mask and (replace, other) not in ((0.8, 0.1), (1, 0)):
         raise ValueError("whole_word_mask=True hides each chosen word, so mask_replace_prob and random_replace_prob have no effect; leave them out.")
 
@@ -138,7 +139,8 @@ class DataCollatorForLanguageModeling:
         kept, numbers = special, None
         if self.whole_word_mask:
             if offsets is None:
-                raise ValueError("whole_word_mask=True has to see where words begin; tokenize with return_offsets_mapping=True, and keep the column offset_mapping.")
+                raise ValueError("whole_word_mask=True has to see where words begin; tokenize with return_offsets_mapping=True, and keep the column "
+                                 "offset_mapping.")
             numbers, first = word_numbers(offsets, special)
             kept = ~first
         chosen = torch.bernoulli(torch.full(ids.shape, float(self.mlm_probability)).masked_fill_(kept, 0.0), generator=own).bool()
