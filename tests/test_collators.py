@@ -98,7 +98,7 @@ def test_any_object_that_pads_will_do():
         mask_token_id, pad_token_id = 1, 0
         def __len__(self): return 9
         def pad(self, features, return_tensors): return {"input_ids": pad_rows([f["input_ids"] for f in features], 0)}
-    rows, seen = [{"input_ids": [2, 3, 4, 5]}, {"input_ids": [6, 7]}] * 200, set()
+    rows = [{"input_ids": [2, 3, 4, 5]}, {"input_ids": [6, 7]}] * 200
     batch = trainer_nb.DataCollatorForLanguageModeling(Pads(), mlm_probability=0.3)(rows)
     ids, labels, at_first = batch["input_ids"], batch["labels"], pad_rows([r["input_ids"] for r in rows], 0)
     chosen = labels != -100

@@ -1,5 +1,5 @@
 "Orders, loaders, columns and counts of the data: the Trainer's rules, and that each holds when a run is taken apart."
-import json, logging, math
+import json, logging
 
 import numpy as np
 import pytest, torch
@@ -7,7 +7,6 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from trainer_nb import Learner, TrainingArguments, differences
-from trainer_nb.data import Indexed
 from trainer_nb.lengths import BalancedBatches, LengthOrder
 from trainer_nb.shares import Share
 
@@ -212,7 +211,6 @@ def test_data_may_begin_anew_after_a_resume(tmp_path):
 
 def test_the_trainer_begins_the_data_anew_in_the_same_way(tmp_path):
     transformers = pytest.importorskip("transformers")
-    order, seen = make(train_sampling_strategy="sequential"), []
     def trainer(**more):
         torch.manual_seed(0)
         model = Texts()
@@ -361,3 +359,41 @@ def test_split_batches_are_for_all_processes_together():
     try:
         with pytest.raises(ValueError, match="cannot be split evenly among 2"): odd.step()
     finally: odd.close()
+
+
+# --- streams -----------------------------------------------------------------------------------------------------------
+
+def test_streams_work_with_collators_and_counts(tmp_path):
+    "A stream of torch, and one of datasets that is shuffled: masks, tokens and columns, taken apart."
+    datasets = pytest.importorskip("datasets")
+    from trainer_nb import DataCollatorForLanguageModeling
+    from trainer_nb.collators import pad_rows
+
+    class Words:
+        mask_token_id, pad_token_id = 1, 0
+        def __len__(self): return 50
+        def pad(self, features, return_tensors): ids = pad_rows([f["input_ids"] for f in features], 0); return {"input_ids": ids, "attention_mask": (ids > 0).long()}
+
+    class Guess(nn.Module):
+        def __init__(self): super().__init__(); self.table = nn.Embedding(50, 50)
+        def forward(self, input_ids, labels=None): return {"loss": nn.functional.cross_entropy(self.table(input_ids).flatten(0, 1), labels.flatten(), ignore_index=-100)}
+
+    class Masks(DataCollatorForLanguageModeling):
+        def __call__(self, features): assert set(features[0]) <= {"input_ids", "labels"}; return {k: v for k, v in super().__call__([{"input_ids": f["input_ids"]} for f in features]).items() if k != "attention_mask"}
+
+    def stream(kind): return Stream() if kind == "torch" else datasets.Dataset.from_list(ROWS).to_iterable_dataset(num_shards=2).shuffle(seed=3, buffer_size=8)
+    for kind in ("torch", "datasets"):
+        torch.manual_seed(0)
+        state = Guess().state_dict()
+        def fresh():
+            model = Guess()
+            model.load_state_dict(state)
+            return make(model=model, data=stream(kind), data_collator=Masks(Words(), mlm_probability=0.4, random_replace_prob=0.0), processing_class=Words(), max_steps=7, num_train_epochs=3,
+                        include_num_input_tokens_seen="non_padding", output_dir=str(tmp_path / kind), save_strategy="no", logging_steps=1)
+        whole, parts, later = fresh(), fresh(), fresh()
+        whole.train()
+        parts.step(3), torch.rand(3), parts.rewind(1), parts.save_checkpoint()
+        later.train(resume_from_checkpoint=parts.history.path.parents[1] / "checkpoint-2")
+        assert set(differences(whole.snapshot(), later.snapshot())) <= {"args", "bookmark"} and tokens(whole) == tokens(later)
+        assert whole.state.epoch > 1 and tokens(whole)[4][1] == sum(LENGTHS)   # five steps are an epoch
+    with pytest.raises(ValueError, match="pass max_steps="): make(data=Stream()).step()

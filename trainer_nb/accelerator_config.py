@@ -38,7 +38,8 @@ def read_config(value):  # a dict, a path, an object with to_dict(); anything el
     if isinstance(value, str):
         try:
             with open(os.path.expanduser(value), encoding="utf-8") as f: value = json.load(f)
-        except (OSError, ValueError) as error: raise ValueError(f"accelerator_config={value!r} should be a dict, or the path of a JSON file ({error}).") from None
+        except (OSError, ValueError) as error:
+            raise ValueError(f"accelerator_config={value!r} should be a dict, or the path of a JSON file ({error}).") from None
     elif hasattr(value, "to_dict"): value = value.to_dict()
     if not isinstance(value, dict): return value
     return {k: v for k, v in value.items() if v is not None and not (k in TAKEN and v is TAKEN[k][0][0])} or None
@@ -53,11 +54,13 @@ def check_accelerator_config(args):  # has accelerator_config, gradient_accumula
     check_keys({k: v for k, v in config.items() if k != "gradient_accumulation_kwargs"}, TAKEN, "accelerator_config")
     check_keys({k: v for k, v in inner.items() if k != "num_steps"}, ACCUMULATING, "gradient_accumulation_kwargs")
     if config.get("non_blocking") and not args.dataloader_pin_memory:
-        raise ValueError("accelerator_config: non_blocking=True needs page-locked memory, and dataloader_pin_memory=False does without; leave one of them out.")
+        raise ValueError("accelerator_config: non_blocking=True needs page-locked memory, and dataloader_pin_memory=False does without; "
+                         "leave one of them out.")
     if "num_steps" not in inner: return
     _take_steps(args, inner["num_steps"])
     rest = {k: v for k, v in inner.items() if k != "num_steps"}
-    args.accelerator_config = {k: v for k, v in config.items() if k != "gradient_accumulation_kwargs"} | ({"gradient_accumulation_kwargs": rest} if rest else {}) or None
+    others = {k: v for k, v in config.items() if k != "gradient_accumulation_kwargs"}
+    args.accelerator_config = others | ({"gradient_accumulation_kwargs": rest} if rest else {}) or None
 
 def _take_steps(args, steps):
     "Another name for the steps of accumulation."

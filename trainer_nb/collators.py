@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import torch
 
 # %% auto #0
-__all__ = ['round_up', 'pad_rows', 'side_of', 'special_in', 'mask_id', 'hidden', 'word_numbers', 'whole_words', 'check_share',
-           'DataCollatorForLanguageModeling', 'DataCollatorForWholeWordMask', 'labels_apart',
-           'DataCollatorForTokenClassification', 'DataCollatorForSeq2Seq', 'DataCollatorForMultipleChoice',
-           'DataCollatorWithFlattening']
+__all__ = ['round_up', 'pad_rows', 'side_of', 'special_in', 'mask_id', 'hidden', 'word_numbers', 'whole_words', 'padded_texts',
+           'padded_lists', 'check_hiding', 'DataCollatorForLanguageModeling', 'DataCollatorForWholeWordMask',
+           'labels_apart', 'DataCollatorForTokenClassification', 'DataCollatorForSeq2Seq',
+           'DataCollatorForMultipleChoice', 'DataCollatorWithFlattening']
 
 # %% ../nbs/092_collators.ipynb #3ee447e5
 from .batches import only_torch, padded, ragged
@@ -69,12 +69,38 @@ def whole_words(numbers, chosen):
     same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None]
     return (same & chosen[:, None, :]).any(2)
 
-# %% ../nbs/092_collators.ipynb #7729d562
-def check_share(**shares):
-    "Refuse what is no probability; `ValueError`."
-    for name, value in shares.items():
-        if value is None or not 0 <= value <= 1: raise ValueError(f"{name}={value!r} should be between 0 and 1.")
+# %% ../nbs/092_collators.ipynb #bd151868
+def padded_texts(tokenizer, features, multiple):
+    "A batch, where its special tokens are, and where tokens begin and end in the texts; None for what the examples do not say."
+    if not isinstance(features[0], Mapping): return {"input_ids": padded_lists(tokenizer, features, multiple)}, None, None
+    offsets = [f["offset_mapping"] for f in features] if "offset_mapping" in features[0] else None
+    batch = padded(tokenizer, [{k: v for k, v in f.items() if k != "offset_mapping"} for f in features], pad_to_multiple_of=multiple)
+    special = batch.pop("special_tokens_mask", None)
+    if offsets is not None: offsets = pad_rows(offsets, 0, side_of(tokenizer), batch["input_ids"].shape[1])
+    return batch, special if special is None else torch.as_tensor(special).bool(), offsets
 
+def padded_lists(tokenizer, rows, multiple):
+    "Bare lists of tokens. ValueError where they have to be padded, and nobody knows with what."
+    lengths, pad = {len(r) for r in rows}, getattr(tokenizer, "pad_token_id", None)
+    if pad is None and (len(lengths) > 1 or round_up(*lengths, multiple) not in lengths):
+        raise ValueError("The texts of a batch have different lengths, and the tokenizer has no padding token; give it one: "
+                         "tokenizer.pad_token = tokenizer.eos_token.")
+    return pad_rows(rows, pad or 0, side_of(tokenizer), multiple=multiple)
+
+# %% ../nbs/092_collators.ipynb #aeb1c734
+def check_hiding(collator):
+    "Refuse a tokenizer that cannot hide, and shares that are none; `ValueError`."
+    if mask_id(collator.tokenizer) is None:
+        raise ValueError("The tokenizer has no mask token to hide others with; give mlm=False for a causal language model.")
+    replace, other = collator.mask_replace_prob, collator.random_replace_prob
+    for name, value in {"mlm_probability": collator.mlm_probability, "mask_replace_prob": replace, "random_replace_prob": other}.items():
+        if value is None or not 0 <= value <= 1: raise ValueError(f"{name}={value!r} should be between 0 and 1.")
+    if replace + other > 1:
+        raise ValueError("mask_replace_prob and random_replace_prob are shares of the same tokens; together they should not exceed 1.")
+    if collator.whole_word_mask and (replace, other) not in ((0.8, 0.1), (1, 0)):
+        raise ValueError("whole_word_mask=True hides each chosen word, so mask_replace_prob and random_replace_prob have no effect; leave them out.")
+
+# %% ../nbs/092_collators.ipynb #7729d562
 @dataclass
 class DataCollatorForLanguageModeling:
     "Pad texts and make the labels of a language model: hidden tokens, or the text itself."
@@ -92,45 +118,19 @@ class DataCollatorForLanguageModeling:
     def __post_init__(self):
         only_torch(self.return_tensors)
         if not self.mlm and self.whole_word_mask: raise ValueError("whole_word_mask=True hides words, which is for mlm=True.")
-        if not self.mlm: return
-        if mask_id(self.tokenizer) is None: raise ValueError("The tokenizer has no mask token to hide others with; give mlm=False for a causal language model.")
-        check_share(mlm_probability=self.mlm_probability, mask_replace_prob=self.mask_replace_prob, random_replace_prob=self.random_replace_prob)
-        if self.mask_replace_prob + self.random_replace_prob > 1: raise ValueError("mask_replace_prob and random_replace_prob are shares of the same tokens; together they should not exceed 1.")
-        if self.whole_word_mask: self._only_hide()
-
-    def _only_hide(self):
-        "Words are hidden, and not exchanged."
-        if (self.mask_replace_prob, self.random_replace_prob) not in ((0.8, 0.1), (1, 0)):
-            raise ValueError("whole_word_mask=True hides each chosen word, so mask_replace_prob and random_replace_prob have no effect; leave them out.")
-        self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
+        if self.mlm: check_hiding(self)
+        if self.whole_word_mask: self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
     def __call__(self, features, return_tensors=None):
         "A padded batch with labels."
         only_torch(return_tensors or self.return_tensors)
-        batch, special, offsets = self._padded(features)
+        batch, special, offsets = padded_texts(self.tokenizer, features, self.pad_to_multiple_of)
         ids = batch["input_ids"]
         if self.mlm: batch["input_ids"], batch["labels"] = self._mask(ids, special, offsets)
         else:
             pad = getattr(self.tokenizer, "pad_token_id", None)
             batch["labels"] = ids.clone() if pad is None else ids.masked_fill(ids == pad, -100)
         return batch
-
-    def _padded(self, features):
-        "The batch, and what is in it beside the model's inputs."
-        if not isinstance(features[0], Mapping): return {"input_ids": self._rows(features)}, None, None
-        offsets = [f["offset_mapping"] for f in features] if "offset_mapping" in features[0] else None
-        batch = padded(self.tokenizer, [{k: v for k, v in f.items() if k != "offset_mapping"} for f in features], pad_to_multiple_of=self.pad_to_multiple_of)
-        special = batch.pop("special_tokens_mask", None)
-        if offsets is not None: offsets = pad_rows(offsets, 0, side_of(self.tokenizer), batch["input_ids"].shape[1])
-        return batch, special if special is None else torch.as_tensor(special).bool(), offsets
-
-    def _rows(self, rows):
-        "Bare lists of tokens."
-        lengths = {len(r) for r in rows}
-        pad = getattr(self.tokenizer, "pad_token_id", None)
-        if pad is None and (len(lengths) > 1 or round_up(*lengths, self.pad_to_multiple_of) not in lengths):
-            raise ValueError("The texts of a batch have different lengths, and the tokenizer has no padding token; give it one: tokenizer.pad_token = tokenizer.eos_token.")
-        return pad_rows(rows, pad or 0, side_of(self.tokenizer), multiple=self.pad_to_multiple_of)
 
     def _mask(self, ids, special, offsets):
         "Inputs with tokens hidden, and the labels."
@@ -139,7 +139,8 @@ class DataCollatorForLanguageModeling:
         kept, numbers = special, None
         if self.whole_word_mask:
             if offsets is None:
-                raise ValueError("whole_word_mask=True has to see where words begin; tokenize with return_offsets_mapping=True, and keep the column offset_mapping.")
+                raise ValueError("whole_word_mask=True has to see where words begin; tokenize with return_offsets_mapping=True, and keep the column "
+                                 "offset_mapping.")
             numbers, first = word_numbers(offsets, special)
             kept = ~first
         chosen = torch.bernoulli(torch.full(ids.shape, float(self.mlm_probability)).masked_fill_(kept, 0.0), generator=own).bool()

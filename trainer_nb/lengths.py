@@ -57,6 +57,7 @@ def costs_of(counts, lengths) -> list:  # lengths: descending; counts: how many 
     "The cost of each group."
     return [cost(n, lengths[end - n]) if n else 0.0 for n, end in zip(counts, accumulate(counts))]
 
+# %% ../nbs/112_lengths.ipynb #0a409a4f
 def beside(costs, group: int, together: int) -> set:
     "The groups that run at the same time as one: the nearest in cost."
     ranked = sorted(range(len(costs)), key=lambda g: -costs[g])
@@ -74,8 +75,12 @@ def fill_up(counts, lengths, group: int, members: set, fixed: set):
             counts[min(givers, key=costs.__getitem__)] -= 1
             counts[m] += 1
 
-def balanced(lengths, groups: int, together: int, rounds: int = 0) -> list:  # together: groups that run at the same time; rounds: at least so many moves are tried
-    "How many samples each group gets, of lengths in descending order."
+def balanced(lengths,         # of the samples, in descending order
+             groups: int,
+             together: int,   # groups that run at the same time
+             rounds: int = 0  # at least so many moves are tried
+            ) -> list:
+    "How many samples each group gets."
     counts = [len(lengths) // groups + (g < len(lengths) % groups) for g in range(groups)]
     best, least, seen, fixed = list(counts), float("inf"), set(), set()
     for _ in range(max(30 * groups, rounds)):
@@ -96,7 +101,7 @@ def balanced(lengths, groups: int, together: int, rounds: int = 0) -> list:  # t
 # %% ../nbs/112_lengths.ipynb #d2f3ce9c
 class _Balanced:
     "The micro-batches of an epoch, from any position on; what `data.Indexed` calls a plan."
-    def __init__(self, order: list, lengths, size: int, window: int, drop_last: bool, share):  # size: of one process; window: micro-batches in a step
+    def __init__(self, order: list, lengths, size: int, window: int, drop_last: bool, share):  # as in BalancedBatches
         self.order, self.lengths, self.window, self.share = order, lengths, window, share
         self.size = size * window * share.together   # of a step
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
@@ -122,7 +127,10 @@ class _Balanced:
 # %% ../nbs/112_lengths.ipynb #e0d7af53
 class BalancedBatches(Sampler):
     "A batch sampler whose batches cost about the same."
-    def __init__(self, lengths, seed: int, size: int, window: int, drop_last: bool = False):  # size: samples of one process in a micro-batch, on average; window: micro-batches in a step
+    def __init__(self, lengths, seed: int,
+                 size: int,     # samples of one process in a micro-batch, on average
+                 window: int,   # micro-batches in a step
+                 drop_last: bool = False):
         self.lengths, self.size, self.window, self.drop_last = list(lengths), size, window, drop_last
         self.shuffled = EpochOrder(len(self.lengths), seed)
 

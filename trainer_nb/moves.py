@@ -91,7 +91,8 @@ class ColumnMoves:
 
     def _allowed(self, collate) -> set:
         self._set_signature_columns_if_needed()
-        return {*self._signature_columns, *getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if hasattr(collate, "mlm") else ())}
+        masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")   # theirs do not say what they read
+        return {*self._signature_columns, *getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ())}
 
     def _columns(self, dataset, description="data"):
         "The data set and the collator, with columns that the model does not take removed."

@@ -22,9 +22,9 @@ from .telling import tell, tell_all
 from .tokens import add_tokens, tokens_in
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'as_one', 'Unused', 'check_unused', 'offered', 'complete_gradients', 'clip', 'rows_of', 'Committed',
-           'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights', 'first_groups', 'tear', 'begin_again',
-           'take_step']
+__all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'offered', 'complete_gradients', 'clip',
+           'rows_of', 'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights', 'first_groups',
+           'tear', 'begin_again', 'take_step']
 
 # %% ../nbs/260_step.ipynb #e2fb8b87
 class Step:
@@ -71,8 +71,7 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
-        now = self.done + 1 == len(self.run.window) or syncs_each_batch(self.run.args)
-        with self.run.device.averaging(self.run.wrapped, now): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
+        with self.run.device.averaging(self.run.wrapped, averages_now(self)): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
         self.add(loss)
 
     def add(self, loss):
@@ -111,6 +110,8 @@ def as_one(run, loss):
 
 class Unused(Exception):
     "Some parameters got no gradient, and nobody has looked for such: what the others got is not averaged."
+
+def averages_now(step) -> bool: return step.done + 1 == len(step.run.window) or syncs_each_batch(step.run.args)   # with this micro-batch
 
 def check_unused(run):
     "Raise Unused if the first step finds parameters without a gradient in a process. A later one is refused with a ValueError."

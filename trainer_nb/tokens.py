@@ -18,14 +18,14 @@ def tokens_of(moves, batch):  # one micro-batch
     how, name = moves.args.include_num_input_tokens_seen, getattr(unwrapped(moves.run_state.model), "main_input_name", "input_ids")
     ids = batch.get(name) if hasattr(batch, "get") else None
     if not isinstance(ids, torch.Tensor):
-        raise ValueError(f"include_num_input_tokens_seen={how!r} counts {name!r}, which a batch does not have; set main_input_name in the model's class to the name "
-                         "of its input, or leave the argument out.")
+        raise ValueError(f"include_num_input_tokens_seen={how!r} counts {name!r}, which a batch does not have; set main_input_name in the model's "
+                         "class to the name of its input, or leave the argument out.")
     if how == "all": return ids.numel()
     pad = getattr(moves.processing_class, "pad_token_id", None)
     mask = batch.get("attention_mask") if pad is None or batch.get("attention_mask") is not None else ids.ne(pad)
     if mask is None:
-        raise ValueError("include_num_input_tokens_seen='non_padding' needs an attention_mask in the batches, or a processing_class with a pad_token_id, to tell what "
-                         "padding is; or give 'all'.")
+        raise ValueError("include_num_input_tokens_seen='non_padding' needs an attention_mask in the batches, or a processing_class with a "
+                         "pad_token_id, to tell what padding is; or give 'all'.")
     return int(mask.sum()) if mask.is_cpu else mask.sum()
 
 # %% ../nbs/255_tokens.ipynb #25de702a
