@@ -125,7 +125,8 @@ class DataMoves:
     def _columns(self, dataset):
         "The data set and the collator, with columns that the model does not take removed."
         facts = self.model_facts
-        allowed = set(facts.arguments) | {"label", "label_ids", "labels"} | set(facts.label_names)
+        self._set_signature_columns_if_needed()
+        allowed = set(self._signature_columns) | set(facts.label_names)
         if not self.args.remove_unused_columns or not facts.arguments: return dataset, self.data_collator
         transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"   # a transform may read any column
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
@@ -221,7 +222,9 @@ class StepMoves(LossMoves):
     "A micro-batch through the model and back."
     def compute_loss_context_manager(self):
         "A context around the computation of the loss; autocast is inside the wrapped model."
-        return nullcontext()
+        return self.autocast_smart_context_manager()
+
+    def autocast_smart_context_manager(self, cache_enabled=True): return nullcontext()   # the same, where a subclass has its own
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         "Forward and backward of one micro-batch; returns its part of the step's loss, detached."
@@ -394,10 +397,16 @@ def _processing(processing_class, settings):
 class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
     "What a learner is made of: the parts that a user brings, and the moves on them."
     _trial = hp_search_backend = None   # of a search, in the learner of a trial
+    _signature_columns = None           # names of columns that are kept; for subclasses that add some
+
+    def _set_signature_columns_if_needed(self):
+        "The columns that are kept, because the model takes them or they may be labels."
+        if self._signature_columns is None: self._signature_columns = [*sorted(self.model_facts.arguments), "label", "label_ids", "labels"]
 
     def call_model_init(self, trial=None):   # of a search; None: there is none
         "A model that model_init makes."
-        return self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
+        taken = takes_trial(self.model_init)
+        return self.model_init() if taken is None or (trial is None and taken.default is not taken.empty) else self.model_init(trial)
 
     def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
                  model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
@@ -464,7 +473,7 @@ def replace_model(moves, model):
     run = moves.run_state
     refuse_to_replace(run, "model", run.model)
     if run.device is not None: run.device.release()
-    run.model, moves._facts = model, None
+    run.model, moves._facts, moves._signature_columns = model, None, None
     run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.first = run.held = None
     if run.feed is not None: drop_feed(run)
 
@@ -484,12 +493,12 @@ def explain_call(moves, error, inputs):
     return error
 
 # %% ../nbs/240_moves.ipynb #f930ada3
-def takes_trial(model_init) -> bool:
-    "Whether a model_init wants to know the trial of a search: it takes an argument. ValueError if it takes several."
-    if model_init is None: return False
+def takes_trial(model_init) -> inspect.Parameter | None:
+    "The argument of a model_init that wants to know the trial of a search, None if it takes none. ValueError if it takes several."
+    if model_init is None: return None
     taken = [p for p in inspect.signature(model_init).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(taken) > 1: raise ValueError(f"model_init takes {len(taken)} arguments; it is called with none, or with the trial of a search.")
-    return bool(taken)
+    return taken[0] if taken else None
 
 def make_model(moves):
     "Call model_init. ValueError without one, TypeError if it returns no module."

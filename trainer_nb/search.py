@@ -72,7 +72,7 @@ def learner_for(moves, trial, args):
     new.loss_func, new.compute_loss_func = copied(moves.loss_func, memo), copied(moves.compute_loss_func, memo)
     callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
     new.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=Saver())
-    new.snapshots, new._facts, new._takes_items, new._trial, new.hp_search_backend = Snapshots(), None, None, trial, "optuna"
+    new.snapshots, new._facts, new._takes_items, new._signature_columns, new._trial, new.hp_search_backend = Snapshots(), None, None, None, trial, "optuna"
     new.current_gradient_accumulation_steps = args.gradient_accumulation_steps
     if run.first is not None: put_back(new.run_state, run.first, ["callbacks"] if model is None else ["model", "callbacks"])
     return new
