@@ -21,8 +21,8 @@ from .surface import Surface, check_overrides
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Launching', 'Changing', 'Moving', 'Looking',
-           'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Learner']
+__all__ = ['Training', 'check_train', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Launching', 'Changing', 'Moving',
+           'Looking', 'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Learner']
 
 # %% ../nbs/900_learner.ipynb #f8dc33d2
 class Training:
@@ -51,9 +51,8 @@ class Training:
              ) -> TrainOutput:
         "Train to the end, going on with a run under way; a finished run is followed by a new one from the present weights."
         from trainer_nb.saver import finish
-        if trial is not None: raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
         run = self.run_state
-        if ignore_keys_for_eval is not None and run.team is not None: raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
+        check_train(run, trial, ignore_keys_for_eval)
         with run.interrupts:
             refuse_beside(self, "train()")
             under_way = run.state.global_step and not run.finished and not run.torn
@@ -88,6 +87,11 @@ class Training:
         return DebugStep(self)
 
 # %% ../nbs/900_learner.ipynb #f2c23904
+def check_train(run, trial, ignored):
+    "Refuse what train() is given in the Trainer's inner calls only, or what would not reach the run."
+    if trial is not None: raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
+    if ignored is not None and run.team is not None: raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
+
 def needs_more(learn, verb):
     "Refuse to go on with a finished run, or while another verb is at work."
     refuse_beside(learn, verb)
