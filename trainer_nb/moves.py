@@ -125,8 +125,7 @@ class DataMoves:
     def _columns(self, dataset):
         "The data set and the collator, with columns that the model does not take removed."
         facts = self.model_facts
-        self._set_signature_columns_if_needed()
-        allowed = set(self._signature_columns) | set(facts.label_names)
+        allowed = set(facts.arguments) | {"label", "label_ids", "labels"} | set(facts.label_names)
         if not self.args.remove_unused_columns or not facts.arguments: return dataset, self.data_collator
         transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"   # a transform may read any column
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
@@ -397,11 +396,6 @@ def _processing(processing_class, settings):
 class Moves(RunParts, DataMoves, OptimMoves, StepMoves, PredictionMoves):
     "What a learner is made of: the parts that a user brings, and the moves on them."
     _trial = hp_search_backend = None   # of a search, in the learner of a trial
-    _signature_columns = None           # names of columns that are kept; for subclasses that add some
-
-    def _set_signature_columns_if_needed(self):
-        "The columns that are kept, because the model takes them or they may be labels."
-        if self._signature_columns is None: self._signature_columns = [*sorted(self.model_facts.arguments), "label", "label_ids", "labels"]
 
     def call_model_init(self, trial=None):   # of a search; None: there is none
         "A model that model_init makes."

@@ -44,7 +44,6 @@ class Surface:
     def _get_learning_rate(self) -> float: return self.optimizer.param_groups[0]["lr"]
     def create_accelerator_and_postprocess(self): return self.accelerator   # it is made when it is first asked for
     def _get_output_dir(self, trial=None): return self.args.output_dir   # a trial has a learner of its own, and its folder is there
-    def _remove_unused_columns(self, dataset, description=None): return self._columns(dataset)[0]
 
     def end(self):
         "At the end of a script: let go of all memory, and of the other processes."
@@ -88,7 +87,7 @@ NOT_CALLED = {   # name: why an override would have no effect, and what to do
                      "_load_from_checkpoint", "_load_callback_state", "_issue_warnings_after_load", "_get_output_dir"), _STATE),
     **dict.fromkeys(("create_accelerator_and_postprocess", "_build_accelerator_args", "_wrap_model", "_move_model_to_device", "_defer_fsdp_gradient_reduction",
                      "_sync_replicated_trainable_parameters", "_prepare_context_parallel_inputs", "get_tp_size", "get_cp_size", "get_sp_size"), _ACCELERATE),
-    **dict.fromkeys(("_get_dataloader", "_remove_unused_columns", "_get_collator_with_removed_columns"), _DATA),
+    "_get_dataloader": _DATA,
     **dict.fromkeys(("_clip_grad_norm", "_get_grad_norm", "_has_mixed_mesh_grads", "_mixed_mesh_grad_norm"), _GRADIENTS),
     **dict.fromkeys(("_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint"), _SEARCH),
     "_prepare_input": "is not called for each tensor; override _prepare_inputs, which has the whole batch",
