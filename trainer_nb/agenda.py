@@ -111,7 +111,8 @@ def do_note(moves, due):
 
 def do_evaluate(moves, due):
     "Evaluate, then see what follows from the metrics."
-    metrics = moves.evaluate()
+    ignored = getattr(moves, "_ignored", None)
+    metrics = moves.evaluate() if ignored is None else moves.evaluate(ignore_keys=ignored)
     first_on(moves.run_state, Due("best", data={"metrics": metrics}))
 
 def do_best(moves, due):

@@ -4,6 +4,7 @@
 
 # %% ../nbs/900_learner.ipynb #064d711a
 from __future__ import annotations
+from pathlib import Path
 from typing import Unpack
 from .agenda import announce, say
 from .args import Settings, TrainingArguments
@@ -18,11 +19,12 @@ from .progress import ProgressCallback, make_progress
 from .reports import told_by
 from .run import Due, note_act
 from .snapshot import Snapshot, capture
+from .surface import Surface, check_overrides
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Launching', 'Changing', 'Moving', 'Looking',
-           'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Reporting', 'Learner']
+__all__ = ['Training', 'check_train', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Launching', 'Changing', 'Moving',
+           'Looking', 'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Reporting', 'Learner']
 
 # %% ../nbs/900_learner.ipynb #f8dc33d2
 class Training:
@@ -45,18 +47,23 @@ class Training:
 
     @taking_turns
     def train(self,
-              resume_from_checkpoint=None   # a checkpoint's folder; True: the newest in output_dir, unless the run is under way here
+              resume_from_checkpoint=None,   # a checkpoint's folder; True: the newest in output_dir, unless the run is under way here
+              trial=None,                    # None: hyperparameter_search() trains its trials itself
+              ignore_keys_for_eval=None      # keys of the model's output that are no predictions, in the evaluations of this call
              ) -> TrainOutput:
         "Train to the end, going on with a run under way; a finished run is followed by a new one from the present weights."
         from trainer_nb.saver import finish
         run = self.run_state
+        check_train(run, trial, ignore_keys_for_eval)
         with run.interrupts:
             refuse_beside(self, "train()")
             under_way = run.state.global_step and not run.finished and not run.torn
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
             elif run.finished and not run.due: self._begin_again()
-            with_progress(self, "train()")
+            self._ignored = ignore_keys_for_eval
+            try: with_progress(self, "train()")
+            finally: del self._ignored
             finish(run)
             out = output(run)
             stop_if_pressed(self)
@@ -82,6 +89,11 @@ class Training:
         return DebugStep(self)
 
 # %% ../nbs/900_learner.ipynb #f2c23904
+def check_train(run, trial, ignored):
+    "Refuse what train() is given in the Trainer's inner calls only, or what would not reach the run."
+    if trial is not None: raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
+    if ignored is not None and run.team is not None: raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
+
 def needs_more(learn, verb):
     "Refuse to go on with a finished run, or while another verb is at work."
     refuse_beside(learn, verb)
@@ -426,14 +438,19 @@ class Finding:
 class Storing:
     "The verbs that write to the disk and read from it."
     @taking_turns
-    def save_model(self, output_dir=None):   # None: the learner's output_dir; ValueError if there is none either
+    def save_model(self, output_dir=None, _internal_call=False):   # None: the learner's output_dir; ValueError if there is none either; the other for the Trainer's sake
         "Write the model's weights as safetensors, or as its own save_pretrained does; returns the folder."
         from trainer_nb.evaluate import averaged
-        from trainer_nb.saving import save_model
         not_within(self, "save_model()")
         folder = output_dir or self.args.output_dir
         if folder is None: raise ValueError("There is no folder to save to; call save_model(folder), or give the Learner an output_dir=.")
-        with averaged(self.optimizer): return save_model(self.model, folder, self.processing_class)
+        with averaged(self.optimizer): self._save(str(folder))
+        return Path(folder).expanduser()
+
+    def _save(self, output_dir=None, state_dict=None):   # state_dict: None for what the model holds
+        "What save_model and, if it is overridden, every checkpoint writes into a folder."
+        from trainer_nb.saving import save_model
+        save_model(self.model, output_dir, self.processing_class, state_dict)
 
     @taking_turns
     def save_checkpoint(self, output_dir=None):   # a folder for this one; None: checkpoint-<step> in the learner's output_dir
@@ -543,7 +560,7 @@ class Reporting:
         if self.is_world_process_zero(): self.state.save_to_json(folder_for(self.args, "save_state()") / "trainer_state.json")
 
 # %% ../nbs/900_learner.ipynb #0b828c57
-class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Reporting, Moves):
+class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Reporting, Moves, Surface):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
     def __init__(self,
                  model=None,                # a torch.nn.Module
@@ -563,6 +580,7 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
                  metrics=None,              # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
                  **settings: Unpack[Settings]):          # fields of TrainingArguments
         let_go_last()
+        check_overrides(type(self))
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init, compute_loss_func,
                          compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics,
                          loss_func=loss_func, metrics=metrics, **settings)

@@ -370,7 +370,9 @@ class StepMoves(WindowMoves):
     "A micro-batch through the model and back."
     def compute_loss_context_manager(self):
         "A context around the computation of the loss; autocast is inside the wrapped model."
-        return nullcontext()
+        return self.autocast_smart_context_manager()
+
+    def autocast_smart_context_manager(self, cache_enabled=True): return nullcontext()   # the same, where a subclass has its own
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         "Forward and backward of one micro-batch; returns its part of the step's loss, detached."
@@ -554,7 +556,8 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
 
     def call_model_init(self, trial=None):   # of a search; None: there is none
         "A model that model_init makes."
-        return self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
+        taken = takes_trial(self.model_init)
+        return self.model_init() if taken is None or (trial is None and taken.default is not taken.empty) else self.model_init(trial)
 
     def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
                  model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
@@ -646,12 +649,12 @@ def explain_call(moves, error, inputs):
     return error
 
 # %% ../nbs/240_moves.ipynb #f930ada3
-def takes_trial(model_init) -> bool:
-    "Whether a model_init wants to know the trial of a search: it takes an argument. ValueError if it takes several."
-    if model_init is None: return False
+def takes_trial(model_init) -> inspect.Parameter | None:
+    "The argument of a model_init that wants to know the trial of a search, None if it takes none. ValueError if it takes several."
+    if model_init is None: return None
     taken = [p for p in inspect.signature(model_init).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(taken) > 1: raise ValueError(f"model_init takes {len(taken)} arguments; it is called with none, or with the trial of a search.")
-    return bool(taken)
+    return taken[0] if taken else None
 
 def make_model(moves):
     "Call model_init. ValueError without one, TypeError if it returns no module."

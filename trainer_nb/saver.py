@@ -4,7 +4,7 @@
 
 # %% ../nbs/500_saver.ipynb #a840d633
 from __future__ import annotations
-import errno, hashlib, os, threading
+import errno, hashlib, inspect, os, tempfile, threading
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
@@ -25,8 +25,8 @@ from .trainer_files import asked, write_trainer
 
 # %% auto #0
 __all__ = ['SaveFailed', 'wait_for_others', 'Saver', 'save', 'writes', 'as_best', 'refuse_taken', 'only_ours', 'save_now',
-           'finish', 'fingerprint', 'some_of', 'take_in', 'data_facts', 'writing', 'logged', 'without_log', 'write_log',
-           'make_room', 'why_not', 'retire_ahead', 'say_lost_best']
+           'finish', 'fingerprint', 'some_of', 'take_in', 'data_facts', 'writes_itself', 'written_by', 'writing',
+           'logged', 'without_log', 'write_log', 'make_room', 'why_not', 'retire_ahead', 'say_lost_best']
 
 # %% ../nbs/500_saver.ipynb #a5406100
 class SaveFailed(RuntimeError):
@@ -205,6 +205,20 @@ def data_facts(moves) -> dict:
         saver.facts = data, {"length": length, "fingerprint": fingerprint(data)}
     return dict(saver.facts[1])
 
+# %% ../nbs/500_saver.ipynb #5649b5e1
+def writes_itself(moves) -> bool:
+    "Whether a subclass has its own way to write the model."
+    owners = [next((c for c in type(moves).__mro__ if name in vars(c)), None) for name in ("save_model", "_save")]
+    return any(c is not None and not c.__module__.startswith("trainer_nb.") for c in owners)
+
+def written_by(moves):
+    "A temporary folder with what it writes."
+    folder = tempfile.TemporaryDirectory()
+    known = inspect.signature(moves.save_model).parameters
+    more = {"_internal_call": True} if "_internal_call" in known or any(p.kind is p.VAR_KEYWORD for p in known.values()) else {}
+    moves.save_model(folder.name, **more)
+    return folder
+
 # %% ../nbs/500_saver.ipynb #3a6bb33f
 def writing(moves, snapshot, place, own):  # own: it is one of the run's own, which are counted
     "A function that writes a checkpoint, and says in one sentence what went wrong."
@@ -215,6 +229,7 @@ def writing(moves, snapshot, place, own):  # own: it is one of the run's own, wh
     write = write_trainer if run.args.save_format == "trainer" else write_checkpoint
     if write is write_trainer: about["trainer"] = asked(moves)
     package = pack(run, snapshot, moves.processing_class, {"only_model": True} if run.args.save_only_model else None, about)
+    if writes_itself(moves): package = package._replace(live=written_by(moves))
     def work():
         try:
             with written_whole(place, history.run_id, lambda taken: make_room(taken, history.run_id)) as folder:

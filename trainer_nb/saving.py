@@ -21,10 +21,10 @@ def write_weights(model, folder: Path, weights: dict | None = None):  # weights:
     save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
 
 # %% ../nbs/300_saving.ipynb #f1da4da9
-def save_model(model, folder, processing_class=None) -> Path:  # a module, not wrapped; a folder, made if it is not there
+def save_model(model, folder, processing_class=None, weights=None) -> Path:  # a module, not wrapped; a folder, made if it is not there; weights: as in write_weights
     "Write a model's weights, and its tokenizer or processor if there is one; returns the folder."
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    write_weights(model, folder)
+    write_weights(model, folder, weights)
     if hasattr(processing_class, "save_pretrained"): processing_class.save_pretrained(folder)
     return folder

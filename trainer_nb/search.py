@@ -72,7 +72,7 @@ def learner_for(moves, trial, args):
     new.loss_func, new.compute_loss_func = copied(moves.loss_func, memo), copied(moves.compute_loss_func, memo)
     callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
     new.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=Saver())
-    new.snapshots, new._facts, new._takes_items, new._trial, new.hp_search_backend = Snapshots(), None, None, trial, "optuna"
+    new.snapshots, new._facts, new._takes_items, new._signature_columns, new._trial, new.hp_search_backend = Snapshots(), None, None, None, trial, "optuna"
     new.current_gradient_accumulation_steps = args.gradient_accumulation_steps
     if run.first is not None: put_back(new.run_state, run.first, ["callbacks"] if model is None else ["model", "callbacks"])
     return new
@@ -112,13 +112,17 @@ def _let_go(new):
 def check_search(moves, backend, kwargs):
     "Refuse a search that cannot be done here."
     name = plain(backend) or "optuna"
-    if name != "optuna": raise ValueError(f"backend={name!r} is not there: trials are run here, one after the other, and Optuna proposes them; give backend='optuna', or leave it out.")
-    if kwargs.pop("n_jobs", 1) != 1: raise ValueError("n_jobs: trials in one process share its generators, so they come one after the other; leave it out.")
+    if name != "optuna":
+        raise ValueError(f"backend={name!r} is not there: trials are run here, one after the other, and Optuna proposes them; give backend='optuna', or leave it out.")
+    if kwargs.pop("n_jobs", 1) != 1:
+        raise ValueError("n_jobs: trials in one process share its generators, so they come one after the other; leave it out.")
     refuse_beside(moves, "hyperparameter_search()")
     run = moves.run_state
     if run.team is not None: run.team.refuse("hyperparameter_search()")
-    if run.device is not None and not run.device.world.alone: raise Refused("hyperparameter_search() runs its trials in one process; start the script without a launcher.")
-    if moves.eval_dataset is None: raise ValueError("A search compares evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=.")
+    if run.device is not None and not run.device.world.alone:
+        raise Refused("hyperparameter_search() runs its trials in one process; start the script without a launcher.")
+    if moves.eval_dataset is None:
+        raise ValueError("A search compares evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=.")
     if moves.model_init is None and run.first is None and run.freed:
         raise Refused("hyperparameter_search() begins each trial with the first weights, and free() has let go of them. Give the Learner model_init=, or make a new one.")
     if importlib.util.find_spec("optuna") is None: raise ImportError("hyperparameter_search() needs Optuna: pip install optuna")
