@@ -111,7 +111,7 @@ class Asking(Asked):
     def start(self, moves, snapshot, first):
         "Start the processes, with the run as it stands in a snapshot; None: it has not begun."
         from trainer_nb.crew import Crew
-        plan = self.plan
+        plan, interrupts = self.plan, moves.run_state.interrupts   # a crew does not hold the learner
         plan["folder"].mkdir(exist_ok=True)
         self.mirror = Mirror(moves.history)
         moves.run_state.processes = plan["processes"]
@@ -121,7 +121,7 @@ class Asking(Asked):
         payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
         self.base, self.said = (snapshot, first, moves.history.place()), {}
         self.crew = Crew(plan["local processes"], come_aboard, payload, plan["start"], on_told=self.told, hear=self.hear, links=self.links,
-                         given_up=lambda: moves.run_state.interrupts.pressed, **plan["how"], **self.elsewhere(payload))
+                         given_up=lambda: interrupts.pressed, **plan["how"], **self.elsewhere(payload))
         self.where = self.answers(moves, each, place)
         for rank, member in self.crew.members.items():
             if self.links: self.where[rank] = {"machine": member.link.node if hasattr(member, "link") else 0, **self.where[rank]}
