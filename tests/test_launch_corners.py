@@ -5,7 +5,7 @@ import pytest, torch
 from torch.utils.data import Dataset
 from torch.nn.functional import cross_entropy
 
-from trainer_nb import Learner, TrainerCallback
+from trainer_nb import Learner, TrainerCallback, resume
 from trainer_nb.board import status_of
 from trainer_nb.history import read
 from trainer_nb.launchers import free_port
@@ -349,3 +349,25 @@ def test_the_script_of_a_run_that_began_anew_launches():
         assert kinds(learn) == ["launch"] and learn.history.events[-1].get("keep_global_batch", True)
         learn.step(1)
     assert kinds(learn) == ["launch", "close"]
+
+
+def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypatch):
+    "The others may be on a machine with another disk."
+    found = resume.best_folder
+    def first_only(run, path):
+        if os.environ.get("RANK", "0") != "0": raise ValueError("there is no such folder on this machine")
+        return found(run, path)
+    monkeypatch.setattr(resume, "best_folder", first_only)
+    def best_of(learn):
+        with learn.launch(2, start="fork"):
+            learn.train()
+            weights = learn.each(lambda learn: [t.tolist() for t in learn.model.state_dict().values()])
+        assert weights[0] == weights[1] == [t.tolist() for t in learn.model.state_dict().values()]
+        return weights[0]
+    settings = dict(save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="accuracy", greater_is_better=False)   # the worst, then: not the last
+    learn = make(output_dir=str(tmp_path), **settings)
+    best = best_of(learn)
+    assert "load_best" in [e["kind"] for e in learn.history.events] and learn.state.best_global_step < 18
+    like = make()
+    with like.launch(2): like.step(learn.state.best_global_step)
+    assert best == [t.tolist() for t in like.model.state_dict().values()]
