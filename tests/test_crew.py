@@ -160,6 +160,20 @@ def test_an_error_is_that_of_the_rank(crew):
         assert own == "a note of its own" and f"rank {on}" in ours and "KeyError: 'label'" in ours and "raise error from" in ours
         assert "worker.py" not in ours   # the frames in between are nobody's business
 
+@pytest.mark.parametrize("cause, follow", [
+    (Failed(1, "ValueError", "no such label", ""), Failed(0, "RuntimeError", "[/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer", "")),
+    (Failed(1, "ConnectionResetError", "Connection reset by peer", ""), Failed(0, "DistBackendError", "NCCL error", "")),
+    (Failed(1, "OSError", "the disk is full", ""), Failed(0, "NotLed", "The first process could not go on (OSError: the disk is full).", "")),
+    (Failed(1, "OSError", "no such picture", ""), Died(0, -signal.SIGKILL)), (Died(1, -signal.SIGKILL), Died(0, -signal.SIGTERM)), (Died(1, 3), Died(0, None)),
+    (Died(1, -signal.SIGKILL), Failed(0, "KeyboardInterrupt", "", "")), (Died(1, None, machine="machine 1 (there)"), Failed(0, "RuntimeError", "Timed out waiting 1800000ms", "")),
+    (Failed(1, "RuntimeError", "shapes do not fit", ""), Failed(0, "Interrupted", "", ""))])
+def test_the_cause_is_told_from_what_follows(cause, follow):
+    "In whichever order they are heard of, with others that have done well; of two equals the first."
+    for found in ([cause, follow], [follow, cause], {0: Done(1), 2: follow, 1: cause}): assert first_cause(found) is cause
+    assert first_cause([Done(1)]) is None is first_cause({}) and first_cause([follow, follow]) is follow
+    also = Failed(3, "ValueError", "another", "")
+    assert first_cause([also, Failed(1, "ValueError", "no such label", "")]) is also
+
 class Picky(Exception):
     def __init__(self, a, b): super().__init__(f"{a} and {b}")
 

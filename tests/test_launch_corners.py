@@ -1,13 +1,16 @@
 "Several processes in unusual hands: other numbers of them, runs that begin anew, scripts, and ends at bad moments."
-import os, signal, subprocess, sys, threading, time, warnings
+import multiprocessing, os, signal, subprocess, sys, threading, time, warnings
 
 import pytest, torch
 from torch.utils.data import Dataset
 from torch.nn.functional import cross_entropy
 
-from trainer_nb import Learner, TrainerCallback
+from trainer_nb import Learner, TrainerCallback, resume
+from trainer_nb.board import status_of
+from trainer_nb.history import read
+from trainer_nb.launchers import free_port
 from trainer_nb.snapshot import differences
-from test_launch import Net, make, pids, rows
+from test_launch import Net, is_gone, make, pids, rows, same
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
 
@@ -142,6 +145,82 @@ def test_the_button_while_it_is_launched():
     assert learn.processes is None and learn.step(1)[0].step == 2
 
 
+def slow_to_start():
+    "A model that takes for ever to arrive in a fresh process."
+    learn = make()
+    torch.manual_seed(0)
+    learn.model = Sleeps()
+    return learn
+
+
+class Sleeps(Net):
+    def __setstate__(self, state): time.sleep(600)
+
+
+def test_the_button_ends_a_start_at_once():
+    "Not when the processes are ready, which may take long; none is left, and the run is here."
+    learn = slow_to_start()
+    threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
+    with pytest.raises(KeyboardInterrupt): learn.launch(2, start="spawn")
+    assert learn.processes is None and learn.step(1)[0].step == 1
+    assert not [p for p in multiprocessing.active_children()]
+
+
+def test_the_kernel_knows_how_long_the_run_is_before_its_first_step():
+    learn = make()
+    with learn.launch(2):
+        assert learn.state.max_steps == 18 and learn.state.num_train_epochs == 3
+        learn.reset()
+        assert learn.state.max_steps == 18
+
+
+def test_what_a_function_trains_is_known_at_once():
+    learn = make()
+    with learn.launch(2):
+        learn.each(lambda learn: learn.step(2)[-1].step)
+        assert learn.state.global_step == 2 == len(learn.history) == learn.history[-1].step
+
+
+def test_the_batch_that_stays_is_set_as_at_home():
+    "What one process takes, divided anew among all; the snapshots have it as it was asked for."
+    learn = make(per_device_train_batch_size=8, gradient_accumulation_steps=1)
+    with learn.launch(2, keep_global_batch=True):
+        assert learn.step(1)[0].samples == 8
+        assert "16" in repr(learn.set(per_device_train_batch_size=16)) and learn.args.per_device_train_batch_size == 16
+        assert learn.each(lambda learn: learn.args.per_device_train_batch_size) == [8, 8] and learn.step(1)[0].samples == 16
+        there = learn.snapshot()
+        learn.set(gradient_accumulation_steps=2, disable_tqdm=False)
+        assert learn.each(lambda learn: (learn.args.gradient_accumulation_steps, learn.args.per_device_train_batch_size, learn.args.disable_tqdm)) == [(1, 16, True)] * 2
+        assert not learn.args.disable_tqdm
+        with pytest.raises(ValueError, match="cannot be divided among 2"): learn.set(per_device_train_batch_size=3, gradient_accumulation_steps=1)
+        os.kill(pids(learn)[1], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="SIGKILL"): learn.step(1)
+        assert learn.each(lambda learn: learn.args.per_device_train_batch_size) == [16, 16]
+    assert learn.args.per_device_train_batch_size == 16 and learn.args.gradient_accumulation_steps == 2
+    learn.restore(there)
+    assert learn.args.per_device_train_batch_size == 16 and learn.args.gradient_accumulation_steps == 1 and learn.step(1)[0].samples == 16
+
+
+def test_a_launcher_with_another_number_is_refused(monkeypatch):
+    "Two were asked for, four are there: nobody would see it."
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    learn = make()
+    for how in (dict(num_processes=2), dict(num_processes=3, num_nodes=2)):
+        with pytest.raises(ValueError, match="one of 4 processes that a launcher has started"): learn.launch(**how)
+    for how in ({}, dict(num_processes=4), dict(num_processes=2, num_nodes=2, node_rank=0)): assert "One of several" in repr(learn.launch(**how))
+
+
+def test_the_slowest_process_is_named_wherever_the_run_is_shown():
+    learn = make()
+    with learn.launch(2):
+        learn.step(1)
+        learn.run_state.team.said = {0: {"step": 1, "own": 0.008, "seconds": 0.02, "memory": 3e8}, 1: {"step": 1, "own": 0.019, "seconds": 0.02, "memory": 3e8}}
+        assert [row[""] for row in learn.processes] == ["", "the slowest"] and "MB" in learn.processes[0]
+        status = status_of(learn.run_state)
+        assert "on 2 processes, of which rank 1 is the slowest" in status["words"] and status["memory"] == "0.6 GB"
+        assert "rank 1 is the slowest" in repr(learn.dashboard())
+
+
 # ---- scripts
 
 PARTS = """
@@ -165,6 +244,49 @@ def test_the_script_of_a_launched_run(tmp_path, monkeypatch, keep, how):
     learn.export_script(tmp_path/"script.py")
     done = subprocess.run([sys.executable, *how, "script.py"], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
     assert "byte for byte" in done.stdout, done.stdout + done.stderr
+
+
+def torchrun(*more): return [sys.executable, "-m", "torch.distributed.run", *map(str, more), "script.py"]
+
+
+def scripted(folder, monkeypatch, name, **settings):
+    "A learner whose script can be exported into a folder."
+    (folder/f"{name}.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(folder)
+    parts = __import__(name)
+    return Learner(model_init=parts.net, train_dataset=parts.rows(41), loss_func=cross_entropy, use_cpu=True, disable_tqdm=True, per_device_train_batch_size=4, num_train_epochs=1, **settings)
+
+
+def said_by(folder, *commands):
+    "What these print that are started together; how they exit is torch's business, which may abort at the end."
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+    started = [subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) for command in commands]
+    return "".join(o.communicate(timeout=200)[0] for o in started)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["accelerate", "two torchruns", "anew"])
+def test_the_script_of_a_launched_run_in_other_hands(tmp_path, monkeypatch, how):
+    "Under Accelerate's launcher, on two machines that torchrun brings together, and of a run that has begun anew on its processes."
+    learn = scripted(tmp_path, monkeypatch, f"parts_of_{how.replace(' ', '_')}")
+    with learn.launch(2):
+        learn.train()
+        if how == "anew": learn.reset(); learn.train()
+    text = learn.export_script(tmp_path/"script.py").path.read_text()
+    assert "launch(num_processes=2)" in text
+    port = free_port()
+    if how == "accelerate": commands = [[sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", str(port), "script.py"]]
+    elif how == "anew": commands = [[sys.executable, "script.py"]]
+    else: commands = [torchrun("--nnodes", 2, "--node_rank", node, "--master_addr", "127.0.0.1", "--master_port", port, "--nproc_per_node", 1) for node in (0, 1)]
+    assert "byte for byte" in (said := said_by(tmp_path, *commands)), said
+
+
+@pytest.mark.slow
+def test_the_script_of_two_processes_under_four_is_refused(tmp_path, monkeypatch):
+    learn = scripted(tmp_path, monkeypatch, "parts_for_four")
+    learn.launch(2, train=True)
+    learn.export_script(tmp_path/"script.py")
+    assert "in one of 4 processes that a launcher has started" in said_by(tmp_path, torchrun("--nproc_per_node", 4))
 
 
 # ---- data
@@ -193,3 +315,69 @@ def test_gpus_that_stand_by_are_told_of_once(monkeypatch, capsys):
         prepare.tell_of_idle(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(alone=alone)))
     prepare._tell.cache_clear()
     assert capsys.readouterr().out == "This machine has 4 GPUs, and one of them is used; learn.launch(num_processes=4) uses all.\n"
+# ---- a kernel that is gone
+
+class Lasts(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs): time.sleep(0.01)
+
+
+def test_a_killed_kernel_leaves_a_whole_log_and_whole_checkpoints(tmp_path):
+    "What is on the disk is what the processes had told; the run goes on from there as if nothing had happened."
+    inside, outside = multiprocessing.Pipe()
+    def kernel():
+        learn = make(output_dir=str(tmp_path), save_steps=2, callbacks=[Lasts()])
+        learn.launch(2)
+        outside.send(pids(learn))
+        learn.train()
+    process = multiprocessing.get_context("fork").Process(target=kernel)
+    process.start()
+    found = inside.recv()
+    while not (tmp_path/"checkpoint-6").exists(): time.sleep(0.01)
+    process.kill()
+    process.join()
+    assert all(map(is_gone, found))
+    log = next((tmp_path/"runs").glob("*.jsonl"))
+    told = read(log)
+    steps = [r.step for r in told if not r.abandoned]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 6   # no row is missing of those before the checkpoint
+    assert {"launch", "checkpoint"} <= {e["kind"] for e in told.events}
+    second, whole = make(output_dir=str(tmp_path), save_strategy="no"), make()
+    with second.launch(2): second.train(resume_from_checkpoint=True)
+    whole.launch(2, train=True)
+    second.state.best_model_checkpoint = None
+    same(whole, second)
+
+
+def test_the_script_of_a_run_that_began_anew_launches():
+    "Its history begins with where it is."
+    def kinds(learn): return [e["kind"] for e in learn.history.events if e["kind"] in ("launch", "close")]
+    learn = make(num_train_epochs=1, **PLAIN)
+    with learn.launch(2, keep_global_batch=True):
+        learn.train()
+        learn.reset()
+        learn.step(1)
+        assert kinds(learn) == ["launch"] and learn.history.events[-1].get("keep_global_batch", True)
+        learn.step(1)
+    assert kinds(learn) == ["launch", "close"]
+
+
+def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypatch):
+    "The others may be on a machine with another disk."
+    found = resume.best_folder
+    def first_only(run, path):
+        if os.environ.get("RANK", "0") != "0": raise ValueError("there is no such folder on this machine")
+        return found(run, path)
+    monkeypatch.setattr(resume, "best_folder", first_only)
+    def best_of(learn):
+        with learn.launch(2, start="fork"):
+            learn.train()
+            weights = learn.each(lambda learn: [t.tolist() for t in learn.model.state_dict().values()])
+        assert weights[0] == weights[1] == [t.tolist() for t in learn.model.state_dict().values()]
+        return weights[0]
+    settings = dict(save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="accuracy", greater_is_better=False)   # the worst, then: not the last
+    learn = make(output_dir=str(tmp_path), **settings)
+    best = best_of(learn)
+    assert "load_best" in [e["kind"] for e in learn.history.events] and learn.state.best_global_step < 18
+    like = make()
+    with like.launch(2): like.step(learn.state.best_global_step)
+    assert best == [t.tolist() for t in like.model.state_dict().values()]

@@ -29,7 +29,7 @@ from .work import pause_at
 
 # %% auto #0
 __all__ = ['OFTEN', 'Wire', 'Standing', 'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered',
-           'get_ready', 'advance', 'do_verb', 'stand', 'each', 'hold', 'stop_at', 'go_on_from', 'counts', 'state_of',
+           'get_ready', 'advance', 'do_verb', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'counts', 'state_of',
            'home_with', 'place', 'confirmed', 'give_up']
 
 # %% ../nbs/830_aboard.ipynb #4f4dc6cf
@@ -116,7 +116,7 @@ class Aboard:
     def __init__(self, worker):
         payload, self.worker = worker.payload, worker
         self.learn, self.logs, self.pace = made_of(payload), [], Pace(worker)   # logs: rows of log_history that were told
-        self.meeting = Meeting(payload["meeting"], payload["processes"])
+        self.meeting, self.piece = Meeting(payload["meeting"], payload["processes"]), 0
         self.speaks = worker.rank == 0
         run = self.learn.run_state
         for c in (c for c in run.callbacks.callbacks if isinstance(c, ProgressCallback)):
@@ -211,18 +211,19 @@ def each(aboard, function) -> Any:
     return function(aboard.learn)
 
 # %% ../nbs/830_aboard.ipynb #1b75aa7e
-def hold(aboard) -> int:
-    "Asked for while the processes of this machine are at work: as Meeting.hold."
-    return aboard.meeting.hold()
-
-def stop_at(aboard, step: int) -> bool:
-    "The same, as Meeting.stop_at."
-    aboard.meeting.stop_at(step)
-    return True
-
-def go_on_from(aboard, step: int) -> bool:
+def go_on_from(aboard, step: int, number: int) -> bool:  # number: of the piece of the run that follows
     "Before they set out, as Meeting.go_on."
     aboard.meeting.go_on(step)
+    aboard.piece = number
+    return True
+
+def hold(aboard, number: int) -> int | None:  # number: of the piece of the run that is to end
+    "Asked for while the processes of this machine are at work: as Meeting.hold. A question that comes too late holds nobody."
+    return aboard.meeting.hold() if number == aboard.piece else None
+
+def stop_at(aboard, step: int, number: int) -> bool:
+    "The same, as Meeting.stop_at."
+    if number == aboard.piece: aboard.meeting.stop_at(step)
     return True
 
 # %% ../nbs/830_aboard.ipynb #5e5ec493

@@ -24,7 +24,7 @@ class Told:
         self.plan, self.size, self.mirror, self.hear = plan, plan["processes"], Mirror(history), hear
         self.crew = self.meeting = None
         self.said, self.where, self.context = {}, {}, contextvars.copy_context()
-        self.links, self.known, self.stopping = plan["links"], None, False   # links: to other machines; known: the callbacks that they have, too
+        self.links, self.known, self.stopping, self.piece = plan["links"], None, False, 0   # links: to other machines; known: the callbacks that they have, too; piece: see go_on
         self.base, self.restarts, self.looked = None, plan["max_restarts"], False   # base: what it can be started from again if nothing else is left
 
     def __repr__(self): return f"{self.size} processes\n{self.processes!r}"
@@ -111,7 +111,7 @@ class Asking(Asked):
     def start(self, moves, snapshot, first):
         "Start the processes, with the run as it stands in a snapshot; None: it has not begun."
         from trainer_nb.crew import Crew
-        plan = self.plan
+        plan, interrupts = self.plan, moves.run_state.interrupts   # a crew does not hold the learner
         plan["folder"].mkdir(exist_ok=True)
         self.mirror = Mirror(moves.history)
         moves.run_state.processes = plan["processes"]
@@ -121,7 +121,7 @@ class Asking(Asked):
         payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
         self.base, self.said = (snapshot, first, moves.history.place()), {}
         self.crew = Crew(plan["local processes"], come_aboard, payload, plan["start"], on_told=self.told, hear=self.hear, links=self.links,
-                         given_up=lambda: moves.run_state.interrupts.pressed, **plan["how"], **self.elsewhere(payload))
+                         given_up=lambda: interrupts.pressed, **plan["how"], **self.elsewhere(payload))
         self.where = self.answers(moves, each, place)
         for rank, member in self.crew.members.items():
             if self.links: self.where[rank] = {"machine": member.link.node if hasattr(member, "link") else 0, **self.where[rank]}
@@ -152,16 +152,17 @@ class Asking(Asked):
         "Let all stop at a boundary that none has come to, of whatever machine."
         if not self.links: return self.meeting.stop()
         if self.stopping: return
-        held = [self.meeting.hold(), *(self.aside(rank, hold) for rank in self.speakers())]
+        held = [self.meeting.hold(), *(self.aside(rank, hold, self.piece) for rank in self.speakers())]
         if None in held: return   # who does not answer is asked again, or is gone
         self.meeting.stop_at(max(held))
-        self.stopping = all([self.aside(rank, stop_at, max(held)) for rank in self.speakers()])
+        self.stopping = all([self.aside(rank, stop_at, max(held), self.piece) for rank in self.speakers()])
 
     def go_on(self, step: int):
         "Before they set out from a boundary."
-        self.stopping = False
+        self.stopping, self.piece = False, self.piece + 1
         self.meeting.go_on(step)
-        for rank in self.speakers() if self.links else (): self.aside(rank, go_on_from, step)
+        for rank in self.speakers() if self.links else ():
+            while self.aside(rank, go_on_from, step, self.piece) is None and rank not in self.crew.deaths: pass   # it has to know
 
 # %% ../nbs/845_asking.ipynb #17327ae6
 def stands(team, moves, standing):

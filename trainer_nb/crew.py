@@ -16,7 +16,7 @@ from .worker import Died, Done, Line, RemoteError, as_bytes, failed, message_of
 
 # %% auto #0
 __all__ = ['KEPT', 'NAME', 'Member', 'FarMember', 'Call', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken', 'Expecting',
-           'Coming', 'Starting', 'Ending', 'new_cells', 'Crew']
+           'Coming', 'Starting', 'Ending', 'new_cells', 'Calling', 'Crew']
 
 # %% ../nbs/800_crew.ipynb #399ad296
 KEPT = 50                  # lines of stderr that come with a death
@@ -386,37 +386,9 @@ def new_cells(known: set) -> dict:  # known: names; those that are found are add
     known.update(found)
     return found
 
-# %% ../nbs/800_crew.ipynb #948e2019
-class Crew(Ending):
-    "Processes that obey."
-    def __init__(self, n: int,                   # processes on this machine
-                 entry,                          # called in each with its `Worker`; returns what commands are given, the handler
-                 payload=None,                   # what they get, as `worker.payload`
-                 start: str | None = None,       # "fork" or "spawn"; None: a fork where that is possible
-                 *, cpu: bool = True,            # they use no GPU
-                 hear="first",                   # whose prints are told: "first", "all", or some ranks
-                 threads: int | None = None,     # of torch in each
-                 on_told=None,                   # called with (rank, kind, data) for what they tell, by a thread of the crew
-                 timeout: float = 300,           # seconds for the start
-                 given_up=lambda: False,         # asked during the start whether it is not wanted any more
-                 links=(),                       # to the kernels of other machines, which have been told to start theirs
-                 shared: bool = True,            # large tensors of results come through shared memory
-                 **meeting):                     # num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
-        self.start, self.meeting, end = start_method(start, cpu), Meeting(n, timeout=timeout, **meeting), time.monotonic() + timeout
-        self.n, self.world, self.threads, self.closed, self.given_up, self.links = n, 0, threads or default_threads(n), False, given_up, list(links)
-        self.door, self._launcher, self._logs, self._cells, self._before = None, None, set(), set(), set()
-        self._ending, self._tidying = threading.RLock(), False
-        self.settings = {"kernel": os.getpid(), "stem": f"trainer_nb-{secrets.token_hex(6)}", "hear": hear, "threads": self.threads, "shared": shared,
-                         "method": multiprocessing.get_start_method(allow_none=True)}
-        spawned = self.start == "spawn"
-        given = {"entry function": entry, "payload": payload, "cells": new_cells(self._cells) if spawned else {}}
-        blob = packed(given, "The workers are fresh processes", self.settings["stem"]) if spawned else None
-        super().__init__(on_told)
-        atexit.register(self.kill)
-        for link in self.links: link.listen(partial(self._from, link))
-        try: self._begin(given, blob, {"OMP_NUM_THREADS": str(self.threads)} | ({"ACCELERATE_USE_CPU": "1"} if cpu else {}), end)
-        except BaseException: self.kill(); raise
-
+# %% ../nbs/800_crew.ipynb #37ece2e7
+class Calling(Ending):
+    "What a crew is told to do."
     def call(self, f, *args) -> Call:
         "Let every worker's main thread do f(handler, *args), after what it was told to do before."
         blob, far = self._packed(f, args, self._cells)
@@ -449,6 +421,37 @@ class Crew(Ending):
     def listen_to(self, hear):  # "first", "all", or some ranks
         "Whose prints are told from here on."
         for member in self.members.values(): member.line.send("hear", hear)
+
+# %% ../nbs/800_crew.ipynb #948e2019
+class Crew(Calling):
+    "Processes that obey."
+    def __init__(self, n: int,                   # processes on this machine
+                 entry,                          # called in each with its `Worker`; returns what commands are given, the handler
+                 payload=None,                   # what they get, as `worker.payload`
+                 start: str | None = None,       # "fork" or "spawn"; None: a fork where that is possible
+                 *, cpu: bool = True,            # they use no GPU
+                 hear="first",                   # whose prints are told: "first", "all", or some ranks
+                 threads: int | None = None,     # of torch in each
+                 on_told=None,                   # called with (rank, kind, data) for what they tell, by a thread of the crew
+                 timeout: float = 300,           # seconds for the start
+                 given_up=lambda: False,         # asked during the start whether it is not wanted any more
+                 links=(),                       # to the kernels of other machines, which have been told to start theirs
+                 shared: bool = True,            # large tensors of results come through shared memory
+                 **meeting):                     # num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
+        self.start, self.meeting, end = start_method(start, cpu), Meeting(n, timeout=timeout, **meeting), time.monotonic() + timeout
+        self.n, self.world, self.threads, self.closed, self.given_up, self.links = n, 0, threads or default_threads(n), False, given_up, list(links)
+        self.door, self._launcher, self._logs, self._cells, self._before = None, None, set(), set(), set()
+        self._ending, self._tidying = threading.RLock(), False
+        self.settings = {"kernel": os.getpid(), "stem": f"trainer_nb-{secrets.token_hex(6)}", "hear": hear, "threads": self.threads, "shared": shared,
+                         "method": multiprocessing.get_start_method(allow_none=True)}
+        spawned = self.start == "spawn"
+        given = {"entry function": entry, "payload": payload, "cells": new_cells(self._cells) if spawned else {}}
+        blob = packed(given, "The workers are fresh processes", self.settings["stem"]) if spawned else None
+        super().__init__(on_told)
+        atexit.register(self.kill)
+        for link in self.links: link.listen(partial(self._from, link))
+        try: self._begin(given, blob, {"OMP_NUM_THREADS": str(self.threads)} | ({"ACCELERATE_USE_CPU": "1"} if cpu else {}), end)
+        except BaseException: self.kill(); raise
 
     def __repr__(self):
         how = "closed" if self.closed else f"{len(self.deaths)} of them have ended" if self.deaths else "ready"

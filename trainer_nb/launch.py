@@ -4,16 +4,16 @@
 
 # %% ../nbs/860_launch.ipynb #57c20864
 from __future__ import annotations
-import copy, importlib, math, tempfile, weakref
+import copy, importlib, tempfile, weakref
 from pathlib import Path
 import torch
-from .accelerator_config import splits_batches
 from .links import Gathering, where_of
 from .moves import drop_feed
 from .prepare import check_evaluation, prepare
 from .run import note_act
 from .saver import finish
 from .serving import Served, Serving
+from .shares import divided
 from .snapshot import Snapshot, capture, restore
 from .team import Team
 from .telling import put_down
@@ -21,8 +21,8 @@ from .work import in_hand
 from .world import world_size
 
 # %% auto #0
-__all__ = ['SERVED', 'how_many', 'divided', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away', 'end_of',
-           'serve', 'joined', 'come_home', 'close', 'Launched']
+__all__ = ['SERVED', 'how_many', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away', 'end_of', 'serve',
+           'joined', 'come_home', 'close', 'Launched']
 
 # %% ../nbs/860_launch.ipynb #195fda7f
 def how_many(args, num_processes: int | None) -> int:
@@ -35,20 +35,12 @@ def how_many(args, num_processes: int | None) -> int:
     if gpus and n > gpus: raise ValueError(f"num_processes={n}, but there are {gpus} GPUs, and each process needs its own; use_cpu=True of the Learner trains on the CPU.")
     return n
 
-def divided(args, n: int) -> dict:
-    "Settings with which n processes take the same global batch. ValueError where it cannot be divided."
-    if splits_batches(args): return {}   # a batch is of all processes already
-    steps, size = args.gradient_accumulation_steps, args.per_device_train_batch_size
-    from_steps = math.gcd(steps, n)
-    if size % (n // from_steps): raise ValueError(f"keep_global_batch=True: {steps} micro-batches of {size} samples cannot be divided among {n} processes.")
-    return {"gradient_accumulation_steps": steps // from_steps, "per_device_train_batch_size": size // (n // from_steps)}
-
 # %% ../nbs/860_launch.ipynb #ddd84fd4
-def settings_there(divided: dict):
+def settings_there(n: int | None):  # n: processes that the global batch is divided among
     "A function of the kernel's settings that gives those of the processes."
     def settings(args):
         there = copy.deepcopy(args)
-        vars(there).update(divided, disable_tqdm=True)
+        vars(there).update(divided(vars(args), n) if n else {}, disable_tqdm=True)
         return there
     return settings
 
@@ -96,10 +88,9 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
 def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> Team:  # as launch has them
     "A team that has not begun."
     size = n + sum(link.n for link in links)
-    smaller = divided(moves.run_state.args, size) if keep_global_batch else {}
-    own = {**smaller, "disable_tqdm": True}
-    plan = {"processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where,
-            "settings": settings_there(own), "own settings": frozenset(own), "at home": come_home, "away again": away, "how": how}
+    smaller = divided(vars(moves.run_state.args), size) if keep_global_batch else {}
+    plan = {"processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
+            "settings": settings_there(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": come_home, "away again": away, "how": how}
     note_act(moves.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
     return Team(plan, moves.run_state.history, hear)
 
@@ -136,11 +127,14 @@ def serve(moves, where, n: int, how: dict) -> Served:
     return Served(where, why)
 
 # %% ../nbs/860_launch.ipynb #dd85a321
-def joined(moves, keep_global_batch: bool):
-    "Where a launcher has started this process with others, all that is left to do: divide the global batch."
-    run = moves.run_state
+def joined(moves, keep_global_batch: bool, num_processes=None, num_nodes=1, **nodes):  # as in learn.launch
+    "Where a launcher has started this process with others, all that is left to do: divide the global batch. ValueError if another number was asked for."
+    run, n = moves.run_state, world_size()
+    if num_processes is not None and n not in (num_processes, num_processes * num_nodes):
+        raise ValueError(f"launch(num_processes={num_processes}) was called in one of {n} processes that a launcher has started (WORLD_SIZE), so there are {n}: "
+                         f"let it start {num_processes}, or leave num_processes out, and it is as many as there are.")
     if not keep_global_batch or run.undivided: return
-    smaller = divided(run.args, world_size())
+    smaller = divided(vars(run.args), n)
     run.undivided = {name: getattr(run.args, name) for name in smaller}
     vars(run.args).update(smaller)
     if run.feed is not None: drop_feed(run); prepare(moves)

@@ -163,7 +163,7 @@ class Launching:
         from trainer_nb.launch import SERVED, Launched, Served, joined, launch
         from trainer_nb.world import world_size
         if world_size() > 1:   # somebody has started processes already, and this is one of them
-            joined(self, keep_global_batch)
+            joined(self, keep_global_batch, num_processes, **nodes)
             return self.train() if train else Launched(self, None)
         self.pause()
         if self.run_state.torn == SERVED: self.run_state.torn = ""   # once more

@@ -23,7 +23,7 @@ __all__ = ['make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'en
 def make_ready(moves):
     "Prepare what is missing: a verb or a callback may have dropped it."
     run = moves.run_state
-    if run.wrapped is not None and not run.device.fits(run.model): run.wrapped = None   # frozen or unfrozen meanwhile
+    if run.wrapped is not None and not run.device.fits(run.params): run.wrapped = None   # frozen or unfrozen meanwhile
     if run.feed is None or run.wrapped is None or run.optimizer is None: prepare(moves)
 
 def open_epoch(moves):

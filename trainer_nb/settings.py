@@ -15,12 +15,14 @@ from .prepare import measure_anew, prepare
 from .rates import add_group, set_base_lr, set_lr
 from .run import note_act
 from .schedules import load_scheduler_state, scheduler_state
+from .shares import divided
 from .streams import Streamed
 from .tables import Table
+from .world import world_size
 
 # %% auto #0
 __all__ = ['SETTABLE', 'go_beyond', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_pieces',
-           'check_settable', 'change']
+           'check_settable', 'for_each', 'change']
 
 # %% ../nbs/330_settings.ipynb #bac457c9
 def _decay(moves, value):
@@ -101,7 +103,7 @@ class SettableTable(Changes):
 # %% ../nbs/330_settings.ipynb #ae717080
 def present(moves, name):
     "The present value of a setting."
-    if name != "lr": return getattr(moves.args, name)
+    if name != "lr": return moves.run_state.undivided.get(name, getattr(moves.args, name))
     return None if moves.optimizer is None else float(moves.optimizer.param_groups[0]["lr"])
 
 def settable(moves) -> SettableTable:
@@ -167,15 +169,26 @@ def _held(moves):
     return put_back
 
 # %% ../nbs/330_settings.ipynb #bb857686
+def for_each(moves, changes: dict) -> tuple:
+    "Where a global batch is divided among processes: changes as each of them has them, and the batch as it is at home. ValueError if it cannot be divided."
+    undivided = moves.run_state.undivided
+    mine = {name: value for name, value in changes.items() if name in undivided}
+    home = undivided | mine
+    if "disable_tqdm" in mine: changes = changes | {"disable_tqdm": moves.args.disable_tqdm}   # the kernel shows the progress
+    if not set(mine) - {"disable_tqdm"}: return changes, home
+    resolve(moves.args, mine)   # numbers, at least
+    return changes | divided(home, world_size()), home
+
 def change(moves, changes: dict) -> Changes:
     "Change settings from here on."
     changes = {name: plain(value) for name, value in changes.items()}   # numpy's numbers are not to get into the optimizer
     check_settable(moves, changes)
+    asked, (changes, undivided) = changes, for_each(moves, changes)
     if "lr" in changes and "learning_rate" in changes:
         raise ValueError("lr and learning_rate say different things; set the one (the next step's rate) or the other (the schedule's base).")
     new = resolve(moves.args, {k: v for k, v in changes.items() if k != "lr"})
     if "lr" in changes: prepare(moves)
-    made = Changes({"name": n, "before": present(moves, n), "after": None, "effect": SETTABLE[n][0]} for n in changes)
+    made = Changes({"name": n, "before": present(moves, n), "after": None, "effect": SETTABLE[n][0]} for n in asked)
     put_back = _held(moves)
     vars(moves.args).update(vars(new))
     try:
@@ -184,6 +197,7 @@ def change(moves, changes: dict) -> Changes:
     except BaseException:
         put_back()
         raise
+    moves.run_state.undivided = undivided
     for c in made: c["after"] = present(moves, c["name"])
-    note_act(moves.run_state, "set", **changes)   # as it was asked for: a list of rates is more than the first of them
+    note_act(moves.run_state, "set", **asked)   # as it was asked for: a list of rates is more than the first of them
     return made

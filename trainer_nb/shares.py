@@ -4,10 +4,11 @@
 
 # %% ../nbs/105_shares.ipynb #5d010751
 from __future__ import annotations
+import math
 from typing import NamedTuple
 
 # %% auto #0
-__all__ = ['WHOLE', 'Share', 'Part', 'even_part', 'own_part']
+__all__ = ['WHOLE', 'Share', 'Part', 'even_part', 'own_part', 'divided']
 
 # %% ../nbs/105_shares.ipynb #291d6c13
 class Share(NamedTuple):
@@ -54,3 +55,12 @@ def own_part(share: Share, batches: list) -> Part:  # batches: lists, one for ea
     "The part of a process that gets a batch as it was made."
     mine, n = batches[share.rank % len(batches)], sum(map(len, batches))
     return Part(mine, n, share.weight(len(mine), n))
+
+# %% ../nbs/105_shares.ipynb #45bc7d23
+def divided(settings: dict, n: int) -> dict:
+    "Settings with which n processes take the same global batch. ValueError where it cannot be divided."
+    if (settings.get("accelerator_config") or {}).get("split_batches"): return {}   # a batch is of all processes already
+    steps, size = settings["gradient_accumulation_steps"], settings["per_device_train_batch_size"]
+    from_steps = math.gcd(steps, n)
+    if size % (n // from_steps): raise ValueError(f"keep_global_batch=True: {steps} micro-batches of {size} samples cannot be divided among {n} processes.")
+    return {"gradient_accumulation_steps": steps // from_steps, "per_device_train_batch_size": size // (n // from_steps)}

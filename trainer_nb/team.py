@@ -5,20 +5,21 @@
 # %% ../nbs/855_team.ipynb #ecabf8c2
 from __future__ import annotations
 import shutil, warnings
-from .aboard import advance, do_verb, each, home_with, stand
+from .aboard import advance, answered, do_verb, each, home_with, stand
 from .asking import Asking, ProcessDied
 from .errors import Refused, let_go_last
 from .history import Record
 from .interrupts import TURN
 from .loop import Limit, Stop, ahead_of
 from .recovery import recover
+from .run import note_act
 from .snapshot import Snapshot
 from .timeline import named
 from .watch import unwatch, watch
 from .work import at_boundary, owned, pausable, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'stint', 'Seen', 'Doing', 'Team']
+__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'keep_own', 'stint', 'Seen', 'Doing', 'Team']
 
 # %% ../nbs/855_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
@@ -31,7 +32,11 @@ def keep_named(moves, taken, name=None):
     "A snapshot that has a name."
     if name is not None: moves.snapshots[name] = taken
 
-HERE_TOO = {"snapshot": keep_named, "watch": lambda moves, _, *args, **kwargs: watch(moves, *args, **kwargs), "unwatch": lambda moves, _: unwatch(moves),
+def keep_own(moves, _, **changes):
+    "Settings that the processes have otherwise: here they are as they were asked for."
+    vars(moves.args).update({name: value for name, value in changes.items() if name in moves.run_state.team.plan["own settings"]})
+
+HERE_TOO = {"snapshot": keep_named, "set": keep_own, "watch": lambda moves, _, *args, **kwargs: watch(moves, *args, **kwargs), "unwatch": lambda moves, _: unwatch(moves),
             "add_callback": lambda moves, _, callback: moves.run_state.callbacks.add_callback(callback),
             "pop_callback": lambda moves, _, callback: moves.run_state.callbacks.pop_callback(callback)}
 
@@ -108,11 +113,21 @@ class Doing(Asking):
             self.end(moves, next(o for o in state.values() if o is not None), None)
             moves.run_state.processes = self.size   # it is about to be on them again
             try: return getattr(moves, name)(*args, **kwargs)
-            finally: self.plan["away again"](moves, self)
+            finally:
+                self.note_where(moves)
+                self.plan["away again"](moves, self)
+
+    def note_where(self, moves):
+        "A run that has begun anew, or has come from a checkpoint, does not know yet that it is on several processes."
+        acts = [e["kind"] for e in moves.history.events if e["kind"] in ("launch", "close")]
+        if acts[-1:] != ["launch"]: note_act(moves.run_state, "launch", num_processes=self.size, **({"keep_global_batch": True} if self.plan["keep"] else {}))
 
     def each(self, moves, function) -> list:
         "What a function of the learner gives, by rank."
-        with moves.run_state.interrupts: return [o for _, o in sorted(self.answers(moves, each, function).items())]
+        with moves.run_state.interrupts:
+            found = self.answers(moves, each, function)
+            self.ask(moves, answered)   # it may have trained
+            return [o for _, o in sorted(found.items())]
 
 # %% ../nbs/855_team.ipynb #10a5acae
 class Team(Doing):
