@@ -328,3 +328,18 @@ def test_several_sets_are_shown_side_by_side():
         history.note("evaluate", step, eval_near_loss=near)
         history.note("evaluate", step, eval_far_loss=far)
     assert "eval_far_loss was lowest at step 20" in verdict(history).sentence
+
+
+def test_rounds_of_two_processes():
+    "Of each round the first process goes through the batches in the order of the data, and knows the last."
+    from trainer_nb.streaming import Rounds
+    class Two:
+        alone, size, theirs = False, 2, [[(1, torch.ones(1))], []]
+        def gathered(self, mine): return [mine, self.theirs.pop(0)]
+        def decided(self, act, tell): return act()
+    heard = []
+    rounds = Rounds(Two(), lambda thing, last: heard.append((thing.item(), last)) or len(heard))
+    for k, mine in enumerate((0, None, 2)):
+        if mine is not None: rounds.add(k, torch.tensor(float(mine)))
+        rounds.turn(k, last=k == 2)
+    assert heard == [(0.0, False), (1.0, False), (2.0, True)] and rounds.result == 3 and rounds.begun

@@ -165,3 +165,12 @@ def test_mistakes(tmp_path):
     reader = type("Reader", (), {"pad_token_id": None, "eos_token_id": 9})()
     assert padding_token(Learner(model, processing_class=reader)) == 9
     with pytest.warns(UserWarning, match="generation_max_length has no effect"): Learner(t5(), generation_max_length=4)
+
+
+def test_tools_that_look_at_logits_get_them():
+    "Whatever evaluations do."
+    from trainer_nb.evaluate import looking
+    from trainer_nb.samples import predicted_batches
+    learn = Learner(t5(), eval_dataset=sentences(4), data_collator=pairs, use_cpu=True, predict_with_generate=True)
+    with looking(learn): (_, _, predicted, labels), = predicted_batches(learn, learn.get_eval_dataloader())
+    assert predicted.shape == (*labels.shape, 40) and learn._gen_kwargs is None

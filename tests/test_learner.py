@@ -44,7 +44,7 @@ def test_the_constructor_is_the_trainers():
     transformers = pytest.importorskip("transformers")
     theirs = list(inspect.signature(transformers.Trainer.__init__).parameters)
     ours = list(inspect.signature(Learner.__init__).parameters)
-    assert ours[:len(theirs)] == theirs and ours[len(theirs):] == ["loss_func", "settings"]
+    assert ours[:len(theirs)] == theirs and ours[len(theirs):] == ["loss_func", "metrics", "settings"]
     assert inspect.signature(Learner.__init__).parameters["loss_func"].kind is inspect.Parameter.KEYWORD_ONLY
 
 

@@ -23,7 +23,7 @@ from .run import modules_of
 from .seeding import EVALUATE, generator_states, mix, seed_all, set_generator_states
 from .shadows import Shadows
 from .shares import WHOLE
-from .streaming import Rounds, Streams
+from .streaming import Rounds, Streams, check_metrics
 from .telling import tell
 
 # %% auto #0
@@ -235,7 +235,7 @@ class Found:
         self.moves, self.loader, self.args, self.by_batch = moves, loader, args, args.batch_eval_metrics and moves.compute_metrics is not None
         check_by_batch(args, moves.compute_metrics)
         self.predictions, self.labels, self.inputs, self.losses = (kind(args) for kind in (Gathered, Gathered, Gathered, Losses))
-        self.streams = Streams(moves.metrics, world, moves.run_state.device.device)
+        self.streams = Streams(check_metrics(moves.metrics), world, moves.run_state.device.device)
         self.rounds = Rounds(world, self._of_batch) if self.by_batch else None
         self.keeps = purpose == "Prediction" or not (self.by_batch or moves.metrics and moves.compute_metrics is None)
         self.samples, self.estimated = 0, False

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 # %% auto #0
-__all__ = ['USUAL', 'load_generation_config', 'put_on', 'generation_settings', 'generating', 'generate', 'padding_token',
-           'filled_up', 'filled_to', 'generating_step', 'warn_of_idle']
+__all__ = ['NO_GENERATING', 'USUAL', 'load_generation_config', 'put_on', 'generation_settings', 'generating', 'left_there',
+           'generate', 'padding_token', 'filled_up', 'filled_to', 'generating_step', 'warn_of_idle']
 
 # %% ../nbs/235_generate.ipynb #9e6afec2
 from .errors import warn
@@ -24,7 +24,8 @@ def load_generation_config(given):  # an object, its values as a dict, or where 
     except ImportError: raise ImportError("generation_config= is read with transformers, which is not installed: pip install transformers") from None
     if isinstance(given, GenerationConfig): config = copy.deepcopy(given)
     elif isinstance(given, Mapping): config = GenerationConfig.from_dict(dict(given))
-    elif not isinstance(given, (str, Path)): raise TypeError(f"generation_config is {given!r}; give a GenerationConfig, a dict of its values, or the path of one.")
+    elif not isinstance(given, (str, Path)):
+        raise TypeError(f"generation_config is {given!r}; give a GenerationConfig, a dict of its values, or the path of one.")
     else:
         path = Path(given)
         config = GenerationConfig.from_pretrained(path.parent, path.name) if path.is_file() else GenerationConfig.from_pretrained(given)
@@ -49,16 +50,25 @@ def generation_settings(args, given: dict) -> dict:  # given: to the verb
 def generating(moves, verb: str, given: dict):
     "Inside, predictions are generated with these settings, if they are generated at all. TypeError if they are not."
     if given and not moves.args.predict_with_generate:
-        raise TypeError(f"{verb} got {', '.join(map(repr, given))}, which is for generating; give the Learner predict_with_generate=True.")
-    before, moves._gen_kwargs = moves._gen_kwargs, generation_settings(moves.args, given)
+        raise TypeError(f"{verb} got {', '.join(map(repr, given))}, which is no argument of its own; if it is one of the model's generate (max_length, "
+                        "num_beams), give the Learner predict_with_generate=True.")
+    with left_there(moves, generation_settings(moves.args, given)): yield
+
+NO_GENERATING = "no"
+
+@contextmanager
+def left_there(moves, settings):  # NO_GENERATING: for whoever wants to see logits
+    "Inside, `prediction_step` finds these settings."
+    before, moves._gen_kwargs = moves._gen_kwargs, settings
     try: yield
     finally: moves._gen_kwargs = before
 
 # %% ../nbs/235_generate.ipynb #12873922
 def generate(moves, model, inputs, settings):  # model: the bare one
     "The token ids that a model writes for a batch. TypeError for a model that cannot."
-    if not hasattr(model, "generate"): raise TypeError(f"predict_with_generate=True needs a model with a generate method, and {type(model).__name__} has none.")
-    if not isinstance(inputs, Mapping): raise TypeError(f"predict_with_generate=True needs batches that are dicts, not {type(inputs).__name__}.")
+    needs = "predict_with_generate=True needs"
+    if not hasattr(model, "generate"): raise TypeError(f"{needs} a model with a generate method, and {type(model).__name__} has none.")
+    if not isinstance(inputs, Mapping): raise TypeError(f"{needs} batches that are dicts, not {type(inputs).__name__}.")
     labels, prompt, drop = inputs.get("labels"), inputs.get("decoder_input_ids"), set(moves.label_names)
     if labels is not None and prompt is not None and prompt.shape == labels.shape: drop |= {"decoder_input_ids", "decoder_attention_mask"}
     with torch.no_grad(): return model.generate(**{k: v for k, v in inputs.items() if k not in drop}, **settings)
@@ -69,10 +79,12 @@ USUAL = 20   # tokens at most, where a generation configuration does not say
 def padding_token(moves) -> int:
     "What fills up token ids. ValueError if nobody says."
     reader, model = moves.processing_class, moves.model
-    if hasattr(reader, "pad_token_id"): found = reader.pad_token_id if reader.pad_token_id is not None else getattr(reader, "eos_token_id", None)
-    else: found = next((o.pad_token_id for o in (getattr(model, n, None) for n in ("config", "generation_config")) if getattr(o, "pad_token_id", None) is not None), None)
-    if found is None: raise ValueError("Generated tokens of different lengths are filled up with a padding token, and the model has none: set model.config.pad_token_id, or give the Learner processing_class=tokenizer.")
-    return found
+    if hasattr(reader, "pad_token_id"): said = [reader.pad_token_id, getattr(reader, "eos_token_id", None)]
+    else: said = [getattr(getattr(model, n, None), "pad_token_id", None) for n in ("config", "generation_config")]
+    found = next((token for token in said if token is not None), None)
+    if found is not None: return found
+    raise ValueError("Generated tokens of different lengths are filled up with a padding token, and the model has none: "
+                     "set model.config.pad_token_id, or give the Learner processing_class=tokenizer.")
 
 def filled_up(moves, tokens, config):  # config: the model's generation configuration, None if it has none
     "Token ids, as long as a configuration allows them to be."
@@ -88,8 +100,9 @@ def filled_to(tokens, width: int, token: int):
 # %% ../nbs/235_generate.ipynb #12e0c229
 def generating_step(moves, model, inputs, ignore_keys, given: dict):
     "Loss, generated tokens and labels of a batch."
-    inputs = moves._prepare_inputs(inputs)
-    tokens = generate(moves, moves.model if model is None else model, inputs, generation_settings(moves.args, given) if given else moves._gen_kwargs or generation_settings(moves.args, {}))
+    inputs, settings = moves._prepare_inputs(inputs), moves._gen_kwargs
+    if given or not settings: settings = generation_settings(moves.args, given)
+    tokens = generate(moves, moves.model if model is None else model, inputs, settings)
     config, labels = getattr(moves.model, "generation_config", None), moves._labels_of(inputs)
     loss = moves._predicted(model, inputs, True, ignore_keys)[0]
     return loss, filled_up(moves, tokens, config), filled_up(moves, labels, config)

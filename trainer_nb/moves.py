@@ -16,7 +16,7 @@ from .batches import DataCollatorWithPadding, RemoveColumns, default_data_collat
 from .data import EpochOrder
 from .errors import Refused, warn
 from .events import CallbackHandler, DefaultFlowCallback
-from .generate import filled_to, generating_step, padding_token, put_on, warn_of_idle
+from .generate import NO_GENERATING, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from .models import check_loss, explain_labels, known_classes, logits_in, loss_in, model_facts, smoothed_loss
 from .groups import decay_names
 from .lengths import BalancedBatches, LengthOrder, lengths_of
@@ -413,7 +413,7 @@ class PredictionMoves:
     "What an evaluation asks of the model."
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):   # gen_kwargs: of the model's generate
         "Loss, predictions and labels of a batch, without gradients."
-        if self.args.predict_with_generate and not prediction_loss_only: return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
+        if self.args.predict_with_generate and not prediction_loss_only and self._gen_kwargs is not NO_GENERATING: return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
         return self._predicted(model, inputs, prediction_loss_only, ignore_keys)
 
     def _predicted(self, model, inputs, prediction_loss_only, ignore_keys):
@@ -573,7 +573,8 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
         self.data_collator = data_collator or collator
         self.model_init, self.compute_loss_func, self.loss_func = model_init, compute_loss_func, loss_func
         self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
-        self.metrics, self._gen_kwargs = check_metrics(metrics), None
+        self.metrics, self._gen_kwargs = metrics, None
+        check_metrics(metrics)
         check_by_batch(args, compute_metrics)
         warn_of_idle(args)
         put_on(model, args.generation_config)

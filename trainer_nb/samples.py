@@ -20,6 +20,7 @@ from .batches import batch_size, shallow_copy
 from .data import Cursor
 from .device import bare
 from .evaluate import eval_batches
+from .generate import NO_GENERATING, left_there
 from .feed import Feed
 from .moves import split_labels
 from .pictures import Picture, grid, wave
@@ -186,7 +187,7 @@ def predicted_batches(moves, loader):
     run.eval_dataloader = loader
     for batch, n in eval_batches(moves, loader):
         batch = moves._prepare_inputs(batch)
-        _, predicted, labels = moves.prediction_step(bare(run.wrapped), shallow_copy(batch), False)
+        with left_there(moves, NO_GENERATING): _, predicted, labels = moves.prediction_step(bare(run.wrapped), shallow_copy(batch), False)
         predicted, labels = (o[0] if isinstance(o, (tuple, list)) and o else o for o in (predicted, labels))
         yield batch, n, predicted, labels
         tell(moves, "on_prediction_step")

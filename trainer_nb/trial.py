@@ -163,7 +163,7 @@ class Trial:
         return {"seconds": seconds, "bytes": peak, "why": why, "memory": memory}   # memory: if it failed, was it for that?
 
 # %% ../nbs/680_trial.ipynb #62f0398a
-STAYS = {"run_state": None, "snapshots": None, "_train_dataset": None, "eval_dataset": None, "compute_metrics": None, "metrics": {}, "model_init": None,
+STAYS = {"run_state": None, "snapshots": None, "_train_dataset": None, "eval_dataset": None, "compute_metrics": None, "metrics": None, "model_init": None,
          "_facts": None, "_takes_items": None}   # of a learner's attributes, with what they are in the other process
 
 class Sending:
