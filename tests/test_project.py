@@ -162,7 +162,9 @@ def test_dependencies_are_declared():
     known = declared | set(sys.stdlib_module_names) | {"trainer_nb", "__future__",
         "IPython",        # only where a notebook has it
         "transformers",   # only for models that are its own
-        "pandas"}         # comes with datasets
+        "pandas",         # comes with datasets
+        "psutil",         # comes with accelerate
+        "liger_kernel"}   # only where use_liger_kernel asks for it
     found = {(m, o.split(".")[0]) for m in MODULES for o in outside(m)}
     assert {(m, o) for m, o in found if o not in known} == set()
     assert declared >= {"torch", "accelerate", "datasets"}, "the check looked at nothing"

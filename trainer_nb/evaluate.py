@@ -4,7 +4,7 @@
 
 # %% ../nbs/340_evaluate.ipynb #bb85a9ba
 from __future__ import annotations
-import time
+import math, time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -16,6 +16,7 @@ from .data import Cursor
 from .device import bare
 from .errors import relieve
 from .feed import Feed
+from .memory import measuring
 from .prepare import prepare_model
 from .run import modules_of
 from .seeding import EVALUATE, generator_states, mix, seed_all, set_generator_states
@@ -114,17 +115,18 @@ class Gathered:
 # %% ../nbs/340_evaluate.ipynb #f0a8db21
 class Losses(Gathered):
     "The mean losses of batches, each times its samples."
-    counted = 0
     def add(self, number, loss, samples: int):
         if loss is None: return
-        super().add(number, loss.double() * samples)
-        self.counted += samples
-    def bring_together(self, world):
-        super().bring_together(world)
-        if not world.alone: self.counted = sum(world.everyone(self.counted))
-    def mean(self):
+        loss = loss.double()
+        super().add(number, torch.stack((loss * samples, loss.new_full((), samples))))
+    def mean(self, filtered=False):  # filtered: batches whose loss is not finite are left out, if there are others
         "The mean over all samples, summed up in the order of the data, whoever has computed them; None without losses."
-        return sum(self.parts).item() / self.counted if self.parts else None
+        if not self.parts: return None
+        total, samples = sum(self.parts).tolist()
+        if filtered and not math.isfinite(total):
+            finite, n = sum(torch.where(p.isfinite().all(), p, torch.zeros_like(p)) for p in self.parts).tolist()
+            if n: return finite / n
+        return total / samples
 
 # %% ../nbs/340_evaluate.ipynb #68fe1e8c
 class EvalPrediction:
@@ -177,7 +179,7 @@ def as_one(moves, predictions, labels, losses, samples, prefix) -> EvalLoopOutpu
     "What all processes have found. The first has the predictions; the metrics are everyone's."
     world = moves.run_state.device.world
     for found in (predictions, labels, losses): found.bring_together(world)
-    def out(): return finished(moves, predictions.joined(), labels.joined(), losses.mean(), samples, prefix)
+    def out(): return finished(moves, predictions.joined(), labels.joined(), losses.mean(moves.args.logging_nan_inf_filter), samples, prefix)
     found = world.decided(out, tell=lambda out: out.metrics)
     return found if world.first else EvalLoopOutput(None, None, found, samples)
 
@@ -217,9 +219,9 @@ def speed(prefix, seconds, samples, batches) -> dict:
 def timed_loop(moves, loader, description, **how):
     "The learner's evaluation loop, with how fast it was."
     start = time.perf_counter()
-    out = moves.evaluation_loop(loader, description, **how)
+    with measuring(moves.run_state, "test" if description == "Prediction" else "eval") as used: out = moves.evaluation_loop(loader, description, **how)
     size = getattr(loader, "batch_size", None) or moves.args.eval_batch_size
-    out.metrics.update(speed(how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)))
+    out.metrics.update(speed(how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)) | used)
     return out
 
 def evaluated(moves, eval_dataset, ignore_keys, prefix) -> dict:

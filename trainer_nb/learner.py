@@ -11,6 +11,7 @@ from .errors import Refused, let_go_last
 from .history import Records
 from .interrupts import taking_turns, undivided
 from .loop import TrainOutput, go, output, status, steps, stop_after, whole
+from .memory import measuring, meter_for
 from .moves import Moves
 from .prepare import prepare, prepare_model
 from .progress import ProgressCallback, make_progress
@@ -54,7 +55,7 @@ class Training:
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
             elif run.finished and not run.due: self._begin_again()
-            with_progress(self, "train()")
+            with measuring(run, "train"): with_progress(self, "train()")
             finish(run)
             out = output(run)
             stop_if_pressed(self)
@@ -501,14 +502,18 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
                  *, loss_func=None,         # (output, labels) -> loss, for a model that returns none
                  **settings: Unpack[Settings]):          # fields of TrainingArguments
         let_go_last()
+        meter = meter_for(args, settings)
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init, compute_loss_func,
                          compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics,
                          loss_func=loss_func, **settings)
+        from trainer_nb.relief import Relief
         from trainer_nb.rewind import Ring
         from trainer_nb.saver import Saver
         from trainer_nb.timeline import Snapshots
         self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), Ring(), Saver()
         self.run_state.callbacks.add_callback(ProgressCallback())
+        self.run_state.meter, self.run_state.relief = meter, Relief()
+        if meter is not None: meter.end()
         announce(self, Due("event", "on_init_end"))
 
     def __repr__(self): return f"Learner({status(self.run_state)})"

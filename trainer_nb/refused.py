@@ -27,11 +27,7 @@ REFUSED = {   # name: why
     "accelerator_config": _LATER, "dataloader_multiprocessing_context": _LATER, "dataloader_in_order": _LATER, "length_column_name": _LATER,
     "sortish_sampler": _LATER, "ignore_data_skip": _LATER, "include_num_input_tokens_seen": _LATER,
 
-    "auto_find_batch_size": _LATER, "tf32": _LATER, "activation_checkpointing": _LATER, "activation_checkpointing_kwargs": _LATER,
-    "torch_compile": _LATER, "torch_compile_backend": _LATER, "torch_compile_mode": _LATER, "use_liger_kernel": _LATER, "liger_kernel_config": _LATER,
-    "torch_empty_cache_steps": _LATER, "skip_memory_metrics": _LATER, "debug": _LATER, "logging_nan_inf_filter": _LATER, "neftune_noise_alpha": _LATER,
-
-    "use_cache": _LATER, "save_on_each_node": _LATER, "enable_jit_checkpoint": _LATER,
+    "save_on_each_node": _LATER, "enable_jit_checkpoint": _LATER,
 
     "fsdp": _LATER, "fsdp_config": _LATER, "deepspeed": _LATER, "parallelism_config": _LATER,
 

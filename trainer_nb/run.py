@@ -93,6 +93,7 @@ class Run(Passing):
     seconds: float = value(0.0)                              # training time, pauses left out
     samples: int = value(0)                                  # samples trained on
     logged: int = value(0)                                   # the step up to which logs have covered the history
+    flops: float = value(0.0)                                # floating-point operations here that state.total_flos does not have yet
 
     wrapped: Any = part()                                    # the model as Accelerate wraps it
     seen_by: Any = part()                                    # the same, when a step has looked whether all parameters get gradients
@@ -103,6 +104,8 @@ class Run(Passing):
     params: list = part(list)                                # the model's parameters, tied ones once
     own_scheduler: bool = part(False)                        # we made it, so we can stretch it
     first: Any = part()                                      # Snapshot of the first weights, for reset
+    meter: Any = part()                                      # memory.Meter: how much memory the verbs take, if that is asked for
+    relief: Any = part()                                     # relief.Relief: what is done when memory runs out
     versions: list = part(list)                              # shadows.versions() when it was taken
     freed: bool = part(False)                                # free() has let go of the first weights
     ring: Any = part()                                       # rewind.Ring: the last snapshots, to go back to

@@ -27,7 +27,7 @@ class Step:
     "One optimizer step, that can be taken back until it is committed."
     def __init__(self, moves, committed=None):   # committed: called with the learner and a Committed, as soon as the step is counted
         self.moves, self.run, self.committed = moves, moves.run_state, committed
-        self.done, self.loss, self.norm = 0, None, None   # micro-batches, and what came of them; on the device
+        self.done, self.flops, self.loss, self.norm = 0, 0, None, None   # micro-batches, their operations, and what came of them; on the device
         self.wishes, self.seen, self.weights = None, [], []   # the control before the step; tensors that the model has seen, with their versions
 
     def begin(self) -> bool:
@@ -57,7 +57,8 @@ class Step:
         run = self.run
         place = mix(run.args.seed, FORWARD, run.state.global_step, self.done)
         seed_all(place if run.device.world.first else mix(place, run.device.world.rank))
-        self.moves.current_weight = run.window[self.done].weight
+        self.moves.current_weight, self.moves.current_micro_batch = run.window[self.done].weight, self.done
+        if run.window[self.done].weight: self.flops += float(self.moves.floating_point_ops(run.window[self.done].batch))
         return map_tensors(run.window[self.done].batch, self._see)
 
     def _see(self, t):
@@ -171,6 +172,7 @@ def commit(step) -> Committed:
         if not skipped and not isinstance(run.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau): run.lr_scheduler.step()
         if not run.state.global_step: check_state(run.optimizer)
     except BaseException as error: late = late or error
+    run.flops += step.flops
     done = Committed(rate, count(run), step.loss, step.norm)
     if step.committed is not None: step.committed(step.moves, done)
     if late is not None: raise late
