@@ -143,7 +143,6 @@ def read_by_the_package():
 @pytest.mark.parametrize("name", sorted(set(FIELDS) - set(REFUSED)))
 def test_every_field_is_read_or_a_flag_of_scripts(name):
     "What nothing reads is refused, or a flag that is there for scripts and says so."
-    if name == "skip_memory_metrics": return   # is looked at before there are arguments: memory.meter_for
     flag = name in {f.name for f in dataclasses.fields(Scripts)}
     assert flag or name in ALIASES or name == "sortish_sampler" or ALSO.get(name, name) in read_by_the_package()
     if flag: assert FIELDS[name].metadata["help"].startswith("for ")

@@ -352,6 +352,13 @@ def test_what_smaller_micro_batches_cannot_help():
         ready.step(3)
     assert "train_dataset is a DataLoader" in e.value.__notes__[0] and ready.state.global_step == 1
     with pytest.raises(ValueError, match="is for a run in one process"): tight(auto_find_batch_size=True).launch(2)
+    with pytest.raises(ValueError, match="launch.. trains in others"): tight(skip_memory_metrics=False).launch(2)
+    branched = tight(auto_find_batch_size=True).branch()
+    branched.model.most, branched.model.since = 2, 0
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        branched.step()
+    assert "the run goes on with 6 of 2" in str(said[0].message)
 
 
 # --- noise on the embeddings ------------------------------------------------------------------------------------------------
@@ -568,3 +575,69 @@ def test_the_first_number_that_is_not_finite_stops_the_run_and_is_named():
     with pytest.raises(NotFinite, match="'weight', a weight of 'layers.2.inner'.*in an evaluation after step 4"): learn.evaluate(Augmented(4))
     for value, said in (("tpu_metrics_debug", "no TPU support"), ("overflow", "Did you mean"), (["underflow_overflow", "x"], "'x' is not one of")):
         with pytest.raises(ValueError, match=said): Learner(encoder(), debug=value)
+
+
+# --- several processes ---------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.slow
+def test_several_processes_have_the_same_on_their_models():
+    alone = Learner(gpt2(dropout=0.0), train_dataset=rows(), **HOW | dict(per_device_train_batch_size=4))
+    alone.train()
+    for more in (dict(activation_checkpointing=True), dict(torch_compile_backend="eager")):
+        learn = Learner(gpt2(dropout=0.0), train_dataset=rows(), **HOW | dict(per_device_train_batch_size=2), **more)
+        before = bare(learn.model)
+        learn.launch(2)
+        learn.train()
+        learn.close()
+        assert close(weights(learn), weights(alone)) and bare(learn.model) == before
+        assert learn.state.total_flos == alone.state.total_flos > 0
+
+
+# --- with a GPU ------------------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_on_a_gpu():
+    def made(**more): return encoded(**dict(use_cpu=False, full_determinism=True, save_strategy="no") | more)
+    plain = made()
+    expected = finish(plain)
+    for more in (dict(activation_checkpointing=True), dict(torch_empty_cache_steps=1), dict(torch_compile_backend="eager"), dict(debug="underflow_overflow")):
+        assert unequal(expected, finish(made(**more))) == [], more
+    for value, inside in ((True, "tf32"), (False, "ieee")):
+        seen = []
+        class Look(TrainerCallback):
+            def on_step_begin(self, *args, **k): seen.append(torch.backends.fp32_precision)
+        learn = made(tf32=value, callbacks=[Look()])
+        learn.train()
+        assert set(seen) == {inside} and torch.backends.fp32_precision == "none"
+    found = made(skip_memory_metrics=False).train().metrics
+    assert {"train_mem_gpu_alloc_delta", "train_mem_gpu_peaked_delta", "init_mem_gpu_alloc_delta", "before_init_mem_gpu"} <= set(found)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.filterwarnings("ignore:Memory ran out")
+def test_memory_of_a_gpu_runs_out():
+    class Wide(Encoder):
+        def forward(self, x, labels=None):
+            if self.training: torch.empty(int(len(x) * torch.cuda.get_device_properties(0).total_memory * 0.3), dtype=torch.uint8, device=x.device)
+            return super().forward(x, labels)
+    torch.manual_seed(0)
+    learn = Learner(Wide(), train_dataset=Augmented(32), auto_find_batch_size=True, **HOW | dict(use_cpu=False, per_device_train_batch_size=8))
+    learn.train()
+    assert (learn.args.per_device_train_batch_size, learn.args.gradient_accumulation_steps) == (2, 4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_ligers_kernels_on_a_gpu():
+    pytest.importorskip("liger_kernel")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=40, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2))
+    before, losses = bare(model), []
+    for on in (False, True):
+        learn = Learner(copy.deepcopy(model), train_dataset=rows(), use_liger_kernel=on, **HOW | dict(use_cpu=False))
+        losses.append(learn.train().training_loss)
+        assert [o[0] for o in bare(learn.model)[0]] == [o[0] for o in before[0]]
+    np.testing.assert_allclose(*losses, rtol=1e-3)
