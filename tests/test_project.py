@@ -167,7 +167,9 @@ def test_dependencies_are_declared():
         "peft",           # only for models that are its own
         "seqeval",        # only for entities, if somebody has it
         "optuna",         # only for a search, which says how to install it
-        "tensorboardX", "wandb", "trackio", "mlflow", "codecarbon"}   # trackers that somebody has asked for by name
+        "tensorboardX", "wandb", "trackio", "mlflow", "codecarbon",   # trackers that somebody has asked for by name
+        "psutil",         # comes with accelerate
+        "liger_kernel"}   # only where use_liger_kernel asks for it
     found = {(m, o.split(".")[0]) for m in MODULES for o in outside(m)}
     assert {(m, o) for m, o in found if o not in known} == set()
     assert declared >= {"torch", "accelerate", "datasets"}, "the check looked at nothing"

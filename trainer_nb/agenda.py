@@ -8,6 +8,8 @@ from collections import deque
 import torch
 from .data import Cursor
 from .errors import warn
+from .logged import logged_loss, loss_of_run
+from .memory import memory_of
 from .run import Due, first_on
 from .schedules import by_metric
 from .telling import tell
@@ -73,8 +75,9 @@ def do_log(moves, due):
         if start is None:
             run.control.should_log = False
             return
+        moves.store_flos()
         last = run.history[-1]
-        due.data = {"logs": {"loss": run.history.mean_loss(start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate} | token_speed(run)}
+        due.data = {"logs": {"loss": logged_loss(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate} | token_speed(run)}
         run.logged = run.state.global_step
         if run.shadows: run.shadows[0].look()
     try: moves.log(dict(due.data["logs"]))
@@ -142,6 +145,7 @@ def do_save(moves, due):
         warn("A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the Learner an output_dir=.")
         return
     fetch_tokens(moves.run_state)
+    moves.store_flos()
     moves._save_checkpoint()
     first_on(moves.run_state, Due("event", "on_save"))
 
@@ -178,6 +182,7 @@ def do_finish(moves, due):
     run = moves.run_state
     run.finished, run.begun, run.logged = True, False, run.state.global_step
     run.feed.close()   # and with it its workers
+    moves.store_flos()
     if run.args.load_best_model_at_end: first_on(run, Due("load_best"))
     first_on(run, Due("log", data={"logs": train_metrics(run)}), Due("event", "on_train_end"))
 
@@ -186,7 +191,7 @@ def train_metrics(run) -> dict:
     seconds = max(run.seconds, 1e-9)
     return {"train_runtime": round(run.seconds, 4), "train_samples_per_second": round(run.samples / seconds, 3),
             "train_steps_per_second": round(run.state.global_step / seconds, 3), "total_flos": run.state.total_flos,
-            "train_loss": run.history.mean_loss()} | token_count(run) | token_speed(run)
+            "train_loss": loss_of_run(run), **memory_of(run, "train")} | token_count(run) | token_speed(run)
 
 DEEDS = {"event": do_event, "step_end": do_step_end, "note": do_note, "say": do_say, "flow": do_flow, "wish": do_wish,
          "log": do_log, "evaluate": do_evaluate, "best": do_best, "save": do_save, "load_best": do_load_best, "close": do_close,

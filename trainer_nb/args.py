@@ -100,6 +100,9 @@ def check_values(args):
             value = getattr(args, name)
             each = value if isinstance(value, list) else [] if value is None else [value]
             if not all(holds(o) for o in each): raise ValueError(f"{name}={value!r} should be {words}.")
+    for name in args.debug.split() if isinstance(args.debug, str) else args.debug or ():
+        if name == "tpu_metrics_debug": raise ValueError("debug='tpu_metrics_debug' prints what a TPU counts, and there is no TPU support; leave it out.")
+        if name != "underflow_overflow": raise ValueError(f"debug={name!r} is not one of 'underflow_overflow'.{nearest(name, ['underflow_overflow'])}")
     for name, names in CHOICES.items():
         value = getattr(args, name)
         if value not in names:
@@ -150,6 +153,8 @@ def check_together(args):
                          "for example layer_groups=['encoder', 'head'].")
     if isinstance(args.learning_rate, list) and not args.learning_rate:
         raise ValueError("learning_rate=[] holds no rate; give one for each layer group.")
+    for name, of in (("activation_checkpointing_kwargs", "activation_checkpointing"), ("liger_kernel_config", "use_liger_kernel")):
+        if getattr(args, name) and not getattr(args, of): raise ValueError(f"{name} is for {of}; give {of}=True as well, or leave it out.")
     if not args.dataloader_num_workers:
         if args.dataloader_prefetch_factor is not None:
             raise ValueError("dataloader_prefetch_factor is for data workers; give dataloader_num_workers as well.")
@@ -416,7 +421,10 @@ class Settings(TypedDict, total=False):
 # %% ../nbs/020_args.ipynb #ba804f6e
 OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to",
               "ignore_data_skip", "logging_dir", "log_level", "log_level_replica", "log_on_each_node", "project", "trackio_space_id",
-              "trackio_bucket_id", "trackio_static_space_id", "restore_callback_states_from_checkpoint")
+              "trackio_bucket_id", "trackio_static_space_id", "restore_callback_states_from_checkpoint",
+              "activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing", "gradient_checkpointing_kwargs", "use_cache", "tf32",
+              "torch_compile", "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
+              "skip_memory_metrics", "debug")
 
 # %% ../nbs/020_args.ipynb #3228bcf9
 def resolve(args: TrainingArguments | dict | None,  # what was given as args; a dict is taken as keywords

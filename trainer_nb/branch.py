@@ -35,7 +35,8 @@ def twin(moves, args):  # args: the settings that the new one begins with
     memo = {id(moves): new} | {id(o): o for o in known if o is not None}
     model, new.loss_func, new.compute_loss_func = (copied(o, memo) for o in (run.model, moves.loss_func, moves.compute_loss_func))
     callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
-    new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=type(run.saver)(), first=run.first)
+    new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=type(run.saver)(), first=run.first,
+                        relief=run.relief, meter=None if run.meter is None else type(run.meter)())
     new.snapshots, new._facts, new._takes_items = Snapshots(), None, None
     return new
 

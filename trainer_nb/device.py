@@ -9,11 +9,12 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
 import torch
+from .fittings import Fitted
 from .world import ALONE, World, world_size
 
 # %% auto #0
 __all__ = ['AT_ONCE', 'precision', 'on_cpu', 'handlers', 'connected', 'leave_at_exit', 'bare', 'Holding', 'Device', 'Beside',
-           'in_order']
+           'in_order', 'empty_cache']
 
 # %% ../nbs/160_device.ipynb #d09e1712
 def _shared() -> list[dict]:
@@ -100,7 +101,7 @@ class Holding:
         try:
             self.accelerator = Accelerator(cpu=on_cpu(args), mixed_precision=precision(args), kwargs_handlers=handlers(args))
             self.device, self.world = self.accelerator.device, connected(self.accelerator)
-            self._borrowed, self._wrappers, self._trained = [], [], []
+            self._borrowed, self._wrappers, self._trained, self.fitted = [], [], [], Fitted()
             _refuse(precision(args), self.device)
         finally: self._state = _swap(before)
 
@@ -108,7 +109,8 @@ class Holding:
     def in_force(self):
         "Inside, Accelerate's state is this learner's, and so are the models."
         before, found = _swap(self._state), [(m, _put_on(m, forward)) for m, forward in self._borrowed]
-        try: yield self
+        try:
+            with self.fitted.in_force(): yield self
         finally:
             for m, forward in found: _take_off(m, _FORWARD); vars(m).update(forward)
             self._state = _swap(before)
@@ -175,6 +177,7 @@ class Device(Holding):
 
     def release(self):
         "Forget the models."
+        self.fitted.clear()
         for held in (self.accelerator._models, self._borrowed, self._wrappers): held.clear()
 
 # %% ../nbs/160_device.ipynb #0b8c7ff1
@@ -209,3 +212,9 @@ class Beside:
 def in_order(pairs):
     "Copy in the order of the work; when a later event of the same GPU has come, these are done too."
     for copy, t in pairs: copy.copy_(t, non_blocking=True)
+
+# %% ../nbs/160_device.ipynb #84401106
+def empty_cache(device):
+    "Hand memory of a device that no tensor uses back to its driver."
+    library = getattr(torch, device.type, None)
+    if device.type != "cpu" and hasattr(library, "empty_cache"): library.empty_cache()

@@ -17,6 +17,7 @@ from .data import Cursor
 from .device import bare
 from .errors import relieve, warn
 from .feed import Feed
+from .memory import measuring
 from .prepare import prepare_model
 from .rewind import free_memory
 from .run import modules_of
@@ -364,9 +365,9 @@ def speed(prefix, seconds, samples, batches) -> dict:
 def timed_loop(moves, loader, description, **how):
     "The learner's evaluation loop, with how fast it was."
     start = time.perf_counter()
-    out = moves.evaluation_loop(loader, description, **how)
+    with measuring(moves.run_state, "test" if description == "Prediction" else "eval") as used: out = moves.evaluation_loop(loader, description, **how)
     size = getattr(loader, "batch_size", None) or moves.args.eval_batch_size
-    out.metrics.update(speed(how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)))
+    out.metrics.update(speed(how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)) | used)
     return out
 
 def evaluated(moves, eval_dataset, ignore_keys, prefix) -> dict:

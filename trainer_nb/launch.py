@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from .links import Gathering, where_of
 from .moves import drop_feed
-from .prepare import check_evaluation, prepare
+from .prepare import ALONE_ONLY, check_evaluation, prepare
 from .run import note_act
 from .saver import finish
 from .serving import Served, Serving
@@ -29,6 +29,8 @@ def how_many(args, num_processes: int | None) -> int:
     "The number of processes. ValueError for one that this machine cannot have."
     gpus = 0 if args.use_cpu else torch.cuda.device_count()
     if num_processes is None and not gpus: raise ValueError("On a CPU, say how many processes there are to be: learn.launch(num_processes=2).")
+    if args.auto_find_batch_size: raise ValueError(ALONE_ONLY)
+    if not args.skip_memory_metrics: raise ValueError("skip_memory_metrics=False measures the process that makes the learner, and launch() trains in others; leave it out.")
     n = gpus if num_processes is None else num_processes
     if isinstance(n, bool) or not isinstance(n, int): raise TypeError(f"num_processes is a whole number, not {n!r}.")
     if n < 1: raise ValueError(f"num_processes={n!r}: give a number from 1 on.")

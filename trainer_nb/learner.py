@@ -13,6 +13,7 @@ from .generate import generating
 from .history import Records
 from .interrupts import taking_turns, undivided
 from .loop import TrainOutput, go, output, status, steps, stop_after, whole
+from .memory import measuring, meter_for
 from .moves import Moves
 from .prepare import prepare, prepare_model
 from .progress import ProgressCallback, make_progress
@@ -62,7 +63,8 @@ class Training:
             if resume and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
             elif run.finished and not run.due: self._begin_again()
             self._ignored = ignore_keys_for_eval
-            try: with_progress(self, "train()")
+            try:
+                with measuring(run, "train"): with_progress(self, "train()")
             finally: del self._ignored
             finish(run)
             out = output(run)
@@ -580,7 +582,9 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
                  metrics=None,              # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
                  **settings: Unpack[Settings]):          # fields of TrainingArguments
         let_go_last()
+        from trainer_nb.relief import Relief
         check_overrides(type(self))
+        meter = meter_for(args, settings)
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init, compute_loss_func,
                          compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics,
                          loss_func=loss_func, metrics=metrics, **settings)
@@ -589,6 +593,8 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
         from trainer_nb.timeline import Snapshots
         self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), Ring(), Saver()
         for callback in (*told_by(self.args, self.callback_handler.callbacks), ProgressCallback()): self.callback_handler.add_callback(callback)
+        self.run_state.meter, self.run_state.relief = meter, Relief()
+        if meter is not None: meter.end()
         if self.args.enable_jit_checkpoint: self._listen()
         announce(self, Due("event", "on_init_end"))
 

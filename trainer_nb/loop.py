@@ -10,6 +10,7 @@ from typing import NamedTuple
 from .agenda import ask_later, committed, epoch_end, settle, train_metrics
 from .history import Record
 from .interrupts import TURN
+from .logged import loss_of_run
 from .prepare import prepare
 from .run import Due
 from .step import take_step
@@ -62,7 +63,10 @@ def before_step(moves) -> bool:
 def advance(moves):
     "One step with all that belongs to it; returns its record, or None when the run is over."
     while before_step(moves):
-        done = take_step(moves, committed)
+        try: done = take_step(moves, committed)
+        except Exception as error:
+            if moves.run_state.relief is None or not moves.run_state.relief(moves, error): raise
+            continue   # the same step again, in smaller micro-batches
         record = None if done is None else Record(moves.run_state.history, len(moves.run_state.history) - 1)
         if record is None: end_of_data(moves.run_state)
         catch_up(moves)
@@ -161,7 +165,7 @@ class TrainOutput(NamedTuple):
 
 def output(run) -> TrainOutput:
     "Steps, mean loss of all of them, and the metrics of the whole run."
-    return TrainOutput(run.state.global_step, run.history.mean_loss(), {**train_metrics(run), "epoch": run.state.epoch})
+    return TrainOutput(run.state.global_step, loss_of_run(run), {**train_metrics(run), "epoch": run.state.epoch})
 
 def status(run) -> str:
     "A run in a few words."

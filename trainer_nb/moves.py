@@ -14,10 +14,12 @@ from .accelerator_config import splits_batches
 from .args import resolve
 from .batches import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns, tell_dropped, to_device
 from .data import EpochOrder
+from .device import empty_cache
 from .errors import Refused, warn
 from .events import CallbackHandler, DefaultFlowCallback
 from .generate import NO_GENERATING, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from .models import check_loss, explain_labels, known_classes, logits_in, loss_in, model_facts, smoothed_loss
+from .flops import FlopMoves
 from .groups import decay_names
 from .lengths import BalancedBatches, LengthOrder, lengths_of
 from .interrupts import TURN
@@ -366,7 +368,7 @@ class WindowMoves(LossMoves):
         return self._prepare_input(inputs)
 
 # %% ../nbs/240_moves.ipynb #4c338605
-class StepMoves(WindowMoves):
+class StepMoves(WindowMoves, FlopMoves):
     "A micro-batch through the model and back."
     def compute_loss_context_manager(self):
         "A context around the computation of the loss; autocast is inside the wrapped model."
@@ -387,6 +389,7 @@ class StepMoves(WindowMoves):
         inputs = self._prepare_inputs(inputs)
         more = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
         with self.compute_loss_context_manager(): loss = self.compute_loss(model, inputs, **more)
+        if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0: empty_cache(self.run_state.device.device)
         check_loss(loss, self.model)
         if loss.ndim: loss = loss.reshape(())
         scaled = self._is_scaled(num_items_in_batch)
@@ -425,6 +428,7 @@ class PredictionMoves:
         with torch.no_grad(), self.compute_loss_context_manager():
             if has_loss:
                 more = {"num_items_in_batch": self.count_items([inputs])} if self.loss_takes_items else {}
+                if self.args.use_liger_kernel and prediction_loss_only: inputs = {**inputs, "skip_logits": True}
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **more)
                 loss = loss.detach().mean()
             else: loss, outputs = None, call_model(model, inputs)
@@ -581,6 +585,7 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
         self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
         self.current_gradient_accumulation_steps, self._facts, self._takes_items = args.gradient_accumulation_steps, None, None
         self.current_weight = 1.0   # of the micro-batch under way: feed.Fetched.weight
+        self.current_micro_batch = 0   # its number in the step
         self.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
 
 # %% ../nbs/240_moves.ipynb #3ddf9ad9

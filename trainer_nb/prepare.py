@@ -9,6 +9,7 @@ import torch
 from .device import Device
 from .errors import warn
 from .feed import Feed
+from .fit import fit
 from .moves import LengthMoves
 from .rates import stretch_schedule
 from .run import Due, modules_of
@@ -17,17 +18,20 @@ from .shadows import versions
 from .snapshot import capture, made_with, own_memory, samples_in_all
 
 # %% auto #0
-__all__ = ['prepare_model', 'params_of', 'join', 'alike', 'check_alike', 'check_evaluation', 'prepare_data', 'check_optimizer',
-           'prepare_optimizer', 'tell_of_idle', 'prepare', 'share_anew', 'measure', 'measure_anew']
+__all__ = ['ALONE_ONLY', 'prepare_model', 'params_of', 'join', 'alike', 'check_alike', 'check_evaluation', 'prepare_data',
+           'check_optimizer', 'prepare_optimizer', 'tell_of_idle', 'prepare', 'share_anew', 'measure', 'measure_anew']
 
 # %% ../nbs/250_prepare.ipynb #4023ce49
+ALONE_ONLY = ("auto_find_batch_size=True is for a run in one process: where memory runs out in one of several, the others wait for it in the middle of a step. "
+              "Leave it out; learn.batch_size_find().apply() finds a size before learn.launch(...).")
+
 def prepare_model(moves):
     "Put the model on its device."
     run = moves.run_state
     if run.team is not None: run.team.refuse("This")
     run.loss = next((f for f in (moves.loss_func, moves.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
     if run.args.output_dir is not None: run.args.output_dir = os.path.abspath(run.args.output_dir)   # wherever the program goes from here
-    if run.wrapped is not None: return
+    if run.wrapped is not None: return fit(moves)
     if isinstance(run.model, torch.jit.ScriptModule):
         raise TypeError("The model is scripted (torch.jit), so nobody can see what its forward takes; give the Learner the module it was made from.")
     if run.args.full_determinism: be_deterministic()
@@ -37,9 +41,13 @@ def prepare_model(moves):
     if run.device is None:
         run.device = Device(run.args)
         join(run)
-    run.wrapped = run.device.prepare(moves.model)
+    wrapped = run.device.prepare(moves.model)
+    fit(moves)
+    run.wrapped = wrapped
     if run.loss is not None: run.loss.to(run.device.device)
-    if not run.device.world.alone: alike(run)
+    if not run.device.world.alone:
+        if run.args.auto_find_batch_size: raise ValueError(ALONE_ONLY)
+        alike(run)
     run.params = params_of(run)   # wrapped anew, there may be an optimizer already
 
 # %% ../nbs/250_prepare.ipynb #e9bb442d

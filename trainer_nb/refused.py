@@ -17,11 +17,6 @@ REFUSED = {   # name: why
     "dataloader_in_order": "would let the workers' speed decide which batch comes first, and such a run cannot be repeated, taken back or resumed; leave it out",
     "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
 
-    "auto_find_batch_size": _LATER, "tf32": _LATER, "activation_checkpointing": _LATER, "activation_checkpointing_kwargs": _LATER,
-    "torch_compile": _LATER, "torch_compile_backend": _LATER, "torch_compile_mode": _LATER, "use_liger_kernel": _LATER, "liger_kernel_config": _LATER,
-    "torch_empty_cache_steps": _LATER, "skip_memory_metrics": _LATER, "debug": _LATER, "logging_nan_inf_filter": _LATER, "neftune_noise_alpha": _LATER,
-
-    "use_cache": _LATER,
 
     "fsdp": _LATER, "fsdp_config": _LATER, "deepspeed": _LATER, "parallelism_config": _LATER,
 

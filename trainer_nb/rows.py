@@ -12,7 +12,7 @@ from .errors import nearest
 
 # %% auto #0
 __all__ = ['CODES', 'COLUMNS', 'LATE', 'PACK', 'MOST', 'Columns', 'lone', 'Pending', 'bring', 'sort_out', 'Rows', 'fill', 'rates',
-           'column', 'mean_loss', 'abandon', 'last_of', 'part', 'to_lists', 'extend', 'Readings']
+           'column', 'losses_of', 'mean_loss', 'abandon', 'last_of', 'part', 'to_lists', 'extend', 'Readings']
 
 # %% ../nbs/040_rows.ipynb #8064edf7
 CODES = dict(step="q", epoch="d", loss="d", learning_rate="d", grad_norm="d", samples="q", seconds="d", unknown="B", abandoned="B")
@@ -184,10 +184,14 @@ def column(rows: Rows, name: str) -> np.ndarray:
     if name not in COLUMNS: raise KeyError(f"There is no column {name!r}.{nearest(name, (*COLUMNS, 'samples_per_second'))}")
     with rows.lock: return rows.columns.view(name).copy()
 
+def losses_of(rows: Rows, start: int = 0, stop: int | None = None) -> np.ndarray:
+    "The losses of the rows `start` to `stop` that are not abandoned, where they are known."
+    with rows.lock: loss, unknown, gone = (rows.columns.view(o)[start:stop].copy() for o in ("loss", "unknown", "abandoned"))
+    return loss[(gone == 0) & (unknown & 1 == 0)]
+
 def mean_loss(rows: Rows, start: int = 0, stop: int | None = None) -> float:
     "Mean loss of the rows `start` to `stop` that are not abandoned; one nan or inf among them shows."
-    with rows.lock: loss, unknown, gone = (rows.columns.view(o)[start:stop].copy() for o in ("loss", "unknown", "abandoned"))
-    loss = loss[(gone == 0) & (unknown & 1 == 0)]
+    loss = losses_of(rows, start, stop)
     with np.errstate(all="ignore"): return float(loss.mean()) if len(loss) else math.nan
 
 # %% ../nbs/040_rows.ipynb #61801483

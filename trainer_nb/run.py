@@ -95,6 +95,7 @@ class Run(Passing):
     samples: int = value(0)                                  # samples trained on
     tokens: Any = value(None)                                # tokens that only a device knows of yet: a tensor; the others are in the state
     logged: int = value(0)                                   # the step up to which logs have covered the history
+    flops: float = value(0.0)                                # floating-point operations here that state.total_flos does not have yet
 
     wrapped: Any = part()                                    # the model as Accelerate wraps it
     seen_by: Any = part()                                    # the same, when a step has looked whether all parameters get gradients
@@ -106,6 +107,8 @@ class Run(Passing):
     params: list = part(list)                                # the model's parameters, tied ones once
     own_scheduler: bool = part(False)                        # we made it, so we can stretch it
     first: Any = part()                                      # Snapshot of the first weights, for reset
+    meter: Any = part()                                      # memory.Meter: how much memory the verbs take, if that is asked for
+    relief: Any = part()                                     # relief.Relief: what is done when memory runs out
     versions: list = part(list)                              # shadows.versions() when it was taken
     held: Any = part()                                       # frozen.Held: copies of what no training changes, which snapshots share
     freed: bool = part(False)                                # free() has let go of the first weights

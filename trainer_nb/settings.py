@@ -9,6 +9,7 @@ from dataclasses import fields
 import torch
 from .args import plain, resolve
 from .errors import let_go_last, nearest
+from .fit import fit
 from .levels import set_level
 from .moves import LOADERS, drop_feed
 from .prepare import measure_anew, prepare
@@ -66,6 +67,11 @@ def _intervals(moves, value):
     if moves.run_state.feed is not None: moves.state.compute_steps(moves.args, moves.state.max_steps)
 
 # %% ../nbs/330_settings.ipynb #38d3d434
+def _refit(moves, value):
+    "Another fitting of the model; made at once, so that what cannot be is refused here."
+    moves.run_state.wrapped = None
+    if moves.run_state.device is not None: fit(moves)
+
 _AT_ONCE, _NEXT, _STEPS = "from the next step on", "the next time it is due", "steps are counted anew from here"
 _LENGTH, _DATA = "the run's length; the schedule is stretched to it", "from the next sample on; the run's steps are counted anew"
 
@@ -87,6 +93,8 @@ SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "save_strategy": (_NEXT, None), "save_steps": (_STEPS, _intervals), "save_total_limit": (_NEXT, None), "save_only_model": (_NEXT, None),
     "save_format": (_NEXT, None), "save_on_each_node": (_NEXT, None), "load_best_model_at_end": ("the end of the run", None),
     "metric_for_best_model": (_NEXT, None), "greater_is_better": (_NEXT, None), "disable_tqdm": (_NEXT, None), "log_level": (_AT_ONCE, lambda m, v: set_level(m.args)),
+    "activation_checkpointing": (_AT_ONCE, _refit), "activation_checkpointing_kwargs": (_AT_ONCE, _refit), "neftune_noise_alpha": (_AT_ONCE, _refit),
+    "debug": (_AT_ONCE, _refit), "torch_empty_cache_steps": (_AT_ONCE, None), "auto_find_batch_size": (_AT_ONCE, None), "logging_nan_inf_filter": (_NEXT, None),
 }
 
 # %% ../nbs/330_settings.ipynb #449ac0a6

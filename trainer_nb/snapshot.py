@@ -11,6 +11,7 @@ import torch
 from .args import OF_PROCESS
 from .batches import equal
 from .device import Beside, in_order
+from .fittings import FITTED
 from .data import Cursor
 from .events import TrainerControl, TrainerState
 from .frozen import Held, has_adapters, merged, shared
@@ -99,6 +100,7 @@ def _put_args(run, snapshot):
     "Settings in force; data settings that changed make the feed anew."
     before = dict(vars(run.args))
     vars(run.args).update({k: copy.deepcopy(v) for k, v in snapshot.values["args"].items() if k not in OF_PROCESS and k not in run.undivided})
+    if any(vars(run.args).get(k) != before.get(k) for k in FITTED): run.wrapped = None   # it is fitted anew
     if run.feed is not None and any(k.startswith(_OF_DATA) and v != before.get(k) for k, v in vars(run.args).items()):
         run.feed.close()
         run.feed = None
@@ -406,7 +408,7 @@ def restore(run: Run, snapshot: Snapshot):
     "Make the run what it was; what its history has after that is marked as abandoned. ValueError as in put_back."
     put_back(run, snapshot)
     place = {name: getattr(run.state, name) for name in OF_PLACE}
-    for name in _VALUES: setattr(run, name, _copied(snapshot.values[name]))
+    for name in _VALUES: setattr(run, name, _copied(snapshot.values.get(name, 0)))   # 0: of an older version, which did not count them
     vars(run.state).update(place)
     if snapshot.values["run"] == run.history.run_id: run.history.abandon(snapshot.values["place"])
 

@@ -31,7 +31,7 @@ class Step:
     "One optimizer step, that can be taken back until it is committed."
     def __init__(self, moves, committed=None):   # committed: called with the learner and a Committed, as soon as the step is counted
         self.moves, self.run, self.committed = moves, moves.run_state, committed
-        self.done, self.loss, self.norm = 0, None, None   # micro-batches, and what came of them; on the device
+        self.done, self.flops, self.loss, self.norm = 0, 0, None, None   # micro-batches, their operations, and what came of them; on the device
         self.wishes, self.seen, self.weights = None, [], []   # the control before the step; tensors that the model has seen, with their versions
 
     def begin(self) -> bool:
@@ -62,7 +62,8 @@ class Step:
         run = self.run
         place = mix(run.args.seed, FORWARD, run.state.global_step, self.done)
         seed_all(place if run.device.world.first else mix(place, run.device.world.rank))
-        self.moves.current_weight = run.window[self.done].weight
+        self.moves.current_weight, self.moves.current_micro_batch = run.window[self.done].weight, self.done
+        if run.window[self.done].weight: self.flops += float(self.moves.floating_point_ops(run.window[self.done].batch))
         return map_tensors(run.window[self.done].batch if self.batches is None else self.batches[self.done], self._see)
 
     def _see(self, t):
@@ -181,6 +182,7 @@ def commit(step) -> Committed:
         if not run.state.global_step: check_state(run.optimizer)
     except BaseException as error: late = late or error
     add_tokens(run, step.tokens)
+    run.flops += step.flops
     done = Committed(rate, count(run), step.loss, step.norm)
     if step.committed is not None: step.committed(step.moves, done)
     if late is not None: raise late
