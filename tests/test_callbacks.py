@@ -303,9 +303,12 @@ CELLS = """
 import torch, warnings
 from torch import nn
 from trainer_nb import EarlyStoppingCallback, Learner, PrinterCallback
+---
 class Net(nn.Module):
     def __init__(self): super().__init__(); self.layer = nn.Linear(2, 1)
-    def forward(self, x, labels): return {"loss": ((self.layer(x).squeeze(-1) - labels) ** 2).mean()}
+    def forward(self, x, labels):
+        return {"loss": ((self.layer(x).squeeze(-1) - labels) ** 2).mean()}
+---
 torch.manual_seed(1)
 data = [{"x": torch.randn(2), "labels": torch.randn(()) + 5} for _ in range(40)]
 held = [{"x": torch.randn(2), "labels": torch.randn(())} for _ in range(16)]
@@ -331,6 +334,6 @@ def test_a_script_stops_where_the_run_did(tmp_path):
             cell = kernel.wait(kernel.send(code.strip()))
             assert not cell.error, cell.error
     finally: kernel.close()
-    assert "Nothing was found that would keep it" in cell.text and ", 10)" in cell.text
+    assert "Nothing was found that would keep it" in cell.text and cell.text.endswith(" 10)")
     done = subprocess.run([sys.executable, str(tmp_path / "train.py"), "--output_dir", str(tmp_path / "again")], capture_output=True, text=True, timeout=200)
     assert "The weights are those of the run, byte for byte." in done.stdout, done.stderr
