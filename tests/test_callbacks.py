@@ -1,11 +1,10 @@
 "Callbacks that come with the package, callbacks that keep a state, levels of the log, and callbacks of transformers as they are."
-import json, logging, subprocess, sys, warnings
+import logging, subprocess, sys, warnings
 
 import pytest
 import torch
 from torch import nn
 
-import trainer_nb
 from trainer_nb import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, Learner, PrinterCallback, ProgressCallback, TrainerCallback,
                         TrainerControl, TrainerState, TrainingArguments, differences)
 from trainer_nb.events import EVENTS
@@ -98,6 +97,7 @@ def test_a_count_goes_back_with_the_run_and_on_with_a_resume(tmp_path):
     assert again.state.global_step == end and torch.equal(again.model.layer.weight, whole.model.layer.weight)
 
 
+@pytest.mark.filterwarnings("ignore:.*load_best_model_at_end")
 def test_looking_does_not_count_and_a_new_run_begins_from_nought():
     learn = make(callbacks=[EarlyStoppingCallback(2)])
     quietly(learn.step)
@@ -113,6 +113,7 @@ def test_looking_does_not_count_and_a_new_run_begins_from_nought():
     assert not learn.run_state.by_hand
 
 
+@pytest.mark.filterwarnings("ignore:.*load_best_model_at_end")
 def test_what_early_stopping_needs_is_asked_for():
     with pytest.raises(ValueError, match="eval_strategy='epoch'"): make(callbacks=[EarlyStoppingCallback()], eval_strategy="no")
     with pytest.raises(ValueError, match="metric_for_best_model='loss'"): make(callbacks=[EarlyStoppingCallback], metric_for_best_model=None)
@@ -256,7 +257,7 @@ def test_a_level_is_given_to_the_loggers(caplog, loggers, tmp_path):
     assert loggers.level == logging.INFO and transformers.logging.get_verbosity() == logging.INFO
     learn.train()
     said = [r.getMessage() for r in caplog.records if r.name == "trainer_nb"]
-    assert said[0].startswith("Training begins at step 0: 4 steps, 1 epochs, 4 samples") and said[-1] == "Training ends at step 4 of 4."
+    assert said[0].startswith("Training begins at step 0 of 4 (1 epochs): 4 samples in a micro-batch, 1 micro-batches in a step, 1 processes; 3 parameters") and said[-1] == "Training ends at step 4 of 4."
     assert sum("checkpoint of step" in o for o in said) == 2 and sum(o.startswith("Evaluated at step") for o in said) == 2
     learn.set(log_level="error")
     assert loggers.level == logging.ERROR
@@ -296,3 +297,43 @@ def test_main_process_first_with_two(tmp_path):
     out = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(tmp_path / "two.py"), str(tmp_path / "cache")],
                          capture_output=True, text=True, timeout=200)
     assert out.returncode == 0 and sorted(o for o in out.stdout.splitlines() if "done" in o) == ["done 0", "done 1"], out.stderr
+
+
+CELLS = """
+import torch, warnings
+from torch import nn
+from trainer_nb import EarlyStoppingCallback, Learner, PrinterCallback
+---
+class Net(nn.Module):
+    def __init__(self): super().__init__(); self.layer = nn.Linear(2, 1)
+    def forward(self, x, labels):
+        return {"loss": ((self.layer(x).squeeze(-1) - labels) ** 2).mean()}
+---
+torch.manual_seed(1)
+data = [{"x": torch.randn(2), "labels": torch.randn(()) + 5} for _ in range(40)]
+held = [{"x": torch.randn(2), "labels": torch.randn(())} for _ in range(16)]
+net = Net()
+---
+learn = Learner(net, train_dataset=data, eval_dataset=held, learning_rate=0.05, per_device_train_batch_size=4, max_steps=30, use_cpu=True, eval_strategy="steps",
+                eval_steps=2, metric_for_best_model="loss", output_dir="out", save_strategy="no", report_to="tensorboard", callbacks=[EarlyStoppingCallback(4)])
+learn.add_callback(PrinterCallback)
+---
+learn.step(7); learn.evaluate(); learn.rewind(2); learn.step(1); out = learn.train()
+---
+learn.export_script("train.py"), learn.state.global_step
+"""
+
+
+@pytest.mark.slow
+def test_a_script_stops_where_the_run_did(tmp_path):
+    "Evaluations by hand have not counted, so the plain script, which has none, ends in the same step and the same weights."
+    from test_kernel import Kernel
+    kernel = Kernel(tmp_path)
+    try:
+        for code in CELLS.split("---"):
+            cell = kernel.wait(kernel.send(code.strip()))
+            assert not cell.error, cell.error
+    finally: kernel.close()
+    assert "Nothing was found that would keep it" in cell.text and cell.text.endswith(" 10)")
+    done = subprocess.run([sys.executable, str(tmp_path / "train.py"), "--output_dir", str(tmp_path / "again")], capture_output=True, text=True, timeout=200)
+    assert "The weights are those of the run, byte for byte." in done.stdout, done.stderr

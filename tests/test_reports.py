@@ -335,7 +335,6 @@ def test_trackio(tmp_path, monkeypatch, capsys):
     pytest.importorskip("trackio")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
     import sqlite3
-    import trackio.utils
     for module in [m for n, m in sys.modules.items() if n.startswith("trackio")]:
         if hasattr(module, "TRACKIO_DIR"): monkeypatch.setattr(module, "TRACKIO_DIR", tmp_path)
     given = COMMON | dict(report_to="trackio", project="p", run_name="mine", max_steps=6)

@@ -75,8 +75,8 @@ class LoggerCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         if not LOG.isEnabledFor(logging.INFO): return
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad) if model is not None else 0
-        LOG.info("Training begins at step %d: %d steps, %d epochs, %d samples in a micro-batch on each of %d devices, accumulated %d times; %d parameters are trained.",
-                 state.global_step, state.max_steps, state.num_train_epochs, args.per_device_train_batch_size, args.world_size, args.gradient_accumulation_steps, trained)
+        LOG.info("Training begins at step %d of %d (%d epochs): %d samples in a micro-batch, %d micro-batches in a step, %d processes; %d parameters are trained.",
+                 state.global_step, state.max_steps, state.num_train_epochs, args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size, trained)
 
     def on_log(self, args, state, control, logs=None, **kwargs): LOG.debug("Step %d: %s", state.global_step, logs)
     def on_evaluate(self, args, state, control, metrics=None, **kwargs): LOG.info("Evaluated at step %d: %s", state.global_step, metrics)
