@@ -382,8 +382,9 @@ EXACT = {   # cells after those with the model and the data
     "optimizers and schedules by their names": [
         "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, eval_dataset=train", optim="muon", lr_scheduler_type="greedy", eval_strategy="steps",
                                eval_steps=2, lr_scheduler_kwargs=dict(patience=0, factor=0.8, min_lr=1e-4)), "learn.step(5); learn.set(lr=0.02); learn.step(2)",
-        "learn = learn.branch(optim='schedule_free_adamw', lr_scheduler_type='cosine_with_min_lr', lr_scheduler_kwargs=dict(min_lr_rate=0.1))",
-        "learn.step(2); learn.evaluate(); learn.step(2)"],
+        "learn = learn.branch(lr=0.05)", "learn.step(2)"],
+    "weights that are averaged": ["net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, eval_dataset=train", optim="schedule_free_adamw",
+                                                         lr_scheduler_type="constant"), "learn.step(2); learn.evaluate(); learn.step(2)", "learn.set(lr=0.02); learn.step(2)"],
     "a schedule of one's own": ["net = Net()", "opt = torch.optim.SGD(net.parameters(), lr=0.1)\nsched = torch.optim.lr_scheduler.StepLR(opt, 2)",
                                 "learn = Learner(net, train_dataset=train, loss_func=nn.functional.mse_loss, max_steps=12, optimizers=(opt, sched), use_cpu=True)", "learn.step(5)"],
     "stopped by an evaluation": ["class Stops(TrainerCallback):\n    def on_evaluate(self, args, state, control, metrics, **kwargs):\n        if state.global_step >= 6 and 'eval_off' in metrics: control.should_training_stop = True\ndef off(out, y): return (out - y).abs().mean(1)", "net = Net()",

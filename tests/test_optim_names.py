@@ -16,6 +16,7 @@ from trainer_nb.libraries import LIBRARIES, _apollo, _grokadamw
 from trainer_nb.muon import Muon
 from trainer_nb.optim import OPTIMIZERS, create_optimizer, optimizer_class
 from trainer_nb.refused import REFUSED_VALUES
+from trainer_nb.saver import finish
 from trainer_nb.schedules import SCHEDULES, by_metric, create_scheduler, load_scheduler_state, scheduler_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Pp]aged optimizers", "ignore:.*has no effect", "ignore:.*cannot fall")
@@ -166,6 +167,13 @@ def test_the_groups_and_options_are_the_trainers(tmp_path):
                 k: float(v) if k == "lr" else v for k, v in b.items() if k in a and k != "params"}, name
 
 
+def test_weight_decay_holds_for_targeted_layers_too():
+    "The Trainer leaves it out where a rule is for some layers only."
+    for name in [n for n in HERE if n in TARGETED]:
+        o = create_optimizer(net(), TrainingArguments(**settings_for(name, weight_decay=0.1)))
+        assert [(g["weight_decay"], len(g["params"]), "rank" in g or bool(g.get("muon"))) for g in o.param_groups] == [(0.1, 1, False), (0.0, 4, False), (0.1, 2, True)]
+
+
 # --- through everything that a run can do --------------------------------------------------------------------------------
 
 def learner(name, **given):
@@ -242,6 +250,7 @@ def test_schedule_free_weights_are_the_average_where_they_are_used(tmp_path):
     from safetensors.torch import load_file
     learn = learner("schedule_free_adamw", output_dir=str(tmp_path), save_strategy="steps", save_steps=6, save_only_model=True)
     learn.step(6)
+    finish(learn.run_state)   # the checkpoint is written beside
     trained = copy.deepcopy(learn.model.state_dict())
     learn.save_model(str(tmp_path / "final"))
     versions = [p._version for p in learn.model.parameters()]
@@ -328,7 +337,7 @@ def test_what_may_be_overridden_and_asked_for():
         def get_optimizer_cls_and_kwargs(args, model=None): return torch.optim.SGD, dict(lr=args.learning_rate, momentum=0.5)
     learn = Mine(net(), train_dataset=rows(40), **settings_for("adamw_torch", weight_decay=0.1))
     for ask in (learn.get_learning_rates, learn.get_optimizer_group):
-        with pytest.raises(ValueError, match="no optimizer yet"): ask()
+        with pytest.raises(ValueError, match="no optimizer here"): ask()
     learn.step()
     assert type(learn.optimizer) is torch.optim.SGD and learn.optimizer.param_groups[0]["params"] == [learn.model.inner.weight]
     assert learn.get_optimizer_group("inner.weight") is learn.optimizer.param_groups[0] is learn.get_optimizer_group(learn.model.inner.weight)

@@ -220,7 +220,7 @@ class LengthMoves:
 # %% ../nbs/240_moves.ipynb #b7daa136
 def _there(optimizer):
     "The optimizer, if it has been made."
-    if optimizer is None: raise ValueError("There is no optimizer yet; it is made with the first step, or by learn.create_optimizer().")
+    if optimizer is None: raise ValueError("There is no optimizer here: it is made with the first step, or by learn.create_optimizer(), and after launch() the processes have it.")
     return optimizer
 
 class OptimFacts:
