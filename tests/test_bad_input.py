@@ -429,7 +429,7 @@ def test_no_data_sets(data, match):
 
 
 @pytest.mark.parametrize("given, name", [("lr", "learning_rate"), ("epochs", "num_train_epochs"), ("batch_size", "per_device_train_batch_size"),
-                                         ("loss_fn", "loss_func"), ("tokenizer", "processing_class"), ("optimizer", "optimizers")])
+                                         ("loss_fn", "loss_func"), ("optimizer", "optimizers")])
 def test_other_names(given, name):
     with pytest.raises(TypeError, match=f"it is called `{name}`"): Learner(torch.nn.Linear(1, 1), **{given: 1})
 

@@ -1,5 +1,5 @@
 "The same verbs on several processes: equal runs, errors and deaths survived, nothing left behind."
-import gc, os, signal, tempfile, threading, time
+import gc, importlib, os, signal, tempfile, threading, time
 
 import pytest, torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -440,7 +440,7 @@ def resident():
 @pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_nothing_is_left(tmp_path, monkeypatch, times):
     "Processes, threads, files, shared memory; and, over many launches, memory."
-    import torch._dynamo   # which makes a folder of its own when it is imported
+    importlib.import_module("torch._dynamo")   # which makes a folder of its own when it is imported
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     def state(): return threading.active_count(), len(os.listdir("/proc/self/fd")), os.listdir(tmp_path), [o for o in os.listdir("/dev/shm") if f"-{os.getpid()}-" in o]
     def once():

@@ -24,8 +24,9 @@ from .surface import Surface, check_overrides
 from .work import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['Training', 'check_train', 'needs_more', 'advance_by', 'with_progress', 'Steering', 'Launching', 'Changing', 'Moving',
-           'Looking', 'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Reporting', 'Learner']
+__all__ = ['Training', 'check_train', 'needs_more', 'advance_by', 'to_the_end', 'with_progress', 'Steering', 'Launching',
+           'Changing', 'Moving', 'Looking', 'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Reporting',
+           'Learner']
 
 # %% ../nbs/900_learner.ipynb #f8dc33d2
 class Training:
@@ -62,10 +63,7 @@ class Training:
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
             elif run.finished and not run.due: self._begin_again()
-            self._ignored = ignore_keys_for_eval
-            try:
-                with measuring(run, "train"): with_progress(self, "train()")
-            finally: del self._ignored
+            to_the_end(self, ignore_keys_for_eval)
             finish(run)
             out = output(run)
             stop_if_pressed(self)
@@ -110,6 +108,13 @@ def advance_by(learn, verb, steps=None, epochs=None, until=None) -> Records:
     needs_more(learn, verb)
     start = with_progress(learn, verb, stop_after(learn.run_state, steps, epochs, until), steps)
     return learn.history[start:]
+
+def to_the_end(learn, ignored):  # ignored: keys of the model's output, in the evaluations on the way
+    "Train until the run is over, with the memory that it takes measured if that is asked for."
+    learn._ignored = ignored
+    try:
+        with measuring(learn.run_state, "train"): with_progress(learn, "train()")
+    finally: del learn._ignored
 
 def with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, None if that is not known
     "Advance with progress shown; the number of the first row."

@@ -43,8 +43,7 @@ class Step:
         if run.window is None: return False
         self.keep()
         self.moves.current_gradient_accumulation_steps = len(run.window)
-        self.batches, self.items = offered(self.moves, run.window)
-        self.tokens = tokens_in(self.moves, run.window)
+        (self.batches, self.items), self.tokens = offered(self.moves, run.window), tokens_in(self.moves, run.window)
         run.control.new_step()
         tell(self.moves, "on_step_begin")
         return True
