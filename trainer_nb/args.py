@@ -18,6 +18,7 @@ from typing import TypedDict, get_args, get_origin
 
 # %% ../nbs/020_args.ipynb #40d37746
 from .errors import nearest
+from .fsdp_args import check_sharding
 from .tables import html_table
 
 # %% ../nbs/020_args.ipynb #a02eac40
@@ -34,7 +35,7 @@ CHOICES = {
 NOT_YET = frozenset("""
 accelerator_config activation_checkpointing activation_checkpointing_kwargs auto_find_batch_size batch_eval_metrics
 bf16_full_eval dataloader_in_order dataloader_multiprocessing_context debug deepspeed do_eval do_predict do_train enable_jit_checkpoint
-eval_do_concat_batches eval_use_gather_object fp16_full_eval fsdp fsdp_config gradient_checkpointing
+eval_do_concat_batches eval_use_gather_object fp16_full_eval gradient_checkpointing
 gradient_checkpointing_kwargs hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy hub_token
 ignore_data_skip include_for_metrics include_num_input_tokens_seen length_column_name liger_kernel_config local_rank
 log_level log_level_replica log_on_each_node logging_nan_inf_filter neftune_noise_alpha optim_target_modules
@@ -55,7 +56,7 @@ MEANT = {"lr": "learning_rate", "epochs": "num_train_epochs", "n_epoch": "num_tr
 # %% ../nbs/020_args.ipynb #ad06d013
 OFF_IS_ON = ("eval_do_concat_batches", "dataloader_in_order", "skip_memory_metrics", "tf32", "use_cache")   # False asks for something
 AS_IT_IS = {"eval_do_concat_batches": True, "dataloader_in_order": True, "skip_memory_metrics": True, "log_on_each_node": True,
-            "include_num_input_tokens_seen": "no", "log_level": "passive", "debug": "", "fsdp": "", "local_rank": -1}
+            "include_num_input_tokens_seen": "no", "log_level": "passive", "debug": "", "local_rank": -1}
 WITHOUT_EFFECT = {
     "do_train": "a flag for scripts; the Trainer does not read it either, and train() is what trains",
     "do_eval": "a flag for scripts, likewise; eval_strategy and evaluate() are what evaluates",
@@ -142,6 +143,8 @@ class _Processes:
     ddp_broadcast_buffers: bool | None = None        # whether all have the first one's buffers after every step; None: they have
     ddp_static_graph: bool | None = None             # whether every step uses the same parameters, in the same way
     ddp_timeout: int = 1800                          # seconds that a process waits for the others
+    fsdp: bool | str | list | None = None            # True: each process holds a part of every weight, of its gradient and of the optimizer's state
+    fsdp_config: dict | str | None = None            # which layers are wrapped, and how, or a JSON file with that; `fsdp_args` has the keys
 
 # %% ../nbs/020_args.ipynb #c771fddc
 @dataclass
@@ -384,7 +387,7 @@ class TrainingArguments(_Reading, _Showing, _Place, _Data, _Keep, _Watch, _Proce
         for f in fields(self): setattr(self, f.name, plain(getattr(self, f.name)))
         if isinstance(self.output_dir, str): self.output_dir = os.path.expanduser(self.output_dir)
         if self.report_to in (None, [], ["none"]): self.report_to = "none"
-        for check in (check_types, check_values, check_steps, check_together, check_saving, check_not_yet): check(self)
+        for check in (check_types, check_values, check_steps, check_together, check_saving, check_sharding, check_not_yet): check(self)
         _move_ratio(self)
         _fill(self)
 
@@ -421,7 +424,7 @@ class Settings(TypedDict, total=False):
     bf16: bool; fp16: bool; full_determinism: bool; seed: int; data_seed: int | None; use_cpu: bool; transaction: str
     ring_every: int | None; ring_memory: float | None
     ddp_backend: str | None; ddp_find_unused_parameters: bool | None; ddp_bucket_cap_mb: int | None; ddp_broadcast_buffers: bool | None
-    ddp_static_graph: bool | None; ddp_timeout: int
+    ddp_static_graph: bool | None; ddp_timeout: int; fsdp: bool | str | list | None; fsdp_config: dict | str | None
     logging_strategy: str; logging_steps: float; logging_first_step: bool; disable_tqdm: bool | None
     run_name: str | None; report_to: str | list[str] | None
     eval_strategy: str; eval_steps: float | None; eval_delay: float; eval_on_start: bool
@@ -433,7 +436,7 @@ class Settings(TypedDict, total=False):
     remove_unused_columns: bool; label_names: list[str] | None; train_sampling_strategy: str
 
 # %% ../nbs/020_args.ipynb #ba804f6e
-OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to")
+OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to", "fsdp", "fsdp_config")
 
 # %% ../nbs/020_args.ipynb #3228bcf9
 def resolve(args: TrainingArguments | dict | None,  # what was given as args; a dict is taken as keywords

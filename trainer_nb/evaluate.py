@@ -58,6 +58,7 @@ def looking(moves):
             interrupts.abortable = False
             try: shadows.put_back()
             finally:
+                run.device.settle()
                 for module, mode in modes: module.training = mode
                 if training: run.optimizer.train()
                 set_generator_states(generators)
@@ -158,8 +159,9 @@ def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, i
     run.eval_dataloader = dataloader
     with looking(moves):
         model = bare(run.wrapped)
-        for k, (batch, n) in enumerate(eval_batches(moves, dataloader, run.device.world.share._replace(turns=True))):
+        for k, (batch, n) in enumerate(eval_batches(moves, dataloader, run.device.world.share._replace(turns=True), run.device.sharded is not None)):
             samples += n
+            if not n: moves.prediction_step(model, batch, only_loss, ignore_keys=ignore_keys); continue   # for the others' sake
             if batch is None: continue   # another process's
             loss, predicted, label = moves.prediction_step(model, batch, only_loss, ignore_keys=ignore_keys)
             losses.add(k, loss, n)
@@ -181,16 +183,18 @@ def as_one(moves, predictions, labels, losses, samples, prefix) -> EvalLoopOutpu
     found = world.decided(out, tell=lambda out: out.metrics)
     return found if world.first else EvalLoopOutput(None, None, found, samples)
 
-def eval_batches(moves, dataloader, share=WHOLE):
+def eval_batches(moves, dataloader, share=WHOLE, even=False):  # even: all processes compute equally often; what is only computed has no samples
     "Batches and their sizes, each fetched and computed with generators seeded for it; None for a batch that is another process's."
-    seed, cursor = mix(moves.args.seed, EVALUATE), Cursor()
+    seed, cursor, last = mix(moves.args.seed, EVALUATE), Cursor(), None
     feed = Feed(dataloader, seed, share)
     try:
         for k in count():
-            if not (window := feed.take(cursor, 1)): return
+            if not (window := feed.take(cursor, 1)): break
             cursor = window[0].after
             seed_all(mix(seed, cursor.position))
+            if share.has_turn(k): last = window[0].batch
             yield window[0].batch if share.has_turn(k) else None, window[0].samples
+        if even and 0 < k % share.of <= share.rank: yield Feed(dataloader, seed).take(Cursor(), 1)[0].batch if last is None else last, 0
     finally: feed.close()
 
 # %% ../nbs/340_evaluate.ipynb #8f65459a

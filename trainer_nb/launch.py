@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy, importlib, math, tempfile, weakref
 from pathlib import Path
 import torch
+from .fsdp import refuse_alone
 from .moves import drop_feed
 from .prepare import check_evaluation, prepare
 from .run import note_act
@@ -69,6 +70,7 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     "Start processes and hand them the run."
     run = moves.run_state
     n = how_many(run.args, num_processes)
+    refuse_alone(run.args, n * nodes.get("num_nodes", 1), "launch(1)")
     smaller = divided(run.args, n * nodes.get("num_nodes", 1)) if keep_global_batch else {}
     moves.model   # made here, if it is to be made: all processes get the same
     check_evaluation(moves)

@@ -402,7 +402,9 @@ class Storing:
         not_within(self, "save_model()")
         folder = output_dir or self.args.output_dir
         if folder is None: raise ValueError("There is no folder to save to; call save_model(folder), or give the Learner an output_dir=.")
-        return save_model(self.model, folder, self.processing_class)
+        run = self.run_state
+        run_in_shards = run.device is not None and run.device.sharded is not None
+        return save_model(self.model, folder, self.processing_class, *([run.device.world] if run_in_shards else []))
 
     @taking_turns
     def save_checkpoint(self, output_dir=None):   # a folder for this one; None: checkpoint-<step> in the learner's output_dir

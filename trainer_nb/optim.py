@@ -17,6 +17,7 @@ from torch import nn
 from .args import TrainingArguments
 from .errors import nearest
 from .groups import parameter_groups
+from .shards import own_part
 
 # %% ../nbs/130_optim.ipynb #3fa99f69
 def _rate(args) -> float:
@@ -121,7 +122,7 @@ def put_together(recipe: dict, parts: dict) -> torch.Tensor:  # parts: plain ten
 # %% ../nbs/130_optim.ipynb #912a4734
 def _plain(v) -> bool:
     "Whether a value can be copied and written down."
-    if isinstance(v, torch.Tensor): taken_apart(v); return True
+    if isinstance(v, torch.Tensor): taken_apart(own_part(v)); return True
     if isinstance(v, (list, tuple)): return all(map(_plain, v))
     if isinstance(v, dict): return all(map(_plain, v.values()))
     return v is None or isinstance(v, (bool, int, float, str))

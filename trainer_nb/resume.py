@@ -19,6 +19,7 @@ from .runlog import claimed, log_path
 from .saver import data_facts, finish, logged, wait_for_others
 from .settings import SETTABLE, change
 from .shelf import checkpoints, newest, of_trainer, sealed
+from .shards import put_into
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore
 from .trainer_files import read_trainer
 from .work import in_hand, where
@@ -232,4 +233,6 @@ def load_weights(moves, folder: Path):
     prepare_model(moves)
     theirs = of_trainer(folder) and not sealed(folder)
     if not theirs and not examine(folder).get("only_model"): return put_back(moves.run_state, snapshot_in(moves, folder), ["model"])
-    moves.model.load_state_dict(weights_for(moves.model, folder), strict=False)
+    found, own = weights_for(moves.model, folder), moves.model.state_dict(keep_vars=True)
+    if moves.run_state.device.sharded is None: moves.model.load_state_dict(found, strict=False)
+    else: [put_into(own[k], t) for k, t in found.items()]

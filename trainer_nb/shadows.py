@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import torch
 from .errors import warn
+from .shards import in_shards, own_part
 from .snapshot import own_memory
 
 # %% auto #0
@@ -32,7 +33,7 @@ def _buffers(model): return [(m._buffers, k) for m in model.modules() for k in m
 def _renormed(model):
     "Embeddings with a limit scale rows as they look them up."
     return [(m._parameters, "weight") for m in model.modules() if getattr(m, "max_norm", None) is not None and "weight" in m._parameters]
-def _frozen(model): return [(m._parameters, k) for m in model.modules() for k, p in m._parameters.items() if p is not None and not p.requires_grad]
+def _frozen(model): return [(m._parameters, k) for m in model.modules() for k, p in m._parameters.items() if p is not None and not p.requires_grad and not in_shards(p)]   # in shards, a pass sees a copy
 def _trained(slot): return getattr(slot[0].get(slot[1]), "requires_grad", False)
 def _key(slot): return id(slot[0]), slot[1]
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
@@ -142,14 +143,14 @@ class FullCopy:
         self.state = {p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()} for p, s in optimizer.state.items()}
         self.groups = copied_groups(optimizer)
         now = [*self.run.params, *(v for held in (*self.state.values(), *self.groups) for v in held.values() if isinstance(v, torch.Tensor))]
-        if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [t.detach().clone() for t in now]
+        if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [own_part(t).detach().clone() for t in now]
         else:
-            with torch.no_grad(): torch._foreach_copy_(self.copies, [t.detach() for t in now])
+            with torch.no_grad(): torch._foreach_copy_(self.copies, [own_part(t).detach() for t in now])
 
     def put_back(self):
         "The same tensors in the same places, with the values that they had."
         optimizer = self.run.optimizer
-        with torch.no_grad(): torch._foreach_copy_([t.detach() for t in self.tensors], self.copies)
+        with torch.no_grad(): torch._foreach_copy_([own_part(t).detach() for t in self.tensors], self.copies)
         optimizer.state.clear()
         optimizer.state.update(self.state)
         put_groups(optimizer, self.groups)
