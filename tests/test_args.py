@@ -15,7 +15,7 @@ OLDER = {"warmup_ratio"}
 OTHER = dict(
     output_dir="out", per_device_train_batch_size=4, per_device_eval_batch_size=4, num_train_epochs=1.5, max_steps=10,
     gradient_accumulation_steps=2, average_tokens_across_devices=False, ddp_backend="gloo", ddp_find_unused_parameters=True, ddp_bucket_cap_mb=5,
-    ddp_broadcast_buffers=False, ddp_static_graph=True, ddp_timeout=60, learning_rate=[1e-4, 1e-3], layer_groups=["a", ["b", "c"]],
+    ddp_broadcast_buffers=False, ddp_static_graph=True, ddp_timeout=60, fsdp=True, fsdp_config={"auto_wrap_policy": "NO_WRAP"}, learning_rate=[1e-4, 1e-3], layer_groups=["a", ["b", "c"]],
     lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 1.0}, warmup_steps=0.1, warmup_ratio=0.1, optim="sgd",
     optim_args="momentum=0.9", weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0.0,
     label_smoothing_factor=0.1, bf16=True, fp16=True, full_determinism=True, seed=1, data_seed=2, use_cpu=True,
@@ -25,7 +25,7 @@ OTHER = dict(
     metric_for_best_model="accuracy", greater_is_better=False, load_best_model_at_end=True, dataloader_drop_last=True,
     dataloader_num_workers=2, dataloader_pin_memory=False, dataloader_persistent_workers=True, dataloader_prefetch_factor=4,
     remove_unused_columns=False, label_names=["y"], train_sampling_strategy="sequential")
-NEEDS = dict(learning_rate=dict(layer_groups=["a"]), dataloader_persistent_workers=dict(dataloader_num_workers=1),
+NEEDS = dict(learning_rate=dict(layer_groups=["a"]), fsdp_config=dict(fsdp=True), dataloader_persistent_workers=dict(dataloader_num_workers=1),
              dataloader_prefetch_factor=dict(dataloader_num_workers=1), load_best_model_at_end=dict(output_dir="out", eval_strategy="epoch"),
              **{name: dict(output_dir="out") for name in ("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_format")})
 NO_TRACE = {"warmup_ratio", "report_to"}   # these become another field, or the default's spelling
