@@ -12,7 +12,7 @@ __all__ = ['in_shards', 'own_part', 'divided', 'whole_value', 'nbytes_of', 'rows
            'put_into', 'speakers', 'brought_together', 'brought', 'joined']
 
 # %% ../nbs/125_shards.ipynb #08c909b8
-def in_shards(t) -> bool: return hasattr(t, "full_tensor")
+def in_shards(t) -> bool: return type(t).__name__ == "DTensor"
 def own_part(t): return t._local_tensor if in_shards(t) else t   # of this process, in the same memory
 def divided(t) -> bool: return in_shards(t) and not t.placements[0].is_replicate()
 def whole_value(t): return t.full_tensor() if in_shards(t) else t   # where all processes ask for it at the same time
