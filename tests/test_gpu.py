@@ -4,7 +4,7 @@ import gc, weakref
 import pytest, torch
 
 from trainer_nb import Learner
-from toys import Bomb, Boom, finish, hard_learner, unequal
+from toys import Bomb, Boom, finish, hard_learner, outcome, unequal
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 GPU = dict(use_cpu=False, full_determinism=True)
@@ -102,3 +102,31 @@ def test_a_learner_that_is_gone_holds_no_memory():
     del learn
     gc.collect()
     assert model() is None and torch.cuda.memory_allocated() <= before
+
+
+class Deep(torch.nn.Module):
+    "Layers that FSDP wraps, of rows that do not divide evenly, and dropout."
+    _no_split_modules = ["Sequential"]
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.Dropout(0.1)), torch.nn.Linear(9, 3)
+
+    def forward(self, x, labels): return {"loss": torch.nn.functional.cross_entropy(self.outer(self.inner(x)), labels)}
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU cannot hold two parts")
+@pytest.mark.parametrize("precision", [{}, dict(bf16=True)], ids=["fp32", "bf16"])
+def test_a_model_in_shards(precision):
+    "As DDP within rounding, the same bytes however it is split, whole at home; each process holds a part on its own device."
+    def learner(**more):
+        torch.manual_seed(0)
+        return hard_learner(**GPU, **precision, **more, model=Deep(), gradient_accumulation_steps=2)
+    ddp, one, split = learner(), learner(fsdp=True), learner(fsdp=True)
+    for learn in (ddp, one): learn.launch(2, train=True)
+    with split.launch(2):
+        split.step(2)
+        parts = split.each(lambda learn: (str(learn.model.outer.weight.device), tuple(learn.model.outer.weight._local_tensor.shape)))
+        assert parts == [("cuda:0", (2, 9)), ("cuda:1", (1, 9))] and split.rewind(1).different == []
+    with split.launch(2): split.train()
+    assert unequal(outcome(one), outcome(split)) == []
+    for a, b in zip(ddp.model.parameters(), one.model.parameters()): torch.testing.assert_close(a, b, rtol=2e-2 if precision else 1e-4, atol=1e-2 if precision else 1e-5)

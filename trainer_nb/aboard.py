@@ -22,7 +22,7 @@ from .progress import ProgressCallback
 from .run import Run
 from .runlog import LogFile, dump
 from .saver import finish
-from .snapshot import Snapshot, capture, restore
+from .snapshot import Snapshot, capture, restore, whole
 from .telling import put_down
 from .trial import of_status
 from .work import pause_at
@@ -30,7 +30,7 @@ from .work import pause_at
 # %% auto #0
 __all__ = ['OFTEN', 'Wire', 'Standing', 'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered',
            'get_ready', 'advance', 'do_verb', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'counts', 'state_of',
-           'home_with', 'place', 'confirmed', 'give_up']
+           'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
 
 # %% ../nbs/830_aboard.ipynb #4f4dc6cf
 OFTEN = 0.1   # seconds between two looks at the rows, for the log
@@ -80,7 +80,7 @@ def standing(aboard) -> Standing:
     "Where it stands now."
     run, told = aboard.learn.run_state, {name: getattr(aboard.learn.run_state, name) for name in _TOLD}
     told["state"] = replace(run.state, log_history=[], stateful_callbacks={})
-    to_do = (*((d.kind, d.name) for d in run.due), run.wrapped is None)
+    to_do = (*((d.kind, d.name) for d in run.due), run.wrapped is None, 0 if run.device is None else run.device.exchanged())
     return Standing(run.state.global_step, told, aboard.new_logs(), dict(vars(run.args)), run.torn, to_do)
 
 # %% ../nbs/830_aboard.ipynb #79457785
@@ -198,7 +198,9 @@ def advance(aboard, verb: str, limit: Limit) -> Answer:
 
 def do_verb(aboard, name: str, args: tuple, kwargs: dict) -> Answer:
     "One of the learner's verbs."
-    return answered(aboard, getattr(aboard.learn, name)(*args, **kwargs))
+    value = getattr(aboard.learn, name)(*args, **kwargs)
+    if isinstance(value, Snapshot): value = whole(value, aboard.learn.run_state.device.world)
+    return answered(aboard, None if name == "watch" else value)   # that holds the model, and the kernel makes one of its own
 
 def stand(aboard) -> Answer:
     "Mark the run as paused, as who was asked to stands at a boundary."
@@ -206,9 +208,12 @@ def stand(aboard) -> Answer:
     except Interrupted: pass
     return answered(aboard)
 
+# %% ../nbs/830_aboard.ipynb #8a87fdb8
 def each(aboard, function) -> Any:
     "A function of the user's, of the learner."
-    return function(aboard.learn)
+    try: return function(aboard.learn)
+    finally:
+        if aboard.learn.run_state.device is not None: aboard.learn.run_state.device.settle()   # it may have called the model
 
 # %% ../nbs/830_aboard.ipynb #1b75aa7e
 def go_on_from(aboard, step: int, number: int) -> bool:  # number: of the piece of the run that follows
@@ -238,11 +243,23 @@ def state_of(aboard, there: dict) -> dict:  # there: counts of the history that 
     with history.rows.lock: lines = [dump(line() if callable(line) else line) for line in missing(history, there)]
     return {"snapshot": capture(run), "first": run.first, "standing": standing(aboard), "place": history.place(), "lines": lines}
 
+def part_of(aboard) -> tuple:
+    "The run and its first weights as this process of a run in shards has them, whatever it is stuck in."
+    run = aboard.learn.run_state
+    run.device.sharded.show_parts()   # a step under way has some layers together
+    with run.device.aside(): return capture(run), run.first
+
+def steps_held(aboard) -> list[int]: return [s.step for s in aboard.learn.run_state.ring.kept]   # of the snapshots that rewind would go back to
+def held_at(aboard, step: int) -> Snapshot: return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)
+
 def home_with(aboard) -> dict | None:
     "The run, to be taken home; of the one that speaks."
     if aboard.learn.run_state.saver is not None: finish(aboard.learn.run_state)
     put_down(aboard.learn.run_state)
-    return {"snapshot": capture(aboard.learn.run_state), "first": aboard.learn.run_state.first} if aboard.speaks else None
+    run = aboard.learn.run_state
+    if run.device is None or run.device.sharded is None: return {"snapshot": capture(run), "first": run.first} if aboard.speaks else None
+    found = {"snapshot": whole(capture(run), run.device.world), "first": run.first and whole(run.first, run.device.world)}   # all are asked
+    return found if aboard.speaks else None
 
 def place(learn) -> dict:
     "Which process this is, and where."

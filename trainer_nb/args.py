@@ -22,6 +22,7 @@ from .accelerator_config import check_accelerator_config
 from .errors import nearest
 from .fields import (CHOICES, METRIC_SCHEDULES, TARGETED, TRACKERS, Data, Evaluating, Generating, Hub, Keeping, Length, Machine, Memory,
                                Processes, Scripts, Telling, Update, default_of, kinds_of)
+from .fsdp_args import check_sharding
 from .grouped import LookingGroups, TrainingGroups, sanitized
 from .older import newer
 from .refused import check_refused
@@ -347,7 +348,7 @@ class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroup
         if isinstance(self.include_num_input_tokens_seen, bool): self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
         _read_json(self)
         check_accelerator_config(self)
-        for check in (check_types, check_refused, check_values, check_steps, check_together, check_saving, check_trackers): check(self)
+        for check in (check_types, check_refused, check_values, check_steps, check_together, check_saving, check_trackers, check_sharding): check(self)
         _mirror(self)
         _fill(self)
 
@@ -424,7 +425,7 @@ OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every",
               "trackio_bucket_id", "trackio_static_space_id", "restore_callback_states_from_checkpoint",
               "activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing", "gradient_checkpointing_kwargs", "use_cache", "tf32",
               "torch_compile", "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
-              "skip_memory_metrics", "debug")
+              "skip_memory_metrics", "debug", "fsdp", "fsdp_config")
 
 # %% ../nbs/020_args.ipynb #3228bcf9
 def resolve(args: TrainingArguments | dict | None,  # what was given as args; a dict is taken as keywords

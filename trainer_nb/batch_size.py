@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 from .charts import Shown
 from .errors import Refused, let_go_last, relieve
+from .fsdp import refuse_alone, refuse_in_shards
 from .moves import is_stream
 from .panels import Line, Mark, Panel
 from .prepare import prepare_model
@@ -306,6 +307,8 @@ def batch_size_find(moves, mode="power", start=None, most=None, memory=None, ste
     wanted = checked(mode, start, most, memory, steps, evaluate, seconds)
     with untrained(moves, "batch_size_find()") as run:
         prepare_model(moves)
+        refuse_in_shards(run, "batch_size_find()", "measures in one process")
+        refuse_alone(run.args, 1, "batch_size_find()")
         on_host = run.device.device.type == "cpu"
         if on_host: return found_by(moves, wanted, *in_another_process(moves, wanted))
     return found_by(moves, wanted, *in_this_process(moves, wanted))

@@ -10,6 +10,7 @@ import torch
 from .args import resolve
 from .errors import Refused, warn
 from .events import CallbackHandler
+from .fsdp import refuse_in_shards
 from .history import History, keep
 from .prepare import prepare
 from .rewind import Ring, differing_steps, losses
@@ -70,6 +71,7 @@ def branch(moves, changes: dict):
     "A second learner that goes on from here with other settings. TypeError or ValueError as of Learner and set; nothing has happened then."
     run = moves.run_state
     prepare(moves)
+    refuse_in_shards(run, "branch()", "copies the model")
     later = {name: value for name, value in changes.items() if name in SETTABLE}
     args = resolve(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
     new = twin(moves, args)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 from .agenda import committed
 from .errors import Refused
+from .fsdp import refuse_alone
 from .gradients import Gradients
 from .interrupts import taking_turns
 from .loop import before_step, catch_up, end_of_data
@@ -66,7 +67,7 @@ class DebugStep(OpenStep):
                           "learn.set(max_steps=...) prolongs it.")
         with run.interrupts:
             note_hands(run)
-            try: prepare(moves)
+            try: prepare(moves); refuse_alone(run.args, run.device.world.size, "debug_step()")
             except BaseException as error: failed(moves, error)
         self._moves, self._step, self._loss, self.loss = moves, Step(moves, committed), None, None
         self.outcome, self._generators = "", None   # what the generators would draw next, had nobody drawn between two moves

@@ -10,11 +10,13 @@ from datetime import timedelta
 from functools import cache
 import torch
 from .fittings import Fitted
+from .fsdp import Sharded, refuse_environment
+from .fsdp_args import sharding
 from .world import ALONE, World, world_size
 
 # %% auto #0
-__all__ = ['AT_ONCE', 'precision', 'on_cpu', 'handlers', 'connected', 'leave_at_exit', 'bare', 'Holding', 'Device', 'Beside',
-           'in_order', 'empty_cache']
+__all__ = ['AT_ONCE', 'precision', 'on_cpu', 'handlers', 'connected', 'leave_at_exit', 'bare', 'Holding', 'Dividing', 'Device',
+           'Beside', 'in_order', 'empty_cache']
 
 # %% ../nbs/160_device.ipynb #d09e1712
 def _shared() -> list[dict]:
@@ -97,11 +99,13 @@ class Holding:
     "A learner's own Accelerator: its state, put in force while it works."
     def __init__(self, args):  # TrainingArguments: use_cpu, bf16, fp16
         from accelerate import Accelerator
+        refuse_environment(precision(args))
         before = _swap([{}, {}, {}])
         try:
             self.accelerator = Accelerator(cpu=on_cpu(args), mixed_precision=precision(args), kwargs_handlers=handlers(args))
             self.device, self.world = self.accelerator.device, connected(self.accelerator)
-            self._borrowed, self._wrappers, self._trained, self.fitted = [], [], [], Fitted()
+            self._borrowed, self._wrappers, self._trained, self.fitted, self.sharded = [], [], [], Fitted(), None
+            self._asked = None if self.world.alone else sharding(args.fsdp, args.fsdp_config)
             _refuse(precision(args), self.device)
         finally: self._state = _swap(before)
 
@@ -119,15 +123,42 @@ class Holding:
         "Put Accelerate's state in force until somebody else's is: for work with the Accelerator by hand."
         _swap(self._state)
 
+# %% ../nbs/160_device.ipynb #34de0d4f
+class Dividing(Holding):
+    "What is asked of a model in shards; of any other one it is nothing."
+    def _divided(self, model, loss, optimizers):
+        "The same model, in shards."
+        prepared = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)   # what is left is the precision
+        self.sharded = Sharded(model, self._asked, self.world, self.device, self.accelerator.mixed_precision, loss, optimizers)
+        return prepared
+
+    @property
+    def divides(self) -> bool: return self._asked is not None   # whether models are put in shards here
+
+    def exchanged(self) -> int:
+        "How often a model in shards has had its processes exchange something: they must agree on it to go on together."
+        return 0 if self.sharded is None else torch.distributed.group.WORLD._get_sequence_number_for_group()
+
+    def settle(self):
+        "A model in shards is in parts again, whoever has used it; any other one is as it was."
+        if self.sharded is not None: self.sharded.settle()
+
+    def give_up(self, wrapped):  # what a step has failed with
+        "The wrapped model to go on with; None: it has to be wrapped anew."
+        if self.world.alone: return wrapped
+        if self.sharded is None: return None   # DDP refuses the next step after a backward pass that has failed
+        self.sharded.give_up()
+        return wrapped
+
 # %% ../nbs/160_device.ipynb #0f055a45
-class Device(Holding):
+class Device(Dividing):
     "What the loop asks of a learner's Accelerator."
     @property
     def scaler(self):
         "The gradient scaler, None without fp16."
         return self.accelerator.scaler
 
-    def prepare(self, model):
+    def prepare(self, model, loss=None, optimizers=()):  # loss: the loss function, if it is a module; optimizers: that hold the model's parameters already
         "Move a model to the device and wrap it for the precision and the strategy; a wrapper that it had here is let go."
         self._unwrap(model)
         with self.in_force():
@@ -135,7 +166,7 @@ class Device(Holding):
             try:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")   # of DDP; Accelerate knows it by this name
-                    prepared = self.accelerator.prepare_model(model)
+                    prepared = self.accelerator.prepare_model(model) if self._asked is None else self._divided(model, loss, optimizers)
             finally: ours = _take_off(model, [*_FORWARD, _MARK]); vars(model).update(found)
         self._borrowed.append((model, {n: ours[n] for n in _FORWARD if _FORWARD[-1] in ours}))
         self._trained = [p.requires_grad for p in model.parameters()]
@@ -165,7 +196,7 @@ class Device(Holding):
     def wrapped_parameters(self) -> int: return len(self._trained)   # so many the model has
     def fits(self, params) -> bool:  # the model's first: a list is looked through at each step, where a walk through the modules takes twenty times as long
         "Whether a wrapped model averages the gradients of what is trained now: DDP looks at that once."
-        return self.world.alone or self._trained == [p.requires_grad for p in params[:len(self._trained)]]
+        return self.sharded.fits() if self.sharded is not None else self.world.alone or self._trained == [p.requires_grad for p in params[:len(self._trained)]]
 
     def expect_unused(self):
         "From the next wrapping on, parameters without a gradient are looked for."
@@ -173,12 +204,14 @@ class Device(Holding):
 
     def averaging(self, wrapped, now: bool):  # now: with this backward pass; False: with a later one of the same step
         "A context for the forward and the backward pass of a micro-batch."
+        if self.sharded is not None: self.sharded.synchronize(now)
         return AT_ONCE if now or self.world.alone or bare(wrapped) is wrapped else wrapped.no_sync()
 
     def release(self):
         "Forget the models."
         self.fitted.clear()
         for held in (self.accelerator._models, self._borrowed, self._wrappers): held.clear()
+        self.sharded = None
 
 # %% ../nbs/160_device.ipynb #0b8c7ff1
 _STREAMS = {}   # by device

@@ -104,6 +104,7 @@ def looking(moves, dtype=None):  # dtype: what the weights are to be in, None: w
             interrupts.abortable = False
             try: shadows.put_back()
             finally:
+                run.device.settle()
                 for module, mode in modes: module.training = mode
                 set_generator_states(generators)
                 run.phase = before
@@ -211,17 +212,20 @@ class PredictionOutput(NamedTuple):
 # %% ../nbs/340_evaluate.ipynb #00d83d36
 class Batches:
     "Batches of an evaluation with their sizes, each fetched and computed with generators seeded for it; None for a batch that is another process's."
-    def __init__(self, moves, dataloader, share=WHOLE):
-        self.seed, self.cursor, self.share = mix(moves.args.seed, EVALUATE), Cursor(), share
-        self.feed = Feed(dataloader, self.seed, share)
+    def __init__(self, moves, dataloader, share=WHOLE, even=False):   # even: all processes compute equally often; what is only computed has no samples
+        self.seed, self.cursor, self.share, self.even = mix(moves.args.seed, EVALUATE), Cursor(), share, even
+        self.feed, self.loader = Feed(dataloader, self.seed, share), dataloader
 
     def __iter__(self):
+        last = None
         try:
             for k in count():
-                if not (window := self.feed.take(self.cursor, 1)): return
+                if not (window := self.feed.take(self.cursor, 1)): break
                 self.cursor = window[0].after
                 seed_all(mix(self.seed, self.cursor.position))
+                if self.share.has_turn(k): last = window[0].batch
                 yield window[0].batch if self.share.has_turn(k) else None, window[0].samples
+            if self.even and 0 < k % self.share.of <= self.share.rank: yield Feed(self.loader, self.seed).take(Cursor(), 1)[0].batch if last is None else last, 0
         finally: self.feed.close()
 
     def at_end(self) -> bool: return self.feed.at_end(self.cursor)   # is the present batch the last? To know that, one may have to be read
@@ -313,9 +317,10 @@ def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, i
     try:
         with looking(moves, dtype):
             model, found = bare(run.wrapped), Found(moves, dataloader, description)
-            batches = Batches(moves, dataloader, run.device.world.share._replace(turns=True))
+            batches = Batches(moves, dataloader, run.device.world.share._replace(turns=True), run.device.sharded is not None)
             for k, (batch, n) in enumerate(batches):
                 found.samples += n
+                if not n: moves.prediction_step(model, inputs_in(batch, dtype, moves.label_names), only_loss, ignore_keys=ignore_keys); continue   # for the others' sake
                 if batch is not None:   # else it is another process's
                     batch = inputs_in(batch, dtype, moves.label_names)
                     found.add(k, batch, n, *moves.prediction_step(model, batch, only_loss, ignore_keys=ignore_keys))

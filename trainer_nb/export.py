@@ -13,6 +13,7 @@ from .batches import DataCollatorWithPadding, default_data_collator
 from .doubts import changed_by_functions, check_classes, forgetful, library_setting, look_again, look_around, plain_attributes, seeds
 from .doubts import settings_by_hand, settle_seeds, unheard, unknown_callbacks, users_callbacks
 from .errors import Refused, warn
+from .fsdp import refuse_in_shards
 from .journal import WORDS
 from .making import FILES, PARTS, Draft, ancestors, beginning, by_object, data_code, draws, expression, first_weights, frozen_lines
 from .making import given_parts, is_plain_code, model_code, of_class, other_modules, plain_settings, same_part
@@ -366,6 +367,7 @@ def checked_beginning(moves):
 # %% ../nbs/540_export.ipynb #323d87e7
 def export_script(moves, path, limit: float = 100) -> Exported:  # path: train.py, say; limit: MB that data may take beside it
     "Write a script that does again what was done in this session. Refused if a part cannot be found."
+    refuse_in_shards(moves.run_state, "export_script()", "writes down what the weights began and ended with")
     path, begun = checked_path(path), checked_beginning(moves)
     draft = Draft(moves, Book(executed(), namespace()), limit)
     acts = acts_of(moves, begun.since)

@@ -5,6 +5,7 @@
 # %% ../nbs/440_gradients.ipynb #aea380f0
 from __future__ import annotations
 import math
+from .shards import whole_value
 from .tables import Table
 
 # %% auto #0
@@ -18,9 +19,9 @@ class Gradients(Table):
         "Measure the gradients that a model's parameters have now."
         rows = cls()
         for name, p in model.named_parameters():
-            row = {"name": name, "shape": tuple(p.shape), "grad_norm": None, "grad_mean": None, "grad_max": None, "weight_norm": p.detach().norm().item(), "ratio": None}
+            row = {"name": name, "shape": tuple(p.shape), "grad_norm": None, "grad_mean": None, "grad_max": None, "weight_norm": whole_value(p.detach()).norm().item(), "ratio": None}
             if p.grad is not None:
-                g = p.grad.detach().float()
+                g = whole_value(p.grad.detach()).float()
                 row |= {"grad_norm": g.norm().item(), "grad_mean": g.mean().item(), "grad_max": g.abs().max().item()}
                 row["ratio"] = row["grad_norm"] / row["weight_norm"] if row["weight_norm"] else math.nan
             rows.append(row)

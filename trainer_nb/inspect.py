@@ -32,6 +32,7 @@ from .run import modules_of
 from .scratch import without_trace
 from .seeding import FORWARD, generators_kept, mix, seed_all
 from .shadows import FullCopy, LookingShadows
+from .shards import in_shards, whole_value
 from .step import Step
 from .tables import escaped, html_table, text, to_frame
 
@@ -72,7 +73,8 @@ def outputs_measured(layers: dict, numbers=output_numbers):  # by name
 # %% ../nbs/630_inspect.ipynb #8e9928b6
 def copied_optimizer(optimizer):
     "An optimizer that stands where this one stands, with parameters of its own; hooks and schedules are left behind."
-    twin = copy.deepcopy(optimizer)   # torch's optimizers copy their groups and state, and nothing else
+    held = [t for g in optimizer.param_groups for p in g["params"] for t in (p, *optimizer.state.get(p, {}).values()) if in_shards(t)]
+    twin = copy.deepcopy(optimizer, {id(t): t.detach().clone() for t in held})   # torch's optimizers copy their groups and state, and nothing else
     for name, value in vars(optimizer).items():
         if name not in vars(twin) and name != "step": setattr(twin, name, value)
     return twin
@@ -83,7 +85,7 @@ def updates(optimizer) -> dict:  # its parameters have gradients
     pairs = [(p, q) for g, h in zip(optimizer.param_groups, twin.param_groups) for p, q in zip(g["params"], h["params"]) if p.grad is not None]
     for p, q in pairs: q.grad = p.grad.clone()
     twin.step()
-    for p, q in pairs: moved[id(p)] = torch.linalg.vector_norm((q.detach() - p.detach()).float())
+    for p, q in pairs: moved[id(p)] = whole_value(torch.linalg.vector_norm((q.detach() - p.detach()).float()))
     return moved
 
 # %% ../nbs/630_inspect.ipynb #f61a01c4

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy, importlib, tempfile, weakref
 from pathlib import Path
 import torch
+from .fsdp import refuse_alone
 from .links import Gathering, where_of
 from .moves import drop_feed
 from .prepare import ALONE_ONLY, check_evaluation, prepare
@@ -68,6 +69,7 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     "Start processes and hand them the run."
     run = moves.run_state
     n = how_many(run.args, num_processes)
+    refuse_alone(run.args, n * nodes.get("num_nodes", 1), "launch(1)")
     if "main_port" in nodes: nodes["master_port"] = nodes.pop("main_port")   # as Accelerate calls it
     where = where_of(**nodes) if nodes.get("num_nodes", 1) > 1 else None
     moves.model   # made here, if it is to be made: all processes get the same

@@ -457,7 +457,9 @@ class Storing:
     def _save(self, output_dir=None, state_dict=None):   # state_dict: None for what the model holds
         "What save_model and, if it is overridden, every checkpoint writes into a folder."
         from trainer_nb.saving import save_model
-        save_model(self.model, output_dir, self.processing_class, state_dict)
+        device = self.run_state.device
+        sharded = {"world": device.world} if device is not None and device.sharded is not None else {}
+        save_model(self.model, output_dir, self.processing_class, state_dict, **sharded)
 
     @taking_turns
     def save_checkpoint(self, output_dir=None):   # a folder for this one; None: checkpoint-<step> in the learner's output_dir

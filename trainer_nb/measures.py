@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from .shards import whole_value
 
 # %% auto #0
 __all__ = ['SMALL', 'BINS', 'SAMPLE', 'STILL', 'RANGES', 'entries', 'sums', 'Sums', 'together', 'histogram', 'shares_between',
@@ -19,7 +20,7 @@ SMALL = 1 << 16   # entries; up to here the spread is measured around the mean
 
 def entries(t: torch.Tensor) -> torch.Tensor:
     "What a tensor holds, without its graph: of a sparse one what is not left out, of a complex one both parts."
-    t = t.detach()
+    t = whole_value(t.detach())
     if t.layout is not torch.strided: t = t.coalesce().values() if t.layout is torch.sparse_coo else t.to_dense()
     return torch.view_as_real(t) if t.is_complex() else t
 

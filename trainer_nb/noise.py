@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 from .batches import map_tensors
 from .feed import Fetched
+from .shards import whole_value
 from .step import Step
 
 # %% auto #0
-__all__ = ['Noise', 'noise_scale', 'parts_of', 'measure_noise']
+__all__ = ['Noise', 'noise_scale', 'parts_of', 'square_of', 'measure_noise']
 
 # %% ../nbs/610_noise.ipynb #0929a15f
 class Noise(NamedTuple):
@@ -44,6 +45,8 @@ def parts_of(window: list, most: int = 4) -> list[Fetched]:  # micro-batches, as
     return [Fetched(cut(i), size, fetched.after) for i in range(k)]
 
 # %% ../nbs/610_noise.ipynb #603c8f90
+def square_of(t) -> torch.Tensor: return whole_value(torch.linalg.vector_norm(t.float())).square()   # its norm, of all processes' parts together
+
 def measure_noise(moves) -> Noise | None:  # inside scratch.without_trace
     "The noise scale of the step that would come next; None if it has less than four samples, batches that cannot be cut, or gradients that are not finite."
     run = moves.run_state
@@ -58,9 +61,9 @@ def measure_noise(moves) -> Noise | None:  # inside scratch.without_trace
         run.interrupts.check()
         step.substep()
         grads = {id(p): p.grad for p in run.params if p.grad is not None and p.grad.layout is torch.strided}   # not every part has to use every layer
-        squares.append(sum(torch.linalg.vector_norm(g.float()).square() for g in grads.values()))
+        squares.append(sum(square_of(g) for g in grads.values()))
         for key, g in grads.items(): total[key] = total[key].add_(g) if key in total else g.clone()
-    whole = sum(torch.linalg.vector_norm(t.float()).square() for t in total.values()) / len(parts) ** 2
+    whole = sum(map(square_of, total.values())) / len(parts) ** 2
     run.state.global_step = before
     squares, whole = [float(s) for s in squares], float(whole)
     return noise_scale(squares, whole, parts[0].samples) if math.isfinite(sum(squares) + whole) else None

@@ -21,6 +21,7 @@ from .fields import OPTIMIZER_NAMES, default_of
 from .groups import parameter_groups
 from .libraries import LIBRARIES, adam, own_manager, target_options
 from .muon import Muon
+from .shards import in_shards, own_part
 
 # %% ../nbs/130_optim.ipynb #3fa99f69
 def _rate(args) -> float:
@@ -126,7 +127,7 @@ KNOWN_OBJECTS = ("galore_torch.", "apollo_torch.")   # the same, of objects
 
 def in_parts(v) -> bool:
     "Whether a value of an optimizer's state has to be taken apart."
-    if isinstance(v, torch.Tensor): return type(v) not in PLAIN_TENSORS
+    if isinstance(v, torch.Tensor): return type(v) not in PLAIN_TENSORS and not in_shards(v)
     return type(v).__module__.startswith(KNOWN_OBJECTS)
 
 def taken_apart(t) -> tuple:  # a tensor or an object; TypeError for a class that nobody knows
@@ -175,7 +176,7 @@ def put_together(recipe: dict, parts: dict):  # parts: plain tensors by attribut
 # %% ../nbs/130_optim.ipynb #912a4734
 def _plain(v) -> bool:
     "Whether a value can be copied and written down."
-    if isinstance(v, torch.Tensor) or in_parts(v): taken_apart(v); return True
+    if isinstance(v, torch.Tensor) or in_parts(v): taken_apart(own_part(v)); return True
     if isinstance(v, (list, tuple)): return all(map(_plain, v))
     if isinstance(v, dict): return all(map(_plain, v.values()))
     return v is None or isinstance(v, (bool, int, float, str))

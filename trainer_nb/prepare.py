@@ -15,11 +15,13 @@ from .rates import stretch_schedule
 from .run import Due, modules_of
 from .seeding import be_deterministic
 from .shadows import versions
+from .shards import in_shards
 from .snapshot import capture, made_with, own_memory, samples_in_all
 
 # %% auto #0
-__all__ = ['ALONE_ONLY', 'prepare_model', 'params_of', 'join', 'alike', 'check_alike', 'check_evaluation', 'prepare_data',
-           'check_optimizer', 'prepare_optimizer', 'tell_of_idle', 'prepare', 'share_anew', 'measure', 'measure_anew']
+__all__ = ['ALONE_ONLY', 'prepare_model', 'optimizers_of', 'params_of', 'join', 'alike', 'check_alike', 'check_evaluation',
+           'prepare_data', 'check_optimizer', 'prepare_optimizer', 'tell_of_idle', 'prepare', 'share_anew', 'measure',
+           'measure_anew']
 
 # %% ../nbs/250_prepare.ipynb #4023ce49
 ALONE_ONLY = ("auto_find_batch_size=True is for a run in one process: where memory runs out in one of several, the others wait for it in the middle of a step. "
@@ -31,7 +33,9 @@ def prepare_model(moves):
     if run.team is not None: run.team.refuse("This")
     run.loss = next((f for f in (moves.loss_func, moves.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
     if run.args.output_dir is not None: run.args.output_dir = os.path.abspath(run.args.output_dir)   # wherever the program goes from here
-    if run.wrapped is not None: return fit(moves)
+    if run.wrapped is not None:
+        run.device.settle()
+        return fit(moves)
     if isinstance(run.model, torch.jit.ScriptModule):
         raise TypeError("The model is scripted (torch.jit), so nobody can see what its forward takes; give the Learner the module it was made from.")
     if run.args.full_determinism: be_deterministic()
@@ -41,7 +45,7 @@ def prepare_model(moves):
     if run.device is None:
         run.device = Device(run.args)
         join(run)
-    wrapped = run.device.prepare(moves.model)
+    wrapped = run.device.prepare(moves.model, run.loss, optimizers_of(moves))
     fit(moves)
     run.wrapped = wrapped
     if run.loss is not None: run.loss.to(run.device.device)
@@ -51,6 +55,12 @@ def prepare_model(moves):
     run.params = params_of(run)   # wrapped anew, there may be an optimizer already
 
 # %% ../nbs/250_prepare.ipynb #e9bb442d
+def optimizers_of(moves) -> list:
+    "The optimizers that are there already, the user's own or the run's. ValueError for parameters that nobody could exchange."
+    if moves.run_state.device.divides and "params" in (moves.optimizer_cls_and_kwargs or (None, {}))[1]:
+        raise ValueError("optimizer_cls_and_kwargs has 'params' of the model as it was before it is divided (fsdp); leave them out, or make them in create_optimizer().")
+    return list({id(o): o for o in (moves.optimizers[0], moves.run_state.optimizer) if o is not None}.values())
+
 def params_of(run) -> list:
     "What is trained: the model's parameters first, then what else the optimizer holds."
     more = [] if run.optimizer is None else [p for g in run.optimizer.param_groups for p in g["params"]]
@@ -64,7 +74,7 @@ def join(run):
 
 def alike(run):
     "Let all have the first one's weights and buffers."
-    run.device.world.spread([t for t in (*modules_of(run).parameters(), *modules_of(run).buffers()) if own_memory(t)])
+    run.device.world.spread([t for t in (*modules_of(run).parameters(), *modules_of(run).buffers()) if own_memory(t) and not in_shards(t)])
 
 def check_alike(run, length):
     "Refuse data that is of another length in another process."

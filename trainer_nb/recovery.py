@@ -4,7 +4,7 @@
 
 # %% ../nbs/850_recovery.ipynb #b003dbcb
 from __future__ import annotations
-from .aboard import answered, counts, state_of
+from .aboard import answered, counts, held_at, part_of, state_of, steps_held
 from .adapters import completed
 from .asking import ProcessDied
 from .cause import INTERRUPTED, first_cause
@@ -12,20 +12,21 @@ from .checkpoint import read_checkpoint
 from .history import Place
 from .mirror import Mirror
 from .shelf import newest
+from .snapshot import Snapshot, whole_of
 from .worker import Done, Failed
 
 # %% auto #0
-__all__ = ['recover', 'in_step', 'gone_of', 'start_again', 'last_known']
+__all__ = ['recover', 'in_step', 'gone_of', 'start_again', 'made_whole', 'held_by_all', 'last_known']
 
 # %% ../nbs/850_recovery.ipynb #64465a97
 def recover(team, moves, call, what):  # what: the first cause
     "Bring the team into a state that all share, and raise what went wrong."
     alive = [r for r, o in call.outcomes.items() if isinstance(o, (Done, Failed))]
     failed = [r for r in alive if isinstance(call.outcomes[r], Failed)]
-    if not (len(alive) == team.size and in_step(team, moves)): start_again(team, moves, failed if isinstance(what, Failed) else alive)
+    kept = len(alive) == team.size and in_step(team, moves) or start_again(team, moves, failed if isinstance(what, Failed) else alive)
     if isinstance(what, Failed): raise KeyboardInterrupt if what.kind in INTERRUPTED else what.error
     raise ProcessDied(f"The process of rank {what.rank} {what.how} after step {moves.state.global_step}"
-                      + (". The run is as it was before the step" if alive else "; the run stands where it was last known")
+                      + (". The run is as it was before the step" if alive and kept else "; the run stands where it was last known")
                       + (", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on." if moves.run_state.team is team else
                          ", and is at home: it goes on here, or learn.launch(...) takes it to the machines that are there."))
 
@@ -40,29 +41,55 @@ def in_step(team, moves) -> bool:
 
 def gone_of(team) -> str: return next(link.words() for link in team.links if link.gone.is_set())   # a machine that is gone, in words
 
-def start_again(team, moves, ranks):  # ranks: whose state may be taken, the best first
-    "Other processes, from the state of one of these."
+def start_again(team, moves, ranks) -> bool:  # ranks: whose state may be taken, the best first
+    "Other processes, from the state of one of these; False if they have none to give, and the last known one is taken."
     team.mirror.end()
     found = next((s for r in ranks if (s := team.aside(r, state_of, counts(moves.history), timeout=60)) is not None), None)
+    lines, older = found["lines"] if found else [], None
+    if found and found["snapshot"].shapes:   # of one process only
+        found = made_whole(team, found)
+        if found is None: older = held_by_all(team)
     team.crew.kill()
     team.crew = None
-    snapshot, first = (found["snapshot"], found["first"]) if found else last_known(team, moves)
-    if found: Mirror(moves.history).take(found["lines"])
+    snapshot, first = (found["snapshot"], found["first"]) if found else last_known(team, moves, older)
+    Mirror(moves.history).take(lines)
     place = found["place"] if found else snapshot.values["place"] if snapshot else team.base[2]
     if any(here > there for here, there in zip(moves.history.place(), place)): moves.history.abandon(Place(*place))
     if found: team.stands(moves, found["standing"])
-    if any(link.gone.is_set() for link in team.links): return team.end(moves, {"snapshot": snapshot, "first": first}, f"{gone_of(team)} is gone, and the run is with machine 0")
+    if any(link.gone.is_set() for link in team.links):
+        team.end(moves, {"snapshot": snapshot, "first": first}, f"{gone_of(team)} is gone, and the run is with machine 0")
+        return found is not None
     moves.history.note("restart", moves.state.global_step)
     try: team.start(moves, snapshot, first)
     except BaseException:
         team.end(moves, {"snapshot": snapshot, "first": first})   # the run is at home, at least
         raise
+    return found is not None
+
+# %% ../nbs/850_recovery.ipynb #6338aa1e
+def made_whole(team, found: dict) -> dict | None:  # found: as one process of a run in shards has it
+    "The same with everyone's parts; None if one is missing, or stands elsewhere."
+    if team.size != team.plan["local processes"]: return None   # the other machines' are out of reach
+    each, mine = [team.aside(rank, part_of, timeout=60) for rank in range(team.size)], found["snapshot"]
+    def stands(s): return s.step, s.values["cursor"]
+    if any(o is None or stands(o[0]) != stands(mine) for o in each): return None
+    first = found["first"]
+    if first is not None and first.shapes: first = whole_of([first for _, first in each], first)
+    return found | {"snapshot": whole_of([snapshot for snapshot, _ in each], mine), "first": first}
+
+def held_by_all(team) -> Snapshot | None:
+    "The newest snapshot of which every process has its part; None if there is none."
+    if team.size != team.plan["local processes"]: return None
+    steps = [team.aside(rank, steps_held) for rank in range(team.size)]
+    common = set.intersection(*map(set, steps)) if None not in steps else set()
+    each = [team.aside(rank, held_at, max(common), timeout=60) for rank in range(team.size)] if common else [None]
+    return None if None in each else whole_of(each, each[0])
 
 # %% ../nbs/850_recovery.ipynb #a4277dc4
-def last_known(team, moves) -> tuple:
+def last_known(team, moves, older=None) -> tuple:  # older: a snapshot that was found elsewhere
     "The newest state that is held here or on the disk: a snapshot, and the first weights."
     run_id, (base, first, _) = moves.history.run_id, team.base
-    here = [s for s in (*moves.snapshots.values(), base) if s is not None and s.values["run"] == run_id]
+    here = [s for s in (*moves.snapshots.values(), older, base) if s is not None and s.values["run"] == run_id]
     best = max(here, key=lambda s: s.step, default=base)
     shelf = moves.args.output_dir and newest(moves.args.output_dir)
     if shelf and shelf.says.get("run") == run_id and (best is None or shelf.says.get("step", 0) > best.step): best = completed(moves.run_state, read_checkpoint(shelf.path))

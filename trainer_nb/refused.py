@@ -12,16 +12,16 @@ from dataclasses import fields
 from .fields import default_of
 
 # %% ../nbs/016_refused.ipynb #53f4a042
-_LATER = "is not there yet; leave it out"
 REFUSED = {   # name: why
+    "deepspeed": "cannot be done; fsdp=True puts weights, gradients and optimizer state in parts among the processes of learn.launch(n)",
+    "parallelism_config": "cannot be done; learn.launch(n) trains on n processes by their batches, and fsdp=True puts the model in parts",
+
     "dataloader_in_order": "would let the workers' speed decide which batch comes first, and such a run cannot be repeated, taken back or resumed; leave it out",
     "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
 
-
-    "fsdp": _LATER, "fsdp_config": _LATER, "deepspeed": _LATER, "parallelism_config": _LATER,
-
-    "push_to_hub": _LATER, "hub_model_id": _LATER, "hub_strategy": _LATER, "hub_token": _LATER, "hub_private_repo": _LATER,
-    "hub_always_push": _LATER, "hub_revision": _LATER,
+    **dict.fromkeys(("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"),
+                    "is for pushing to the Hub, which is not there yet; learn.save_model(folder), then huggingface_hub.upload_folder"),
+    "hub_token": "is for pushing to the Hub, which is not there yet; `hf auth login` keeps a token for huggingface_hub",
 }
 
 # %% ../nbs/016_refused.ipynb #d2c1670c

@@ -21,6 +21,7 @@ from .runlog import claimed, log_path
 from .saver import data_facts, finish, logged, wait_for_others
 from .settings import SETTABLE, change
 from .shelf import checkpoints, newest, of_trainer, sealed
+from .shards import put_into
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore, samples_in_all
 from .trainer_files import read_trainer
 from .work import in_hand, where
@@ -252,5 +253,7 @@ def load_weights(moves, folder: Path):
     theirs = of_trainer(folder) and not sealed(folder)
     two_modes = ["optimizer"] if hasattr(moves.optimizer, "train") else []   # its average is in its state
     if not theirs and not examine(folder).get("only_model"): return put_back(moves.run_state, snapshot_in(moves, folder), ["model", *two_modes])
-    moves.model.load_state_dict(weights_for(moves.model, folder), strict=False)
+    found, own = weights_for(moves.model, folder), moves.model.state_dict(keep_vars=True)
+    if moves.run_state.device.sharded is None: moves.model.load_state_dict(found, strict=False)
+    else: [put_into(own[k], t) for k, t in found.items()]
     for group in moves.optimizer.param_groups if two_modes and not theirs else (): group["train_mode"] = False   # they are the average

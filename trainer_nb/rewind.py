@@ -14,6 +14,7 @@ from .frozen import has_adapters
 from .history import is_past
 from .loop import go
 from .prepare import prepare, share_anew
+from .shards import nbytes_of
 from .snapshot import Snapshot, capture, check_length, restore
 from .tables import duration
 from .work import in_hand, refuse_beside
@@ -37,7 +38,7 @@ def free_memory() -> float:
 def size_of(run) -> int:
     "Bytes of a snapshot: weights that it does not share, buffers and optimizer state."
     tensors = [*(p for p in run.params if p.requires_grad or not has_adapters(run.model)), *run.model.buffers(), *(v for s in run.optimizer.state.values() for v in s.values())]
-    return sum(t.nbytes for t in tensors if hasattr(t, "nbytes"))
+    return sum(nbytes_of(t) for t in tensors if hasattr(t, "nbytes"))
 
 # %% ../nbs/320_rewind.ipynb #2b291cca
 class Ring:

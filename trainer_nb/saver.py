@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from .agenda import announce
-from .checkpoint import pack, write_checkpoint
+from .checkpoint import pack, write_checkpoint, writes_live
 from .errors import warn
 from .evaluate import averaged, optimizer_trains
 from .folders import MANIFEST, Damaged, examine, flush, set_aside, written_whole
@@ -20,7 +20,7 @@ from .prepare import prepare
 from .run import Due
 from .runlog import plain
 from .shelf import checkpoints, retire, retire_future, rotate
-from .snapshot import KEEPERS, capture
+from .snapshot import KEEPERS, capture, whole
 from .trainer_files import asked, write_trainer
 
 # %% auto #0
@@ -107,10 +107,14 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     if not own: refuse_taken(place, run.history.run_id)
     undo = as_best(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
-    if not writes(run): return place   # one writes for all
+    sharded = run.device.sharded is not None
+    if not (writes(run) or sharded): return place   # one writes for all
+    if sharded and writes_live(run.model): raise ValueError("The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of them (fsdp).")
     if run.args.save_only_model:
         with averaged(run.optimizer): snapshot = capture(run, run.saver.spare, ("model",), beside=not optimizer_trains(run.optimizer))
     else: snapshot = capture(run, run.saver.spare, tuple(KEEPERS), beside=True)
+    if sharded: snapshot = whole(snapshot, run.device.world)
+    if not writes(run): return place
     run.saver.spare = ()
     run.saver.start(writing(moves, snapshot, place, own), snapshot, place.parent, undo)
     if wait or run.callbacks.listeners("on_save"): finish(run)

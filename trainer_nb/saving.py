@@ -6,9 +6,11 @@
 from __future__ import annotations
 from pathlib import Path
 import torch
+from .shards import brought_together, divided, own_part
+from .world import ALONE
 
 # %% auto #0
-__all__ = ['SHARD', 'write_weights', 'save_model']
+__all__ = ['SHARD', 'write_weights', 'whole_weights', 'save_model']
 
 # %% ../nbs/300_saving.ipynb #7fcaf96c
 SHARD = "5GB"   # of the weights in one file
@@ -21,10 +23,23 @@ def write_weights(model, folder: Path, weights: dict | None = None):  # weights:
     save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
 
 # %% ../nbs/300_saving.ipynb #f1da4da9
-def save_model(model, folder, processing_class=None, weights=None) -> Path:  # a module, not wrapped; a folder, made if it is not there; weights: as in write_weights
+def whole_weights(model, world) -> dict:  # world.World; all its processes have to ask
+    "The state_dict of a model in shards as whole tensors on the host, for the first process; tied ones are the same tensor."
+    found, state = {}, {k: v for k, v in model.state_dict(keep_vars=True).items() if isinstance(v, torch.Tensor)}
+    for v in state.values():
+        if id(v) in found: continue
+        part = own_part(v).detach().to("cpu", copy=True)
+        found[id(v)] = brought_together(part, tuple(v.shape), world) if divided(v) else part
+    return {k: found[id(v)] for k, v in state.items()} if world.first else {}
+
+# %% ../nbs/300_saving.ipynb #2a94eaf5
+def save_model(model, folder, processing_class=None, weights=None, world=ALONE) -> Path:  # a module, not wrapped; a folder; weights: as in write_weights; world: of a model in shards
     "Write a model's weights, and its tokenizer or processor if there is one; returns the folder."
     folder = Path(folder).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
-    write_weights(model, folder, weights)
-    if hasattr(processing_class, "save_pretrained"): processing_class.save_pretrained(folder)
+    if not world.alone: weights = whole_weights(model, world)
+    def write():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_weights(model, folder, weights)
+        if hasattr(processing_class, "save_pretrained"): processing_class.save_pretrained(folder)
+    world.decided(write)   # one writes for all, and all know when it is there
     return folder

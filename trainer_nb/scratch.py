@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields
 from .batches import map_tensors
 from .errors import Paused, let_go_last, relieve, show_pauses
 from .events import CallbackHandler
+from .fsdp import refuse_alone
 from .history import History
 from .prepare import prepare
 from .seeding import generators_kept
@@ -46,6 +47,7 @@ def without_trace(moves, verb: str):  # verb: its name, for messages
     with run.interrupts, generators_kept():
         note_hands(run)
         prepare(moves)
+        refuse_alone(run.args, run.device.world.size, verb)
         taken, first = capture(run, kept=SHARED), versions(run) == run.versions
         window, shadows = run.window, run.shadows
         moves.run_state = scratch_of(run)

@@ -8,6 +8,7 @@ import copy
 import torch
 from .errors import warn
 from .optim import taken_apart
+from .shards import in_shards, own_part
 from .snapshot import own_memory
 
 # %% auto #0
@@ -33,7 +34,7 @@ def _buffers(model): return [(m._buffers, k) for m in model.modules() for k in m
 def _renormed(model):
     "Embeddings with a limit scale rows as they look them up."
     return [(m._parameters, "weight") for m in model.modules() if getattr(m, "max_norm", None) is not None and "weight" in m._parameters]
-def _frozen(model): return [(m._parameters, k) for m in model.modules() for k, p in m._parameters.items() if p is not None and not p.requires_grad]
+def _frozen(model): return [(m._parameters, k) for m in model.modules() for k, p in m._parameters.items() if p is not None and not p.requires_grad and not in_shards(p)]   # in shards, a pass sees a copy
 def _trained(slot): return getattr(slot[0].get(slot[1]), "requires_grad", False)
 def _key(slot): return id(slot[0]), slot[1]
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
@@ -149,15 +150,15 @@ class FullCopy:
         self.state = {p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()} for p, s in optimizer.state.items()}
         self.groups = copied_groups(optimizer)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
-        now = [*self.run.params, *(part for v in held for part in _parts(v))]
-        if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [t.detach().clone() for t in now]
+        now = [*self.run.params, *(part for v in held for part in ([v] if in_shards(v) else _parts(v)))]
+        if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [own_part(t).detach().clone() for t in now]
         else:
-            with torch.no_grad(): torch._foreach_copy_(self.copies, [t.detach() for t in now])
+            with torch.no_grad(): torch._foreach_copy_(self.copies, [own_part(t).detach() for t in now])
 
     def put_back(self):
         "The same tensors in the same places, with the values that they had."
         optimizer = self.run.optimizer
-        with torch.no_grad(): torch._foreach_copy_([t.detach() for t in self.tensors], self.copies)
+        with torch.no_grad(): torch._foreach_copy_([own_part(t).detach() for t in self.tensors], self.copies)
         optimizer.state.clear()
         optimizer.state.update(self.state)
         put_groups(optimizer, self.groups)

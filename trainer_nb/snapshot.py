@@ -20,10 +20,12 @@ from .optim import PLAIN_TENSORS, in_parts, put_together, taken_apart
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run
+from .shards import brought, divided, everywhere, in_shards, joined, like, own_part, put_into
 
 # %% auto #0
 __all__ = ['KEEPERS', 'OF_PLACE', 'Snapshot', 'Copies', 'Walk', 'named_weights', 'staying', 'own_memory', 'made_with',
-           'samples_in_all', 'capture', 'check_length', 'check', 'put_back', 'restore', 'differences']
+           'samples_in_all', 'capture', 'whole', 'whole_of', 'check_length', 'check', 'put_back', 'restore',
+           'differences']
 
 # %% ../nbs/210_snapshot.ipynb #79dd5a32
 class Snapshot:
@@ -41,6 +43,10 @@ class Snapshot:
         if self._copying is not None: self.copied_in = self._copying.seconds()
         self._copying = None
         return self._tensors
+
+    @property
+    def shapes(self) -> dict: return self.values.get("shapes") or {}   # of the whole, by name, where these are parts of it
+    def shape_of(self, name): return torch.Size(self.shapes.get(name) or self._tensors[name].shape)
 
     @property
     def step(self) -> int:
@@ -66,10 +72,12 @@ class _Keeper:
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
     def __init__(self, spare=(), walk=None):   # spare: tensors that nobody needs any more, by name; walk: the run's, for all keepers
-        self.spare, self.walk, self.later = dict(spare), walk, []
+        self.spare, self.walk, self.later, self.shapes = dict(spare), walk, [], {}   # shapes: of the whole, where it is divided among processes
 
     def put(self, name, t, changes=False):  # changes: a forward pass may change it
         "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
+        if divided(t): self.shapes[name] = tuple(t.shape)
+        t = own_part(t)
         if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         if t.layout is not torch.strided: self[name] = t.detach().to("cpu", copy=True); return
         old = self.spare.pop(name, None)
@@ -181,7 +189,8 @@ def _of_model(snapshot): return {n: t for n, t in snapshot.tensors.items() if n.
 def _check_model(run, snapshot):
     walk, there = Walk(run), _of_model(snapshot)
     here = dict(walk.named())
-    wrong = {*here, *_empty(walk.each)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != there[n].shape}
+    if snapshot.shapes and not any(map(divided, here.values())): raise ValueError("The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot() where all are asked.")
+    wrong = {*here, *_empty(walk.each)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != snapshot.shape_of(n)}
     if wrong: raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
     other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype), None)
     if other: raise ValueError(f"The snapshot is of a model in {there[other].dtype}, and this one is in {here[other].dtype} ({other.split('/', 1)[1]!r}).")
@@ -192,7 +201,7 @@ def _put_model(run, snapshot):
     with torch.no_grad():
         for n, t in there.items():
             if shared(t) and n in here and held.there(n, here[n], t, added): continue   # and torch does not count it as changed
-            if n in here and _alike(here[n], t) and own_memory(here[n]): here[n].copy_(t)
+            if n in here and (in_shards(here[n]) or _alike(here[n], t) and own_memory(here[n])): put_into(here[n], t)
     _put_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run): p.requires_grad_(n in trainable); p.grad = None
@@ -260,14 +269,18 @@ def _put_optimizer(run, snapshot):
         run.optimizer.param_groups[i].update(group)
     with torch.no_grad():
         for n, p in _loose(run): p.copy_(snapshot.tensors[f"loose/{n}"])
-    _put_state(run.optimizer, snapshot.tensors, saved, params)
+    _put_state(run.optimizer, snapshot, saved, params)
 
 # %% ../nbs/210_snapshot.ipynb #72f976fd
-def _put_state(optimizer, tensors, saved, params):  # saved: as _keep_optimizer has written it; params: by name
+def _put_state(optimizer, snapshot, saved, params):  # saved: as _keep_optimizer has written it; params: by name
     "Give an optimizer the state that it had."
     optimizer.state.clear()
+    tensors = snapshot.tensors
     parts = {f"{name}.{part}" for name, recipe in saved["apart"].items() for part in recipe["names"]}
-    def copied(name, owner): return tensors[f"optimizer/{name}"].to("cpu" if name in saved["on_cpu"] else params[owner].device, copy=True)
+    def copied(name, owner):
+        p, t = params[owner], tensors[f"optimizer/{name}"]
+        if in_shards(p) and t.ndim: return like(p, t) if snapshot.shape_of(f"optimizer/{name}") == p.shape else everywhere(p, t)
+        return t.to("cpu" if name in saved["on_cpu"] else p.device, copy=True)
     for name in (n.removeprefix("optimizer/") for n in tensors if n.startswith("optimizer/")):
         owner, key = name.rsplit("/", 1)
         if name not in parts: optimizer.state[params[owner]][key] = copied(name, owner)
@@ -376,7 +389,7 @@ def capture(run: Run,
     tensors, values = Copies(spare, Walk(run)), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
                                       "length": samples_in_all(run)}
     for name in kept: KEEPERS[name].keep(run, tensors, values)
-    copying = tensors.fill()
+    copying, values["shapes"] = tensors.fill(), tensors.shapes
     values.update((name, _copied(getattr(run, name))) for name in _VALUES)
     if copying is not None:
         if beside: run.copying.append(copying)
@@ -384,6 +397,18 @@ def capture(run: Run,
     return Snapshot(dict(tensors), values, copying)
 
 # %% ../nbs/210_snapshot.ipynb #3099b072
+def whole(snapshot: Snapshot, world) -> Snapshot | None:  # world.World; all its processes have to ask
+    "A snapshot without parts, for those who write or speak; None for the others."
+    if not snapshot.shapes: return snapshot
+    there = {n: brought(t, snapshot.shapes[n], world) if n in snapshot.shapes else t for n, t in snapshot.tensors.items()}
+    if any(t is None for t in there.values()): return None
+    return Snapshot(there, snapshot.values | {"shapes": {}})
+
+def whole_of(snapshots: list, one: Snapshot) -> Snapshot:  # of one moment, one for each rank; one: of these, the one that has what is not divided
+    "A snapshot without parts, from everyone's."
+    return Snapshot(one.tensors | joined([s.tensors for s in snapshots], one.shapes), one.values | {"shapes": {}})
+
+# %% ../nbs/210_snapshot.ipynb #d72bbc68
 def check_length(run: Run, snapshot: Snapshot):
     "Refuse a snapshot from the middle of an epoch over data of another length, with a ValueError."
     then, now, cursor = snapshot.values.get("length"), samples_in_all(run), snapshot.values["cursor"]
@@ -416,7 +441,7 @@ def restore(run: Run, snapshot: Snapshot):
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks, logs and the bookmark are not compared."
     def same(n): return n in a.tensors and n in b.tensors and equal(a.tensors[n], b.tensors[n])
-    left_out = {"made_with", "run", "taken", "place", "length", "about", "seconds", "callbacks", "bookmark"}
+    left_out = {"shapes", "made_with", "run", "taken", "place", "length", "about", "seconds", "callbacks", "bookmark"}
     def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not equal(x.get(k), y.get(k))]

@@ -9,6 +9,7 @@ import torch
 from .accelerator_config import syncs_each_batch
 from .batches import map_tensors, shallow_copy
 from .errors import warn
+from .fsdp import clip_parts
 from .models import describe
 from .moves import WindowMoves
 from .optim import check_state
@@ -17,14 +18,15 @@ from .run import modules_of
 from .schedules import by_metric
 from .seeding import FORWARD, mix, seed_all
 from .shadows import FullCopy, LookingShadows, copied_groups, put_groups, versions
+from .shards import in_shards, put_into
 from .snapshot import named_weights
 from .telling import tell, tell_all
 from .tokens import add_tokens, tokens_in
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'offered', 'complete_gradients', 'clip',
-           'rows_of', 'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights', 'first_groups',
-           'tear', 'begin_again', 'take_step']
+__all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'offered', 'complete_gradients', 'clip_whole',
+           'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights',
+           'first_groups', 'tear', 'begin_again', 'take_step']
 
 # %% ../nbs/260_step.ipynb #e2fb8b87
 class Step:
@@ -38,6 +40,7 @@ class Step:
         "Get the micro-batches and keep what will change; False if the epoch has no more."
         run = self.run
         run.said = []
+        run.device.settle()
         for p in run.params: p.grad = None   # a backward of the user's own, between two steps, is none of this one's
         if run.window is None: run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.window is None: return False
@@ -100,9 +103,9 @@ def checked(loss):
 # %% ../nbs/260_step.ipynb #66dfe42c
 def as_one(run, loss):
     "Gradients, loss and buffers as all processes together have them; returns the loss."
-    check_unused(run)
-    world = run.device.world
-    for p in run.params[run.device.wrapped_parameters:]:   # the model's come first; the wrapper averages those
+    sharded, world = run.device.sharded, run.device.world
+    if sharded is None: check_unused(run)
+    for p in run.params[run.device.wrapped_parameters:] if sharded is None else (p for p in run.params if not in_shards(p)):   # the model's come first; the wrapper averages those
         if not p.requires_grad: continue
         p.grad = world.mean(torch.zeros_like(p) if p.grad is None else p.grad)
     if run.args.ddp_broadcast_buffers is not False: world.spread(run.shadows[0].shared(world))
@@ -138,10 +141,15 @@ def complete_gradients(moves):
     run = moves.run_state
     if run.device.scaler is not None: run.device.scaler.unscale_(run.optimizer)
     params = [p for p in run.params if p.grad is not None]
-    try: norm = clip(params, run.args.max_grad_norm)
-    except NotImplementedError: norm = clip([rows_of(p) for p in params], run.args.max_grad_norm)
+    if run.device.sharded is not None: norm = clip_parts(params, run.args.max_grad_norm, run.device.world)
+    else: norm = clip_whole(params, run.args.max_grad_norm)
     tell(moves, "on_pre_optimizer_step")
     return norm
+
+def clip_whole(params, limit: float):  # as clip
+    "Clip gradients of which some may be sparse."
+    try: return clip(params, limit)
+    except NotImplementedError: return clip([rows_of(p) for p in params], limit)
 
 def clip(params, limit: float):  # limit: of the norm; 0: none
     "Clip the gradients, in place; returns their norm before that."
@@ -226,7 +234,7 @@ def rollback(step):
     if any(t._version != version for t, version in step.seen): run.window = None   # changed in place: it is fetched again
     for p in run.params: p.grad = None
     run.device.renew_scaler()
-    if not run.device.world.alone: run.wrapped = None   # DDP refuses the next step after a backward pass that has failed
+    run.wrapped = run.device.give_up(run.wrapped)
     run.phase, run.taken_back = "idle", True
     warn_of_weights(step)
 
@@ -266,7 +274,7 @@ def begin_again(step, first):  # first: as first_groups gave it
     put_groups(step.run.optimizer, first[0])
     with torch.no_grad():
         for name, p in named_weights(step.run):
-            if p.requires_grad: p.copy_(step.run.first.tensors[f"weights/{name}"])   # the others are back already
+            if p.requires_grad: put_into(p, step.run.first.tensors[f"weights/{name}"])   # the others are back already
     step.run.versions = versions(step.run)
 
 # %% ../nbs/260_step.ipynb #10278fa3

@@ -19,12 +19,14 @@ from .watch import unwatch, watch
 from .work import at_boundary, owned, pausable, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'keep_own', 'stint', 'Seen', 'Doing', 'Team']
+__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'keep_own', 'stint', 'Seen',
+           'Doing', 'Team']
 
 # %% ../nbs/855_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
 THERE = LOOKING | frozenset("""set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again""".split())
 AT_HOME = ("load_checkpoint", "reset", "_begin_again")   # and restore(), of a snapshot of an earlier run
+FROM_TORN = ("rewind", "restore", *AT_HOME)   # what puts a run right whose optimizer has failed half-way
 NOT_THERE = {"debug_step": "a step by hand", "branch": "a second learner", "batch_size_find": "measuring batch sizes", "export_script": "the script"}
 
 # %% ../nbs/855_team.ipynb #7078d87d
@@ -95,14 +97,15 @@ class Doing(Asking):
         run = moves.run_state
         if name == "free": return self.end(moves, None, "machine 0 has let go of the run") or moves.free()
         if name in NOT_THERE: self.refuse(f"{name}(), {NOT_THERE[name]},")
-        refuse_inside(moves, f"{name.lstrip('_')}()")
+        if not (run.torn and name in FROM_TORN): refuse_inside(moves, f"{name.lstrip('_')}()")
         let_go_last()
         if name == "restore" and args and not isinstance(args[0], Snapshot): args = (named(moves, args[0]),)
         if name in AT_HOME or name == "restore" and args[:1] and args[0].values["run"] != moves.history.run_id: return self.at_home(moves, name, args, kwargs)
         with run.interrupts:
             if name in LOOKING: run.interrupts.only_looking()
             value = self.ask(moves, do_verb, name, args, kwargs)
-            if name in HERE_TOO: HERE_TOO[name](moves, value, *args, **kwargs)
+            here = HERE_TOO[name](moves, value, *args, **kwargs) if name in HERE_TOO else None
+            if name == "watch": value = here
             stop_if_pressed(moves)
             return value
 

@@ -372,7 +372,7 @@ def read_theirs(moves, folder) -> Snapshot:
         values = mine | place_of(run, there)
     except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += differing(mine["optimizer"]["groups"], optimizer["groups"]) + of_rates + about_scaler(run, files["scaler"])
-    values |= {"state": state, "optimizer": optimizer, "lr_scheduler": schedule, "run": History().run_id, "about": {"said": said},
+    values |= {"shapes": {}, "state": state, "optimizer": optimizer, "lr_scheduler": schedule, "run": History().run_id, "about": {"said": said},
                "scaler": None if run.device.scaler is None else files["scaler"],
                "callbacks": callbacks_in(run, there.stateful_callbacks, mine["callbacks"])}
     return Snapshot(tensors | kept, values)

@@ -14,6 +14,7 @@ from .events import TrainerCallback
 from .inspect import CHANNELS, grouped, layers_of, own_parameters
 from .measures import BINS, dead_share, first_tensor, histogram, saturated_share, shares_between, sums
 from .panels import Heat, Panel, known_mean, short
+from .shards import whole_value
 from .tables import to_frame
 
 # %% auto #0
@@ -100,7 +101,7 @@ class Sampled:
         if "gradient" in self.names: self.of_params("gradient", [(i, sums(p.grad)) for i, p in there])
         if "update" in self.names: self.before = [(i, p, p.detach().clone()) for i, p in there]
         for name, f in self.of_parameters.items():
-            self.of_params(name, [(i, torch.stack([torch.ones((), device=p.device), as_number(f(p.detach(), p.grad), p.device, name), *torch.zeros(4, device=p.device)])) for i, p in there])
+            self.of_params(name, [(i, torch.stack([torch.ones((), device=p.device), as_number(f(whole_value(p.detach()), whole_value(p.grad)), p.device, name), *torch.zeros(4, device=p.device)])) for i, p in there])
 
     def after_update(self):
         "Measure how far the weights have gone."

@@ -9,10 +9,12 @@ import torch
 from contextlib import contextmanager
 from .agenda import ask_later
 from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses, warn
+from .fsdp import refuse_alone
 from .interrupts import TURN, Interrupts
 from .prepare import prepare
 from .run import Due, for_callback
 from .seeding import generators_kept
+from .shards import own_part
 from .telling import tell_all
 
 # %% auto #0
@@ -77,6 +79,7 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
             hear_of_saving(run)
             note_hands(run)
             prepare(moves)
+            refuse_alone(run.args, run.device.world.size, verb)
             stop_if_pressed(moves)
         except BaseException as error: failed(moves, error)
         with run.device.in_force():
@@ -133,7 +136,7 @@ def in_hand(run) -> dict:
 def norms_of(params) -> tuple | None:
     "The norms of parameters to the last bit, and with how many threads they were summed up; None on a GPU, where one would have to wait for them."
     if not params or any(p.device.type != "cpu" or p.layout is not torch.strided or not p.is_floating_point() for p in params): return None
-    with torch.no_grad(): return torch.get_num_threads(), [n.double().numpy().tobytes() for n in torch._foreach_norm(params)]
+    with torch.no_grad(): return torch.get_num_threads(), [n.double().numpy().tobytes() for n in torch._foreach_norm([own_part(p).detach() for p in params])]
 
 def others(then, now) -> bool:  # as norms_of gives them
     "Whether norms say that weights are not what they were."
