@@ -154,9 +154,7 @@ class Dividing(Holding):
 class Device(Dividing):
     "What the loop asks of a learner's Accelerator."
     @property
-    def scaler(self):
-        "The gradient scaler, None without fp16."
-        return self.accelerator.scaler
+    def scaler(self): return self.accelerator.scaler   # of the gradients, None without fp16
 
     def prepare(self, model, loss=None, optimizers=()):  # loss: the loss function, if it is a module; optimizers: that hold the model's parameters already
         "Move a model to the device and wrap it for the precision and the strategy; a wrapper that it had here is let go."

@@ -39,6 +39,7 @@ def in_step(team, moves) -> bool:
     team.stands(moves, standings[0])
     return True
 
+# %% ../nbs/850_recovery.ipynb #6e874ac0
 def gone_of(team) -> str: return next(link.words() for link in team.links if link.gone.is_set())   # a machine that is gone, in words
 
 def start_again(team, moves, ranks) -> bool:  # ranks: whose state may be taken, the best first

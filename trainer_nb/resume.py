@@ -225,8 +225,12 @@ def load_best(moves):
     try:
         if path is None: raise ValueError("no evaluation has given one")
         prepare_model(moves)
-        path = Path(run.device.world.decided(lambda: str(read_best(moves, Path(path)))))   # by the first, which has written it: others may have another disk
-        if not run.device.world.alone: alike(run)
+        if run.device.sharded is None:
+            path = Path(run.device.world.decided(lambda: str(read_best(moves, Path(path)))))   # by the first, which has written it: others may have another disk
+            if not run.device.world.alone: alike(run)
+        else:
+            path = Path(run.device.world.decided(lambda: str(best_folder(run, Path(path)))))
+            load_weights(moves, path)   # each takes its part
     except (OSError, ValueError, NotLed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else: run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
@@ -237,6 +241,7 @@ def read_best(moves, path: Path) -> Path:
     load_weights(moves, path)
     return path
 
+# %% ../nbs/510_resume.ipynb #ea78f943
 def best_folder(run, path: Path) -> Path:
     "Where the best checkpoint is: another run may have taken its name. ValueError if it is gone."
     ids, every = (run.history.run_id, run.history.parent), [path, *path.parent.glob(f"retired*{path.name}*")]

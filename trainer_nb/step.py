@@ -61,8 +61,7 @@ class Step:
 
     def batch(self):
         "The next micro-batch, with the generators seeded for it."
-        run = self.run
-        place = mix(run.args.seed, FORWARD, run.state.global_step, self.done)
+        run, place = self.run, mix(self.run.args.seed, FORWARD, self.run.state.global_step, self.done)
         seed_all(place if run.device.world.first else mix(place, run.device.world.rank))
         self.moves.current_weight, self.moves.current_micro_batch = run.window[self.done].weight, self.done
         if run.window[self.done].weight: self.flops += float(self.moves.floating_point_ops(run.window[self.done].batch))
