@@ -106,6 +106,21 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
     "dataloader_persistent_workers": ("loader", dict(dataloader_num_workers=1)), "remove_unused_columns": "names", "label_names": "labels",
     **{name: "handlers" for name in ("ddp_backend", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_static_graph", "ddp_timeout")},
     "ring_every": ("snapshots", dict(ring_every=0)),
+    **dict.fromkeys(("activation_checkpointing", "activation_checkpointing_kwargs"),
+                    "test_memory.py::test_blocks_of_a_plain_module_are_computed_twice_and_nothing_else_changes"),
+    "auto_find_batch_size": "test_memory.py::test_the_run_goes_on_in_smaller_micro_batches_with_the_same_samples",
+    "debug": "test_memory.py::test_the_first_number_that_is_not_finite_stops_the_run_and_is_named",
+    **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), "test_memory.py::test_ligers_kernels_are_put_on_and_taken_off"),
+    "logging_nan_inf_filter": "test_memory.py::test_a_logged_mean_leaves_out_what_is_not_finite_as_the_trainer_does",
+    "neftune_noise_alpha": "test_memory.py::test_noise_on_the_embeddings_is_that_of_transformers_and_comes_again",
+    "skip_memory_metrics": "test_memory.py::test_memory_metrics_have_the_trainers_names", "tf32": "test_memory.py::test_on_a_gpu",
+    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), "test_memory.py::test_a_compiled_model_keeps_its_names_and_its_numbers"),
+    "torch_empty_cache_steps": "test_memory.py::test_unused_memory_goes_back_every_so_many_steps",
+    "use_cache": "test_memory.py::test_the_cache_is_off_in_training_and_the_configuration_is_untouched",
+    "optim_target_modules": "test_optim_names.py::test_which_layers_an_optimizer_is_for",
+    **dict.fromkeys(("fsdp", "fsdp_config"), "test_fsdp.py::test_as_one_process_and_as_ddp"),
+    "save_on_each_node": "test_surface.py::test_each_machine_writes_if_asked",
+    "enable_jit_checkpoint": "test_surface.py::test_sigterm_writes_a_checkpoint_at_the_boundary",
     **dict.fromkeys(("eval_do_concat_batches", "include_for_metrics"), "test_evaluate.py::test_shapes_and_metrics_are_the_trainers"),
     "batch_eval_metrics": "test_evaluate.py::test_batch_by_batch", "eval_use_gather_object": "test_evaluate.py::test_objects_beside_the_loss",
     **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "test_evaluate.py::test_full_eval"),
@@ -188,3 +203,12 @@ def test_what_processes_share():
     (one, two), _ = run(ddp_broadcast_buffers=False)
     assert not torch.equal(one, two)
     assert not torch.equal(weights, run(average_tokens_across_devices=False)[1])
+
+
+def test_the_tokenizer_has_its_older_name():
+    "Scripts of some years ago pass it so, and ask for it so."
+    class Pads:
+        def pad(self, features, **kwargs): return features
+    tokenizer = Pads()
+    with pytest.warns(UserWarning, match="processing_class"): learn = Learner(Net(), tokenizer=tokenizer)
+    assert learn.tokenizer is learn.processing_class is tokenizer and learn.data_collator.tokenizer is tokenizer

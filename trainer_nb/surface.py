@@ -6,10 +6,11 @@
 from __future__ import annotations
 import math, sys
 from typing import NamedTuple
+from .errors import Refused
 from .models import smoothed_loss
 
 # %% auto #0
-__all__ = ['NOT_CALLED', 'LabelSmoother', 'Surface', 'lengths', 'check_overrides']
+__all__ = ['NO_HUB', 'NOT_CALLED', 'LabelSmoother', 'Surface', 'lengths', 'check_overrides']
 
 # %% ../nbs/895_surface.ipynb #58ab0502
 class LabelSmoother(NamedTuple):
@@ -20,16 +21,21 @@ class LabelSmoother(NamedTuple):
         return smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
 
 # %% ../nbs/895_surface.ipynb #80c0bff0
+NO_HUB = "{} is for the Hub, and nothing is pushed there yet: learn.save_model(folder), then huggingface_hub.upload_folder(repo_id=..., folder_path=folder)."
+
+# %% ../nbs/895_surface.ipynb #3048d6d9
 class Surface:
     "What the Trainer has besides, under its names."
     deepspeed = neftune_hook_handle = None
-    is_deepspeed_enabled = is_fsdp_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = is_model_parallel = False
+    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = is_model_parallel = False
     is_distributed_loading_by_transformers, place_model_on_device, current_flos, push_in_progress = False, True, 0, None
     hp_space = hp_name = compute_objective = objective = None
     _ignored = None   # keys of the model's output, in the evaluations of train(ignore_keys_for_eval=...)
 
     @property
     def is_in_train(self) -> bool: return self.run_state.owner is not None
+    @property
+    def is_fsdp_enabled(self) -> bool: return self.run_state.device is not None and self.run_state.device.sharded is not None
     @property
     def can_return_loss(self) -> bool: return self.model_facts.can_return_loss
     @property
@@ -44,6 +50,11 @@ class Surface:
     def _get_learning_rate(self) -> float: return self.optimizer.param_groups[0]["lr"]
     def create_accelerator_and_postprocess(self): return self.accelerator   # it is made when it is first asked for
     def _get_output_dir(self, trial=None): return self.args.output_dir   # a trial has a learner of its own, and its folder is there
+
+    def init_hf_repo(self, token=None, private=None): raise Refused(NO_HUB.format("init_hf_repo()"))
+    def push_to_hub(self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs): raise Refused(NO_HUB.format("push_to_hub()"))
+    def create_model_card(self, language=None, license=None, tags=None, model_name=None, finetuned_from=None, tasks=None, dataset_tags=None, dataset=None,
+                          dataset_args=None): raise Refused(NO_HUB.format("create_model_card()"))
 
     def end(self):
         "At the end of a script: let go of all memory, and of the other processes."
@@ -82,7 +93,7 @@ _SEARCH = "is not called, because a trial of hyperparameter_search has a learner
 
 NOT_CALLED = {   # name: why an override would have no effect, and what to do
     **dict.fromkeys(("_inner_training_loop", "_run_epoch", "_maybe_log_save_evaluate", "_init_training_state", "_prepare_for_training", "_finalize_training",
-                     "_track_num_input_tokens", "_update_auto_batch_size", "_validate_args", "set_initial_training_values"), _LOOP),
+                     "_track_num_input_tokens", "_update_auto_batch_size", "_validate_args"), _LOOP),
     **dict.fromkeys(("_save_optimizer_and_scheduler", "_save_rng_state", "_save_scaler", "_load_optimizer_and_scheduler", "_load_rng_state", "_load_scaler",
                      "_load_from_checkpoint", "_load_callback_state", "_issue_warnings_after_load", "_get_output_dir"), _STATE),
     **dict.fromkeys(("create_accelerator_and_postprocess", "_build_accelerator_args", "_wrap_model", "_move_model_to_device", "_defer_fsdp_gradient_reduction",
