@@ -59,6 +59,7 @@ def nothing_stays():
 
 # --- what fits --------------------------------------------------------------------------------------------------------
 
+@pytest.mark.slow
 def test_a_known_limit_makes_a_known_size_the_largest():
     "40 MB a sample, held three or four times at the fullest moment: measured once, and the limit laid between two sizes."
     one = learner(Hungry()).batch_size_find(start=4, most=4, memory=3)
@@ -196,6 +197,7 @@ def test_arguments_that_make_no_sense(wrong):
     with pytest.raises(ValueError, match="is"): learner(Deadly()).batch_size_find(**wrong)
 
 
+@pytest.mark.slow
 def test_a_model_of_a_script(tmp_path):
     "Classes and functions of __main__, one of which mentions the learner; no guard is needed around it."
     (tmp_path/"script.py").write_text(textwrap.dedent("""
@@ -271,6 +273,7 @@ def test_the_learner_may_go():
     with pytest.raises(Refused, match=r"is gone.*learn\.set\(per_device_train_batch_size=\d, gradient_accumulation_steps=\d+\)"): found.apply()
 
 
+@pytest.mark.slow
 def test_evaluation_is_found_by_itself():
     "Forward only: what is too much for training fits; the training sizes stay."
     class Eager(Deadly):

@@ -158,6 +158,7 @@ def test_what_stays(page, lab):
     assert f"finished after step {at}" in page.output(1)
 
 
+@pytest.mark.slow
 def test_what_stays_of_a_page_that_was_loaded_anew(page):
     "Its outputs cannot be reached any more: the next cell that has to do with the run gets the picture."
     page.run(2).stands("training")
@@ -260,7 +261,7 @@ def test_training_in_a_cell(lab):
     page.close(), lab.pages.remove(page), lab.stop_kernels()
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_colours_of_the_theme(browser, dark):
     lab = Lab(browser, dark=dark)
     try:

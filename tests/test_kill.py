@@ -11,14 +11,14 @@ def killed(folder, case, seed, kills):
     "Runs of a case under fire until there were so many kills; how many there were, and where lives began."
     with open(folder / "out", "w") as out, open(folder / "err", "w") as err:
         code = subprocess.run([sys.executable, Path(__file__).with_name("killing.py"), folder, case, str(seed), str(kills)], stdout=out, stderr=err).returncode
-    found = [json.loads(line) for line in (folder / "out").read_text().splitlines()]
+    found = [json.loads(line) for line in (folder / "out").read_text().splitlines() if line.startswith('{"')]   # among the logs
     assert code == 0 and all(o["different"] == [] for o in found), (found, (folder / "err").read_text()[-3000:])
     return sum(o["kills"] for o in found), {step for o in found for step in o["lives"]}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case if case in ("plain", "workers") else pytest.param(case, marks=pytest.mark.slow) for case in CASES])
 def test_kills_at_random_moments(tmp_path, case):
-    "At least 60 of them in all; the run that comes to the end is the undisturbed one, byte for byte."
+    "At least 30 of them, and as many in each of the slow cases; the run that comes to the end is the undisturbed one, byte for byte."
     kills, begun = killed(tmp_path, case, 1, 15)
     assert kills >= 15 and len(begun) > 3   # lives that went on from several places
 
@@ -38,7 +38,7 @@ def test_no_data_worker_outlives_a_kill(tmp_path):
     code = f"""
         import os, sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})
         from toys import hard_learner
-        learn = hard_learner(dataloader_num_workers=2, num_train_epochs=100)
+        learn = hard_learner(dataloader_num_workers=2, num_train_epochs=100, logging_strategy="no")
         learn.step(2)
         print(*[p.pid for p in __import__("multiprocessing").active_children()], flush=True)
         time.sleep(60)"""

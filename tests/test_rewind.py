@@ -17,7 +17,7 @@ def stood_at(step, **given):
     return learn.snapshot()
 
 
-@pytest.mark.parametrize("every, last", [(1, 12), (4, 30), pytest.param(None, 30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every, last", [(1, 12), (4, 20), pytest.param(4, 30, marks=pytest.mark.slow), pytest.param(None, 30, marks=pytest.mark.slow)])
 def test_from_every_step_to_every_earlier_one(every, last):
     "Byte for byte what it was there, whatever was rewound before; and the run ends as one that never went further."
     was = [stood_at(step) for step in range(last + 1)]
@@ -271,8 +271,9 @@ def test_how_long_it_will_take_is_said_beforehand(capsys):
     learn = hard_learner(ring_every=50, callbacks=[looks], **LONG)
     learn.step(12)
     learn.run_state.seconds, looks.said = 1200.0, ""   # as if each step had taken 100 s
+    capsys.readouterr()
     learn.rewind(2)
     assert looks.said.startswith("Going back to step 10: 10 steps are replayed from step 0, about 16 min 40 s")
     learn.run_state.seconds = 0.01
     learn.rewind(1)
-    assert capsys.readouterr().out == ""
+    assert "Going back" not in capsys.readouterr().out

@@ -39,7 +39,7 @@ CASES = {
     "bert, label smoothing": (bert, for_classes, {"label_smoothing_factor": 0.1} | SMOOTHED),
     "bert, epochs": (bert, for_classes, {"max_steps": -1, "num_train_epochs": 2}),
     "bert, part of an epoch": (bert, for_classes, {"max_steps": -1, "num_train_epochs": 1.5}),
-    "t5": (t5, for_t5, {"weight_decay": 0.1}),
+    "t5": (t5, for_t5, {"weight_decay": 0.1, "optim": "sgd"}),
     "gpt2, polynomial": (gpt2, for_language, {"lr_scheduler_type": "polynomial", "warmup_steps": 2}),
 }
 

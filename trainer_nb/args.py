@@ -107,7 +107,7 @@ def check_values(args):
     for name, names in CHOICES.items():
         value = getattr(args, name)
         if value not in names:
-            listed = ", ".join(repr(o) for o in names)
+            listed = ", ".join(repr(o) for o in names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
             raise ValueError(f"{name}={value!r} is not one of {listed}.{nearest(value, names)}")
 
 # %% ../nbs/020_args.ipynb #85a88b35
