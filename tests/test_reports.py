@@ -351,6 +351,22 @@ def test_trackio(tmp_path, monkeypatch, capsys):
     assert any("eval/loss" in row for _, row in rows) and json.loads(config[0][0])["max_steps"] == 6
 
 
+def test_trackios_spaces_are_handed_on(monkeypatch):
+    "Where it writes, and the Space for a view that stays, which is made at the end of the run; to a stand-in."
+    told = []
+    run = types.SimpleNamespace(log=lambda values, step: None, finish=lambda: told.append("finish"))
+    fake = types.ModuleType("trackio")
+    fake.init = lambda **given: told.append(given) or run
+    fake.context_vars = types.SimpleNamespace(current_space_id=types.SimpleNamespace(get=lambda: "me/space"))
+    fake.freeze = lambda **given: told.append(given)
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    monkeypatch.setattr("trainer_nb.trackers.installed", lambda name: True)
+    given = dict(report_to="trackio", project="p", trackio_space_id="me/space", trackio_bucket_id="me/bucket", trackio_static_space_id="me/static")
+    make(**COMMON | given | dict(max_steps=2)).train()
+    assert {k: told[0][k] for k in ("project", "space_id", "bucket_id")} == {"project": "p", "space_id": "me/space", "bucket_id": "me/bucket"}
+    assert told[1] == "finish" and {k: told[2][k] for k in ("space_id", "new_space_id", "project")} == {"space_id": "me/space", "new_space_id": "me/static", "project": "p"}
+
+
 @pytest.mark.slow
 def test_wandb_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
