@@ -1,11 +1,10 @@
 """Calls in fresh processes that need not import torch again: each is a fork of one that has."""
 import json, os, select, subprocess, sys
 
+NOTEBOOKS = "import accelerate, numpy, torch; from execnb.shell import CaptureShell; from nbdev.test import nbdev_test"
 SERVER = """
 import json, os, sys, traceback
-import accelerate, numpy, torch
-from execnb.shell import CaptureShell
-from nbdev.test import nbdev_test
+exec(sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:
     call, cwd, log = json.loads(line)
@@ -17,7 +16,7 @@ for line in sys.stdin:
             os.chdir(cwd)
             for fd, path, flags in ((0, os.devnull, os.O_RDONLY), (1, log, os.O_WRONLY | os.O_CREAT)): os.dup2(os.open(path, flags), fd)
             os.dup2(1, 2)
-            exec(call, {"__name__": "__main__", "nbdev_test": nbdev_test})
+            exec(call, {"__name__": "__main__", "nbdev_test": globals().get("nbdev_test")})
             code = 0
         except SystemExit as end: code = end.code if isinstance(end.code, int) else int(end.code is not None)
         except BaseException: traceback.print_exc()
@@ -31,9 +30,10 @@ for line in sys.stdin:
 
 class Forks:
     "A process that is ready to be forked; used in a `with`."
+    def __init__(self, imports=NOTEBOOKS): self.imports = imports   # what it has imported
     def __enter__(self):
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSTARTUP", "IN_TEST")}
-        self.server = subprocess.Popen([sys.executable, "-c", SERVER], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.server = subprocess.Popen([sys.executable, "-c", SERVER, self.imports], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._answer(240) == "ready"
         return self
 

@@ -176,17 +176,30 @@ def test_dependencies_are_declared():
 
 
 @pytest.fixture(scope="module")
-def torch_brings():
-    "What `import torch` alone brings in."
-    return set(run(sys.executable, "-c", "import torch, sys; print(*sys.modules)").stdout.split())
+def torch_alone(tmp_path_factory):
+    "A process that has imported torch and nothing else, to be forked for each module; and what that brings."
+    with Forks("import torch") as process: yield process, modules_with(process, "pass", tmp_path_factory.mktemp("before"))
+
+
+def modules_with(forks, code, folder):
+    "What a fork has imported after some code."
+    forks.call(f"{code}; import sys; print(*sys.modules)", folder, folder/"printed.txt", 240)
+    return set((folder/"printed.txt").read_text(encoding="utf-8").split())
 
 
 @pytest.mark.parametrize("module", ["", *MODULES], ids=lambda o: o or "trainer_nb")
-def test_import_is_light(module, torch_brings, tmp_path):
-    "Each module imports alone in a fresh process, and brings torch and little else."
-    name = f"trainer_nb.{module}".rstrip(".")
-    brought = set(run(sys.executable, "-c", f"import {name}, sys; print(*sys.modules)", cwd=tmp_path).stdout.split())
-    assert (brought & HEAVY) - torch_brings == set()
+def test_import_is_light(module, torch_alone, tmp_path):
+    "Each module imports alone, in a process that has torch, and brings little else."
+    process, before = torch_alone
+    brought = modules_with(process, f"import {f'trainer_nb.{module}'.rstrip('.')}", tmp_path)
+    assert "torch" in before and "trainer_nb" in brought and (brought - before) & HEAVY == set()
+
+
+@pytest.mark.parametrize("module", ["", "learner"])
+def test_import_is_light_in_a_fresh_process(module, tmp_path):
+    "And in one that has nothing."
+    brought = set(run(sys.executable, "-c", f"import trainer_nb.{module or 'args'}, sys; print(*sys.modules)", cwd=tmp_path).stdout.split())
+    assert brought & HEAVY - set(run(sys.executable, "-c", "import torch, sys; print(*sys.modules)").stdout.split()) == set()
 
 
 # ---- the notebooks as a book ----
