@@ -10,7 +10,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 from .carry import let_go_of, packed, remove_shared, unpacked
 from .cause import first_cause
-from .launchers import (PATCHED, START, Meeting, children_of, default_threads, hidden, launch, log_folders, put_back, quiet,
+from .launchers import (HIDING, PATCHED, START, Meeting, children_of, default_threads, hidden, launch, log_folders, put_back, quiet, users_environment,
                                   remove_logs, start_method)
 from .worker import Died, Done, Line, RemoteError, as_bytes, failed, message_of
 
@@ -355,10 +355,10 @@ class Ending(Starting):
             finally: self._tidying = False
 
     def _tidy(self):
-        environment = dict(os.environ)
+        environment = users_environment()
         self._end_launcher()
         for link in self.links: link.listen(None)
-        put_back(environment, PATCHED)   # the user's, who may have set them meanwhile
+        if not HIDING: put_back(environment, PATCHED)   # the user's, who may have set them meanwhile; another crew that is starting puts them back itself
         for member in self.members.values(): member.line.close()
         self._stop.set()
         self._heard.put(None)

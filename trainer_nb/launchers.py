@@ -11,9 +11,9 @@ import torch
 from .worker import main
 
 # %% auto #0
-__all__ = ['PATCHED', 'START', 'OFTEN', 'fork_is_safe', 'start_method', 'put_back', 'hidden', 'quiet', 'free_port', 'check_port',
-           'Meeting', 'by_accelerate', 'by_elastic', 'launch', 'children_of', 'log_folders', 'log_folder',
-           'remove_logs', 'default_threads']
+__all__ = ['PATCHED', 'START', 'HIDING', 'OFTEN', 'fork_is_safe', 'start_method', 'put_back', 'users_environment', 'hidden',
+           'quiet', 'free_port', 'check_port', 'Meeting', 'by_accelerate', 'by_elastic', 'launch', 'children_of',
+           'log_folders', 'log_folder', 'remove_logs', 'default_threads']
 
 # %% ../nbs/795_launchers.ipynb #b108020a
 def _bad_fork() -> bool:
@@ -59,6 +59,9 @@ def _accelerate() -> list:
     return [getattr(state, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")] if state else []
 
 START = threading.Lock()   # environment and state belong to the process: one start at a time
+HIDING = []                # the user's environment, while one of workers takes its place
+
+def users_environment() -> dict: return dict(HIDING[0] if HIDING else os.environ)
 
 @contextmanager
 def hidden(environment: dict, script: bool):  # environment: what the workers get besides; script: spare the user's
@@ -66,6 +69,7 @@ def hidden(environment: dict, script: bool):  # environment: what the workers ge
     from accelerate import launchers
     before, states, top = dict(os.environ), _accelerate(), sys.modules["__main__"]
     contents, spec = [dict(o) for o in states], getattr(top, "__spec__", None)
+    HIDING.append(before)
     os.environ.update(environment)
     for state in states: state.clear()
     if script: top.__spec__ = ModuleSpec("trainer_nb.__main__", None)   # multiprocessing leaves a module of this name alone
@@ -73,6 +77,7 @@ def hidden(environment: dict, script: bool):  # environment: what the workers ge
     try: yield
     finally:
         put_back(before)
+        HIDING.clear()
         for state, content in zip(states, contents): state.clear(); state.update(content)
         top.__spec__ = spec
         del launchers.print

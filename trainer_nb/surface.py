@@ -101,7 +101,6 @@ NOT_CALLED = {   # name: why an override would have no effect, and what to do
     "_get_dataloader": _DATA,
     **dict.fromkeys(("_clip_grad_norm", "_get_grad_norm", "_has_mixed_mesh_grads", "_mixed_mesh_grad_norm"), _GRADIENTS),
     **dict.fromkeys(("_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint"), _SEARCH),
-    "_prepare_input": "is not called for each tensor; override _prepare_inputs, which has the whole batch",
     "_evaluate": "is not called; override evaluate",
     "_determine_best_metric": "is not called; metric_for_best_model names what counts, and compute_metrics may compute it",
     "_get_learning_rate": "is not called; logs have the rate of the first group of parameters",
