@@ -12,9 +12,9 @@ from trainer_nb.collators import pad_rows
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat un believ able and slept well under that big old tree".split()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def hf():
-    "transformers, quiet, with a fast tokenizer of a few words."
+    "transformers, with a new fast tokenizer of a few words."
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     plain = tokenizers.Tokenizer(tokenizers.models.WordPiece({f"##{w}" if w in ("believ", "able") else w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
@@ -75,7 +75,6 @@ def test_flattened_texts_and_stacked_ones(hf):
 
 def test_whole_words_are_hidden_as_wholes(hf):
     tok = hf.tokenizer
-    tok.padding_side = "right"
     rows = [dict(tok(TEXTS[2], return_offsets_mapping=True)), dict(tok(TEXTS[2], return_offsets_mapping=True))]
     assert len(rows[0]["input_ids"]) > len(TEXTS[2].split()) + 2   # a word of several tokens
     torch.manual_seed(3)

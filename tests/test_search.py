@@ -77,6 +77,23 @@ def test_models_are_made_by_model_init_with_the_trial_and_freed():
     with pytest.raises(ValueError, match="takes 2 arguments"): learner(model_init=lambda a, b: net()).model
 
 
+class Tight(Net):
+    "A net for which a training batch of more than 4 samples is too many."
+    def forward(self, x, labels):
+        if self.training and len(x) > 4: raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return super().forward(x, labels)
+
+
+@pytest.mark.filterwarnings("ignore:Memory ran out")
+def test_a_trial_that_runs_out_of_memory_goes_on_in_smaller_micro_batches():
+    sizes = []
+    class Sizes(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs): sizes.append((args.per_device_train_batch_size, args.gradient_accumulation_steps))
+    learn = learner(model=Tight(), auto_find_batch_size=True, per_device_train_batch_size=8, callbacks=[Sizes()])
+    best = learn.hyperparameter_search(rates, n_trials=2, sampler=grid())
+    assert sizes == [(4, 2), (4, 2)] and [t.state.name for t in best.run_summary.trials] == ["COMPLETE", "COMPLETE"]
+
+
 def test_pruning_at_evaluations():
     seen = []
     class Pruner(optuna.pruners.BasePruner):

@@ -25,20 +25,20 @@ from .timeline import Snapshots
 __all__ = ['twin', 'copied', 'with_past', 'branch', 'Comparison', 'compare']
 
 # %% ../nbs/390_branch.ipynb #4681b985
-def twin(moves, args):  # args: the settings that the new one begins with
+def twin(moves, args, why, anew=False):  # args: the settings that the new one begins with; why: an optimizer that was given is refused; anew: its model will be made by model_init
     "Another learner of the same kind, with the same data and a copy of the model; its run has not begun."
     if any(o is not None for o in moves.optimizers):
-        raise Refused("branch() cannot copy an optimizer or a schedule that was given, only make it anew: give the Learner "
-                      "optimizer_cls_and_kwargs=(class, options), or override create_optimizer.")
+        raise Refused(f"{why}: give the Learner optimizer_cls_and_kwargs=(class, options), or override create_optimizer.")
     run, new = moves.run_state, object.__new__(type(moves))
     vars(new).update(vars(moves))
     known = (moves.train_dataset, moves.eval_dataset, moves.processing_class, moves.data_collator, run.feed, run.history)
     memo = {id(moves): new} | {id(o): o for o in known if o is not None}
-    model, new.loss_func, new.compute_loss_func = (copied(o, memo) for o in (run.model, moves.loss_func, moves.compute_loss_func))
+    if anew and run.model is not None: memo[id(run.model)] = None   # no copy of what is made anew
+    model, new.loss_func, new.compute_loss_func = (copied(o, memo) for o in (None if anew else run.model, moves.loss_func, moves.compute_loss_func))
     callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
-    new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=type(run.saver)(), first=run.first,
+    new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=type(run.saver)(),
                         relief=run.relief, meter=None if run.meter is None else type(run.meter)())
-    new.snapshots, new._facts, new._takes_items = Snapshots(), None, None
+    new.snapshots, new._facts, new._takes_items, new._signature_columns = Snapshots(), None, None, None
     return new
 
 def copied(thing, memo):  # memo: as of copy.deepcopy
@@ -74,8 +74,8 @@ def branch(moves, changes: dict):
     refuse_in_shards(run, "branch()", "copies the model")
     later = {name: value for name, value in changes.items() if name in SETTABLE}
     args = resolve(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
-    new = twin(moves, args)
-    new.run_state.history = with_past(run.history)
+    new = twin(moves, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew")
+    new.run_state.history, new.run_state.first = with_past(run.history), run.first
     if args.output_dir is not None: args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
     new.run_state.given = args.to_dict()
     taken = capture(run)

@@ -11,7 +11,7 @@ import torch
 # %% auto #0
 __all__ = ['round_up', 'pad_rows', 'side_of', 'special_in', 'mask_id', 'hidden', 'word_numbers', 'whole_words', 'padded_texts',
            'padded_lists', 'check_hiding', 'DataCollatorForLanguageModeling', 'DataCollatorForWholeWordMask',
-           'labels_apart', 'DataCollatorForTokenClassification', 'DataCollatorForSeq2Seq',
+           'labels_apart', 'texts_and_labels', 'DataCollatorForTokenClassification', 'DataCollatorForSeq2Seq',
            'DataCollatorForMultipleChoice', 'DataCollatorWithFlattening']
 
 # %% ../nbs/092_collators.ipynb #3ee447e5
@@ -162,6 +162,12 @@ def labels_apart(features, *names):  # names: under which labels may be, the fir
     labels = None if name is None else [f[name] for f in features]
     return rest, None if labels is None or all(o is None for o in labels) else labels
 
+def texts_and_labels(collator, features, return_tensors) -> tuple:
+    "A padded batch of texts, and what is to be padded as their labels; None without any."
+    only_torch(return_tensors or collator.return_tensors)
+    features, labels = labels_apart(features, "label", "labels")
+    return padded(collator.tokenizer, features, padding=collator.padding, max_length=collator.max_length, pad_to_multiple_of=collator.pad_to_multiple_of), labels
+
 @dataclass
 class DataCollatorForTokenClassification:
     "Pad texts, and with them a label for each token."
@@ -174,9 +180,7 @@ class DataCollatorForTokenClassification:
 
     def __call__(self, features, return_tensors=None):
         "A padded batch; `label` becomes `labels`."
-        only_torch(return_tensors or self.return_tensors)
-        features, labels = labels_apart(features, "label", "labels")
-        batch = padded(self.tokenizer, features, padding=self.padding, max_length=self.max_length, pad_to_multiple_of=self.pad_to_multiple_of)
+        batch, labels = texts_and_labels(self, features, return_tensors)
         if labels is not None: batch["labels"] = pad_rows(labels, self.label_pad_token_id, side_of(self.tokenizer), batch["input_ids"].shape[1])
         return batch
 
@@ -194,9 +198,7 @@ class DataCollatorForSeq2Seq:
 
     def __call__(self, features, return_tensors=None):
         "A padded batch; `label` becomes `labels`."
-        only_torch(return_tensors or self.return_tensors)
-        features, labels = labels_apart(features, "label", "labels")
-        batch = padded(self.tokenizer, features, padding=self.padding, max_length=self.max_length, pad_to_multiple_of=self.pad_to_multiple_of)
+        batch, labels = texts_and_labels(self, features, return_tensors)
         if labels is None: return batch
         batch["labels"] = self._labels(labels)
         prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)

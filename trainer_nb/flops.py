@@ -23,9 +23,9 @@ class FlopMoves:
     def floating_point_ops(self, inputs) -> int:  # inputs: a micro-batch
         "Floating-point operations of a micro-batch, there and back; 0 where nobody knows."
         model = self.run_state.model
+        if not isinstance(inputs, Mapping) or not hasattr(model, "num_parameters"): return 0   # asked once: a module is slow to say that it has no such thing
         name = getattr(model, "main_input_name", "input_ids")
-        if not isinstance(inputs, Mapping) or name not in inputs or not hasattr(model, "num_parameters"): return 0
-        return 6 * inputs[name].numel() * size_of(model)
+        return 6 * inputs[name].numel() * size_of(model) if name in inputs else 0
 
     def store_flos(self):
         "Add what was counted since the last time to state.total_flos, that of all processes."

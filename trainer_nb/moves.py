@@ -346,10 +346,11 @@ class WindowMoves(LossMoves):
     def _get_num_items_in_batch(self, batch_samples, device=None):
         "How many labels these have, in all processes; None where nobody asks. What only joins in is not counted."
         run, world = self.run_state, self.run_state.device.world
+        if world.alone: return self.count_items(batch_samples)
         weights = [f.weight for f in run.window or ()]
         own = [b for b, weight in zip(batch_samples, weights) if weight] if len(weights) == len(batch_samples) else batch_samples
         items = self.count_items(own or batch_samples)
-        if items is None or world.alone or not self.args.average_tokens_across_devices: return items
+        if items is None or not self.args.average_tokens_across_devices: return items
         return world.total(items if own else torch.zeros_like(items))
 
     def count_items(self, batches):  # the micro-batches of a window

@@ -7,16 +7,13 @@ from __future__ import annotations
 import importlib.util, os
 from typing import Any, NamedTuple
 from .args import plain, resolve
-from .branch import copied
+from .branch import twin
 from .errors import Paused, Refused, nearest, show_pauses
-from .events import CallbackHandler, TrainerCallback
+from .events import TrainerCallback
 from .moves import takes_trial
-from .rewind import Ring
-from .run import Run
 from .saver import Saver
 from .seeding import generators_kept
 from .snapshot import put_back
-from .timeline import Snapshots
 from .work import refuse_beside, where
 
 # %% auto #0
@@ -60,21 +57,11 @@ def trial_args(moves, trial, params: dict, hp_name=None):  # params: what the sp
 # %% ../nbs/695_search.ipynb #a7a36619
 def learner_for(moves, trial, args):
     "A learner that stands at the beginning, with these settings. Refused with an optimizer that was given."
-    if any(o is not None for o in moves.optimizers):
-        raise Refused("hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model: give the Learner "
-                      "optimizer_cls_and_kwargs=(class, options), or override create_optimizer.")
-    run, new = moves.run_state, object.__new__(type(moves))
-    vars(new).update(vars(moves))
-    known = (moves.train_dataset, moves.eval_dataset, moves.processing_class, moves.data_collator, run.feed, run.history)
-    memo = {id(moves): new} | {id(o): o for o in known if o is not None}
-    if moves.model_init is not None and run.model is not None: memo[id(run.model)] = None   # no copy of what is made anew
-    model = copied(run.model, memo) if moves.model_init is None else None
-    new.loss_func, new.compute_loss_func = copied(moves.loss_func, memo), copied(moves.compute_loss_func, memo)
-    callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
-    new.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=Saver())
-    new.snapshots, new._facts, new._takes_items, new._signature_columns, new._trial, new.hp_search_backend = Snapshots(), None, None, None, trial, "optuna"
-    new.current_gradient_accumulation_steps = args.gradient_accumulation_steps
-    if run.first is not None: put_back(new.run_state, run.first, ["callbacks"] if model is None else ["model", "callbacks"])
+    run, anew = moves.run_state, moves.model_init is not None
+    new = twin(moves, args, "hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model", anew)
+    new.run_state.given, new.run_state.saver = args.to_dict(), Saver()
+    new._trial, new.hp_search_backend, new.current_gradient_accumulation_steps = trial, "optuna", args.gradient_accumulation_steps
+    if run.first is not None: put_back(new.run_state, run.first, ["callbacks"] if anew else ["model", "callbacks"])
     return new
 
 # %% ../nbs/695_search.ipynb #3742a1f1
