@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import numpy as np
 from .errors import warn
-from .rows import losses_of
+from .rows import losses_of, mean_of
 
 # %% auto #0
 __all__ = ['filtered_sum', 'logged_loss', 'loss_of_run']
@@ -28,7 +28,7 @@ def logged_loss(run, start: int) -> float:  # start: the first row that no log h
     "The mean loss to be logged; a warning says if some of it is left out."
     losses = _losses(run, start)
     wrong = len(losses) - int(np.isfinite(losses).sum())
-    if not wrong or not run.args.logging_nan_inf_filter: return run.history.mean_loss(start)
+    if not wrong or not run.args.logging_nan_inf_filter: return mean_of(losses)
     warn(f"{wrong} of the {len(losses)} losses up to step {run.state.global_step} that are logged now are not finite and left out of the mean; learn.history has them. "
          "With logging_nan_inf_filter=False the mean shows them.")
     return filtered_sum(losses.tolist()) / len(losses)

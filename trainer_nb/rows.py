@@ -12,7 +12,8 @@ from .errors import nearest
 
 # %% auto #0
 __all__ = ['CODES', 'COLUMNS', 'LATE', 'PACK', 'MOST', 'Columns', 'lone', 'Pending', 'bring', 'sort_out', 'Rows', 'fill', 'rates',
-           'column', 'losses_of', 'mean_loss', 'abandon', 'last_of', 'part', 'to_lists', 'extend', 'Readings']
+           'column', 'losses_of', 'mean_loss', 'mean_of', 'abandon', 'last_of', 'part', 'to_lists', 'extend',
+           'Readings']
 
 # %% ../nbs/040_rows.ipynb #8064edf7
 CODES = dict(step="q", epoch="d", loss="d", learning_rate="d", grad_norm="d", samples="q", seconds="d", unknown="B", abandoned="B")
@@ -191,8 +192,11 @@ def losses_of(rows: Rows, start: int = 0, stop: int | None = None) -> np.ndarray
 
 def mean_loss(rows: Rows, start: int = 0, stop: int | None = None) -> float:
     "Mean loss of the rows `start` to `stop` that are not abandoned; one nan or inf among them shows."
-    loss = losses_of(rows, start, stop)
-    with np.errstate(all="ignore"): return float(loss.mean()) if len(loss) else math.nan
+    return mean_of(losses_of(rows, start, stop))
+
+def mean_of(losses: np.ndarray) -> float:
+    "The mean, nan of nothing."
+    with np.errstate(all="ignore"): return float(losses.mean()) if len(losses) else math.nan
 
 # %% ../nbs/040_rows.ipynb #61801483
 def abandon(rows: Rows, gone: np.ndarray):  # a flag for each of the first rows
