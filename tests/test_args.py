@@ -1,5 +1,5 @@
 """What the arguments accept and refuse, and that their names and defaults are the Trainer's."""
-import ast, copy, dataclasses, functools, inspect, json, math, os
+import ast, copy, dataclasses, functools, inspect, json, math, os, warnings
 from pathlib import Path
 from typing import get_type_hints
 import numpy as np
@@ -75,7 +75,11 @@ def test_what_is_not_honoured_is_refused_when_it_is_set(name):
         args.sortish_sampler = True
         with pytest.raises(ValueError, match="group_by_length"): args.check()
         return
-    newer = "train_sampling_strategy" if name == "sortish_sampler" else RENAMED.get(name, name)
+    newer = RENAMED.get(name, name)
+    if name.startswith("hub_"):   # said alone they ask for nothing
+        with pytest.warns(UserWarning, match=f"{name}=.* has no effect, since nothing is pushed") as said: args = TrainingArguments(**{name: WANTED[name]})
+        assert name != "hub_token" or (args.hub_token is None and "'x'" not in str(said[0].message))
+        return refused("push_to_hub", **{name: WANTED[name], "push_to_hub": True})
     refused(newer, **{name: WANTED[name]})
     with pytest.raises(ValueError, match=newer): resolve(TrainingArguments(), {name: WANTED[name]})
 
@@ -121,7 +125,10 @@ def test_enums_of_transformers_become_strings():
     args = TrainingArguments(eval_strategy=IntervalStrategy.STEPS, lr_scheduler_type=SchedulerType.COSINE,
                              optim=t.OptimizerNames.SGD, save_strategy=SaveStrategy.STEPS)
     assert args == TrainingArguments(eval_strategy="steps", lr_scheduler_type="cosine", optim="sgd")
-    assert all(type(getattr(args, n)) is str for n in ("eval_strategy", "lr_scheduler_type", "optim", "save_strategy"))
+    names = ("eval_strategy", "lr_scheduler_type", "optim", "save_strategy")
+    assert all(type(vars(args)[n]) is str and type(args.to_dict()[n]) is str for n in names)
+    assert [(getattr(args, n).value, getattr(args, n).name) for n in names] == [("steps", "STEPS"), ("cosine", "COSINE"), ("sgd", "SGD"), ("steps", "STEPS")]
+    assert copy.deepcopy(args).optim.value == "sgd" and args.optim == t.OptimizerNames.SGD
 
 def test_settings_has_the_same_names_and_types():
     assert get_type_hints(Settings) == kinds_of(TrainingArguments)
@@ -405,3 +412,46 @@ def test_a_command_line_with_fields_of_every_kind(capsys):
     for words, said in (("", "required: --model_name_or_path"), ("--model_name_or_path m --size xl", "'xl' is not one of 's', 'm'"), ("--model_name_or_path m --kind c", "'c' is not one of 'a', 'b'")):
         with pytest.raises(SystemExit): parse_args(Script, argv=words.split())
         assert said in capsys.readouterr().err
+
+
+def test_older_names_can_be_read():
+    "Scripts of 4.x read what they have given, and what they have not."
+    args = TrainingArguments(eval_strategy="epoch", warmup_steps=0.1, optim="adafactor", include_for_metrics=["inputs"], use_cpu=True, per_device_train_batch_size=3)
+    said = dict(evaluation_strategy="epoch", warmup_ratio=0.1, adafactor=True, include_inputs_for_metrics=True, no_cuda=True, per_gpu_train_batch_size=3, overwrite_output_dir=False,
+                group_by_length=False, fp16_backend="auto", half_precision_backend="auto", evaluate_during_training=True)
+    assert {name: getattr(args, name) for name in said} == said
+    for name in ("never_was", "_n_gpu", "__deepcopy__"):
+        with pytest.raises(AttributeError): getattr(args, name)
+    assert copy.deepcopy(args) == args and not hasattr(TrainingArguments(), "never_was")
+
+
+def test_bare_options_on_either_command_line():
+    from transformers import HfArgumentParser
+    for name, value in dict(gradient_checkpointing=True, activation_checkpointing=True, include_num_input_tokens_seen="all", fsdp=True, bf16=True).items():
+        words = [f"--{name}", "--output_dir", "out"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours, (theirs,) = trainer_nb.parse_args(argv=words), HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(words)
+        assert getattr(ours, name) == getattr(theirs, name) == value and ours == theirs, name
+
+
+def test_a_subclass_adds_fields_of_any_type(tmp_path):
+    "They are the user's affair: taken as they are, through checkpoints and command lines, and never a reason to refuse a resume."
+    import enum, typing
+    from dataclasses import dataclass
+    from toys import hard_learner
+    class Color(enum.Enum): R = "r"
+    @dataclass
+    class Mine(TrainingArguments):
+        mode: typing.Literal["a", "b"] = "a"
+        color: Color = Color.R
+        anything: typing.Any = None
+        size: tuple[int, int] = (1, 2)
+    args = Mine(str(tmp_path), mode="b", anything=print, save_strategy="steps", save_steps=2, use_cpu=True, disable_tqdm=True, max_steps=4)
+    assert (args.mode, args.color, args.anything, args.size) == ("b", Color.R, print, (1, 2)) and "print" in args.to_json_string()
+    hard_learner(args=args, save_strategy="steps").step(2)
+    again = hard_learner(args=Mine(str(tmp_path), mode="a", save_strategy="steps", save_steps=2, use_cpu=True, disable_tqdm=True, max_steps=4))
+    again.train(resume_from_checkpoint=True)
+    assert again.args.mode == "a" and again.args.color is Color.R and again.state.global_step == again.state.max_steps
+    again.rewind(1)
+    assert again.args.color is Color.R

@@ -374,3 +374,76 @@ def test_a_level_that_is_set_later_is_told(caplog):
         said = [r.getMessage() for r in caplog.records if "Evaluated at step 4" in r.getMessage()]
     logging.getLogger("trainer_nb").setLevel(logging.NOTSET)
     assert len(said) == 1
+
+
+def test_the_handler_can_be_called_as_the_trainers(tmp_path):
+    "As an override of `log` or `evaluate` does it that was copied from there: the control comes back and is put in place."
+    class Hears(TrainerCallback):
+        def __init__(self): self.heard = []
+        def on_log(self, args, state, control, logs=None, model=None, **kwargs): self.heard.append((logs.get("loss"), model is not None)); control.should_save = True
+        def on_evaluate(self, args, state, control, metrics=None, **kwargs): self.heard.append(metrics)
+    class Own(Learner):
+        def log(self, logs, start_time=None):
+            self.state.log_history.append({**logs, "step": self.state.global_step})
+            self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+        def _save_checkpoint(self, model, trial):
+            assert model is self.model and trial is None
+            self.saved = True
+            super()._save_checkpoint(model, trial)
+    hears = Hears()
+    learn = Own(net(), train_dataset=points(8), output_dir=str(tmp_path), max_steps=2, logging_steps=1, save_strategy="no", use_cpu=True, disable_tqdm=True, callbacks=[hears])
+    learn.train()
+    assert [model for _, model in hears.heard[:2]] == [True, True] and learn.saved and len(learn.state.log_history) >= 2
+    handler = learn.callback_handler
+    assert handler.model is learn.model and handler.optimizer is learn.optimizer and handler.train_dataloader is not None
+    assert handler.on_evaluate(learn.args, learn.state, learn.control, {"eval_loss": 1.0}) is learn.control and hears.heard[-1] == {"eval_loss": 1.0}
+    assert handler.call_event("on_step_end", learn.args, learn.state, learn.control) is learn.control
+    with pytest.raises(AttributeError, match="on_something"): handler.on_something
+    handler.remove_callback(hears)
+    assert hears not in handler.callbacks
+
+
+def test_a_run_that_was_stopped_can_be_resumed(tmp_path):
+    "By a time limit, at the end of an epoch, by early stopping: a resume goes on to the end, as at the Trainer, from the very sample."
+    class Limit(TrainerCallback):
+        def __init__(self, event): self.event = event
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 5 and self.event == "step": control.should_save = control.should_training_stop = True
+        def on_epoch_end(self, args, state, control, **kwargs):
+            if self.event == "epoch": control.should_save = control.should_training_stop = True
+    settings = dict(max_steps=-1, num_train_epochs=3, eval_strategy="no", metric_for_best_model=None, save_strategy="no")
+    plain = make(**settings)
+    plain.train()
+    for event, stops in (("step", 5), ("epoch", 10)):
+        one = make(output_dir=str(tmp_path / event), callbacks=[Limit(event)], **settings)
+        one.train()
+        assert one.state.global_step == stops
+        again = make(output_dir=str(tmp_path / event), **settings)
+        with pytest.warns(UserWarning, match=f"stopped at step {stops} of 30 and goes on"): again.train(resume_from_checkpoint=True)
+        assert again.state.global_step == 30 and all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), again.model.parameters()))
+        assert [r.epoch for r in again.history] == [r.epoch for r in plain.history]
+    stopped = make(output_dir=str(tmp_path / "early"), save_strategy="steps", save_steps=2, callbacks=[EarlyStoppingCallback(1)])
+    quietly(stopped.train)
+    assert stopped.state.global_step < 30
+    again = make(output_dir=str(tmp_path / "early"), save_strategy="steps", save_steps=2)
+    quietly(again.train, resume_from_checkpoint=True)
+    assert again.state.global_step == 30
+
+
+def test_epochs_that_were_cut_short_are_epochs():
+    class Cut(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs): control.should_epoch_stop = state.global_step == 4
+    learn = make(max_steps=-1, num_train_epochs=3, eval_strategy="no", metric_for_best_model=None, callbacks=[Cut()])
+    learn.train()
+    assert (learn.state.global_step, learn.state.epoch, learn.run_state.finished) == (24, 3.0, True)
+
+
+def test_who_hears_of_an_evaluation_finds_the_model_without_dropout():
+    class Looks(TrainerCallback):
+        def __init__(self): self.modes = []
+        def on_evaluate(self, args, state, control, model=None, **kwargs): self.modes.append(model.training); model.train()
+        def on_predict(self, args, state, control, model=None, **kwargs): self.modes.append(model.training)
+    looks = Looks()
+    learn = make(callbacks=[looks], max_steps=2)
+    learn.train(), learn.predict(points(4))
+    assert looks.modes == [False, False] and learn.model.training

@@ -254,3 +254,19 @@ def test_sigterm_in_an_evaluation_by_hand_writes_the_weights_of_the_run(tmp_path
     branch.step()
     signal.raise_signal(signal.SIGTERM)
     assert os.path.isdir(os.path.join(branch.args.output_dir, "checkpoint-2")) and (tmp_path / "branch/checkpoint-1").is_dir()
+
+
+def test_what_scripts_copy_from_the_trainer(tmp_path):
+    "Names with an underscore that recipes use, and a tokenizer that only the collator knows."
+    class Words:
+        def save_pretrained(self, folder): (folder if hasattr(folder, "joinpath") else __import__("pathlib").Path(folder)).joinpath("words.txt").write_text("a b")
+    class Collate:
+        tokenizer = Words()
+        def __call__(self, rows): return collate(rows)
+    learn = hard_learner(data_collator=Collate(), output_dir=str(tmp_path), save_strategy="steps", save_steps=2)
+    teacher = torch.nn.Linear(2, 2)
+    assert learn._train_batch_size == 4 and learn._move_model_to_device(teacher, torch.device("cpu")) is teacher
+    assert torch.equal(learn.gather_function(torch.ones(3)), torch.ones(3))
+    learn.train()
+    learn.save_model(str(tmp_path / "model"))
+    assert (tmp_path / "checkpoint-2/words.txt").is_file() and (tmp_path / "model/words.txt").is_file()

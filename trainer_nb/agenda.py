@@ -5,6 +5,7 @@
 # %% ../nbs/270_agenda.ipynb #839ea330
 from __future__ import annotations
 from collections import deque
+from contextlib import contextmanager
 import torch
 from .data import Cursor
 from .errors import warn
@@ -16,9 +17,10 @@ from .telling import tell
 from .tokens import fetch_tokens, token_count, token_speed
 
 # %% auto #0
-__all__ = ['DEEDS', 'committed', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'rows_to_log', 'say', 'do_say',
-           'do_note', 'do_evaluate', 'do_best', 'do_save', 'do_load_best', 'at_end', 'is_last', 'epoch_end', 'do_close',
-           'do_next_epoch', 'do_finish', 'train_metrics', 'settle', 'do_next', 'announce', 'ask_later']
+__all__ = ['DEEDS', 'committed', 'evaluated', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'rows_to_log',
+           'say', 'do_say', 'do_note', 'do_evaluate', 'do_best', 'do_save', 'do_load_best', 'at_end', 'is_last',
+           'epoch_end', 'do_close', 'do_next_epoch', 'do_finish', 'train_metrics', 'settle', 'do_next', 'announce',
+           'ask_later']
 
 # %% ../nbs/270_agenda.ipynb #b6d82a50
 def committed(moves, done):  # step.Committed
@@ -31,12 +33,22 @@ def committed(moves, done):  # step.Committed
 # %% ../nbs/270_agenda.ipynb #b935caa0
 _GRANTS = {"on_log": "should_log", "on_evaluate": "should_evaluate", "on_save": "should_save"}   # the wish that an event answers
 
+@contextmanager
+def evaluated(run, event):
+    "What hears of an evaluation finds the model as it was evaluated, without dropout."
+    modes = [(m, m.training) for m in run.model.modules()] if event in ("on_evaluate", "on_predict") and run.model is not None else []
+    for module, _ in modes: module.training = False
+    try: yield
+    finally:
+        for module, mode in modes: module.training = mode
+
 def do_event(moves, due):
     "Tell the callbacks."
     if due.todo is None:
         due.todo = list(moves.run_state.callbacks.listeners(due.name))
         if due.name in _GRANTS: setattr(moves.run_state.control, _GRANTS[due.name], False)
-    try: tell(moves, due.name, due.todo, **due.data)
+    try:
+        with evaluated(moves.run_state, due.name): tell(moves, due.name, due.todo, **due.data)
     finally: due.done = not due.todo   # the callback that raised has heard of it
 
 def do_step_end(moves, due):
@@ -124,7 +136,7 @@ def do_best(moves, due):
     run, metrics, name = moves.run_state, due.data["metrics"], moves.args.metric_for_best_model
     value = None if name is None else _metric(metrics, name)
     if by_metric(run.lr_scheduler) and run.state.global_step: run.lr_scheduler.step(_metric(metrics, name or "loss"))   # not before the first step
-    if name is None: return
+    if name is None or not run.state.global_step: return   # eval_on_start: weights that nothing was learned by are nobody's best
     best, larger = run.state.best_metric, moves.args.greater_is_better
     better = value == value if best is None else value > best if larger else value < best   # nan is never the best
     if better: run.state.best_metric, run.state.best_global_step = value, run.state.global_step
@@ -147,7 +159,7 @@ def do_save(moves, due):
         return
     fetch_tokens(moves.run_state)
     moves.store_flos()
-    moves._save_checkpoint()
+    moves._save_checkpoint(moves.model, None)   # as the Trainer calls it, for overrides
     first_on(moves.run_state, Due("event", "on_save"))
 
 def do_load_best(moves, due):
@@ -172,9 +184,10 @@ def do_next_epoch(moves, due):
     "Go to the next epoch, or to the end."
     run = moves.run_state
     stop = is_last(run)
-    if not stop or run.control.should_epoch_stop or at_end(run):
+    if run.control.should_epoch_stop or at_end(run):   # neither, where the run stops, or has been stopped, within an epoch
         run.cursor, run.bookmark, run.batches_in_epoch = Cursor(run.cursor.epoch + 1, 0), None, 0
     run.epoch_open = False
+    stop = stop or (moves.args.max_steps <= 0 and run.cursor.epoch >= moves.args.num_train_epochs)   # epochs that were cut short count too
     if stop: run.due.append(Due("finish"))
 
 # %% ../nbs/270_agenda.ipynb #3a934729

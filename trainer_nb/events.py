@@ -6,11 +6,12 @@
 from __future__ import annotations
 import dataclasses, json, math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 # %% auto #0
 __all__ = ['EVENTS', 'TrainerState', 'ExportableState', 'TrainerControl', 'TrainerCallback', 'listens', 'stands_for',
-           'CallbackHandler', 'printed', 'DefaultFlowCallback']
+           'AsTheTrainers', 'CallbackHandler', 'printed', 'DefaultFlowCallback']
 
 # %% ../nbs/030_events.ipynb #5c3708ec
 @dataclass
@@ -126,7 +127,29 @@ def stands_for(kind: type, callback) -> bool:
     return isinstance(callback, kind) or (theirs and type(callback).__name__ == kind.__name__.replace("NotebookProgress", "Progress"))
 
 # %% ../nbs/030_events.ipynb #803a7993
-class CallbackHandler:
+_BRINGS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}   # what the Trainer's handler takes by position
+
+class AsTheTrainers:
+    "What code that was copied from the Trainer asks of its handler: an event by its name, what events bring, a callback taken out."
+    context = dict   # a function: what every event brings besides; a learner puts its own here
+    def remove_callback(self, callback):
+        "Take a callback out."
+        self.pop_callback(callback)
+
+    def call_event(self, event, args, state, control, **kwargs):
+        "Call an event on all that listen, as an override of the Trainer's `log` does; returns the control."
+        return self.call(event, list(self.listeners(event)), args, state, control, **self.context() | kwargs)
+
+    def __getattr__(self, name):
+        if name in EVENTS: return partial(self._told, name)
+        if not name.startswith("_") and name in (brought := self.context()): return brought[name]
+        raise AttributeError(f"The handler of callbacks has no {name!r}.")
+
+    def _told(self, event, args, state, control, *given, **kwargs):
+        return self.call_event(event, args, state, control, **dict(zip(_BRINGS.get(event, ()), given)) | kwargs)
+
+# %% ../nbs/030_events.ipynb #cd9928a7
+class CallbackHandler(AsTheTrainers):
     "The callbacks of a run, by event."
     def __init__(self, callbacks=()):
         self.callbacks, self._listening = [], {}

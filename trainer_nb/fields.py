@@ -14,11 +14,13 @@ from typing import get_type_hints
 
 # %% ../nbs/015_fields.ipynb #39034465
 def opt(default,    # the value when none is given
-        help: str   # one line: what it does, and what None stands for
+        help: str,  # one line: what it does, and what None stands for
+        bare=False  # on a command line the option may stand alone, and means True
        ):
     "A dataclass field with its help."
-    if isinstance(default, (list, dict)): return field(default_factory=default.copy, metadata={"help": help})
-    return field(default=default, metadata={"help": help})
+    metadata = {"help": help, **({"nargs": "?", "const": True} if bare else {})}   # as argparse has them, which transformers' parser hands on
+    if isinstance(default, (list, dict)): return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 def default_of(f):  # a dataclass field
     "The default of a field."
@@ -108,9 +110,9 @@ class Machine:
 # %% ../nbs/015_fields.ipynb #b34583fd
 @dataclass
 class Memory:
-    activation_checkpointing: bool | None = opt(None, "keep few activations and compute the others again in the backward pass")
+    activation_checkpointing: bool | None = opt(None, "keep few activations and compute the others again in the backward pass", bare=True)
     activation_checkpointing_kwargs: dict | str | None = opt(None, "its further arguments, such as use_reentrant and every_n_layers")
-    gradient_checkpointing: bool | None = opt(None, "older name of activation_checkpointing")
+    gradient_checkpointing: bool | None = opt(None, "older name of activation_checkpointing", bare=True)
     gradient_checkpointing_kwargs: dict | str | None = opt(None, "older name of activation_checkpointing_kwargs")
     torch_compile: bool = opt(False, "compile the model with torch.compile")
     torch_compile_backend: str | None = opt(None, "its backend; a name switches compiling on")
@@ -131,7 +133,7 @@ class Processes:
     ddp_broadcast_buffers: bool | None = opt(None, "whether all have the first one's buffers after every step; None: they have")
     ddp_static_graph: bool | None = opt(None, "whether every step uses the same parameters, in the same way")
     ddp_timeout: int = opt(1800, "seconds that a process waits for the others")
-    fsdp: str | None = opt(None, "True: each process holds a part of every weight, of its gradient and of the optimizer's state")
+    fsdp: str | None = opt(None, "True: each process holds a part of every weight, of its gradient and of the optimizer's state", bare=True)
     fsdp_config: dict | str | None = opt(None, "which layers are wrapped, and how: a dict, or the path of a JSON file")
     deepspeed: dict | str | None = opt(None, "a DeepSpeed configuration: a dict, or the path of a JSON file")
     accelerator_config: dict | str | None = opt(None, "how processes share batches, by the keys of Accelerate: a dict, or the path of a JSON file")
@@ -145,7 +147,7 @@ class Telling:
     logging_first_step: bool = opt(False, "log the first step too")
     logging_nan_inf_filter: bool = opt(True, "a loss that is not finite counts in the logged mean as the mean so far")
     logging_dir: str | None = opt(None, "folder for TensorBoard's event files, a folder in it for each run; None: runs/ in output_dir")
-    include_num_input_tokens_seen: str = opt("no", "count the tokens trained on: 'no', 'all' (also True), 'non_padding'")
+    include_num_input_tokens_seen: str = opt("no", "count the tokens trained on: 'no', 'all' (also True), 'non_padding'", bare=True)
     disable_tqdm: bool | None = opt(None, "True: no progress bar; what is logged is printed, but not in a notebook. None: decided where the bar is drawn")
     log_level: str = opt("passive", "level of this package's logger, and of transformers' and datasets', on the first process; 'passive': as it is")
     log_level_replica: str = opt("warning", "the same on the other processes")

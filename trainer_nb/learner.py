@@ -451,10 +451,10 @@ class Storing:
 
     def _save(self, output_dir=None, state_dict=None):   # state_dict: None for what the model holds
         "What save_model and, if it is overridden, every checkpoint writes into a folder."
-        from trainer_nb.saving import save_model
+        from trainer_nb.saving import processor_of, save_model
         device = self.run_state.device
         sharded = {"world": device.world} if device is not None and device.sharded is not None else {}
-        save_model(self.model, output_dir, self.processing_class, state_dict, **sharded)
+        save_model(self.model, output_dir, processor_of(self), state_dict, **sharded)
 
     @taking_turns
     def save_checkpoint(self, output_dir=None):   # a folder for this one; None: checkpoint-<step> in the learner's output_dir

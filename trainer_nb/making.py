@@ -16,7 +16,7 @@ from .saving import write_weights
 from .history import is_past
 from .moves import Moves
 from .rewind import ACTS
-from .seeding import MODEL, generators_kept, mix, seed_all
+from .seeding import generators_kept, seed_all
 from .sources import Book, Slice, Statement, at_once, import_line, last_name, roots
 from .stored import Stored, is_plain, stored
 
@@ -373,7 +373,7 @@ def first_weights(begun, which="") -> dict:  # which: "" for the model, "(loss).
 def made_the_same(moves, weights) -> bool:
     "Whether model_init gives these weights."
     with generators_kept():
-        seed_all(mix(moves.args.seed, MODEL))
+        seed_all(moves.args.seed)
         model = moves.call_model_init()
     here = dict([*model.named_parameters(), *model.named_buffers()])
     return here.keys() == weights.keys() and all(equal(t.detach().cpu(), weights[n]) for n, t in here.items())

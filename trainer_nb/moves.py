@@ -27,8 +27,9 @@ from .libraries import target_options
 from .optim import create_optimizer, optimizer_class, optimizer_groups
 from .schedules import create_scheduler
 from .run import Run, for_callback, note_act
-from .seeding import MODEL, generators_kept, mix, seed_all
+from .seeding import generators_kept, seed_all
 from .streaming import check_metrics
+from .telling import handler_of
 
 # %% auto #0
 __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'ColumnMoves',
@@ -517,11 +518,11 @@ class RunParts:
     @property
     def history(self): return self.run_state.history
     @property
-    def callback_handler(self): return self.run_state.callbacks
+    def callback_handler(self): return handler_of(self)
     @property
     def state(self): return self.run_state.state
-    @property
-    def control(self): return self.run_state.control
+    def _put_control(self, control): self.run_state.control = control
+    control = property(lambda self: self.run_state.control, _put_control)   # put in place where a copied override got it from the handler
     @property
     def model_wrapped(self): return self.run_state.wrapped
     @property
@@ -692,7 +693,7 @@ def make_model(moves):
     run = moves.run_state
     if moves.model_init is None: raise ValueError(NO_MODEL)
     with generators_kept():
-        seed_all(mix(run.args.seed, MODEL))
+        seed_all(run.args.seed)   # as the Trainer does it: the same first weights
         with run.interrupts.opened(): model = moves.call_model_init(moves._trial)
     if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     put_on(model, run.args.generation_config)

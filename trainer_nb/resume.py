@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 from .adapters import completed
-from .args import OF_PROCESS
+from .args import OF_PROCESS, TrainingArguments
 from .checkpoint import read_checkpoint, weights_for
 from .data import Cursor
 from .errors import warn
@@ -19,7 +19,7 @@ from .moves import drop_feed
 from .prepare import alike, prepare, prepare_model, share_anew
 from .runlog import claimed, log_path
 from .saver import data_facts, finish, logged, wait_for_others
-from .settings import SETTABLE, change
+from .settings import SETTABLE, change, go_beyond
 from .shelf import checkpoints, newest, of_trainer, sealed
 from .shards import put_into
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore, samples_in_all
@@ -29,8 +29,8 @@ from .world import NotLed
 
 # %% auto #0
 __all__ = ['only_weights', 'chosen', 'is_checkpoint', 'no_checkpoint', 'edited', 'check_edits', 'in_force', 'about', 'check_data',
-           'other_machine', 'history_of', 'log_history', 'Resumed', 'load', 'data_anew', 'snapshot_in', 'moved_best',
-           'refuse_elsewhere', 'go_there', 'load_best', 'read_best', 'best_folder', 'load_weights']
+           'other_machine', 'history_of', 'log_history', 'Resumed', 'goes_on', 'load', 'data_anew', 'snapshot_in',
+           'moved_best', 'refuse_elsewhere', 'go_there', 'load_best', 'read_best', 'best_folder', 'load_weights']
 
 # %% ../nbs/510_resume.ipynb #59e5811a
 def only_weights(shelf) -> str:
@@ -72,8 +72,8 @@ def no_checkpoint(where, folder: Path, output_dir) -> str:  # where: as it was g
 
 # %% ../nbs/510_resume.ipynb #c78b88a8
 def edited(then: dict, now: dict) -> dict:  # settings as two learners were made with them
-    "The settings that somebody has edited in between; what only one of the versions knows is not among them."
-    return {k: v for k, v in now.items() if k in then and then[k] != v and k not in OF_PROCESS}
+    "The settings that somebody has edited in between; what only one of the versions knows, or a subclass has added, is not among them."
+    return {k: v for k, v in now.items() if k in then and then[k] != v and k not in OF_PROCESS and k in TrainingArguments.__dataclass_fields__}
 
 def check_edits(edits: dict, then: dict):
     "Refuse the first edit that cannot be made in a run that is under way."
@@ -139,6 +139,12 @@ class Resumed(NamedTuple):
 
     def __repr__(self): return "\n".join([f"The run stands {self.stands}, from {self.folder}.", *(f"- {o}" for o in self.said)])
 
+def goes_on(run) -> list[str]:
+    "Let a run that a callback had stopped before its end go on; what is to be said of it."
+    if run.state.global_step >= run.state.max_steps or not (run.finished or run.control.should_training_stop): return []
+    go_beyond(run)
+    return [f"the run had been stopped at step {run.state.global_step} of {run.state.max_steps} and goes on"]
+
 def load(moves, place) -> Resumed:  # place: a folder, or True
     "Go on from a checkpoint. ValueError, and nothing is changed, if it cannot go on here."
     run = moves.run_state
@@ -158,6 +164,7 @@ def load(moves, place) -> Resumed:  # place: a folder, or True
     except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += [*about(snapshot).get("said", []), *other_machine(snapshot, made_with(run))]
     go_there(moves, folder, snapshot, edits)
+    said += goes_on(run)
     said += [f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()]
     run.history.note("resume", run.state.global_step, folder=str(folder), said=said, given=then, **({"anew": True} if anew else {}))
     for sentence in said: warn(f"{folder.name}: {sentence}.")

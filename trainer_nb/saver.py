@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
+from .args import TrainingArguments
 from .agenda import announce
 from .checkpoint import pack, write_checkpoint, writes_live
 from .errors import warn
@@ -18,6 +19,7 @@ from .folders import MANIFEST, Damaged, examine, flush, set_aside, written_whole
 from .history import copy_log
 from .prepare import prepare
 from .run import Due
+from .saving import processor_of
 from .runlog import plain
 from .shelf import checkpoints, retire, retire_future, rotate
 from .snapshot import KEEPERS, capture, whole
@@ -229,10 +231,10 @@ def writing(moves, snapshot, place, own):  # own: it is one of the run's own, wh
     run, history = moves.run_state, moves.run_state.history
     limit, best = run.args.save_total_limit if own else None, run.state.best_model_checkpoint
     beside = history.log is not None and history.path.parent.parent == place.parent
-    about = {"given": dict(run.given), "data": data_facts(moves), "beside": beside}
+    about = {"given": {k: v for k, v in run.given.items() if k in TrainingArguments.__dataclass_fields__}, "data": data_facts(moves), "beside": beside}
     write = write_trainer if run.args.save_format == "trainer" else write_checkpoint
     if write is write_trainer: about["trainer"] = asked(moves)
-    package = pack(run, snapshot, moves.processing_class, {"only_model": True} if run.args.save_only_model else None, about)
+    package = pack(run, snapshot, processor_of(moves), {"only_model": True} if run.args.save_only_model else None, about)
     if writes_itself(moves): package = package._replace(live=written_by(moves))
     def work():
         try:

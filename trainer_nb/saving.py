@@ -10,7 +10,7 @@ from .shards import brought_together, divided, own_part
 from .world import ALONE
 
 # %% auto #0
-__all__ = ['SHARD', 'write_weights', 'whole_weights', 'save_model']
+__all__ = ['SHARD', 'write_weights', 'whole_weights', 'processor_of', 'save_model']
 
 # %% ../nbs/300_saving.ipynb #7fcaf96c
 SHARD = "5GB"   # of the weights in one file
@@ -33,6 +33,10 @@ def whole_weights(model, world) -> dict:  # world.World; all its processes have 
     return {k: found[id(v)] for k, v in state.items()} if world.first else {}
 
 # %% ../nbs/300_saving.ipynb #2a94eaf5
+def processor_of(moves):
+    "What is written beside the weights to prepare inputs: the learner's tokenizer or processor, else the collator's."
+    return getattr(moves.data_collator, "tokenizer", None) if moves.processing_class is None else moves.processing_class
+
 def save_model(model, folder, processing_class=None, weights=None, world=ALONE) -> Path:  # a module, not wrapped; a folder; weights: as in write_weights; world: of a model in shards
     "Write a model's weights, and its tokenizer or processor if there is one; returns the folder."
     folder = Path(folder).expanduser()

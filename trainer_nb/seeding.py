@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['FORWARD', 'FETCH', 'ORDER', 'EVALUATE', 'MODEL', 'mix', 'seed_all', 'generator_states', 'set_generator_states',
+__all__ = ['FORWARD', 'FETCH', 'ORDER', 'EVALUATE', 'mix', 'seed_all', 'generator_states', 'set_generator_states',
            'generators_kept', 'set_seed', 'be_deterministic']
 
 # %% ../nbs/070_seeding.ipynb #47468ef2
@@ -27,7 +27,7 @@ def mix(*place: int) -> int:  # the integers that name a place, their order coun
     return h
 
 # %% ../nbs/070_seeding.ipynb #1fa89456
-FORWARD, FETCH, ORDER, EVALUATE, MODEL = range(1, 6)
+FORWARD, FETCH, ORDER, EVALUATE = range(1, 5)
 
 # %% ../nbs/070_seeding.ipynb #94bdc0b2
 _PYTHON = random.seed.__self__                           # the generator behind random.random()

@@ -8,7 +8,7 @@ import copy, platform, time
 from dataclasses import fields
 from typing import Any, Callable
 import torch
-from .args import OF_PROCESS
+from .args import OF_PROCESS, without_own
 from .batches import equal
 from .device import Beside, in_order
 from .fittings import FITTED
@@ -98,7 +98,7 @@ class Copies(dict):
 _BUILT_IN = ("optim", "optim_args", "optim_target_modules", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # what cannot follow
 _OF_DATA = ("dataloader", "per_device", "train_", "seed", "data_seed", "gradient_accumulation", "length_column", "accelerator_config")   # how settings begin that decide the feed
 
-def _keep_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in (vars(run.args) | run.undivided).items()}
+def _keep_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in (without_own(run.args) | run.undivided).items()}
 def _check_args(run, snapshot):
     for name in _BUILT_IN:
         then, now = snapshot.values["args"][name], getattr(run.args, name)

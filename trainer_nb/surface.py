@@ -44,6 +44,11 @@ class Surface:
     def neftune_noise_alpha(self): return self.args.neftune_noise_alpha
     @property
     def hub_model_id(self): return self.args.hub_model_id
+    @property
+    def _train_batch_size(self) -> int: return self.args.train_batch_size
+    def _move_model_to_device(self, model, device): return model.to(device)   # of a teacher, say; the run's own model is moved by itself
+    @property
+    def gather_function(self): return self.accelerator.gather_for_metrics
     def get_tp_size(self) -> int: return 1   # processes that share a tensor
     def get_cp_size(self) -> int: return 1   # that share a sequence
     def get_sp_size(self) -> int: return 1   # the same, another way

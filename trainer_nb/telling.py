@@ -4,10 +4,12 @@
 
 # %% ../nbs/230_telling.ipynb #a991f264
 from __future__ import annotations
+import weakref
 from .errors import warn
+from .events import CallbackHandler
 
 # %% auto #0
-__all__ = ['context', 'tell', 'tell_all', 'put_down']
+__all__ = ['context', 'handler_of', 'tell', 'tell_all', 'put_down']
 
 # %% ../nbs/230_telling.ipynb #1aa9dd62
 def context(moves) -> dict:
@@ -15,6 +17,13 @@ def context(moves) -> dict:
     run = moves.run_state
     return {"model": run.model, "processing_class": moves.processing_class, "optimizer": run.optimizer, "lr_scheduler": run.lr_scheduler,
             "train_dataloader": None if run.feed is None else run.feed.loader, "eval_dataloader": run.eval_dataloader, "learner": moves}
+
+# %% ../nbs/230_telling.ipynb #75eb11ae
+def handler_of(moves) -> CallbackHandler:
+    "The run's handler of callbacks, which brings along what events bring."
+    handler, me = moves.run_state.callbacks, weakref.ref(moves)
+    handler.context = lambda: context(me())
+    return handler
 
 # %% ../nbs/230_telling.ipynb #70d6ec2c
 def tell(moves, event, todo=None, **data):  # todo: callbacks yet to be called; None: all that listen
