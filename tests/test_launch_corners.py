@@ -2,12 +2,14 @@
 import multiprocessing, os, signal, subprocess, sys, threading, time, warnings
 
 import pytest, torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 from torch.nn.functional import cross_entropy
 
 from trainer_nb import Learner, TrainerCallback, resume
 from trainer_nb.board import status_of
+from trainer_nb.errors import Refused
 from trainer_nb.history import read
+from trainer_nb.launch import tell_idle
 from trainer_nb.launchers import free_port
 from trainer_nb.snapshot import differences
 from test_launch import Net, is_gone, make, pids, rows, same
@@ -208,6 +210,109 @@ def test_a_launcher_with_another_number_is_refused(monkeypatch):
     for how in (dict(num_processes=2), dict(num_processes=3, num_nodes=2)):
         with pytest.raises(ValueError, match="one of 4 processes that a launcher has started"): learn.launch(**how)
     for how in ({}, dict(num_processes=4), dict(num_processes=2, num_nodes=2, node_rank=0)): assert "One of several" in repr(learn.launch(**how))
+
+
+def test_a_launcher_is_not_told_what_it_decides_itself(monkeypatch):
+    "Unknown names are refused; what has no effect is named, once."
+    for name, value in dict(WORLD_SIZE="2", RANK="0").items(): monkeypatch.setenv(name, value)
+    tell_idle.cache_clear()
+    with pytest.raises(TypeError, match="does not know 'bogus'"): make().launch(2, bogus=1)
+    with pytest.raises(ValueError, match=r"launch\(num_processes=2, num_nodes=2\) was called in one of 2 .* let it start 4"): make().launch(2, num_nodes=2)
+    with pytest.warns(UserWarning, match="so max_restarts, start, threads, hear has no effect") as heard:
+        for _ in range(2): make().launch(2, max_restarts=3, start="spawn", threads=4, hear="all")
+    assert len(heard) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make().launch(2, keep_global_batch=True, num_nodes=1, timeout=5)
+    tell_idle.cache_clear()
+
+
+class OwnLoader(Learner):
+    "One that follows the settings, or not."
+    size = None
+    def get_train_dataloader(self): return DataLoader(rows(48), batch_size=self.size or self.args.train_batch_size)
+
+
+def test_a_batch_that_stays_needs_a_loader_that_follows(monkeypatch):
+    "Smaller micro-batches come from the learner's own loader; fewer of them from any."
+    def batches(learn):
+        with learn.launch(2, keep_global_batch=True): return learn.step(1)[0].samples
+    def own(size=None, **settings):
+        learn = make(kind=OwnLoader, **settings)
+        learn.size = size
+        return learn
+    loader = DataLoader(rows(48), batch_size=8)
+    for learn in (make(data=loader), own(4)):
+        with pytest.raises(ValueError, match="come from a loader of yours"): batches(learn)
+        assert learn.processes is None and learn.args.per_device_train_batch_size == 4 and learn.step(1)[0].step == 1
+        with monkeypatch.context() as m, pytest.raises(ValueError, match="come from a loader of yours"):
+            m.setenv("WORLD_SIZE", "2")
+            learn.launch(keep_global_batch=True)
+        assert not learn.run_state.undivided
+    learn = make(data=loader, gradient_accumulation_steps=2)
+    with learn.launch(2, keep_global_batch=True):
+        assert learn.step(1)[0].samples == 16
+        with pytest.raises(ValueError, match="come from a loader of yours"): learn.set(gradient_accumulation_steps=3)
+        assert learn.step(1)[0].samples == 16
+    assert batches(own()) == 4
+
+
+class Heard(TrainerCallback):
+    "Writes down, wherever it is, which steps it has heard of."
+    def __init__(self, path): self.path = path
+    def on_step_end(self, args, state, control, **kwargs):
+        with open(self.path, "a") as f: f.write(f"{os.environ.get('RANK')}:{state.global_step} ")
+
+
+def test_what_is_set_here_does_not_reach_them(tmp_path, monkeypatch):
+    "Parts and settings that are assigned are refused and stay what they were; folders and callbacks are those of the notebook."
+    parts = ("model", "train_dataset", "eval_dataset", "optimizer", "lr_scheduler", "loss_func", "compute_loss_func", "compute_metrics", "data_collator", "metrics", "optimizers",
+             "optimizer_cls_and_kwargs", "processing_class", "preprocess_logits_for_metrics", "model_init")
+    learn, heard = make(), [Heard(tmp_path/name) for name in "abc"]
+    learn.add_callback(heard[0])
+    with learn.launch(2):
+        for c in heard[1:]: learn.add_callback(c)
+        learn.step(1)
+        before = learn.eval_dataset
+        for name in parts:
+            with pytest.raises(Refused, match=f"learn.{name} has to wait: 2 processes"): setattr(learn, name, None)
+        assert learn.eval_dataset is before is not None
+        for verb in (learn.step, learn.evaluate, lambda: learn.each(lambda learn: 1)):
+            learn.args.max_grad_norm = 0.1
+            with pytest.raises(Refused, match=r"max_grad_norm was changed by hand.* it is 1.0 again: learn.set\(max_grad_norm=0.1\)"): verb()
+        learn.args.seed = 7
+        with pytest.raises(Refused, match=r"args.seed was changed .* learn.close\(\)"): learn.train()
+        learn.args.nothing = 1
+        with pytest.raises(Refused, match="args.nothing was changed"): learn.train()
+        assert not hasattr(learn.args, "nothing") and learn.args.seed == 42 and learn.state.global_step == 1
+        learn.set(max_grad_norm=0.1)
+        learn.run(until=lambda record: setattr(learn.args, "max_grad_norm", 9.0) or True)   # while they are at work
+        with pytest.raises(Refused, match="it is 0.1 again"): learn.evaluate()
+        assert learn.pop_callback(heard[1]) is heard[1] and learn.pop_callback(heard[1]) is None
+        learn.remove_callback(Heard)   # the first of them
+        learn.step(1)
+        os.makedirs(tmp_path/"elsewhere")
+        monkeypatch.chdir(tmp_path/"elsewhere")
+        assert learn.save_model("model").is_dir() and learn.save_checkpoint(output_dir="here").is_dir()
+        assert sorted(os.listdir()) == ["here", "model"]
+        learn.each(lambda learn: learn.add_callback(Heard("d")))
+        last = learn.callback_handler.callbacks[-1]
+        with pytest.raises(ValueError, match="other callbacks than the notebook"): learn.pop_callback(last)
+        assert learn.callback_handler.callbacks[-1] is last
+        learn.args.max_grad_norm = 0.2
+    assert learn.args.max_grad_norm == 0.2   # at home it may be set, and is in force
+    for i, steps in enumerate(([1, 2], [1, 2], [1, 2, 3])): assert sorted((tmp_path/"abc"[i]).read_text().split()) == [f"{r}:{s}" for r in "01" for s in steps]
+    learn.eval_dataset = rows(5)
+    assert learn.evaluate()["eval_loss"] > 0
+
+
+def test_evaluation_sets_of_different_lengths_are_refused():
+    "Metrics would be of neither. The processes go on."
+    learn = make()
+    with learn.launch(2):
+        learn.each(lambda learn: setattr(learn, "eval_dataset", rows(21 + int(os.environ["RANK"]), 1)))
+        with pytest.raises(ValueError, match="data sets for the evaluation of different lengths: 21 on rank 0, 22 on rank 1"): learn.evaluate()
+        assert len(learn.predict(rows(9)).predictions) == 9
 
 
 def test_the_slowest_process_is_named_wherever_the_run_is_shown():

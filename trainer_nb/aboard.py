@@ -29,8 +29,8 @@ from .work import pause_at
 
 # %% auto #0
 __all__ = ['OFTEN', 'Wire', 'Standing', 'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered',
-           'get_ready', 'advance', 'do_verb', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'counts', 'state_of',
-           'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
+           'get_ready', 'advance', 'do_verb', 'pop_at', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'counts',
+           'state_of', 'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
 
 # %% ../nbs/830_aboard.ipynb #4f4dc6cf
 OFTEN = 0.1   # seconds between two looks at the rows, for the log
@@ -201,6 +201,14 @@ def do_verb(aboard, name: str, args: tuple, kwargs: dict) -> Answer:
     value = getattr(aboard.learn, name)(*args, **kwargs)
     if isinstance(value, Snapshot): value = whole(value, aboard.learn.run_state.device.world)
     return answered(aboard, None if name == "watch" else value)   # that holds the model, and the kernel makes one of its own
+
+def pop_at(aboard, place: int, name: str) -> Answer:  # place: among the callbacks that the notebook has, too; name: of its class
+    "Take a callback out. ValueError if there is another one at this place."
+    there = [c for c in aboard.learn.callback_handler.callbacks if c is not aboard.pace]
+    if [type(c).__name__ for c in there[place:place + 1]] != [name]:
+        raise ValueError(f"{name} cannot be taken out: the processes have other callbacks than the notebook. learn.close() brings the run home, where it can.")
+    aboard.learn.pop_callback(there[place])
+    return answered(aboard)
 
 def stand(aboard) -> Answer:
     "Mark the run as paused, as who was asked to stands at a boundary."

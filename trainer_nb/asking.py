@@ -8,14 +8,16 @@ import contextvars, sys, threading, time
 from .aboard import come_aboard, confirmed, each, get_ready, give_up, go_on_from, hold, place, stop_at
 from .carry import packed
 from .cause import first_cause
+from .errors import Refused
 from .launchers import free_port
 from .meeting import Meeting
 from .mirror import Mirror, processes_table, slowest_of
 from .parts import parts_of
+from .settings import SETTABLE
 from .snapshot import OF_PLACE
 
 # %% auto #0
-__all__ = ['GRACE', 'FROM_HERE', 'Told', 'ProcessDied', 'Asked', 'Asking', 'stands']
+__all__ = ['GRACE', 'FROM_HERE', 'Told', 'ProcessDied', 'Asked', 'Asking', 'by_hand', 'refuse', 'refuse_by_hand', 'stands']
 
 # %% ../nbs/845_asking.ipynb #9c289f4d
 class Told:
@@ -26,6 +28,7 @@ class Told:
         self.said, self.where, self.context = {}, {}, contextvars.copy_context()
         self.links, self.known, self.stopping, self.piece = plan["links"], None, False, 0   # links: to other machines; known: the callbacks that they have, too; piece: see go_on
         self.base, self.restarts, self.looked = None, plan["max_restarts"], False   # base: what it can be started from again if nothing else is left
+        self.settings = {}   # the learner's here, as they were put there last
 
     def __repr__(self): return f"{self.size} processes\n{self.processes!r}"
     def _repr_html_(self): return self.processes._repr_html_()
@@ -114,7 +117,7 @@ class Asking(Asked):
         plan, interrupts = self.plan, moves.run_state.interrupts   # a crew does not hold the learner
         plan["folder"].mkdir(exist_ok=True)
         self.mirror = Mirror(moves.history)
-        moves.run_state.processes = plan["processes"]
+        moves.run_state.processes, self.settings = plan["processes"], dict(vars(moves.run_state.args))
         self.meeting = Meeting(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
         parts = parts_of(moves) | {"settings": plan["settings"](moves.run_state.args)}
         parts["undivided"] = {name: getattr(moves.run_state.args, name) for name in plan["own settings"]}
@@ -164,13 +167,34 @@ class Asking(Asked):
         for rank in self.speakers() if self.links else ():
             while self.aside(rank, go_on_from, step, self.piece) is None and rank not in self.crew.deaths: pass   # it has to know
 
+# %% ../nbs/845_asking.ipynb #b153b86b
+def by_hand(team, moves) -> str:
+    "What is to be said of settings that were changed here, and not by learn.set(); they are put back."
+    args, before = vars(moves.args), team.settings
+    changed = {name: value for name, value in args.items() if name[0] != "_" and before.get(name, args) != value}   # args: of a new name
+    if not changed: return ""
+    args.clear()
+    args.update(before)
+    name, value = next(iter(changed.items()))
+    back = f", so it is {before[name]!r} again" if name in before else ""
+    what = f"learn.set({name}={value!r}) sets it there" if name in SETTABLE else "learn.close() brings the run home, where it can be changed"
+    return f"learn.args.{name} was changed by hand, which does not reach the {team.size} processes that have the run{back}: {what}."
+
+def refuse(said: str):
+    "Raise what is to be said, if there is something."
+    if said: raise Refused(said)
+
+def refuse_by_hand(team, moves): refuse(by_hand(team, moves))
+
 # %% ../nbs/845_asking.ipynb #17327ae6
 def stands(team, moves, standing):
     "Take in where the run stands."
     run = moves.run_state
+    if said := by_hand(team, moves): run.news.append(lambda: refuse(said))   # while they were at work
     logs, place = run.state.log_history, {name: getattr(run.state, name) for name in OF_PLACE}
     for name, value in standing.fields.items(): setattr(run, name, value)
     known, rows = standing.logs
     run.state.log_history, run.torn = logs[:known] + rows, standing.torn
     vars(run.state).update(place)
     vars(run.args).update({name: value for name, value in standing.settings.items() if name not in team.plan["own settings"]})
+    team.settings = dict(vars(run.args))

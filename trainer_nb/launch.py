@@ -4,16 +4,18 @@
 
 # %% ../nbs/860_launch.ipynb #57c20864
 from __future__ import annotations
-import copy, importlib, tempfile, weakref
+import copy, functools, importlib, os, tempfile, weakref
 from pathlib import Path
 import torch
 from .fsdp import refuse_alone
 from .links import Gathering, where_of
+from .errors import warn
 from .moves import drop_feed
 from .prepare import ALONE_ONLY, check_evaluation, prepare
 from .run import note_act
 from .saver import finish
 from .serving import Served, Serving
+from .settings import check_kept
 from .shares import divided
 from .snapshot import Snapshot, capture, restore
 from .team import Team
@@ -22,8 +24,8 @@ from .work import in_hand
 from .world import world_size
 
 # %% auto #0
-__all__ = ['SERVED', 'how_many', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away', 'end_of', 'serve',
-           'joined', 'come_home', 'close', 'Launched']
+__all__ = ['SERVED', 'OF_MACHINES', 'how_many', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away',
+           'end_of', 'serve', 'under_launcher', 'tell_idle', 'come_home', 'close', 'Launched']
 
 # %% ../nbs/860_launch.ipynb #195fda7f
 def how_many(args, num_processes: int | None) -> int:
@@ -93,6 +95,7 @@ def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear
     "A team that has not begun."
     size = n + sum(link.n for link in links)
     smaller = divided(vars(moves.run_state.args), size) if keep_global_batch else {}
+    check_kept(moves, vars(moves.run_state.args), smaller)
     plan = {"processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
             "settings": settings_there(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": come_home, "away again": away, "how": how}
     note_act(moves.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
@@ -131,17 +134,28 @@ def serve(moves, where, n: int, how: dict) -> Served:
     return Served(where, why)
 
 # %% ../nbs/860_launch.ipynb #dd85a321
-def joined(moves, keep_global_batch: bool, num_processes=None, num_nodes=1, **nodes):  # as in learn.launch
-    "Where a launcher has started this process with others, all that is left to do: divide the global batch. ValueError if another number was asked for."
-    run, n = moves.run_state, world_size()
-    if num_processes is not None and n not in (num_processes, num_processes * num_nodes):
-        raise ValueError(f"launch(num_processes={num_processes}) was called in one of {n} processes that a launcher has started (WORLD_SIZE), so there are {n}: "
-                         f"let it start {num_processes}, or leave num_processes out, and it is as many as there are.")
+OF_MACHINES = frozenset("num_nodes node_rank master_addr master_port main_port rdzv_backend rdzv_endpoint rdzv_id timeout".split())   # how machines find each other
+
+def under_launcher(moves, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes):  # as in launch
+    "Where a launcher has started this process with others, all that is left to do: divide the global batch. ValueError if another number was asked for, TypeError for an unknown name."
+    run, n, machines = moves.run_state, world_size(), nodes.get("num_nodes", 1)
+    if unknown := sorted(set(nodes) - OF_MACHINES): raise TypeError(f"launch() does not know {unknown[0]!r}; for several machines it takes {', '.join(sorted(OF_MACHINES))}.")
+    if num_processes is not None and n != num_processes * machines:
+        asked = f"num_processes={num_processes}" + (f", num_nodes={machines}" if machines != 1 else "")
+        raise ValueError(f"launch({asked}) was called in one of {n} processes that a launcher has started (WORLD_SIZE), so there are {n}: "
+                         f"let it start {num_processes * machines}, or leave num_processes out, and it is as many as there are.")
+    tell_idle(tuple(name for name, given in {"max_restarts": max_restarts, "start": start, "threads": threads, "hear": hear != "first"}.items() if given))
     if not keep_global_batch or run.undivided: return
     smaller = divided(vars(run.args), n)
+    check_kept(moves, vars(run.args), smaller)
     run.undivided = {name: getattr(run.args, name) for name in smaller}
     vars(run.args).update(smaller)
     if run.feed is not None: drop_feed(run); prepare(moves)
+
+@functools.cache
+def tell_idle(names: tuple):
+    "Say which keywords of launch have no effect; once, on the first process."
+    if names and os.environ.get("RANK", "0") == "0": warn(f"launch() was called in a process that a launcher has started with others, so {', '.join(names)} has no effect here: the launcher decides that.")
 
 # %% ../nbs/860_launch.ipynb #cb2c297d
 def come_home(moves, snapshot: Snapshot | None, first):

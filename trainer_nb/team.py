@@ -4,9 +4,9 @@
 
 # %% ../nbs/855_team.ipynb #ecabf8c2
 from __future__ import annotations
-import shutil, warnings
-from .aboard import advance, answered, do_verb, each, home_with, stand
-from .asking import Asking, ProcessDied
+import os, shutil, warnings
+from .aboard import advance, answered, do_verb, each, home_with, pop_at, stand
+from .asking import Asking, ProcessDied, refuse_by_hand
 from .errors import Refused, let_go_last
 from .history import Record
 from .interrupts import TURN
@@ -19,8 +19,8 @@ from .watch import unwatch, watch
 from .work import at_boundary, owned, pausable, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'keep_own', 'stint', 'Seen',
-           'Doing', 'Team']
+__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'keep_own', 'pop_callback',
+           'seen_from_here', 'stint', 'Seen', 'Doing', 'Team']
 
 # %% ../nbs/855_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
@@ -36,16 +36,31 @@ def keep_named(moves, taken, name=None):
 
 def keep_own(moves, _, **changes):
     "Settings that the processes have otherwise: here they are as they were asked for."
-    vars(moves.args).update({name: value for name, value in changes.items() if name in moves.run_state.team.plan["own settings"]})
+    team = moves.run_state.team
+    vars(moves.args).update({name: value for name, value in changes.items() if name in team.plan["own settings"]})
+    team.settings = dict(vars(moves.args))
 
 HERE_TOO = {"snapshot": keep_named, "set": keep_own, "watch": lambda moves, _, *args, **kwargs: watch(moves, *args, **kwargs), "unwatch": lambda moves, _: unwatch(moves),
-            "add_callback": lambda moves, _, callback: moves.run_state.callbacks.add_callback(callback),
-            "pop_callback": lambda moves, _, callback: moves.run_state.callbacks.pop_callback(callback)}
+            "add_callback": lambda moves, _, callback: moves.run_state.callbacks.add_callback(callback)}
+
+# %% ../nbs/855_team.ipynb #82b5b7d6
+def pop_callback(team, moves, callback):
+    "Take a callback out there and here; the one from here, None if there is none."
+    with moves.run_state.interrupts:
+        here = moves.run_state.callbacks
+        if (found := here.found(callback)) is None: return None
+        team.ask(moves, pop_at, next(i for i, c in enumerate(here.callbacks) if c is found), type(found).__name__)
+        return here.pop_callback(found)
+
+def seen_from_here(folder):
+    "A folder, wherever the processes are; None stays None."
+    return os.path.abspath(os.path.expanduser(folder)) if folder and isinstance(folder, (str, os.PathLike)) else folder
 
 # %% ../nbs/855_team.ipynb #ccba43ba
 def stint(team, moves, verb, until=None, each=None) -> bool:
     "Advance in one piece; True if it ended only because somebody else wants a turn, or to be asked."
     run = moves.run_state
+    refuse_by_hand(team, moves)
     with run.interrupts, owned(moves, verb):
         while True:
             limit, seen = ahead_of(run, until), Seen(run, until, each)
@@ -99,6 +114,9 @@ class Doing(Asking):
         if name in NOT_THERE: self.refuse(f"{name}(), {NOT_THERE[name]},")
         if not (run.torn and name in FROM_TORN): refuse_inside(moves, f"{name.lstrip('_')}()")
         let_go_last()
+        refuse_by_hand(self, moves)
+        if name == "pop_callback": return pop_callback(self, moves, *args, **kwargs)
+        if name in ("save_model", "save_checkpoint"): args, kwargs = tuple(map(seen_from_here, args)), {k: seen_from_here(v) for k, v in kwargs.items()}
         if name == "restore" and args and not isinstance(args[0], Snapshot): args = (named(moves, args[0]),)
         if name in AT_HOME or name == "restore" and args[:1] and args[0].values["run"] != moves.history.run_id: return self.at_home(moves, name, args, kwargs)
         with run.interrupts:
@@ -127,6 +145,7 @@ class Doing(Asking):
 
     def each(self, moves, function) -> list:
         "What a function of the learner gives, by rank."
+        refuse_by_hand(self, moves)
         with moves.run_state.interrupts:
             found = self.answers(moves, each, function)
             self.ask(moves, answered)   # it may have trained
