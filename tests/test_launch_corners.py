@@ -487,3 +487,12 @@ def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypa
     like = make()
     with like.launch(2): like.step(learn.state.best_global_step)
     assert best == [t.tolist() for t in like.model.state_dict().values()]
+
+
+def test_the_best_model_of_an_optimizer_of_two_modes(tmp_path):
+    "Each process needs the state that the weights to be used are computed from."
+    learn = make(output_dir=str(tmp_path), optim="schedule_free_adamw", lr_scheduler_type="constant", learning_rate=0.3, save_strategy="epoch", load_best_model_at_end=True,
+                 metric_for_best_model="loss", greater_is_better=True, num_train_epochs=2)   # the worst, then: not the last
+    with learn.launch(2):
+        learn.train()
+        assert learn.state.best_global_step == 6 and learn.evaluate()["eval_loss"] == learn.state.best_metric

@@ -30,7 +30,7 @@ from .world import NotLed
 # %% auto #0
 __all__ = ['only_weights', 'chosen', 'is_checkpoint', 'no_checkpoint', 'edited', 'check_edits', 'in_force', 'about', 'check_data',
            'other_machine', 'history_of', 'log_history', 'Resumed', 'load', 'data_anew', 'snapshot_in', 'moved_best',
-           'refuse_elsewhere', 'go_there', 'load_best', 'by_the_first', 'each_its_part', 'best_folder', 'kept_of',
+           'refuse_elsewhere', 'go_there', 'load_best', 'by_the_first', 'by_each', 'best_folder', 'kept_of',
            'weights_in', 'put_weights']
 
 # %% ../nbs/510_resume.ipynb #59e5811a
@@ -226,7 +226,7 @@ def load_best(moves):
     try:
         if path is None: raise ValueError("no evaluation has given one")
         prepare_model(moves)
-        path = (each_its_part if run.device.sharded is not None else by_the_first)(moves, Path(path))
+        path = (by_each if run.device.sharded is not None or len(kept_of(moves)) > 1 else by_the_first)(moves, Path(path))
     except (OSError, ValueError, NotLed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else: run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
@@ -242,8 +242,8 @@ def by_the_first(moves, path: Path) -> str:
     if not world.alone: alike(moves.run_state)
     return folder
 
-def each_its_part(moves, path: Path) -> str:
-    "The same, of a model in shards."
+def by_each(moves, path: Path) -> str:
+    "The same where each process has to do it: of a model in shards, and of an optimizer of two modes."
     def act():
         folder = best_folder(moves.run_state, path)
         return str(folder), *weights_in(moves, folder)
