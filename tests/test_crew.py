@@ -256,15 +256,13 @@ def test_prints_of_the_first_rank_come_in_whole_lines(crew):
     assert said("out") == [*[(0, f"rank 0 line {i}\n") for i in range(3)], (0, "no newline\n")]
     err = "".join(text for rank, text in said("err"))
     assert err == "999 of 1000\ntake care\n" and not any(rank for rank, _ in said("err"))
-    crew.listen_to("all")
-    told.clear()
-    results(crew.call(speak))
-    assert {rank for rank, _ in said("out")} == {0, 1}
-    crew.listen_to((1,))
-    told.clear()
-    results(crew.call(speak))
-    assert {rank for rank, _ in said("out")} == {1} == {rank for rank, _ in said("err")}
-    crew.listen_to("first")
+
+def test_whose_prints_are_told():
+    def speak(worker): print("to out"); print("to err", file=sys.stderr)
+    for hear, ranks in (("all", {0, 1}), ((1,), {1})):
+        told.clear()
+        results(make(2, hear=hear, on_told=lambda *said: told.append(said)).call(speak))
+        assert {rank for rank, _ in said("out")} == ranks == {rank for rank, _ in said("err")}
 
 def test_a_thread_that_prints_does_not_tear_lines():
     given = []
@@ -386,7 +384,7 @@ def test_one_worker():
         assert results(crew.call(who)) == [(0, 0, 1, None)]
 
 def test_what_is_asked_for_wrongly():
-    for words, kwargs in {"at least one": dict(n=0), "'fork' or 'spawn'": dict(start="forkserver"), "master_addr and master_port": dict(num_nodes=2),
+    for words, kwargs in {"at least one": dict(n=0), "'fork' or 'spawn'": dict(start="forkserver"), "master_addr= and master_port=": dict(num_nodes=2),
                           "not one of 2": dict(num_nodes=2, node_rank=2, master_addr="a", master_port=1)}.items():
         with pytest.raises(ValueError, match=words): make(**kwargs)
     with socket.socket() as taken:

@@ -16,7 +16,7 @@ from .run import note_act
 from .saver import finish
 from .serving import Served, Serving
 from .settings import check_kept
-from .shares import divided
+from .shares import divided_batch
 from .snapshot import Snapshot, capture, restore
 from .team import Team
 from .telling import put_down
@@ -45,7 +45,7 @@ def settings_there(n: int | None):  # n: processes that the global batch is divi
     "A function of the kernel's settings that gives those of the processes."
     def settings(args):
         there = copy.deepcopy(args)
-        vars(there).update(divided(vars(args), n) if n else {}, disable_tqdm=True)
+        vars(there).update(divided_batch(vars(args), n) if n else {}, disable_tqdm=True)
         return there
     return settings
 
@@ -94,7 +94,7 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
 def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> Team:  # as launch has them
     "A team that has not begun."
     size = n + sum(link.n for link in links)
-    smaller = divided(vars(moves.run_state.args), size) if keep_global_batch else {}
+    smaller = divided_batch(vars(moves.run_state.args), size) if keep_global_batch else {}
     check_kept(moves, vars(moves.run_state.args), smaller)
     plan = {"processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
             "settings": settings_there(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": come_home, "away again": away, "how": how}
@@ -146,7 +146,7 @@ def under_launcher(moves, num_processes, start, keep_global_batch, max_restarts,
                          f"let it start {num_processes * machines}, or leave num_processes out, and it is as many as there are.")
     tell_idle(tuple(name for name, given in {"max_restarts": max_restarts, "start": start, "threads": threads, "hear": hear != "first"}.items() if given))
     if not keep_global_batch or run.undivided: return
-    smaller = divided(vars(run.args), n)
+    smaller = divided_batch(vars(run.args), n)
     check_kept(moves, vars(run.args), smaller)
     run.undivided = {name: getattr(run.args, name) for name in smaller}
     vars(run.args).update(smaller)

@@ -9,6 +9,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from typing import NamedTuple
 import torch
+from .launchers import check_machines
 from .worker import Line, as_bytes, message_of
 
 # %% auto #0
@@ -33,8 +34,7 @@ def where_of(num_nodes=1, node_rank=0, master_addr=None, master_port=None, rdzv_
     if rdzv_backend not in (None, "static"):
         raise ValueError(f"rdzv_backend={rdzv_backend!r} numbers the machines as they come, and here machine 0 is the one that commands: leave it out, and say node_rank=.")
     if rdzv_endpoint: master_addr, _, master_port = rdzv_endpoint.rpartition(":")
-    if not num_nodes > node_rank >= 0: raise ValueError(f"node_rank={node_rank} is not one of {num_nodes} machines, which are numbered from 0.")
-    if not (master_addr and master_port): raise ValueError(f"num_nodes={num_nodes}: the machines find each other by master_addr= and master_port=, those of machine 0, the same on all of them.")
+    check_machines(num_nodes, node_rank, master_addr and master_port)
     return Where(num_nodes, node_rank, master_addr, int(master_port), rdzv_id or "", timeout)
 
 # %% ../nbs/797_links.ipynb #7cdbcc3e

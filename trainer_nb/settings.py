@@ -16,7 +16,7 @@ from .prepare import measure_anew, prepare
 from .rates import add_group, set_base_lr, set_lr
 from .run import note_act
 from .schedules import load_scheduler_state, scheduler_state
-from .shares import divided
+from .shares import divided_batch
 from .streams import Streamed
 from .tables import Table
 from .world import world_size
@@ -199,7 +199,7 @@ def for_each(moves, changes: dict) -> tuple:
     if "disable_tqdm" in mine: changes = changes | {"disable_tqdm": moves.args.disable_tqdm}   # the kernel shows the progress
     if not set(mine) - {"disable_tqdm"}: return changes, home
     resolve(moves.args, mine)   # numbers, at least
-    smaller = divided(home, world_size())
+    smaller = divided_batch(home, world_size())
     check_kept(moves, home, smaller)
     return changes | smaller, home
 
