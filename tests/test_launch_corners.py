@@ -301,6 +301,7 @@ def test_what_is_set_here_does_not_reach_them(tmp_path, monkeypatch):
         assert learn.callback_handler.callbacks[-1] is last
         learn.args.max_grad_norm = 0.2
     assert learn.args.max_grad_norm == 0.2   # at home it may be set, and is in force
+    assert [e["data"]["changed"] for e in learn.history.events if e["kind"] == "by hand"] == [["args.max_grad_norm"]]
     for i, steps in enumerate(([1, 2], [1, 2], [1, 2, 3])): assert sorted((tmp_path/"abc"[i]).read_text().split()) == [f"{r}:{s}" for r in "01" for s in steps]
     learn.eval_dataset = rows(5)
     assert learn.evaluate()["eval_loss"] > 0

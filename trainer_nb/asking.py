@@ -17,7 +17,8 @@ from .settings import SETTABLE
 from .snapshot import OF_PLACE
 
 # %% auto #0
-__all__ = ['GRACE', 'FROM_HERE', 'Told', 'ProcessDied', 'Asked', 'Asking', 'by_hand', 'refuse', 'refuse_by_hand', 'stands']
+__all__ = ['GRACE', 'FROM_HERE', 'Told', 'ProcessDied', 'Asked', 'Asking', 'changed_here', 'by_hand', 'refuse', 'refuse_by_hand',
+           'stands']
 
 # %% ../nbs/845_asking.ipynb #9c289f4d
 class Told:
@@ -168,10 +169,13 @@ class Asking(Asked):
             while self.aside(rank, go_on_from, step, self.piece) is None and rank not in self.crew.deaths: pass   # it has to know
 
 # %% ../nbs/845_asking.ipynb #b153b86b
+def changed_here(team, moves) -> dict:
+    "Settings that were changed here, and not by learn.set()."
+    return {name: value for name, value in vars(moves.args).items() if name[0] != "_" and (name not in team.settings or team.settings[name] != value)}
+
 def by_hand(team, moves) -> str:
-    "What is to be said of settings that were changed here, and not by learn.set(); they are put back."
-    args, before = vars(moves.args), team.settings
-    changed = {name: value for name, value in args.items() if name[0] != "_" and before.get(name, args) != value}   # args: of a new name
+    "What is to be said of them; they are put back."
+    args, before, changed = vars(moves.args), team.settings, changed_here(team, moves)
     if not changed: return ""
     args.clear()
     args.update(before)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 import os, shutil, warnings
 from .aboard import advance, answered, do_verb, each, home_with, pop_at, stand
-from .asking import Asking, ProcessDied, refuse_by_hand
+from .asking import Asking, ProcessDied, changed_here, refuse_by_hand
 from .errors import Refused, let_go_last
 from .history import Record
 from .interrupts import TURN
@@ -169,7 +169,9 @@ class Team(Doing):
 
     def home(self, moves):
         "Bring the run home."
-        with moves.run_state.interrupts: return self.end(moves, next(o for o in self.answers(moves, home_with).values() if o is not None))
+        changed = [f"args.{name}" for name in changed_here(self, moves)]
+        with moves.run_state.interrupts: self.end(moves, next(o for o in self.answers(moves, home_with).values() if o is not None))
+        if changed: moves.history.note("by hand", moves.state.global_step, changed=changed)
 
     def end(self, moves, state, why="the run has gone home to machine 0"):  # state: a snapshot and the first weights; None: the run ends here; why: for other machines; None: they wait
         "End the processes; the learner has its run again, as it is in a state."
