@@ -364,3 +364,44 @@ def test_a_script_s_own_arguments_know_older_names_too():
         with pytest.raises(TypeError, match="Did you mean 'learning_rate'"): cls(beam=1, lerning_rate=1)
     assert list(inspect.signature(More).parameters) == [*FIELDS, "beam"] and list(inspect.signature(Own).parameters) == ["beam", "given"]
     assert trainer_nb.parse_args(More, argv=["--beam", "5", "--seed", "3"]) == More(beam=5, seed=3)
+
+
+def test_flags_that_scripts_ask_for():
+    "As at the Trainer: do_eval follows eval_strategy, parallel_mode has a value, and a copy with the newer name means that."
+    from transformers.training_args import ParallelMode
+    assert TrainingArguments(eval_strategy="epoch").do_eval and not TrainingArguments().do_eval
+    assert not resolve(TrainingArguments(eval_strategy="epoch"), {"eval_strategy": "no"}).do_eval and resolve(TrainingArguments(do_eval=True), {"seed": 3}).do_eval
+    assert TrainingArguments().parallel_mode.value == "not_parallel" and TrainingArguments().parallel_mode == ParallelMode.NOT_PARALLEL
+    assert TrainingArguments().parallel_mode != ParallelMode.DISTRIBUTED and len({TrainingArguments().parallel_mode, TrainingArguments().parallel_mode}) == 1
+    on = TrainingArguments(activation_checkpointing=True)
+    for off in (dataclasses.replace(on, activation_checkpointing=False), TrainingArguments.from_dict(on.to_dict() | {"activation_checkpointing": False})):
+        assert (off.activation_checkpointing, off.gradient_checkpointing) == (False, False)
+    assert TrainingArguments.from_dict(on.to_dict()) == on
+
+
+def test_dicts_that_came_as_text():
+    for name in ("lr_scheduler_kwargs", "activation_checkpointing_kwargs"):
+        for text in ("num_cycles=2", "{num_cycles: 2}"):
+            with pytest.raises(ValueError, match=f"^{name}='.*' should be a dict, or JSON"): TrainingArguments(**{name: text})
+    with pytest.raises(ValueError, match="max_grad_norm=None.*Write 0 for no clipping"): TrainingArguments(max_grad_norm=None)
+
+
+def test_a_command_line_with_fields_of_every_kind(capsys):
+    import enum, typing
+    from dataclasses import dataclass, field
+    class Kind(enum.Enum): A, B = "a", "b"
+    @dataclass
+    class Script:
+        model_name_or_path: str = field(metadata={"help": "which"})
+        size: typing.Literal["s", "m"] = "s"
+        number: typing.Literal[1, 2] = 1
+        kind: Kind = Kind.A
+        maybe: typing.Optional[Kind] = None
+        sizes: dict[str, int] = field(default_factory=dict)
+        shuffle: bool = True
+    from trainer_nb import parse_args
+    got = parse_args(Script, argv='--model_name_or_path m --size m --number 2 --kind b --maybe a --sizes {"x":1} --no-shuffle'.split())
+    assert got == Script("m", "m", 2, Kind.B, Kind.A, {"x": 1}, False)
+    for words, said in (("", "required: --model_name_or_path"), ("--model_name_or_path m --size xl", "'xl' is not one of 's', 'm'"), ("--model_name_or_path m --kind c", "'c' is not one of 'a', 'b'")):
+        with pytest.raises(SystemExit): parse_args(Script, argv=words.split())
+        assert said in capsys.readouterr().err

@@ -454,3 +454,34 @@ def test_a_callback_that_returns_something_else():
     with pytest.raises(TypeError, match="returned True; it may return the control"): learn.step()
     learn.remove_callback(Says)
     assert learn.train().global_step == 3
+
+
+def test_quantized_and_spread_models_are_refused():
+    for name, value, says in (("is_quantized", True, "packed weights"), ("hf_device_map", {"a": 0, "b": "cpu"}, "without device_map=")):
+        model = Net()
+        setattr(model, name, value)
+        with pytest.raises(Refused, match=says): Learner(model, train_dataset=ROWS, use_cpu=True)
+    model = Net()
+    model.hf_device_map, model.is_quantized = {"": 0}, False
+    Learner(model, train_dataset=ROWS, use_cpu=True)
+
+
+def test_settings_that_have_no_effect_are_told():
+    "Beside an optimizer, a schedule or an optimizer's class of the user's own; and a smoothing that a loss function would not see."
+    given = dict(train_dataset=ROWS, use_cpu=True, disable_tqdm=True)
+    with pytest.warns(UserWarning) as said:
+        Learner(Net(), optimizer_cls_and_kwargs=(torch.optim.AdamW, {"weight_decay": 0.1}), learning_rate=0.3, adam_beta1=0.5, **given).step()
+    assert any("learning_rate, adam_beta1 has no effect" in str(w.message) for w in said) and any("weight_decay=0.1 among the keywords" in str(w.message) for w in said)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(UserWarning) as said:
+        Learner(model, optimizers=(optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer)), adam_beta1=0.5, warmup_steps=3, **given).step()
+    assert any("adam_beta1 has no effect: the optimizer" in str(w.message) for w in said) and any("warmup_steps has no effect: the schedule" in str(w.message) for w in said)
+    learn = Learner(nn.Linear(4, 3), loss_func=nn.functional.cross_entropy, train_dataset=[(r["x"], torch.tensor(r["labels"])) for r in ROWS], use_cpu=True, disable_tqdm=True)
+    learn.step()
+    with pytest.raises(ValueError, match="label_smoothing_factor works on the model's own loss"): learn.set(label_smoothing_factor=0.3)
+    assert learn.args.label_smoothing_factor == 0 and learn.step()
+    with pytest.raises(ValueError, match="several for each sample"):
+        class Plain(nn.Linear):
+            def forward(self, x, labels=None): return {"logits": super().forward(x)}
+        Learner(Plain(4, 3), label_smoothing_factor=0.1, train_dataset=[{"x": r["x"], "labels": torch.ones(3)} for r in ROWS], use_cpu=True, disable_tqdm=True).step()

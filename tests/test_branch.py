@@ -143,3 +143,20 @@ def test_the_journal():
     assert acts[-1][:2] == (5, "branch") and acts[-1][2].endswith("max_grad_norm=0.5")
     assert "left behind" in repr(learn.journal) and "<table" in learn.journal._repr_html_()
     assert not hard_learner().journal
+
+
+def test_what_a_branch_takes_over_cannot_be_another():
+    "The coefficients of Adam can; what else the optimizer, the schedule or the learner was made from is refused, and not shown as if it counted."
+    learn = hard_learner(**LONG)
+    learn.step(3)
+    for name, value in dict(lr_scheduler_type="polynomial", warmup_steps=3, lr_scheduler_kwargs={"num_cycles": 2}, optim_args="a=1", optim="sgd", report_to="tensorboard",
+                            skip_memory_metrics=False, enable_jit_checkpoint=True, eval_on_start=True).items():
+        with pytest.raises(ValueError, match=f"{name}.*cannot be changed by branch.*make a new"): learn.branch(**{name: value})
+    same = learn.branch(lr_scheduler_type=learn.args.lr_scheduler_type, adam_beta1=0.5, adam_epsilon=1e-6)
+    assert {(g["betas"], g["eps"]) for g in same.optimizer.param_groups} == {((0.5, 0.999), 1e-6)} and learn.optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+    plain = learn.branch()
+    for one in (same, plain): one.step(2)
+    assert compare(plain, same).parted == 5
+    sgd = hard_learner(**LONG | dict(optim="sgd"))
+    sgd.step()
+    with pytest.raises(ValueError, match="no betas"): sgd.branch(adam_beta1=0.5)

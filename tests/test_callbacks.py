@@ -337,3 +337,40 @@ def test_a_script_stops_where_the_run_did(tmp_path):
     assert "Nothing was found that would keep it" in cell.text and cell.text.endswith(" 10)")
     done = subprocess.run([sys.executable, str(tmp_path / "train.py"), "--output_dir", str(tmp_path / "again")], capture_output=True, text=True, timeout=200)
     assert "The weights are those of the run, byte for byte." in done.stdout, done.stderr
+
+
+def test_a_metric_that_is_nan_from_the_first_stops_the_run(tmp_path):
+    def nan(p): return {"score": float("nan")}
+    learn = make(metric_for_best_model="score", compute_metrics=nan, callbacks=[EarlyStoppingCallback(2)])
+    quietly(learn.train)
+    assert learn.state.global_step == 4
+
+
+def test_another_metric_begins_anew():
+    "What was best by the loss is not the best by another; a schedule that goes by the metric cannot follow another."
+    scores = iter([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    learn = make(compute_metrics=lambda p: {"score": next(scores)}, max_steps=8)
+    learn.step(4)
+    assert learn.state.best_metric == min(r["eval_loss"] for r in learn.state.log_history if "eval_loss" in r)
+    best = learn.state.best_metric
+    learn.set(metric_for_best_model="loss")
+    assert learn.state.best_metric == best
+    learn.set(metric_for_best_model="score", greater_is_better=True)
+    assert learn.state.best_metric is None and learn.state.best_global_step is None
+    learn.step(2)
+    assert (learn.state.best_metric, learn.state.best_global_step) == (pytest.approx(0.3), 6)
+    plateau = make(lr_scheduler_type="reduce_lr_on_plateau", compute_metrics=lambda p: {"score": 1.0})
+    plateau.step()
+    with pytest.raises(ValueError, match="goes by this metric"): plateau.set(metric_for_best_model="score")
+
+
+def test_a_level_that_is_set_later_is_told(caplog):
+    learn = make()
+    learn.step(2)
+    with caplog.at_level(logging.NOTSET, logger="trainer_nb"):
+        learn.set(log_level="info")
+        learn.set(log_level="info")
+        learn.step(2)
+        said = [r.getMessage() for r in caplog.records if "Evaluated at step 4" in r.getMessage()]
+    logging.getLogger("trainer_nb").setLevel(logging.NOTSET)
+    assert len(said) == 1

@@ -692,3 +692,12 @@ def test_a_run_that_another_process_has_open(tmp_path):
         learn.load_checkpoint()
         assert learn.step(1).step == [3]
     finally: other.kill()
+
+
+def test_a_script_that_hands_on_its_own_flags_resumes(tmp_path):
+    "trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint), as the Trainer's example scripts do it; nothing of the numbers hangs on these."
+    hard_learner(output_dir=str(tmp_path), save_strategy="steps", save_steps=2).step(2)
+    again = hard_learner(output_dir=str(tmp_path), save_strategy="steps", save_steps=2, resume_from_checkpoint=str(tmp_path / "checkpoint-2"), do_train=True, do_eval=True, ddp_timeout=60)
+    again.train(resume_from_checkpoint=again.args.resume_from_checkpoint)
+    plain = hard_learner(output_dir=str(tmp_path / "plain"), save_strategy="steps", save_steps=2)
+    assert unequal(finish(plain), outcome(again), ignore=("args", "state")) == []

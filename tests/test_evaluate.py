@@ -343,3 +343,24 @@ def test_rounds_of_two_processes():
         if mine is not None: rounds.add(k, torch.tensor(float(mine)))
         rounds.turn(k, last=k == 2)
     assert heard == [(0.0, False), (1.0, False), (2.0, True)] and rounds.result == 3 and rounds.begun
+
+
+def test_a_batch_may_say_that_it_has_a_loss(make):
+    "As CLIP's collators do: `return_loss`, with a model that has no labels."
+    class Contrast(nn.Module):
+        def __init__(self): super().__init__(); self.layer = nn.Linear(6, 1)
+        def forward(self, x, return_loss=None):
+            out = self.layer(x).squeeze(-1)
+            return {"loss": (out ** 2).mean(), "logits": out} if return_loss else {"logits": out}
+    def collate(rows): return {"x": torch.stack([r["x"] for r in rows]), "return_loss": True}
+    losses = []
+    for maker in (make.theirs, make.ours):
+        torch.manual_seed(0)
+        losses.append(maker(Contrast(), points(8), eval_dataset=points(6), data_collator=collate, remove_unused_columns=False).evaluate()["eval_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_ready_made_metrics_do_not_score_a_part_for_the_whole(make):
+    import trainer_nb
+    learn = make.ours(net(), points(20), eval_dataset=points(9), eval_do_concat_batches=False, compute_metrics=trainer_nb.metrics.regression)
+    with pytest.raises(ValueError, match="eval_do_concat_batches=False"): learn.evaluate()

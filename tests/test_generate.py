@@ -135,7 +135,7 @@ def test_in_training_by_hand_and_without_a_trace(tmp_path):
     learn.set(predict_with_generate=False)
     learn.compute_metrics = None
     assert isinstance(learn.predict(sentences(3)).predictions, tuple)
-    with pytest.raises(TypeError, match="got 'num_beams'.*predict_with_generate=True"): learn.evaluate(num_beams=2)
+    with pytest.raises(TypeError, match="got 'top_k'.*predict_with_generate=True"): learn.evaluate(top_k=2)
 
 
 def test_a_configuration_may_be_an_object_a_dict_a_file_a_folder(tmp_path):
@@ -174,3 +174,12 @@ def test_tools_that_look_at_logits_get_them():
     learn = Learner(t5(), eval_dataset=sentences(4), data_collator=pairs, use_cpu=True, predict_with_generate=True)
     with looking(learn): (_, _, predicted, labels), = predicted_batches(learn, learn.get_eval_dataloader())
     assert predicted.shape == (*labels.shape, 40) and learn._gen_kwargs is None
+
+
+def test_scripts_hand_on_lengths_in_any_case(tmp_path):
+    "As translation scripts do: None where nobody has set them, and with or without generating."
+    learn = Seq2SeqTrainer(t5(), Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True), eval_dataset=sentences(3), data_collator=pairs)
+    want = learn.evaluate()["eval_loss"]
+    assert learn.evaluate(max_length=None, num_beams=None)["eval_loss"] == want
+    with pytest.warns(UserWarning, match="max_length and num_beams has no effect"): assert learn.evaluate(max_length=5, num_beams=2)["eval_loss"] == want
+    with pytest.raises(TypeError, match="top_k"): learn.evaluate(top_k=3)

@@ -355,10 +355,8 @@ def test_split_batches_are_for_all_processes_together():
     alone.train()
     assert [r.samples for r in learn.history] == [r.samples for r in alone.history] and learn.state.num_input_tokens_seen == alone.state.num_input_tokens_seen
     odd = make(accelerator_config={"split_batches": True}, per_device_train_batch_size=3)
-    odd.launch(2, start="fork")
-    try:
-        with pytest.raises(ValueError, match="cannot be split evenly among 2"): odd.step()
-    finally: odd.close()
+    with pytest.raises(ValueError, match="cannot be split evenly among 2"): odd.launch(2, start="fork")
+    odd.step()
 
 
 # --- streams -----------------------------------------------------------------------------------------------------------

@@ -645,3 +645,27 @@ def test_ligers_kernels_on_a_gpu():
         losses.append(learn.train().training_loss)
         assert [o[0] for o in bare(learn.model)[0]] == [o[0] for o in before[0]]
     np.testing.assert_allclose(*losses, rtol=1e-3)
+
+
+class Half(torch.optim.SGD):
+    "Runs out of memory in the middle of its update number 3."
+    updates = 0
+    def step(self, closure=None):
+        self.updates += 1
+        if self.updates == 3:
+            with torch.no_grad(): self.param_groups[0]["params"][0].add_(100.0)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return super().step(closure)
+
+
+def test_memory_that_runs_out_in_the_update_or_behind_it_is_no_matter_of_the_micro_batch():
+    learn = hard_learner(auto_find_batch_size=True, optimizer_cls_and_kwargs=(Half, {"lr": 0.01}))
+    with pytest.raises(torch.OutOfMemoryError): learn.train()
+    assert learn.run_state.torn and (learn.state.global_step, learn.args.per_device_train_batch_size) == (2, 4)
+    class Hungry(TrainerCallback):
+        def on_optimizer_step(self, args, state, control, **kwargs):
+            if state.global_step == 1: raise torch.OutOfMemoryError("CUDA out of memory.")
+    learn = hard_learner(auto_find_batch_size=True, callbacks=[Hungry()])
+    learn.step()
+    with pytest.raises(torch.OutOfMemoryError): learn.step()
+    assert (learn.state.global_step, learn.args.per_device_train_batch_size, len(learn.history)) == (2, 4, 2)

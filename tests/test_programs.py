@@ -32,7 +32,6 @@ def found(tmp_path, monkeypatch):
     return both
 
 
-@pytest.mark.slow
 def test_classification(found):
     "Tokenizer, collator, metrics, a callback that stops, accumulation, the best model, saved and loaded again."
     ours = found.ours("classify")

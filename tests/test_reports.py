@@ -1,11 +1,14 @@
 "What a run logs reaches trackers: TensorBoard's files are read back, Trackio's database is, W&B's offline rows and MLflow's store are where these are installed."
 import glob, importlib.util, json, os, sys, types, warnings
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from test_callbacks import Counts, make, net, points
 from trainer_nb import Learner, ReportCallback, TrainerCallback, TrainingArguments
+from trainer_nb.reports import reporters
 from trainer_nb.trackers import Tracker, chosen, config_of, rewritten
 
 board = pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed")
@@ -399,3 +402,13 @@ def test_mlflow_goes_on_in_its_run(tmp_path, monkeypatch):
     found, = client.search_runs([client.get_experiment_by_name("p").experiment_id])
     assert found.info.run_name == "mine" and found.data.params["max_steps"] == "8" and "train_runtime" in found.data.metrics
     assert {m.step: m.value for m in client.get_metric_history(found.info.run_id, "loss")} == pytest.approx(logged(learn))
+
+
+def test_variables_that_nobody_reads_are_told(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(__spec__=SimpleNamespace()))
+    for name, value in dict(WANDB_LOG_MODEL="end", WANDB_WATCH="false", MLFLOW_TAGS="{}").items(): monkeypatch.setenv(name, value)
+    with pytest.warns(UserWarning) as said: reporters(TrainingArguments(str(tmp_path), report_to=["wandb"]), [])
+    assert [str(w.message).split(" ")[0] for w in said] == ["WANDB_LOG_MODEL"]
+    monkeypatch.setenv("DISABLE_MLFLOW_INTEGRATION", "TRUE")
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(__spec__=SimpleNamespace()))
+    assert "mlflow" not in chosen("all") and "wandb" in chosen("all")

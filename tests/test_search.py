@@ -154,3 +154,22 @@ def test_an_interrupt_ends_the_search_and_leaves_the_run():
     assert learn.state.global_step == 1 and all(torch.equal(a, b) for a, b in zip(weights, learn.model.parameters()))
     learn.train()
     assert learn.state.global_step == 4
+
+
+def test_of_several_evaluation_sets_the_objective_sees_all():
+    seen = []
+    def objective(metrics): seen.append(metrics); return metrics["eval_near_loss"] + metrics["eval_far_loss"]
+    learn = learner(eval_dataset={"near": rows(), "far": rows(8)}, eval_strategy="steps", eval_steps=2)
+    best = learn.hyperparameter_search(rates, objective, n_trials=1, sampler=grid())
+    assert len(seen) == 2 and best.objective == seen[-1]["eval_near_loss"] + seen[-1]["eval_far_loss"]
+    assert [*best.run_summary.trials[0].intermediate_values] == [2, 4]
+
+
+def test_numbers_are_cut_only_where_the_setting_is_a_count():
+    from types import SimpleNamespace
+    from trainer_nb.search import trial_args
+    learn = learner(num_train_epochs=3, weight_decay=0, max_grad_norm=1, max_steps=-1)
+    trial = SimpleNamespace(number=0)
+    given = {"warmup_steps": 0.1, "weight_decay": 0.05, "num_train_epochs": 1.5, "max_grad_norm": 0.5, "per_device_train_batch_size": 8.0, "bf16": 0, "seed": 3.7}
+    args = trial_args(learn, trial, given)
+    assert [getattr(args, name) for name in given] == [0.1, 0.05, 1.5, 0.5, 8, False, 3] and type(args.per_device_train_batch_size) is int

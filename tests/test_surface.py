@@ -1,5 +1,5 @@
 """Everything that transformers' Trainer and TrainingArguments have in public is here under the same name, or is named here with the reason."""
-import ast, inspect, signal, textwrap
+import ast, inspect, os, signal, textwrap, time
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 from toys import Augmented, SETTINGS, collate, hard_learner, hard_model
 from trainer_nb import Learner, Refused, TrainerCallback, TrainingArguments, differences
 from trainer_nb.saver import writes
-from trainer_nb.surface import NOT_CALLED, lengths
+from trainer_nb.surface import NOT_CALLED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Theirs = transformers.Trainer
@@ -60,7 +60,7 @@ def test_every_attribute_is_here():
 
 def test_the_hub_is_refused_by_name():
     learn = hard_learner()
-    for verb in (learn.push_to_hub, learn.create_model_card, learn.init_hf_repo):
+    for verb in (learn.push_to_hub, learn.init_hf_repo):
         with pytest.raises(Refused, match=f"{verb.__name__}.*upload_folder"): verb()
     with pytest.raises(ValueError, match="push_to_hub=True.*upload_folder"): TrainingArguments(push_to_hub=True)
 
@@ -93,8 +93,9 @@ def test_initial_training_values_are_the_trainers(tmp_path):
         loader = torch.utils.data.DataLoader(data, batch_size=8) if n else iter(())
         settings = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2) | given
         theirs = Theirs(hard_model(), transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **settings), train_dataset=Augmented(8))
-        assert lengths(TrainingArguments(**settings), loader) == theirs.set_initial_training_values(theirs.args, loader)
-    with pytest.raises(ValueError, match="max_steps"): lengths(TrainingArguments(), iter(()))
+        ours = hard_learner(**dict(max_steps=-1, num_train_epochs=3) | settings)
+        assert ours.set_initial_training_values(ours.args, loader) == theirs.set_initial_training_values(theirs.args, loader)
+    with pytest.raises(ValueError, match="max_steps"): hard_learner(max_steps=-1).set_initial_training_values(hard_learner(max_steps=-1).args, iter(()))
 
 
 def test_overrides_that_count(tmp_path):
@@ -154,7 +155,7 @@ def test_arguments_are_set_in_groups(tmp_path):
     assert set(theirs.to_sanitized_dict()) <= set(plain) and all(type(v) in (bool, int, float, str) for v in plain.values())
     public = {n for n, _ in inspect.getmembers(transformers.TrainingArguments) if not n.startswith("_")}
     assert {n for n in public if not hasattr(TrainingArguments, n)} <= set(ABSENT_ARGS)
-    assert (ours.device.type, ours.parallel_mode, ours.ddp_timeout_delta, ours.place_model_on_device) == ("cpu", "not_parallel", theirs.ddp_timeout_delta, None) or ours.n_gpu
+    assert (ours.device.type, ours.parallel_mode.value, ours.ddp_timeout_delta, ours.place_model_on_device) == ("cpu", "not_parallel", theirs.ddp_timeout_delta, None) or ours.n_gpu
 
 
 def test_each_machine_writes_if_asked(monkeypatch):
@@ -211,3 +212,45 @@ def test_without_a_handler_the_script_ends_with_143(tmp_path):
         with pytest.raises(SystemExit) as end: learn.train()
         assert end.value.code == 143 and (tmp_path / "checkpoint-2").is_dir()
     finally: signal.signal(signal.SIGTERM, before)
+
+
+def test_a_model_card(tmp_path):
+    "What scripts write at their end: the Trainer's arguments, a head that YAML and the Hub's own library read; somebody's README stays."
+    from huggingface_hub import ModelCard
+    learn = hard_learner(output_dir=str(tmp_path / "out"), eval_dataset=Augmented(6), save_strategy="no")
+    learn.train(), learn.evaluate()
+    learn.create_model_card(language="en", license="mit", tags="digits: small", finetuned_from="base/model", tasks="text-classification", dataset_tags=["glue"], dataset_args="mrpc")
+    card = ModelCard.load(tmp_path / "out/README.md")
+    assert (card.data.language, card.data.license, card.data.base_model, card.data.tags, card.data.pipeline_tag, card.data.datasets) == (
+        ["en"], "mit", "base/model", ["digits: small", "trainer_nb"], "text-classification", ["glue"])
+    assert f"{learn.state.log_history[-1]['eval_loss']:.6g}" in card.text and str(tmp_path) not in card.text
+    (tmp_path / "out/README.md").write_text("# Mine\n")
+    with pytest.warns(UserWarning, match="stays as it is"): learn.create_model_card()
+    assert (tmp_path / "out/README.md").read_text() == "# Mine\n"
+    with pytest.raises(ValueError, match="output_dir"): hard_learner().create_model_card()
+
+
+def test_sigterm_in_an_evaluation_by_hand_writes_the_weights_of_the_run(tmp_path, asked):
+    "Not those that are in bf16 for the moment; a debug step that stands open is given up; a branch writes its own checkpoint, and its parent too."
+    learn = hard_learner(enable_jit_checkpoint=True, output_dir=str(tmp_path / "look"), save_strategy="no", eval_dataset=Augmented(12), bf16_full_eval=True,
+                         callbacks=[terminate_at(1, "on_prediction_step")])
+    learn.step()
+    before = learn.snapshot()
+    learn.evaluate()
+    until = time.monotonic() + 10
+    while not asked and time.monotonic() < until: time.sleep(0.01)
+    assert asked == ["asked"]
+    again = hard_learner(output_dir=str(tmp_path / "look"), save_strategy="no", enable_jit_checkpoint=True, eval_dataset=Augmented(12), bf16_full_eval=True)
+    again.load_checkpoint(str(tmp_path / "look/checkpoint-1"))
+    assert [n for n in differences(again.snapshot(), before) if n not in ("args", "state")] == []
+    learn = hard_learner(enable_jit_checkpoint=True, output_dir=str(tmp_path / "debug"), save_strategy="no")
+    learn.step()
+    learn.debug_step().forward()
+    signal.raise_signal(signal.SIGTERM)
+    assert (tmp_path / "debug/checkpoint-1").is_dir() and learn.run_state.open_step is None
+    learn = hard_learner(enable_jit_checkpoint=True, output_dir=str(tmp_path / "branch"), save_strategy="no")
+    learn.step()
+    branch = learn.branch(lr=0.01)
+    branch.step()
+    signal.raise_signal(signal.SIGTERM)
+    assert os.path.isdir(os.path.join(branch.args.output_dir, "checkpoint-2")) and (tmp_path / "branch/checkpoint-1").is_dir()

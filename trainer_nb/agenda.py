@@ -116,6 +116,7 @@ def do_evaluate(moves, due):
     "Evaluate, then see what follows from the metrics."
     ignored = getattr(moves, "_ignored", None)
     metrics = moves.evaluate() if ignored is None else moves.evaluate(ignore_keys=ignored)
+    if moves.run_state.judge is not None: moves.run_state.judge(metrics)
     first_on(moves.run_state, Due("best", data={"metrics": metrics}))
 
 def do_best(moves, due):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MEANT', 'BOUNDS', 'ALIASES', 'OF_PROCESS', 'check_names', 'plain', 'fits', 'check_types', 'check_values',
-           'check_steps', 'check_together', 'check_saving', 'check_trackers', 'connect', 'TrainingArguments',
-           'Settings', 'resolve']
+           'check_steps', 'check_together', 'check_saving', 'check_trackers', 'ParallelMode', 'connect',
+           'TrainingArguments', 'Settings', 'resolve']
 
 # %% ../nbs/020_args.ipynb #30c3d116
 import copy, functools, inspect, json, logging, math, os
@@ -79,6 +79,7 @@ def check_types(args):  # a dataclass instance whose annotations are types
         if isinstance(value, str) and _is_number(value):
             hint = f" Write the number without quotes: {float(value)!r} (YAML reads 5e-5 as text, 5.0e-5 as a number)."
         elif value is False and f.name in CHOICES: hint = " Write 'no' in quotes (YAML reads a bare no as False)."
+        elif value is None and f.name == "max_grad_norm": hint = " Write 0 for no clipping."
         elif isinstance(value, float) and value.is_integer(): hint = f" Write {int(value)}."
         wanted = kind.__name__ if isinstance(kind, type) else str(kind)
         raise ValueError(f"{f.name}={value!r} is of type {type(value).__name__}; it should be {wanted}.{hint}")
@@ -241,7 +242,8 @@ class _Reading:
 
     def changed(self) -> dict:
         "Name and value of what differs from the defaults."
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ALIASES and getattr(self, f.name) != default_of(f)}
+        unsaid = {*ALIASES, *(["do_eval"] if "do_eval" in self._filled else [])}   # these say nothing that another one does not
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid and getattr(self, f.name) != default_of(f)}
 
     @classmethod
     def defaults(cls) -> dict:
@@ -271,6 +273,13 @@ class _Showing:
         return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
 
 # %% ../nbs/020_args.ipynb #990c552d
+class ParallelMode(Enum):
+    "How a run is spread; equal to the Trainer's members."
+    NOT_PARALLEL, DISTRIBUTED = "not_parallel", "distributed"
+    def __eq__(self, other): return isinstance(other, Enum) and self.value == other.value
+    def __hash__(self): return hash(self.value)
+
+# %% ../nbs/020_args.ipynb #4b3f4767
 class _Place:
     "Where the run takes place, for callbacks that ask; a launcher says it to its processes in the environment."
     @property
@@ -286,7 +295,7 @@ class _Place:
     @property
     def should_save(self) -> bool: return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
     @property
-    def parallel_mode(self) -> str: return "distributed" if self.world_size > 1 else "not_parallel"
+    def parallel_mode(self) -> ParallelMode: return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
     @property
     def device(self): return torch.device("cuda", self.local_process_index % torch.cuda.device_count()) if self.n_gpu else torch.device("cpu")
     @property
@@ -340,7 +349,7 @@ class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroup
     def check(self):
         "Make every value plain and refuse, with a `ValueError`, what is wrong or contradicts itself."
         for name, value in vars(self).pop("_filled", {}).items():
-            if getattr(self, name) == value: setattr(self, name, None)
+            if getattr(self, name) == value: setattr(self, name, default_of(self.__dataclass_fields__[name]))
         for f in fields(self): setattr(self, f.name, plain(getattr(self, f.name)))
         for name in ('output_dir', 'logging_dir'):
             if isinstance(getattr(self, name), str): setattr(self, name, os.path.expanduser(getattr(self, name)))
@@ -367,11 +376,20 @@ def _read_json(args):
     "Dictionaries that came as text, as a command line gives them."
     for name, kind in kinds_of(type(args)).items():
         value = getattr(args, name)
-        if isinstance(value, str) and value.lstrip().startswith("{") and fits({}, kind): setattr(args, name, json.loads(value))
+        if not isinstance(value, str) or not fits({}, kind): continue
+        if value.lstrip().startswith("{"): setattr(args, name, _of_json(name, value))
+        elif name in ("lr_scheduler_kwargs", *(n for names in ALIASES.items() for n in names if n.endswith("kwargs"))): raise _no_dict(name, value)   # others may name a file, or pairs
+
+def _of_json(name, text):
+    try: return json.loads(text)
+    except json.JSONDecodeError: raise _no_dict(name, text) from None
+
+def _no_dict(name, text): return ValueError(f"{name}={text!r} should be a dict, or JSON with quotes around the names, such as '{{\"name\": 1}}'.")
 
 def _fill(args):
     "Give fields that are None the values that follow from other fields."
     filled = {}
+    if args.eval_strategy != "no" and not args.do_eval: filled["do_eval"] = True
     if args.eval_strategy == "steps" and args.eval_steps is None: filled["eval_steps"] = args.logging_steps
     by_metric = args.load_best_model_at_end or args.save_strategy == "best" or args.lr_scheduler_type in METRIC_SCHEDULES
     if by_metric and args.metric_for_best_model is None: filled["metric_for_best_model"] = "loss"
@@ -425,7 +443,8 @@ OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every",
               "trackio_bucket_id", "trackio_static_space_id", "restore_callback_states_from_checkpoint",
               "activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing", "gradient_checkpointing_kwargs", "use_cache", "tf32",
               "torch_compile", "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
-              "skip_memory_metrics", "debug", "fsdp", "fsdp_config")
+              "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "eval_on_start", "enable_jit_checkpoint",
+              "ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph", *(f.name for f in fields(Scripts)))
 
 # %% ../nbs/020_args.ipynb #3228bcf9
 def resolve(args: TrainingArguments | dict | None,  # what was given as args; a dict is taken as keywords

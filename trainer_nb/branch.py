@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy, os
 import numpy as np
 import torch
-from .args import resolve
+from .args import plain, resolve
 from .errors import Refused, warn
 from .events import CallbackHandler
 from .fsdp import refuse_in_shards
@@ -22,7 +22,7 @@ from .tables import Table
 from .timeline import Snapshots
 
 # %% auto #0
-__all__ = ['twin', 'copied', 'with_past', 'branch', 'Comparison', 'compare']
+__all__ = ['NOT_IN_BRANCH', 'twin', 'copied', 'with_past', 'check_branch', 'coefficients', 'branch', 'Comparison', 'compare']
 
 # %% ../nbs/390_branch.ipynb #4681b985
 def twin(moves, args, why, anew=False):  # args: the settings that the new one begins with; why: an optimizer that was given is refused; anew: its model will be made by model_init
@@ -67,11 +67,31 @@ def with_past(history) -> History:
     return new
 
 # %% ../nbs/390_branch.ipynb #c3fef5b9
+_TAKEN_OVER = "belongs to the optimizer and its schedule, which a branch takes over as they stand; make a new Learner with it"
+_MADE_ONCE = "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
+NOT_IN_BRANCH = {
+    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"), _TAKEN_OVER),
+    **dict.fromkeys(("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE)}
+
+def check_branch(args, changes: dict):
+    "Refuse what would change nothing in a branch."
+    for name, value in changes.items():
+        if name in NOT_IN_BRANCH and plain(value) != getattr(args, name): raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
+
+def coefficients(optimizer, before, after):  # TrainingArguments
+    "Give Adam's coefficients in the groups their new values. ValueError for an optimizer that has none of them."
+    for name, of in (("betas", lambda args: (args.adam_beta1, args.adam_beta2)), ("eps", lambda args: args.adam_epsilon)):
+        if of(before) == of(after): continue
+        groups = [g for g in optimizer.param_groups if g.get(name) == of(before)]
+        if not groups: raise ValueError(f"The optimizer has no {name}={of(before)!r} that branch() could change; make a new Learner with it.")
+        for group in groups: group[name] = of(after)
+
 def branch(moves, changes: dict):
     "A second learner that goes on from here with other settings. TypeError or ValueError as of Learner and set; nothing has happened then."
     run = moves.run_state
     prepare(moves)
     refuse_in_shards(run, "branch()", "copies the model")
+    check_branch(run.args, changes)
     later = {name: value for name, value in changes.items() if name in SETTABLE}
     args = resolve(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
     new = twin(moves, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew")
@@ -81,6 +101,7 @@ def branch(moves, changes: dict):
     taken = capture(run)
     prepare(new)
     restore(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id, "place": new.run_state.history.place()}))
+    coefficients(new.run_state.optimizer, run.args, args)
     if later: change(new, later)
     for one, other in ((run, new.run_state), (new.run_state, run)):
         one.history.note("branch", one.state.global_step, run=other.history.run_id, changes=changes, into=new.run_state.history.run_id)

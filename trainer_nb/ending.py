@@ -11,7 +11,7 @@ from .run import for_callback
 from .saver import SaveFailed, save_now
 
 # %% auto #0
-__all__ = ['end', 'Ending']
+__all__ = ['end', 'again', 'Ending']
 
 # %% ../nbs/505_ending.ipynb #315937b9
 def end(former):  # the handler that there was
@@ -24,11 +24,18 @@ def end(former):  # the handler that there was
     signal.raise_signal(signal.SIGTERM)
 
 # %% ../nbs/505_ending.ipynb #7336c135
+def again(seconds: float = 0.1):
+    "The signal comes once more, soon."
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
+
+# %% ../nbs/505_ending.ipynb #a5486451
 class Ending(TrainerCallback):
     "Writes a checkpoint when SIGTERM comes, and lets the process end."
     order = 95
     def __init__(self): self.wanted, self.written, self.former, self.learn = False, False, None, lambda: None
-    def __deepcopy__(self, memo): return Ending()   # of a branch: it does not listen
+    def __deepcopy__(self, memo): return Ending()   # of a branch, which listens by itself
 
     def listen(self, learn):
         "From now on."
@@ -43,6 +50,8 @@ class Ending(TrainerCallback):
         run = learn.run_state if learn is not None else None
         if self.written or run is None or run.finished or not run.state.global_step: return end(self.former)
         if self.wanted: return
+        if run.owner is None and run.phase in ("look", "step"): return again()
+        if run.owner is None and run.phase == "debug": run.open_step.abort()
         self.wanted = True
         if run.owner is None: return self.write(learn)
         if run.device is None or run.device.world.alone: self.ask(learn)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from .batches import map_tensors
-from .moves import check_by_batch, split_labels
+from .moves import check_by_batch, samples_in, split_labels
 from .data import Cursor
 from .device import bare
 from .errors import relieve, warn
@@ -30,8 +30,8 @@ from .telling import tell
 # %% auto #0
 __all__ = ['full_eval', 'put_into', 'inputs_in', 'optimizer_trains', 'averaged', 'looking', 'pad_to', 'join', 'Gathered',
            'Losses', 'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput', 'Batches', 'eval_batches', 'Found',
-           'main_input', 'size_in', 'warn_of_size', 'free_on', 'samples_in', 'evaluation_loop', 'as_one', 'finished',
-           'speed', 'timed_loop', 'evaluated', 'predicted', 'evaluate_sets']
+           'main_input', 'size_in', 'warn_of_size', 'free_on', 'evaluation_loop', 'as_one', 'finished', 'speed',
+           'timed_loop', 'evaluated', 'predicted', 'evaluate_sets']
 
 # %% ../nbs/340_evaluate.ipynb #81890226
 def full_eval(args):
@@ -300,13 +300,6 @@ def warn_of_size(found: Found, n: int):  # n: samples of the batch that was kept
 def free_on(device) -> int:
     "Bytes of a GPU that can still be had."
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-
-def samples_in(loader) -> int | None:
-    "How many samples a loader has, None if nobody knows."
-    try: return len(loader.dataset)
-    except (AttributeError, TypeError): pass
-    try: return len(loader) * getattr(loader, "batch_size", None)
-    except TypeError: return None
 
 # %% ../nbs/340_evaluate.ipynb #56db259f
 def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval") -> EvalLoopOutput:

@@ -152,7 +152,7 @@ class Telling:
     log_on_each_node: bool = opt(True, "the first process of every machine shows its progress and has log_level, not only that of the first machine")
     report_to: None | str | list[str] = opt("none", "trackers that get what is logged: names among TRACKERS; 'all': those that are installed; 'none'")
     run_name: str | None = opt(None, "a name for the run, for people and trackers")
-    project: str = opt("huggingface", "name of the project at a tracker, the experiment at MLflow; WANDB_PROJECT and the like go before it")
+    project: str = opt("huggingface", "name of the project at a tracker, the experiment at MLflow; WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME go before it")
     trackio_space_id: str | None = opt(None, "Trackio: the Space to send to")
     trackio_bucket_id: str | None = opt(None, "Trackio: the bucket to keep in")
     trackio_static_space_id: str | None = opt(None, "Trackio: the Space for a view that stays when the run is over; False: none")
@@ -226,7 +226,7 @@ class Data:
 @dataclass
 class Scripts:
     do_train: bool = opt(False, "for scripts; train() is what trains")
-    do_eval: bool = opt(False, "for scripts; eval_strategy and evaluate() are what evaluates")
+    do_eval: bool = opt(False, "for scripts, and True where eval_strategy asks for evaluations")
     do_predict: bool = opt(False, "for scripts; predict() is what predicts")
     resume_from_checkpoint: str | None = opt(None, "for scripts; train(resume_from_checkpoint=) is what resumes")
     local_rank: int = opt(-1, "for old launchers; today a process finds its number in the environment")

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 # %% auto #0
-__all__ = ['NO_GENERATING', 'USUAL', 'load_generation_config', 'put_on', 'generation_settings', 'generating', 'left_there',
-           'generate', 'padding_token', 'filled_up', 'filled_to', 'generating_step', 'warn_of_idle']
+__all__ = ['IN_ANY_CASE', 'NO_GENERATING', 'USUAL', 'load_generation_config', 'put_on', 'generation_settings', 'generating',
+           'left_there', 'generate', 'padding_token', 'filled_up', 'filled_to', 'generating_step', 'warn_of_idle']
 
 # %% ../nbs/235_generate.ipynb #9e6afec2
 from .errors import warn
@@ -46,12 +46,17 @@ def generation_settings(args, given: dict) -> dict:  # given: to the verb
     return found
 
 # %% ../nbs/235_generate.ipynb #deaab342
+IN_ANY_CASE = ("max_length", "max_new_tokens", "num_beams")   # given by scripts whether they generate or not
+
 @contextmanager
 def generating(moves, verb: str, given: dict):
-    "Inside, predictions are generated with these settings, if they are generated at all. TypeError if they are not."
-    if given and not moves.args.predict_with_generate:
-        raise TypeError(f"{verb} got {', '.join(map(repr, given))}, which is no argument of its own; if it is one of the model's generate (max_length, "
-                        "num_beams), give the Learner predict_with_generate=True.")
+    "Inside, predictions are generated with these settings, if they are generated at all. TypeError if they are not, and nobody could have meant it."
+    given = {name: value for name, value in given.items() if value is not None}   # scripts hand on what nobody has set
+    if not moves.args.predict_with_generate:
+        if foreign := [name for name in given if name not in IN_ANY_CASE]:
+            raise TypeError(f"{verb} got {', '.join(map(repr, foreign))}, which is no argument of its own; if it is one of the model's generate (top_k, "
+                            "temperature), give the Learner predict_with_generate=True.")
+        if given: warn(f"{' and '.join(given)} has no effect in {verb} without predict_with_generate=True.")
     with left_there(moves, generation_settings(moves.args, given)): yield
 
 NO_GENERATING = "no"

@@ -270,7 +270,9 @@ class Moving:
         from trainer_nb.branch import branch
         refuse_inside(self, "branch()")
         let_go_last()
-        with self.run_state.interrupts: return branch(self, changes)
+        with self.run_state.interrupts: new = branch(self, changes)
+        if new.args.enable_jit_checkpoint: new._listen()
+        return new
 
     @taking_turns
     def reset(self):
@@ -314,13 +316,6 @@ class Looking:
         "Run the model over a loader; what evaluate() and predict() are made of."
         from trainer_nb.evaluate import evaluation_loop
         return evaluation_loop(self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
-
-    def num_examples(self, dataloader) -> int:
-        "How many samples a loader gives. TypeError if nobody knows."
-        from trainer_nb.evaluate import samples_in
-        found = samples_in(dataloader)
-        if found is None: raise TypeError(f"{type(dataloader).__name__} does not say how many samples it gives.")
-        return found
 
     @taking_turns
     def summary(self):
@@ -481,8 +476,8 @@ class Storing:
     def _listen(self):
         "Write a checkpoint when the process is asked to end."
         from trainer_nb.ending import Ending
-        ending = Ending()
-        self.run_state.callbacks.add_callback(ending)
+        ending = next((c for c in self.run_state.callbacks.callbacks if isinstance(c, Ending)), None)   # a branch has one
+        if ending is None: self.run_state.callbacks.add_callback(ending := Ending())
         ending.listen(self)
 
     def _load_best_model(self):

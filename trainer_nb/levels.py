@@ -5,9 +5,10 @@
 # %% ../nbs/233_levels.ipynb #3e84dc7e
 from __future__ import annotations
 import logging, sys
+from .events import TrainerCallback
 
 # %% auto #0
-__all__ = ['LOG', 'set_level']
+__all__ = ['LOG', 'set_level', 'LoggerCallback']
 
 # %% ../nbs/233_levels.ipynb #418baf72
 LOG = logging.getLogger("trainer_nb")
@@ -31,3 +32,18 @@ def _to_stderr() -> logging.Handler:
     handler = _Stderr()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     return handler
+
+# %% ../nbs/233_levels.ipynb #42f6b392
+class LoggerCallback(TrainerCallback):
+    "Tell the milestones of a run to the package's logger."
+    order = 900
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        if not LOG.isEnabledFor(logging.INFO): return
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad) if model is not None else 0
+        LOG.info("Training begins at step %d of %d (%d epochs): %d samples in a micro-batch, %d micro-batches in a step, %d processes; %d parameters are trained.",
+                 state.global_step, state.max_steps, state.num_train_epochs, args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size, trained)
+
+    def on_log(self, args, state, control, logs=None, **kwargs): LOG.debug("Step %d: %s", state.global_step, logs)
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs): LOG.info("Evaluated at step %d: %s", state.global_step, metrics)
+    def on_save(self, args, state, control, **kwargs): LOG.info("A checkpoint of step %d is written in %s.", state.global_step, args.output_dir)
+    def on_train_end(self, args, state, control, **kwargs): LOG.info("Training ends at step %d of %d.", state.global_step, state.max_steps)

@@ -11,6 +11,7 @@ import torch
 from .args import TrainingArguments
 from .batches import equal
 from .checkpoint import entries
+from .fields import default_of
 from .saving import write_weights
 from .history import is_past
 from .moves import Moves
@@ -38,7 +39,7 @@ def ancestors(history) -> set:
 def plain_settings(args: dict) -> dict:
     "The settings among what a snapshot knows of them; what was filled in follows from the others."
     filled = args.get("_filled") or {}
-    return {f.name: None if f.name in filled and args[f.name] == filled[f.name] else args[f.name] for f in fields(TrainingArguments)}
+    return {f.name: default_of(f) if f.name in filled and args[f.name] == filled[f.name] else args[f.name] for f in fields(TrainingArguments)}
 
 # %% ../nbs/520_making.ipynb #fb4ae64a
 @dataclass

@@ -12,6 +12,8 @@ __all__ = ['classes_in', 'scores', 'classification', 'tokens', 'regression', 'en
 # %% ../nbs/348_metrics.ipynb #6fb9e610
 def _array(value):
     "The first of several arrays or tensors, as numpy has it."
+    if isinstance(value, list) and len(value) and hasattr(value[0], "shape"):
+        raise ValueError("The predictions are a list with one array for each batch, because of eval_do_concat_batches=False; leave it out, or score the batches in a compute_metrics of your own.")
     if isinstance(value, (tuple, list)) and not np.isscalar(value[0]): value = value[0]
     if not hasattr(value, "detach"): return np.asarray(value)
     return (value.detach().double() if value.is_floating_point() else value).cpu().numpy()

@@ -139,6 +139,8 @@ def known_classes(model) -> int | None:
 def smoothed_loss(outputs, labels, epsilon: float, shift: bool = False, num_items=None):  # num_items: divide by this, not by the count here
     "Cross-entropy with label smoothing, mean over the labels that are not -100."
     logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    if logits.shape == labels.shape and labels.is_floating_point():
+        raise ValueError("label_smoothing_factor spreads a part of one class over the others, and these labels are several for each sample, or numbers; leave it out.")
     if shift: logits, labels = logits[..., :-1, :], labels[..., 1:]
     loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), ignore_index=-100, label_smoothing=epsilon,
                            reduction="mean" if num_items is None else "sum")

@@ -32,11 +32,11 @@ from .streaming import check_metrics
 
 # %% auto #0
 __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'ColumnMoves',
-           'OrderMoves', 'check_order', 'DataMoves', 'LengthMoves', 'OptimFacts', 'OptimMoves', 'call_model',
-           'split_labels', 'alone', 'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves', 'check_parts',
-           'check_kinds', 'check_by_batch', 'refuse_away', 'Given', 'RunParts', 'Moves', 'refuse_to_replace',
-           'refuse_within', 'put_in', 'replace_data', 'replace_optimizer', 'replace_schedule', 'replace_model',
-           'drop_feed', 'explain_call', 'takes_trial', 'make_model']
+           'OrderMoves', 'check_order', 'DataMoves', 'samples_in', 'LengthMoves', 'OptimFacts', 'OptimMoves',
+           'call_model', 'split_labels', 'alone', 'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves',
+           'check_parts', 'check_model', 'check_smoothing', 'check_kinds', 'check_by_batch', 'refuse_away', 'Given',
+           'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer',
+           'replace_schedule', 'replace_model', 'drop_feed', 'explain_call', 'takes_trial', 'make_model']
 
 # %% ../nbs/240_moves.ipynb #40e62b11
 def is_stream(dataset) -> bool:
@@ -193,12 +193,20 @@ class DataMoves(ColumnMoves, OrderMoves):
         return DataLoader(as_stream(dataset), **how) if is_stream(dataset) else DataLoader(dataset, sampler=self._get_eval_sampler(dataset), **how)
 
 # %% ../nbs/240_moves.ipynb #1126a512
+def samples_in(loader) -> int | None:
+    "How many samples a loader has, None if nobody knows."
+    try: return len(loader.dataset)
+    except (AttributeError, TypeError): pass
+    try: return len(loader) * getattr(loader, "batch_size", None)
+    except TypeError: return None
+
 class LengthMoves:
     "How many samples there are, and what that comes to in steps."
     def num_examples(self, dataloader) -> int:
-        "The samples of a loader's data set; as many as its batches have room for, where that has no length."
-        try: return len(dataloader.dataset)
-        except (AttributeError, TypeError): return len(dataloader) * self.args.per_device_train_batch_size
+        "How many samples a loader gives; as many as its batches have room for, where its data has no length. TypeError if nobody knows."
+        found = samples_in(dataloader)
+        if found is None: raise TypeError(f"{type(dataloader).__name__} does not say how many samples it gives.")
+        return found
 
     def get_total_train_batch_size(self, args) -> int:
         "The samples of an optimizer step, of all processes together."
@@ -425,7 +433,8 @@ class PredictionMoves:
         inputs = self._prepare_inputs(inputs)
         if ignore_keys is None: ignore_keys = getattr(getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"])
         labels = self._labels_of(inputs)
-        has_loss = labels is not None or (not self.label_names and self.model_facts.can_return_loss)
+        asked = inputs.get("return_loss") if isinstance(inputs, Mapping) else None   # a collator may say so
+        has_loss = labels is not None or (not self.label_names and (self.model_facts.can_return_loss if asked is None else bool(asked)))
         with torch.no_grad(), self.compute_loss_context_manager():
             if has_loss:
                 more = {"num_items_in_batch": self.count_items([inputs])} if self.loss_takes_items else {}
@@ -456,13 +465,12 @@ def check_parts(model, model_init, args, loss_func, compute_loss_func, optimizer
     if model is not None and model_init is not None: raise ValueError("Both model and model_init were given; give the one or the other.")
     if model is not None and not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into model_init=.")
+    check_model(model)
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
         if isinstance(f, type): raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
     if loss_func is not None and compute_loss_func is not None:
         raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other.")
-    if args.label_smoothing_factor and (loss_func is not None or compute_loss_func is not None):
-        raise ValueError("label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, "
-                         "for example CrossEntropyLoss(label_smoothing=0.1).")
+    check_smoothing(args, loss_func, compute_loss_func)
     if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
         raise TypeError("optimizers is a pair (optimizer, lr_scheduler); None stands for one that is to be made.")
     if optimizers[0] is not None and cls_and_kwargs is not None:
@@ -470,6 +478,22 @@ def check_parts(model, model_init, args, loss_func, compute_loss_func, optimizer
     if model_init is not None and optimizers[0] is not None:
         raise ValueError("With model_init there is no model yet that an optimizer could hold; give optimizer_cls_and_kwargs=(class, keywords), "
                          "or override create_optimizer.")
+
+# %% ../nbs/240_moves.ipynb #3c04214d
+def check_model(model):
+    "Refuse a model whose weights a run cannot hold: in packed numbers, or on several devices."
+    if getattr(model, "is_quantized", False):
+        raise Refused(f"{type(model).__name__} is quantized, and a snapshot cannot hold packed weights; load it without quantization_config=, in bf16 if memory is short "
+                      "(activation_checkpointing=True and adapters save more).")
+    if len(set(map(str, (getattr(model, "hf_device_map", None) or {}).values()))) > 1:
+        raise Refused(f"{type(model).__name__} is spread over several devices, and a run has its model on one; load it without device_map=, or use learn.launch(n) with fsdp='full_shard'.")
+
+# %% ../nbs/240_moves.ipynb #ed9a7605
+def check_smoothing(args, loss_func, compute_loss_func):
+    "Refuse label smoothing where a function of the user's computes the loss."
+    if args.label_smoothing_factor and (loss_func is not None or compute_loss_func is not None):
+        raise ValueError("label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, "
+                         "for example CrossEntropyLoss(label_smoothing=0.1).")
 
 def check_kinds(callbacks, **functions):
     "Refuse constructor arguments that are not of the kind that is meant."

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OPTIMIZERS', 'PLAIN_TENSORS', 'KNOWN', 'KNOWN_OBJECTS', 'parse_optim_args', 'optimizer_class', 'optimizer_groups',
-           'warn_unread', 'create_optimizer', 'in_parts', 'taken_apart', 'put_together', 'check_state']
+           'warn_unread', 'warn_beside', 'create_optimizer', 'in_parts', 'taken_apart', 'put_together', 'check_state']
 
 # %% ../nbs/130_optim.ipynb #8373bf5d
 import ast, importlib, inspect, re
@@ -104,6 +104,16 @@ def warn_unread(args, kwargs):  # kwargs: what the optimizer is made with
     unread = [n for n, key in keys.items() if key not in read and getattr(args, n) != default_of(args.__dataclass_fields__[n])]
     if unread: warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
 
+def warn_beside(args, kwargs):  # kwargs: those that came with a class
+    "Say which arguments have no effect beside an optimizer class with keywords of its own, and which keyword has none."
+    own = {"lr": "learning_rate", "eps": "adam_epsilon"}
+    said = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - {own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])}
+    idle = [n for n in args.changed() if n in said and not isinstance(getattr(args, n), list)]
+    if idle: warn(f"optimizer_cls_and_kwargs was given, so {', '.join(idle)} has no effect; put it among its keywords.")
+    if "params" not in kwargs and kwargs.get("weight_decay", args.weight_decay) != args.weight_decay:
+        warn(f"weight_decay={kwargs['weight_decay']!r} among the keywords of optimizer_cls_and_kwargs has no effect: the groups of parameters have their own. "
+             f"Give the Learner weight_decay={kwargs['weight_decay']!r}.")
+
 # %% ../nbs/130_optim.ipynb #b7bad77b
 def create_optimizer(model: nn.Module,
                      args: TrainingArguments,
@@ -112,7 +122,7 @@ def create_optimizer(model: nn.Module,
                     ) -> torch.optim.Optimizer:
     "The optimizer for the model's trainable parameters."
     cls, kwargs = cls_and_kwargs or optimizer_class(args)
-    if cls_and_kwargs is None: warn_unread(args, kwargs)
+    warn_unread(args, kwargs) if cls_and_kwargs is None else warn_beside(args, kwargs)
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)): return cls()(model, **kwargs)
     if "params" in kwargs: return cls(**kwargs)
     if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()): kwargs = {**kwargs, "fused": None}

@@ -112,7 +112,10 @@ def prepare_data(moves):
         raise
 
 # %% ../nbs/250_prepare.ipynb #45974828
-def check_optimizer(run, given):  # given: the user's own, if any
+_OF_OPTIMIZER = ("learning_rate", "weight_decay", "optim", "optim_args", "layer_groups", "adam_beta1", "adam_beta2", "adam_epsilon")
+_OF_SCHEDULE = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
+
+def check_optimizer(run, given):  # given: the user's own optimizer and schedule, None for what there is not
     "Refuse an optimizer that would not move this model; say which settings one of the user's own leaves without effect."
     mine = {id(p) for p in run.model.parameters()}
     problem = ""
@@ -124,8 +127,9 @@ def check_optimizer(run, given):  # given: the user's own, if any
     elif getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
         problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")
-    idle = [n for n in run.args.changed() if given is not None and n in ("learning_rate", "weight_decay", "optim", "optim_args", "layer_groups")]
-    if idle: warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the optimizer has its own.")
+    for one, names in zip(given, (_OF_OPTIMIZER, _OF_SCHEDULE)):
+        idle = [n for n in run.args.changed() if one is not None and n in names]
+        if idle: warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the {'optimizer' if names is _OF_OPTIMIZER else 'schedule'} has its own.")
 
 def prepare_optimizer(moves):
     "Make optimizer and schedule, unless the user has given them."
@@ -135,7 +139,7 @@ def prepare_optimizer(moves):
     try:
         run.optimizer, run.lr_scheduler = run.optimizer or optimizer, run.lr_scheduler or scheduler
         moves.create_optimizer_and_scheduler(run.state.max_steps)
-        check_optimizer(run, optimizer)
+        check_optimizer(run, (optimizer, scheduler))
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
             warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it "
                           "wait; optim='adamw_torch_fused' does not have to ask.")

@@ -26,15 +26,16 @@ class Relief:
     "Makes the micro-batch smaller when memory runs out in a step."
     def __call__(self, moves, error) -> bool:
         "Whether the step can be taken again, with smaller micro-batches."
-        args = moves.args
+        args, run = moves.args, moves.run_state
         if not args.auto_find_batch_size or not out_of_memory(error): return False
+        if run.torn or run.phase == "after": return False   # in the middle of the update, or behind it: there is no step to take again
         size, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
         if size == 1:
             error.add_note(f"(Memory does not suffice for a micro-batch of one sample, so auto_find_batch_size=True has no smaller one; {HELP}.)")
             return False
         let_go(error)   # its frames hold what the step had computed
         gc.collect()
-        empty_cache(moves.run_state.device.device)
+        empty_cache(run.device.device)
         new, times = smaller(size, accumulation)
         try: change(moves, {"per_device_train_batch_size": new, "gradient_accumulation_steps": times})
         except ValueError as refused:

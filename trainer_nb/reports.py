@@ -10,11 +10,10 @@ import os
 __all__ = ['went_back_to', 'ReportCallback', 'fresh', 'about_run', 'reporters', 'told_by']
 
 # %% ../nbs/556_reports.ipynb #7db842db
-from .callbacks import LoggerCallback
 from .errors import warn
 from .events import TrainerCallback
-from .levels import set_level
-from .trackers import About, Tracker, chosen, config_of, tracker_of
+from .levels import LoggerCallback, set_level
+from .trackers import About, Tracker, chosen, config_of, tell_not_read, tracker_of
 
 # %% ../nbs/556_reports.ipynb #26fc3fbf
 def went_back_to(history) -> int:
@@ -98,10 +97,10 @@ def reporters(args, callbacks) -> list:  # callbacks: those that the learner has
     others = [c for c in callbacks if not type(c).__module__.startswith("trainer_nb.") or isinstance(c, ReportCallback)]
     if idle and not others: warn(f"{idle[0]}={getattr(args, idle[0])!r} does nothing, since nothing reports to {' or '.join(_ABOUT[idle[0]][:2])}; "
                                  f"report_to={_ABOUT[idle[0]][0]!r} does.")
+    for name in names: tell_not_read(name)
     return [ReportCallback(name) for name in names]
 
 def told_by(args, callbacks) -> list:
     "What a learner adds to its callbacks, as `report_to` and `log_level` ask for it; the loggers get their levels."
     set_level(args)
-    wanted = args.log_level != "passive" and args.should_log
-    return [*reporters(args, callbacks), *([LoggerCallback()] if wanted else [])]
+    return [*reporters(args, callbacks), *([LoggerCallback()] if args.log_level != "passive" and args.should_log else [])]

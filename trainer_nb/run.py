@@ -109,6 +109,7 @@ class Run(Passing):
     first: Any = part()                                      # Snapshot of the first weights, for reset
     meter: Any = part()                                      # memory.Meter: how much memory the verbs take, if that is asked for
     relief: Any = part()                                     # relief.Relief: what is done when memory runs out
+    judge: Any = part()                                      # search.Judge: is told what the loop's evaluations gave, of all sets together
     versions: list = part(list)                              # shadows.versions() when it was taken
     held: Any = part()                                       # frozen.Held: copies of what no training changes, which snapshots share
     freed: bool = part(False)                                # free() has let go of the first weights
@@ -129,8 +130,7 @@ class Run(Passing):
 
     def read_clock(self) -> float:
         "Seconds of training so far."
-        before, self.tick = self.tick, time.perf_counter()
-        self.seconds += self.tick - before
+        self.seconds, self.tick = self.seconds + ((now := time.perf_counter()) - self.tick), now
         return self.seconds
 
 # %% ../nbs/200_run.ipynb #bceb1a77

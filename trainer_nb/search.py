@@ -5,11 +5,11 @@
 # %% ../nbs/695_search.ipynb #5b254337
 from __future__ import annotations
 import importlib.util, os
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from .args import plain, resolve
 from .branch import twin
 from .errors import Paused, Refused, nearest, show_pauses
-from .events import TrainerCallback
+from .fields import kinds_of
 from .moves import takes_trial
 from .saver import Saver
 from .seeding import generators_kept
@@ -17,8 +17,8 @@ from .snapshot import put_back
 from .work import refuse_beside, where
 
 # %% auto #0
-__all__ = ['BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'learner_for', 'Reporting', 'run_trial',
-           'check_search', 'search', 'given_up']
+__all__ = ['BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'counted', 'learner_for', 'Judge',
+           'run_trial', 'check_search', 'search', 'given_up']
 
 # %% ../nbs/695_search.ipynb #b146aaac
 class BestRun(NamedTuple):
@@ -43,16 +43,22 @@ def trial_args(moves, trial, params: dict, hp_name=None):  # params: what the sp
     "The settings that a trial has. ValueError for a name that is none."
     if not isinstance(params, dict): raise TypeError(f"hp_space returned {params!r}; it has to return a dict of settings.")
     args, changes = moves.run_state.args, {}
+    kinds = kinds_of(type(args))
     for name, value in params.items():
         if not hasattr(args, name):
             if takes_trial(moves.model_init): continue
             raise ValueError(f"hp_space gives {name!r}, which is no training argument, so nothing would change.{nearest(name, vars(args))} "
                              "A model_init that takes the trial may ask it: trial.suggest_int(...).")
-        old, value = getattr(args, name), plain(value)
-        changes[name] = type(old)(value) if isinstance(old, (bool, int, float)) and isinstance(value, (bool, int, float)) else value
+        changes[name] = counted(plain(value), kinds.get(name))
     if args.output_dir is not None:
         changes["output_dir"] = os.path.join(args.output_dir, str(hp_name(trial)) if hp_name is not None else f"run-{trial.number}")
     return resolve(args, changes)
+
+def counted(value, kind):  # kind: of the setting
+    "A number as the setting has it: whole where only that is possible, a truth value where it is one."
+    if not isinstance(value, (bool, int, float)): return value
+    kinds = set(get_args(kind) or (kind,)) - {type(None)}
+    return int(value) if kinds == {int} else bool(value) if kinds == {bool} else value
 
 # %% ../nbs/695_search.ipynb #a7a36619
 def learner_for(moves, trial, args):
@@ -65,26 +71,26 @@ def learner_for(moves, trial, args):
     return new
 
 # %% ../nbs/695_search.ipynb #3742a1f1
-class Reporting(TrainerCallback):
+class Judge:
     "Tells a trial how its evaluations went; raises Optuna's TrialPruned where it says to stop."
-    order = 90   # after the user's own
-    def __init__(self, trial, compute_objective, several): self.trial, self.compute, self.several, self.objective = trial, compute_objective, several, None
+    def __init__(self, trial, state, compute_objective, several):
+        self.trial, self.state, self.compute, self.several, self.objective = trial, state, compute_objective, several, None
 
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
-        self.objective = self.compute(dict(metrics))
+    def __call__(self, metrics):  # of all evaluation sets
+        self.objective, step = self.compute(dict(metrics)), self.state.global_step
         if self.several or not hasattr(self.trial, "report"): return
-        self.trial.report(self.objective, state.global_step)
+        self.trial.report(self.objective, step)
         if not self.trial.should_prune(): return
         import optuna
-        raise optuna.TrialPruned(f"given up at step {state.global_step}")
+        raise optuna.TrialPruned(f"given up at step {step}")
 
 def run_trial(moves, trial, hp_space, compute_objective, hp_name, several) -> float | list:
     "Train with what a trial suggests; its objective."
     args = trial_args(moves, trial, hp_space(trial), hp_name)
     new = learner_for(moves, trial, args)
     try:
-        told, state = Reporting(trial, compute_objective, several), new.run_state.state
-        new.run_state.callbacks.add_callback(told)
+        state = new.run_state.state
+        told = new.run_state.judge = Judge(trial, state, compute_objective, several)
         state.is_hyper_param_search, state.trial_params = True, dict(trial.params)
         state.trial_name = str(hp_name(trial)) if hp_name is not None else None
         new.train()

@@ -10,12 +10,12 @@ import torch
 from .args import plain, resolve
 from .errors import let_go_last, nearest
 from .fit import fit
-from .levels import set_level
-from .moves import LOADERS, DataMoves, drop_feed
-from .prepare import measure_anew, prepare
+from .levels import LoggerCallback, set_level
+from .moves import LOADERS, DataMoves, check_smoothing, drop_feed
+from .prepare import ALONE_ONLY, measure_anew, prepare
 from .rates import add_group, set_base_lr, set_lr
 from .run import note_act
-from .schedules import load_scheduler_state, scheduler_state
+from .schedules import by_metric, load_scheduler_state, scheduler_state
 from .shares import divided_batch
 from .streams import Streamed
 from .tables import Table
@@ -23,7 +23,7 @@ from .world import world_size
 
 # %% auto #0
 __all__ = ['SETTABLE', 'go_beyond', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_pieces',
-           'check_settable', 'check_kept', 'for_each', 'change']
+           'check_metric', 'metric_of', 'forget_best', 'check_settable', 'check_kept', 'for_each', 'change']
 
 # %% ../nbs/330_settings.ipynb #bac457c9
 def _decay(moves, value):
@@ -72,6 +72,12 @@ def _refit(moves, value):
     moves.run_state.wrapped = None
     if moves.run_state.device is not None: fit(moves)
 
+def _level(moves, value):
+    "The loggers' level, and who tells them."
+    set_level(moves.args)
+    callbacks = moves.run_state.callbacks
+    if value != "passive" and moves.args.should_log and not any(isinstance(c, LoggerCallback) for c in callbacks.callbacks): callbacks.add_callback(LoggerCallback())
+
 _AT_ONCE, _NEXT, _STEPS = "from the next step on", "the next time it is due", "steps are counted anew from here"
 _LENGTH, _DATA = "the run's length; the schedule is stretched to it", "from the next sample on; the run's steps are counted anew"
 
@@ -92,7 +98,7 @@ SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "eval_accumulation_steps": (_NEXT, None), "prediction_loss_only": (_NEXT, None), "per_device_eval_batch_size": (_NEXT, None),
     "save_strategy": (_NEXT, None), "save_steps": (_STEPS, _intervals), "save_total_limit": (_NEXT, None), "save_only_model": (_NEXT, None),
     "save_format": (_NEXT, None), "save_on_each_node": (_NEXT, None), "load_best_model_at_end": ("the end of the run", None),
-    "metric_for_best_model": (_NEXT, None), "greater_is_better": (_NEXT, None), "disable_tqdm": (_NEXT, None), "log_level": (_AT_ONCE, lambda m, v: set_level(m.args)),
+    "metric_for_best_model": (_NEXT, None), "greater_is_better": (_NEXT, None), "disable_tqdm": (_NEXT, None), "log_level": (_AT_ONCE, _level),
     "activation_checkpointing": (_AT_ONCE, _refit), "activation_checkpointing_kwargs": (_AT_ONCE, _refit), "neftune_noise_alpha": (_AT_ONCE, _refit),
     "debug": (_AT_ONCE, _refit), "torch_empty_cache_steps": (_AT_ONCE, None), "auto_find_batch_size": (_AT_ONCE, None), "logging_nan_inf_filter": (_NEXT, None),
 }
@@ -139,6 +145,22 @@ def check_pieces(moves, changes):
     raise ValueError(f"The samples of an optimizer step cannot become {now} instead of {then} in the middle of an epoch whose order goes by length: the order would be another "
                      "one, and some samples would come twice. learn.run(epochs=1) goes to the epoch's end.")
 
+# %% ../nbs/330_settings.ipynb #43de4eb4
+def check_metric(moves, changes):
+    "Refuse another metric for a schedule that goes by one."
+    run = moves.run_state
+    if not by_metric(run.lr_scheduler): return
+    for name in ("metric_for_best_model", "greater_is_better"):
+        if changes.get(name, getattr(moves.args, name)) != getattr(moves.args, name):
+            raise ValueError(f"{name} cannot be changed: the learning rate goes by this metric, and its schedule has counted by it. Make a new Learner with it.")
+
+def metric_of(args) -> tuple: return args.metric_for_best_model, args.greater_is_better
+
+def forget_best(run):
+    "What was the best by another metric says nothing."
+    run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = None
+
+# %% ../nbs/330_settings.ipynb #95cedd52
 def check_settable(moves, changes):
     "Refuse what cannot be set, or not to this value now."
     for name in changes:
@@ -148,8 +170,10 @@ def check_settable(moves, changes):
         if hasattr(moves.args, name):
             raise ValueError(f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows what can.")
         raise TypeError(f"There is no setting {name!r}.{nearest(name, SETTABLE)}")
+    if changes.get("auto_find_batch_size") and moves.run_state.device is not None and not moves.run_state.device.world.alone: raise ValueError(ALONE_ONLY)
     check_stream(moves, changes)
     check_pieces(moves, changes)
+    check_metric(moves, changes)
     steps, step = changes.get("max_steps", moves.args.max_steps), moves.state.global_step
     if "num_train_epochs" in changes and isinstance(steps, int) and steps > 0:
         raise ValueError(f"num_train_epochs would change nothing, because max_steps={steps} counts; learn.set(max_steps=-1, num_train_epochs="
@@ -211,9 +235,10 @@ def change(moves, changes: dict) -> Changes:
     if "lr" in changes and "learning_rate" in changes:
         raise ValueError("lr and learning_rate say different things; set the one (the next step's rate) or the other (the schedule's base).")
     new = resolve(moves.args, {k: v for k, v in changes.items() if k != "lr"})
+    check_smoothing(new, moves.loss_func, moves.compute_loss_func)
     if "lr" in changes: prepare(moves)
     made = Changes({"name": n, "before": present(moves, n), "after": None, "effect": SETTABLE[n][0]} for n in asked)
-    put_back = _held(moves)
+    put_back, metric = _held(moves), metric_of(moves.args)
     vars(moves.args).update(vars(new))
     try:
         for name in sorted(changes, key=("lr", "learning_rate").__contains__):   # the rates last: another length changes the present one
@@ -222,6 +247,7 @@ def change(moves, changes: dict) -> Changes:
         put_back()
         raise
     moves.run_state.undivided = undivided
+    if metric_of(moves.args) != metric: forget_best(moves.run_state)
     for c in made: c["after"] = present(moves, c["name"])
     note_act(moves.run_state, "set", **asked)   # as it was asked for: a list of rates is more than the first of them
     return made

@@ -4,13 +4,13 @@
 
 # %% ../nbs/895_surface.ipynb #885eca5e
 from __future__ import annotations
-import math, sys
 from typing import NamedTuple
+from .card import write_card
 from .errors import Refused
 from .models import smoothed_loss
 
 # %% auto #0
-__all__ = ['NO_HUB', 'NOT_CALLED', 'LabelSmoother', 'Surface', 'lengths', 'check_overrides']
+__all__ = ['NO_HUB', 'NOT_CALLED', 'LabelSmoother', 'Surface', 'check_overrides']
 
 # %% ../nbs/895_surface.ipynb #58ab0502
 class LabelSmoother(NamedTuple):
@@ -53,35 +53,18 @@ class Surface:
 
     def init_hf_repo(self, token=None, private=None): raise Refused(NO_HUB.format("init_hf_repo()"))
     def push_to_hub(self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs): raise Refused(NO_HUB.format("push_to_hub()"))
+
     def create_model_card(self, language=None, license=None, tags=None, model_name=None, finetuned_from=None, tasks=None, dataset_tags=None, dataset=None,
-                          dataset_args=None): raise Refused(NO_HUB.format("create_model_card()"))
+                          dataset_args=None):  # dataset_args: taken for the Trainer's sake
+        "Write README.md into output_dir, on the first process: settings, last numbers, versions, and a head for the Hub."
+        if not self.is_world_process_zero(): return
+        about = dict(language=language, license=license, tags=tags, tasks=tasks, dataset_tags=dataset_tags, dataset=dataset)
+        write_card(self.args, self.state, self.run_state.model, model_name, finetuned_from, **about)
 
     def end(self):
         "At the end of a script: let go of all memory, and of the other processes."
         self.close()
         self.free()
-
-    def set_initial_training_values(self, args, dataloader) -> tuple:
-        "Epochs, steps of an epoch, samples of it and of the whole run, samples of a step, batches of an epoch, steps of the whole run."
-        return lengths(args, dataloader)
-
-# %% ../nbs/895_surface.ipynb #c716aded
-def lengths(args, dataloader) -> tuple:
-    "How long training with these arguments would be. ValueError for a stream without max_steps."
-    each = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-    try: batches = len(dataloader)
-    except TypeError: batches = None
-    steps = args.max_steps
-    if not batches:
-        if steps <= 0: raise ValueError("The data has no length, so epochs cannot be counted; give max_steps=.")
-        return sys.maxsize, steps, steps * each, steps * each, each, steps * args.gradient_accumulation_steps if batches is None else batches, steps
-    of_epoch, samples = max(math.ceil(batches / args.gradient_accumulation_steps), 1), _samples(dataloader, batches, args)
-    if steps > 0: return math.ceil(steps / of_epoch), of_epoch, samples, steps * each, each, batches, steps
-    return math.ceil(args.num_train_epochs), of_epoch, samples, samples * args.num_train_epochs, each, batches, math.ceil(args.num_train_epochs * of_epoch)
-
-def _samples(dataloader, batches, args) -> int:
-    try: return len(dataloader.dataset)
-    except (AttributeError, TypeError): return batches * args.per_device_train_batch_size
 
 # %% ../nbs/895_surface.ipynb #dd328063
 _LOOP = "is a part of the Trainer's loop, which is another here; override compute_loss, training_step or log, use a callback, or write a loop over learn.steps()"

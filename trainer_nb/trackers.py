@@ -8,10 +8,12 @@ import importlib.util, json, os, re, sys
 from typing import Any, NamedTuple
 
 # %% auto #0
-__all__ = ['OF_THE_RUN', 'OURS', 'KINDS', 'rewritten', 'numbers', 'About', 'config_of', 'Tracker', 'TensorBoard', 'WandB',
-           'Trackio', 'MLflow', 'Accelerated', 'made_by_accelerate', 'CodeCarbon', 'installed', 'chosen', 'tracker_of']
+__all__ = ['OF_THE_RUN', 'OURS', 'KINDS', 'NOT_READ', 'rewritten', 'numbers', 'About', 'config_of', 'Tracker', 'TensorBoard',
+           'WandB', 'Trackio', 'MLflow', 'Accelerated', 'made_by_accelerate', 'CodeCarbon', 'installed', 'chosen',
+           'tell_not_read', 'tracker_of']
 
 # %% ../nbs/554_trackers.ipynb #7e6b5398
+from .errors import warn
 from .fields import TRACKERS
 
 # %% ../nbs/554_trackers.ipynb #31cacc00
@@ -223,11 +225,27 @@ def installed(name: str) -> bool:
 def chosen(report_to) -> list[str]:  # of TrainingArguments
     "The trackers that are meant, by name. ImportError if a library is missing."
     if report_to == "none": return []
-    if report_to in ("all", ["all"]): return [name for name in TRACKERS if installed(name)]
+    if report_to in ("all", ["all"]): return [name for name in TRACKERS if installed(name) and not (name == "mlflow" and _on("DISABLE_MLFLOW_INTEGRATION"))]
     names = list(dict.fromkeys([report_to] if isinstance(report_to, str) else report_to))
     for name in names:
         if not installed(name): raise ImportError(f"report_to={name!r} needs {name}, which is not installed: type `pip install {_PIP.get(name, name)}`.")
     return names
+
+_KEPT = "weights and checkpoints stay in output_dir; send them yourself at on_save or on_train_end"
+_PROJECT = "give project= to the arguments"
+NOT_READ = {   # by tracker: variables of the environment that the Trainer's callbacks read, and what to do here
+    "wandb": {"WANDB_LOG_MODEL": _KEPT, "WANDB_WATCH": "learn.watch() keeps statistics of gradients and weights"},
+    "mlflow": {"HF_MLFLOW_LOG_ARTIFACTS": _KEPT, "MLFLOW_NESTED_RUN": "start the outer run and log to it yourself", "MLFLOW_TAGS": "set them by mlflow.set_tags at on_train_begin",
+               "MLFLOW_FLATTEN_PARAMS": "settings are flat here", "MLFLOW_MAX_LOG_PARAMS": "all settings are logged"},
+    "clearml": {"CLEARML_PROJECT": _PROJECT, "CLEARML_TASK": "give run_name= to the arguments", "CLEARML_LOG_MODEL": _KEPT},
+    "swanlab": {"SWANLAB_PROJECT": _PROJECT, "SWANLAB_LOG_MODEL": _KEPT}, "dvclive": {"HF_DVCLIVE_LOG_MODEL": _KEPT}, "comet_ml": {"COMET_LOG_ASSETS": _KEPT}}
+
+def _on(variable) -> bool: return os.environ.get(variable, "").lower() not in ("", "0", "false", "no", "off")
+
+def tell_not_read(name: str):  # of a tracker
+    "Say which variables of the environment are set in vain."
+    for variable, instead in NOT_READ.get(name, {}).items():
+        if _on(variable): warn(f"{variable} is set, and nothing reads it here: {instead}.")
 
 def tracker_of(what) -> Tracker:  # a name, or an object as Accelerated takes it
     "A tracker, not yet open."
