@@ -368,6 +368,23 @@ def test_a_torn_run_comes_home_as_it_is():
     assert learn.step(1)[0].step == 1
 
 
+def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
+    "The others were too far to be asked; what all have kept before that step counts, and that is said."
+    class There(HalfWay):
+        left = 6
+        def step(self, *args):
+            if os.environ.get("RANK") == "1": return super().step(*args)
+            return torch.optim.AdamW.step(self, *args)
+    learn, other = make(ring_every=1), make()
+    learn.optimizer_cls_and_kwargs, other.optimizer_cls_and_kwargs = (There, {"lr": 1e-2}), (torch.optim.AdamW, {"lr": 1e-2})
+    for o in (learn, other): o.launch(2)
+    with pytest.raises(KeyError, match="half-way") as raised: learn.train()
+    assert "after step 5, the run stands where it was last known" in raised.value.__notes__[-1]
+    other.step(5)
+    for o in (learn, other): o.close()
+    assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.torn
+
+
 def test_a_launch_that_is_refused_costs_nothing():
     "Each mistake is named before anything begins; and the last steps can be taken back afterwards, also where it was the start that failed."
     learn = make()

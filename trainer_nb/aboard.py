@@ -29,8 +29,8 @@ from .work import pause_at
 
 # %% auto #0
 __all__ = ['OFTEN', 'Wire', 'Standing', 'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered',
-           'get_ready', 'advance', 'do_verb', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'counts', 'state_of',
-           'part_of', 'steps_held', 'held_at', 'home_with', 'is_there', 'place', 'confirmed', 'give_up']
+           'get_ready', 'advance', 'do_verb', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'is_there', 'counts',
+           'state_of', 'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
 
 # %% ../nbs/830_aboard.ipynb #4f4dc6cf
 OFTEN = 0.1   # seconds between two looks at the rows, for the log
@@ -231,6 +231,8 @@ def stop_at(aboard, step: int, number: int) -> bool:
     if number == aboard.piece: aboard.meeting.stop_at(step)
     return True
 
+def is_there(aboard) -> bool: return True   # whoever answers this can be reached
+
 # %% ../nbs/830_aboard.ipynb #5e5ec493
 def counts(history) -> dict:
     "How much there is of each kind of line."
@@ -261,7 +263,6 @@ def home_with(aboard) -> dict | None:
     found = {"snapshot": whole(capture(run), run.device.world), "first": run.first and whole(run.first, run.device.world)}   # all are asked
     return found if aboard.speaks else None
 
-def is_there(aboard) -> bool: return True   # whoever answers this can be reached
 def place(learn) -> dict:
     "Which process this is, and where."
     return {"pid": os.getpid(), "device": str(learn.run_state.device.device) if learn.run_state.device is not None else ""}

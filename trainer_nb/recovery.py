@@ -26,7 +26,7 @@ def recover(team, moves, call, what):  # what: the first cause; None: the button
     "Bring the team into a state that all share, and raise what went wrong."
     alive = [r for r, o in call.outcomes.items() if isinstance(o, (Done, Failed))]
     failed = [r for r in alive if isinstance(call.outcomes[r], Failed)]
-    kept = what is not None and len(alive) == team.size and in_step(team, moves) or start_again(team, moves, failed if isinstance(what, Failed) else alive)
+    kept = what is not None and len(alive) == team.size and in_step(team, moves) or start_again(team, moves, [*failed, *alive] if isinstance(what, Failed) else alive)
     if what is None or isinstance(what, Failed): raise as_before(what, None if kept else moves.state.global_step)
     raise ProcessDied(f"The process of rank {what.rank} {what.how} after step {moves.state.global_step}" + (". The run is as it was before the step" if alive and kept else f"; {LAST_KNOWN}"),
                       ", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on." if moves.run_state.team is team else
@@ -55,7 +55,7 @@ def gone_of(team) -> str: return next(link.words() for link in team.links if lin
 def start_again(team, moves, ranks) -> bool:  # ranks: whose state may be taken, the best first
     "Other processes, from the state of one of these; False if they have none to give, and the last known one is taken."
     team.mirror.end()
-    found = next((s for r in ranks if (s := team.aside(r, state_of, counts(moves.history), timeout=60)) is not None), None)
+    found = next((s for r in ranks if (s := team.aside(r, state_of, counts(moves.history), timeout=60)) is not None and not s["standing"].torn), None)
     lines = found["lines"] if found else []
     if found and found["snapshot"].shapes: found = made_whole(team, found)   # of one process only
     older = None if found else held_there(team)

@@ -136,6 +136,7 @@ class Doing(Asking):
 # %% ../nbs/855_team.ipynb #10a5acae
 AT_CLOSE = "at the close"   # the name of the snapshot that is left if the run cannot be taken up at home
 
+# %% ../nbs/855_team.ipynb #8ebca081
 class Team(Doing):
     "The processes that have a learner's run."
     def recover(self, moves, call, what): recover(self, moves, call, what)
