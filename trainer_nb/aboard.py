@@ -29,8 +29,8 @@ from .work import pause_at
 
 # %% auto #0
 __all__ = ['OFTEN', 'Wire', 'Standing', 'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered',
-           'get_ready', 'advance', 'do_verb', 'pop_at', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'counts',
-           'state_of', 'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
+           'get_ready', 'advance', 'do_verb', 'pop_at', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'is_there',
+           'counts', 'state_of', 'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
 
 # %% ../nbs/830_aboard.ipynb #4f4dc6cf
 OFTEN = 0.1   # seconds between two looks at the rows, for the log
@@ -238,6 +238,8 @@ def stop_at(aboard, step: int, number: int) -> bool:
     "The same, as Meeting.stop_at."
     if number == aboard.piece: aboard.meeting.stop_at(step)
     return True
+
+def is_there(aboard) -> bool: return True   # whoever answers this can be reached
 
 # %% ../nbs/830_aboard.ipynb #5e5ec493
 def counts(history) -> dict:
