@@ -262,6 +262,18 @@ def test_all_are_caught_and_the_button_is_pressed_once_more(hasty, like):
     same(like, learn)
 
 
+def test_a_press_that_comes_too_late_is_not_for_the_next_verb(like):
+    "Where one has failed, the others are told to come out, and may have come out by themselves already."
+    learn = make()
+    with learn.launch(2):
+        learn.step(5)
+        before = pids(learn)
+        learn.each(lambda learn: setattr(learn.run_state.interrupts, "pressed", 2))
+        assert learn.rewind(1).step == 4 and pids(learn) == before
+        learn.train()
+    same(like, learn)
+
+
 def test_no_press_loses_a_run_that_comes_home():
     "Two while the processes end: it is at home, whole; and the button is heard after that."
     learn, other = make(), make()
