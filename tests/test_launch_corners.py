@@ -263,6 +263,18 @@ def test_all_are_caught_and_the_button_is_pressed_once_more(hasty, like):
     same(like, learn)
 
 
+def test_a_press_that_comes_too_late_is_not_for_the_next_verb(like):
+    "Where one has failed, the others are told to come out, and may have come out by themselves already."
+    learn = make()
+    with learn.launch(2):
+        learn.step(5)
+        before = pids(learn)
+        learn.each(lambda learn: setattr(learn.run_state.interrupts, "pressed", 2))
+        assert learn.rewind(1).step == 4 and pids(learn) == before
+        learn.train()
+    same(like, learn)
+
+
 def test_no_press_loses_a_run_that_comes_home():
     "Two while the processes end: it is at home, whole; and the button is heard after that."
     learn, other = make(), make()
@@ -386,7 +398,7 @@ def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
     assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.torn
 
 
-def test_a_launch_that_is_refused_costs_nothing():
+def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
     "Each mistake is named before anything begins; and the last steps can be taken back afterwards, also where it was the start that failed."
     learn = make()
     learn.step(6)
@@ -399,6 +411,9 @@ def test_a_launch_that_is_refused_costs_nothing():
         learn.train_dataset.file = file
         with pytest.raises(ValueError, match="train_dataset cannot be carried there"): learn.launch(2, start="spawn")
     assert [(row["act"], row["abandoned"]) for row in learn.journal if row["act"] in ("launch", "close")] == [("launch", True), ("close", True)]
+    monkeypatch.setattr("trainer_nb.launch.capture", lambda run: (_ for _ in ()).throw(MemoryError("no room for a snapshot")))
+    with pytest.raises(MemoryError): learn.launch(2)
+    assert learn.processes is None and learn.run_state.processes == 1
     assert learn.rewind(1).step == 5 and learn.step(1)[0].step == 6
 
 

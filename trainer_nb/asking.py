@@ -102,7 +102,9 @@ class Asked(Told):
             if asked is None or failed is not None or now - asked[0] <= self.grace(): continue
             if self.end_still(call): failed, willing = time.monotonic(), False
             elif pressed > asked[1]: return False
-            else: asked = now, asked[1]
+            else:   # they may not have begun when they were told
+                asked = now, asked[1]
+                self.call_out(call.ranks)
         return willing
 
     def call_out(self, ranks):

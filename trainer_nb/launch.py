@@ -99,13 +99,16 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     how = {"cpu": cpu, "threads": threads}
     if where is not None and where.node: return serve(moves, where, n, how | {"start": start})
     links = [] if where is None else Gathering(where).wait(lambda: run.interrupts.pressed)
-    place = run.history.place()
+    place, team = run.history.place(), None
     try:
         if run.interrupts.pressed: raise KeyboardInterrupt
         team = team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how | (nodes if where is None else {"timeout": where.timeout}))
         away(moves, team)
     except BaseException:
-        for link in links: link.close("close", "machine 0 could not launch")
+        if team is not None: team.leave("machine 0 could not launch")   # nothing, if it has ended
+        else:
+            for link in links: link.close("close", "machine 0 could not launch")
+        if run.team is None: run.processes = 1
         if run.history.place() != place: run.history.abandon(place)   # as if nobody had tried
         raise
     if run.interrupts.pressed: close(moves)   # KeyboardInterrupt follows, and nobody has the processes in hand
