@@ -271,6 +271,7 @@ def part_of(aboard) -> tuple:
 def steps_held(aboard) -> list[int]: return [s.step for s in aboard.learn.run_state.ring.kept]   # of the snapshots that rewind would go back to
 def held_at(aboard, step: int) -> Snapshot: return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)
 
+# %% ../nbs/830_aboard.ipynb #21de18e2
 def home_with(aboard) -> dict | None:
     "The run, to be taken home; of the one that speaks."
     aboard.begin()

@@ -114,6 +114,7 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     if run.interrupts.pressed: close(moves)   # KeyboardInterrupt follows, and nobody has the processes in hand
     return team
 
+# %% ../nbs/860_launch.ipynb #047377e5
 def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> Team:  # as launch has them
     "A team that has not begun."
     size = n + sum(link.n for link in links)
