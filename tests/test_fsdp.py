@@ -1,14 +1,16 @@
 "A model in shards (FSDP2) on two processes of a CPU: the same numbers as whole, the same exactness, and whole again wherever it leaves the processes."
-import os, signal, subprocess, sys, tempfile
+import os, signal, subprocess, sys, tempfile, warnings
 
 import pytest, torch
 from safetensors.torch import load_file
 from torch.utils.data import TensorDataset
 
-from trainer_nb import Learner, TrainerCallback, TrainingArguments
+from trainer_nb import Learner, TrainerCallback, TrainingArguments, resume
 from trainer_nb.errors import Refused
 from trainer_nb.fsdp_args import Sharding, sharding
+from trainer_nb.shards import own_part
 from trainer_nb.snapshot import differences
+from trainer_nb.world import ALONE, World
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch"), pytest.mark.filterwarnings("ignore:.*Converting a tensor")]
 
@@ -229,6 +231,38 @@ def test_the_best_model_comes_back(tmp_path):
     with learn.launch(2):
         learn.train()
         assert learn.evaluate()["eval_loss"] == learn.state.best_metric and learn.state.best_global_step < 18
+
+
+@pytest.mark.parametrize("settings", [{}, pytest.param(dict(save_only_model=True), marks=pytest.mark.slow), pytest.param(dict(save_format="trainer"), marks=pytest.mark.slow)])
+def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypatch, settings):
+    "The others may be on a machine with another disk; all have the best weights, or none."
+    found, other_disk = resume.weights_in, FileNotFoundError("there is no such folder on this machine")
+    def first_only(moves, folder):
+        if os.environ["RANK"] != "0" or moves.args.metric_for_best_model == "nothing": raise other_disk
+        return found(moves, folder)
+    monkeypatch.setattr(resume, "weights_in", first_only)
+    learn = make(output_dir=str(tmp_path), save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="loss", greater_is_better=True, **settings)   # the first epoch's
+    with learn.launch(2, start="fork"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.train()
+        assert learn.evaluate()["eval_loss"] == learn.state.best_metric and learn.state.best_global_step < 18
+        learn.each(lambda learn: vars(learn.args).update(metric_for_best_model="nothing"))   # nobody can read it any more
+        last = learn.each(lambda learn: [p.tolist() for p in map(own_part, learn.model.parameters())])
+        learn.each(load_best_quietly)
+        assert learn.each(lambda learn: [p.tolist() for p in map(own_part, learn.model.parameters())]) == last
+
+
+def load_best_quietly(learn):
+    with pytest.warns(UserWarning, match="could not be loaded .*on this machine"): resume.load_best(learn)
+
+
+def test_who_speaks_for_a_machine_is_agreed_on():
+    "Machines may have different numbers of processes."
+    def speakers(*local):
+        world = World(0, len(local), local[0])
+        world.everyone = lambda value: list(local)
+        return world.speakers
+    assert [speakers(*local) for local in ((0,), (0, 1), (0, 1, 0), (0, 0, 1, 2), (0, 1, 0, 1))] == [[0], [0], [0, 2], [0, 1], [0, 2]] and ALONE.speakers == [0]
 
 
 def test_tools_leave_no_trace(like):

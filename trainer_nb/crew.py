@@ -10,13 +10,13 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 from .carry import let_go_of, packed, remove_shared, unpacked
 from .cause import first_cause
-from .launchers import (HIDING, PATCHED, START, Meeting, children_of, default_threads, hidden, launch, log_folders, put_back, quiet, users_environment,
-                                  remove_logs, start_method)
+from .launchers import (HIDING, PATCHED, START, Rendezvous, children_of, default_threads, hidden, launch, log_folders, patient, put_back, quiet,
+                                  remove_logs, start_method, users_environment)
 from .worker import Died, Done, Line, RemoteError, as_bytes, failed, message_of
 
 # %% auto #0
 __all__ = ['KEPT', 'NAME', 'Member', 'FarMember', 'Call', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken', 'Expecting',
-           'Coming', 'Starting', 'Ending', 'new_cells', 'Calling', 'Crew']
+           'Coming', 'Starting', 'Stopping', 'new_cells', 'Calling', 'Crew']
 
 # %% ../nbs/800_crew.ipynb #399ad296
 KEPT = 50                  # lines of stderr that come with a death
@@ -315,19 +315,20 @@ class Starting(Coming):
         self._launcher = threading.Thread(target=self._launch, args=(inherited,), name=NAME + " launcher", daemon=True)
         with hidden(environment, script=self.start == "spawn"):
             self._launcher.start()
-            self._expect("hello", "have come in", end, self.n)
+            try: self._expect("hello", "have come in", end, self.n)
+            except BaseException: self._end_launcher(); raise   # inside: it would change the user's environment, and announce itself to him
 
     def _launch(self, inherited):
         "The launcher's thread."
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         error = None
         try:
-            with quiet(): launch(self.meeting, (self.settings, inherited), self.start, self.door.folder)
+            with quiet(), patient(lambda: len(self._steps["hello"]) >= self.n): launch(self.meeting, (self.settings, inherited), self.start, self.door.folder)
         except BaseException as found: error = found.with_traceback(None)
         self._events.put(("launcher", None, error))
 
 # %% ../nbs/800_crew.ipynb #81cfee70
-class Ending(Starting):
+class Stopping(Starting):
     "How a crew ends."
     def close(self, timeout: float = 5):  # seconds
         "Let the workers finish what they were told to do, for so long at most, and end them."
@@ -387,7 +388,7 @@ def new_cells(known: set) -> dict:  # known: names; those that are found are add
     return found
 
 # %% ../nbs/800_crew.ipynb #37ece2e7
-class Calling(Ending):
+class Calling(Stopping):
     "What a crew is told to do."
     def call(self, f, *args) -> Call:
         "Let every worker's main thread do f(handler, *args), after what it was told to do before."
@@ -395,9 +396,10 @@ class Calling(Ending):
         with self._lock:
             number, call = next(self._numbers), Call(self.members)
             self._calls[number] = call, blob
+            for rank, end in self._ends.items():   # in the order of their deaths: it is the first that counts
+                if rank in self._gone: self._answered(number, rank, end)
             for rank, member in self.members.items():
-                if rank in self._gone: self._answered(number, rank, self._ends[rank])
-                else: member.line.send("call", number, far if isinstance(member, FarMember) else blob)
+                if rank not in self._gone: member.line.send("call", number, far if isinstance(member, FarMember) else blob)
         return call
 
     def aside(self, rank: int, f, *args, timeout: float = 10):  # timeout: seconds
@@ -418,10 +420,6 @@ class Calling(Ending):
         command, why = {"function": f, "arguments": args, "cells": new_cells(known)}, "The workers are other processes"
         return packed(command, why, self.settings["stem"]), packed(command, why) if self.links else b""
 
-    def listen_to(self, hear):  # "first", "all", or some ranks
-        "Whose prints are told from here on."
-        for member in self.members.values(): member.line.send("hear", hear)
-
 # %% ../nbs/800_crew.ipynb #948e2019
 class Crew(Calling):
     "Processes that obey."
@@ -438,7 +436,7 @@ class Crew(Calling):
                  links=(),                       # to the kernels of other machines, which have been told to start theirs
                  shared: bool = True,            # large tensors of results come through shared memory
                  **meeting):                     # num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
-        self.start, self.meeting, end = start_method(start, cpu), Meeting(n, timeout=timeout, **meeting), time.monotonic() + timeout
+        self.start, self.meeting, end = start_method(start, cpu), Rendezvous(n, timeout=timeout, **meeting), time.monotonic() + timeout
         self.n, self.world, self.threads, self.closed, self.given_up, self.links = n, 0, threads or default_threads(n), False, given_up, list(links)
         self.door, self._launcher, self._logs, self._cells, self._before = None, None, set(), set(), set()
         self._ending, self._tidying = threading.RLock(), False

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSample
 from .batches import RemoveColumns
 from .interrupts import Interrupts
 from .seeding import FETCH, ORDER, generators_kept, mix, seed_all
-from .shares import WHOLE, even_part, own_part
+from .shares import WHOLE, even_part, made_part
 
 # %% auto #0
 __all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit', 'check_spawned',
@@ -209,7 +209,7 @@ class _Listed:
             behind += len(whole)
             left = whole[max(position - behind, -len(whole)):]
             complete = len(left) == len(whole) and len(group) == self.share.together
-            if behind > position: yield own_part(self.share, group) if complete else even_part(self.share, left)
+            if behind > position: yield made_part(self.share, group) if complete else even_part(self.share, left)
     def left(self, position): return sum(1 for _ in self.from_(position))
 
 # %% ../nbs/110_data.ipynb #c341ecf1

@@ -18,7 +18,7 @@ from .device import bare
 from .errors import relieve, warn
 from .feed import Feed
 from .memory import measuring
-from .prepare import prepare_model
+from .prepare import check_alike, prepare_model
 from .rewind import free_memory
 from .run import modules_of
 from .seeding import EVALUATE, generator_states, mix, seed_all, set_generator_states
@@ -310,6 +310,7 @@ def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, i
     try:
         with looking(moves, dtype):
             model, found = bare(run.wrapped), Found(moves, dataloader, description)
+            if not run.device.world.alone: check_alike(run, samples_in(dataloader), f"data sets for the {description.lower()}")
             batches = Batches(moves, dataloader, run.device.world.share._replace(turns=True), run.device.sharded is not None)
             for k, (batch, n) in enumerate(batches):
                 found.samples += n

@@ -166,10 +166,14 @@ class CallbackHandler(AsTheTrainers):
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
 
+    def found(self, callback):
+        "A callback that is here, None if it is not; a class stands for its first instance."
+        is_it = (lambda c: stands_for(callback, c)) if isinstance(callback, type) else (lambda c: c is callback or c == callback)
+        return next((c for c in self.callbacks if is_it(c)), None)
+
     def pop_callback(self, callback):
         "Take a callback out and return it; a class stands for its first instance; None if it is not there."
-        is_it = (lambda c: stands_for(callback, c)) if isinstance(callback, type) else (lambda c: c is callback or c == callback)
-        found = next((c for c in self.callbacks if is_it(c)), None)
+        found = self.found(callback)
         if found is not None: self.callbacks = [c for c in self.callbacks if c is not found]
         self._listening.clear()
         return found

@@ -4,17 +4,22 @@
 
 # %% ../nbs/860_launch.ipynb #57c20864
 from __future__ import annotations
-import copy, importlib, tempfile, weakref
+import copy, functools, importlib, os, tempfile, weakref
 from pathlib import Path
 import torch
+from .asking import ProcessDied
+from .errors import nearest, warn
 from .fsdp import refuse_alone
+from .interrupts import Interrupts
+from .launchers import start_method
 from .links import Gathering, where_of
 from .moves import drop_feed
 from .prepare import ALONE_ONLY, check_evaluation, prepare
 from .run import note_act
 from .saver import finish
 from .serving import Served, Serving
-from .shares import divided
+from .settings import check_kept
+from .shares import divided_batch
 from .snapshot import Snapshot, capture, restore
 from .team import Team
 from .telling import put_down
@@ -22,8 +27,8 @@ from .work import in_hand
 from .world import world_size
 
 # %% auto #0
-__all__ = ['SERVED', 'how_many', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away', 'end_of', 'serve',
-           'joined', 'come_home', 'close', 'Launched']
+__all__ = ['NODES', 'SERVED', 'how_many', 'check_how', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away',
+           'end_of', 'serve', 'under_launcher', 'tell_idle', 'come_home', 'close', 'Launched']
 
 # %% ../nbs/860_launch.ipynb #195fda7f
 def how_many(args, num_processes: int | None) -> int:
@@ -38,12 +43,26 @@ def how_many(args, num_processes: int | None) -> int:
     if gpus and n > gpus: raise ValueError(f"num_processes={n}, but there are {gpus} GPUs, and each process needs its own; use_cpu=True of the Learner trains on the CPU.")
     return n
 
+# %% ../nbs/860_launch.ipynb #3a84b0b1
+NODES = "num_nodes node_rank master_addr master_port main_port rdzv_backend rdzv_endpoint rdzv_id timeout".split()
+
+def check_how(start, max_restarts, threads, hear, nodes, cpu: bool):  # as learn.launch has them
+    "ValueError for what a launch cannot be told; TypeError for a name that it does not know."
+    def whole(o, least): return isinstance(o, int) and not isinstance(o, bool) and o >= least
+    for name in nodes:
+        if name not in NODES: raise TypeError(f"launch() does not know {name!r}; for several machines it takes {', '.join(NODES)}.{nearest(name, [*NODES, 'num_processes', 'keep_global_batch', 'max_restarts', 'threads', 'start', 'hear', 'train'])}")
+    if hear not in ("first", "all") and not (isinstance(hear, (list, tuple, set, range)) and all(whole(rank, 0) for rank in hear)):
+        raise ValueError(f"hear={hear!r}: say whose prints are shown, 'first', 'all', or some ranks, as in hear=[0, 1].")
+    if threads is not None and not whole(threads, 1): raise ValueError(f"threads={threads!r}: say how many threads torch has in each process, a whole number from 1 on; without it, the cores are divided among them.")
+    if not whole(max_restarts, 0): raise ValueError(f"max_restarts={max_restarts!r}: say how often the run goes on by itself when a process has died, a whole number from 0 on.")
+    start_method(start, cpu)
+
 # %% ../nbs/860_launch.ipynb #ddd84fd4
 def settings_there(n: int | None):  # n: processes that the global batch is divided among
     "A function of the kernel's settings that gives those of the processes."
     def settings(args):
         there = copy.deepcopy(args)
-        vars(there).update(divided(vars(args), n) if n else {}, disable_tqdm=True)
+        vars(there).update(divided_batch(vars(args), n) if n else {}, disable_tqdm=True)
         return there
     return settings
 
@@ -56,7 +75,6 @@ def let_go(moves):
     if run.model is not None: run.model.to("cpu")
     run.device = run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.eval_dataloader = run.hands = None
     run.params, run.copying = [], []
-    if run.ring is not None: run.ring.clear()
     if torch.cuda.is_initialized(): torch.cuda.empty_cache()
 
 # %% ../nbs/860_launch.ipynb #8390e9a8
@@ -69,34 +87,45 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     "Start processes and hand them the run."
     run = moves.run_state
     n = how_many(run.args, num_processes)
+    cpu = run.args.use_cpu or not torch.cuda.is_available()
+    check_how(start, max_restarts, threads, hear, nodes, cpu)
     refuse_alone(run.args, n * nodes.get("num_nodes", 1), "launch(1)")
     if "main_port" in nodes: nodes["master_port"] = nodes.pop("main_port")   # as Accelerate calls it
     where = where_of(**nodes) if nodes.get("num_nodes", 1) > 1 else None
     moves.model   # made here, if it is to be made: all processes get the same
     check_evaluation(moves)
     finish(run)
-    cpu = run.args.use_cpu or not torch.cuda.is_available()
     if cpu and start != "spawn": import_before()
     how = {"cpu": cpu, "threads": threads}
     if where is not None and where.node: return serve(moves, where, n, how | {"start": start})
     links = [] if where is None else Gathering(where).wait(lambda: run.interrupts.pressed)
-    try: team = team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how | (nodes if where is None else {"timeout": where.timeout}))
+    place, team = run.history.place(), None
+    try:
+        if run.interrupts.pressed: raise KeyboardInterrupt
+        team = team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how | (nodes if where is None else {"timeout": where.timeout}))
+        away(moves, team)
     except BaseException:
-        for link in links: link.close("close", "machine 0 could not launch")
+        if team is not None: team.leave("machine 0 could not launch")   # nothing, if it has ended
+        else:
+            for link in links: link.close("close", "machine 0 could not launch")
+        if run.team is None: run.processes = 1
+        if run.history.place() != place: run.history.abandon(place)   # as if nobody had tried
         raise
-    away(moves, team)
-    weakref.finalize(moves, end_of, team)
     if run.interrupts.pressed: close(moves)   # KeyboardInterrupt follows, and nobody has the processes in hand
     return team
 
+# %% ../nbs/860_launch.ipynb #047377e5
 def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> Team:  # as launch has them
     "A team that has not begun."
     size = n + sum(link.n for link in links)
-    smaller = divided(vars(moves.run_state.args), size) if keep_global_batch else {}
+    smaller = divided_batch(vars(moves.run_state.args), size) if keep_global_batch else {}
+    check_kept(moves, vars(moves.run_state.args), smaller)
     plan = {"processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
             "settings": settings_there(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": come_home, "away again": away, "how": how}
     note_act(moves.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
-    return Team(plan, moves.run_state.history, hear)
+    team = Team(plan, moves.run_state.history, hear)
+    team.finalizer = weakref.finalize(moves, end_of, team)
+    return team
 
 # %% ../nbs/860_launch.ipynb #ec2cab92
 def away(moves, team):
@@ -110,9 +139,9 @@ def away(moves, team):
     run.team = team
     try: team.start(moves, snapshot, first)
     except BaseException:
-        run.history.note("close", run.state.global_step)
-        team.end(moves, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
+        if run.team is team: team.end(moves, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
         raise
+    if run.ring is not None: run.ring.clear()
 
 def end_of(team):
     "The learner is gone, and nobody brings the run home."
@@ -131,37 +160,52 @@ def serve(moves, where, n: int, how: dict) -> Served:
     return Served(where, why)
 
 # %% ../nbs/860_launch.ipynb #dd85a321
-def joined(moves, keep_global_batch: bool, num_processes=None, num_nodes=1, **nodes):  # as in learn.launch
-    "Where a launcher has started this process with others, all that is left to do: divide the global batch. ValueError if another number was asked for."
-    run, n = moves.run_state, world_size()
-    if num_processes is not None and n not in (num_processes, num_processes * num_nodes):
-        raise ValueError(f"launch(num_processes={num_processes}) was called in one of {n} processes that a launcher has started (WORLD_SIZE), so there are {n}: "
-                         f"let it start {num_processes}, or leave num_processes out, and it is as many as there are.")
+def under_launcher(moves, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes):  # as in launch
+    "Where a launcher has started this process with others, all that is left to do: divide the global batch. ValueError if another number was asked for, TypeError for an unknown name."
+    run, n, machines = moves.run_state, world_size(), nodes.get("num_nodes", 1)
+    check_how("spawn" if start == "fork" else start, max_restarts, threads, hear, nodes, cpu=True)   # whether a fork were possible matters to nobody here
+    if num_processes is not None and n != num_processes * machines:
+        asked = f"num_processes={num_processes}" + (f", num_nodes={machines}" if machines != 1 else "")
+        raise ValueError(f"launch({asked}) was called in one of {n} processes that a launcher has started (WORLD_SIZE), so there are {n}: "
+                         f"let it start {num_processes * machines}, or leave num_processes out, and it is as many as there are.")
+    tell_idle(tuple(name for name, given in {"max_restarts": max_restarts, "start": start, "threads": threads, "hear": hear != "first"}.items() if given))
     if not keep_global_batch or run.undivided: return
-    smaller = divided(vars(run.args), n)
+    smaller = divided_batch(vars(run.args), n)
+    check_kept(moves, vars(run.args), smaller)
     run.undivided = {name: getattr(run.args, name) for name in smaller}
     vars(run.args).update(smaller)
     if run.feed is not None: drop_feed(run); prepare(moves)
+
+@functools.cache
+def tell_idle(names: tuple):
+    "Say which keywords of launch have no effect; once, on the first process."
+    if names and os.environ.get("RANK", "0") == "0": warn(f"launch() was called in a process that a launcher has started with others, so {', '.join(names)} has no effect here: the launcher decides that.")
 
 # %% ../nbs/860_launch.ipynb #cb2c297d
 def come_home(moves, snapshot: Snapshot | None, first):
     "Put the learner where the run stands; None: it has not begun."
     run = moves.run_state
     if snapshot is None: return
+    torn, mine, run.interrupts = run.torn, run.interrupts, Interrupts()
     run.first = run.first or first
     held, run.first = run.first, run.first or snapshot   # preparing would take the present weights for the first ones
-    prepare(moves)
-    run.first = held
-    restore(run, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
-    drop_feed(run)
-    prepare(moves)
+    try:
+        try: prepare(moves)
+        finally: run.first = held
+        restore(run, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
+        drop_feed(run)
+        prepare(moves)
+    finally: run.interrupts, run.torn = mine, torn
     run.hands = in_hand(run)
 
 def close(moves):
     "Bring the run home and end the processes; nothing, if it is here."
-    if moves.run_state.team is None: return
-    moves.run_state.team.home(moves)
-    note_act(moves.run_state, "close")
+    run = moves.run_state
+    if run.team is None: return
+    try: run.team.home(moves)
+    except ProcessDied as death:
+        if run.team is not None: run.team.home(moves)   # those that were started again
+        warn(f"{death.happened}, and is at home.")
 
 # %% ../nbs/860_launch.ipynb #d7c2eca7
 class Launched:

@@ -4,16 +4,17 @@
 
 # %% ../nbs/795_launchers.ipynb #9dab764d
 from __future__ import annotations
-import glob, importlib, logging, os, shutil, socket, sys, tempfile, threading, uuid
+import functools, glob, importlib, logging, os, shutil, socket, sys, tempfile, threading, uuid
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 import torch
 from .worker import main
 
 # %% auto #0
-__all__ = ['PATCHED', 'START', 'HIDING', 'OFTEN', 'fork_is_safe', 'start_method', 'put_back', 'users_environment', 'hidden',
-           'quiet', 'free_port', 'check_port', 'Meeting', 'by_accelerate', 'by_elastic', 'launch', 'children_of',
-           'log_folders', 'log_folder', 'remove_logs', 'default_threads']
+__all__ = ['PATCHED', 'START', 'HIDING', 'ENDLESS', 'PATIENT', 'CHANGING', 'OFTEN', 'fork_is_safe', 'start_method', 'put_back',
+           'users_environment', 'hidden', 'quiet', 'patient', 'free_port', 'check_port', 'check_machines', 'Rendezvous',
+           'by_accelerate', 'by_elastic', 'launch', 'children_of', 'log_folders', 'log_folder', 'remove_logs',
+           'default_threads']
 
 # %% ../nbs/795_launchers.ipynb #b108020a
 def _bad_fork() -> bool:
@@ -95,6 +96,31 @@ def quiet():
     finally:
         for logger in loggers: logger.removeFilter(others)
 
+# %% ../nbs/795_launchers.ipynb #2ae698ab
+ENDLESS = 1e6   # seconds; more than a thread can be told to wait for something is an error
+PATIENT = {}    # by the number of a launcher's thread: a function that tells whether to wait
+CHANGING = threading.Lock()
+
+def _waiting(join):  # join: of torch's ProcessContext
+    "The same, which lets those that outlive another be, where that is wanted."
+    @functools.wraps(join)
+    def wait(self, timeout=None, grace_period=None):
+        return join(self, timeout, grace_period=ENDLESS if PATIENT.get(threading.get_ident(), bool)() else grace_period)
+    return wait
+
+@contextmanager
+def patient(wanted):  # asked when a process has died: is the launcher to wait until somebody ends the others?
+    "Let torch's launcher not end those that outlive another one, in this thread."
+    context = importlib.import_module("torch.multiprocessing.spawn").ProcessContext
+    with CHANGING:
+        if not PATIENT: context.join = _waiting(context.join)
+        PATIENT[threading.get_ident()] = wanted
+    try: yield
+    finally:
+        with CHANGING:
+            del PATIENT[threading.get_ident()]
+            if not PATIENT: context.join = context.join.__wrapped__
+
 # %% ../nbs/795_launchers.ipynb #0408d311
 def free_port() -> int:
     "A port that nobody uses now."
@@ -110,14 +136,17 @@ def check_port(port: int):
         except OSError as error: raise ValueError(f"Port {port} cannot be used on this machine ({error.strerror}): give another master_port, "
                                                   "or none, and one that is free is taken.") from None
 
-class Meeting:
+def check_machines(num_nodes: int, node_rank: int, found):  # found: whether they can find each other
+    "ValueError for what does not go together."
+    if not 0 <= node_rank < num_nodes: raise ValueError(f"node_rank={node_rank} is not one of {num_nodes} machines, which are numbered from 0.")
+    if not found: raise ValueError(f"num_nodes={num_nodes}: the machines find each other by master_addr= and master_port=, those of machine 0, the same on all of them.")
+
+class Rendezvous:
     "Where the workers of all machines meet, as the launchers want to be told."
     def __init__(self, n, num_nodes=1, node_rank=0, master_addr=None, master_port=None, rdzv_backend=None, rdzv_endpoint=None, rdzv_id=None,
                  timeout=300):
         if not isinstance(n, int) or n < 1: raise ValueError(f"num_processes={n!r}: it takes at least one.")
-        if not 0 <= node_rank < num_nodes: raise ValueError(f"node_rank={node_rank} is not one of {num_nodes} machines, which are numbered from 0.")
-        if num_nodes > 1 and not (rdzv_endpoint or master_addr and master_port):
-            raise ValueError(f"num_nodes={num_nodes}: the machines find each other by master_addr and master_port, the same on all of them.")
+        check_machines(num_nodes, node_rank, num_nodes == 1 or rdzv_endpoint or master_addr and master_port)
         self.n, self.nodes, self.node, self.address, self.timeout = n, num_nodes, node_rank, master_addr or "127.0.0.1", timeout
         self.backend, self.endpoint = rdzv_backend or "static", rdzv_endpoint or ""
         self.run_id = rdzv_id or ("none" if num_nodes > 1 else uuid.uuid4().hex)

@@ -167,10 +167,10 @@ class Launching:
                hear="first",                       # whose prints are shown: "first", "all", or ranks
                **nodes):                           # several machines: num_nodes, node_rank, master_addr, master_port; rdzv_id, a secret of theirs; timeout, seconds to wait for each other
         "Hand the run to n processes: the same verbs go on there, until close(). ValueError for what cannot be carried there; Refused in the middle of a step."
-        from trainer_nb.launch import SERVED, Launched, Served, joined, launch
+        from trainer_nb.launch import SERVED, Launched, Served, launch, under_launcher
         from trainer_nb.world import world_size
         if world_size() > 1:   # somebody has started processes already, and this is one of them
-            joined(self, keep_global_batch, num_processes, **nodes)
+            under_launcher(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
             return self.train() if train else Launched(self, None)
         self.pause()
         if self.run_state.torn == SERVED: self.run_state.torn = ""   # once more
@@ -190,7 +190,9 @@ class Launching:
     def close(self):
         "Bring the run home from the processes that have it; nothing, if it is here."
         from trainer_nb.launch import close
-        refuse_beside(self, "close()")
+        torn, self.run_state.torn = self.run_state.torn, ""   # a run that is torn comes home as well, as it is
+        try: refuse_beside(self, "close()")
+        finally: self.run_state.torn = torn
         with self.run_state.interrupts: close(self)
 
     @taking_turns

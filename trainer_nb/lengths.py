@@ -15,7 +15,7 @@ __all__ = ['lengths_of', 'LengthOrder', 'cost', 'costs_of', 'beside', 'fill_up',
 # %% ../nbs/112_lengths.ipynb #664558d3
 from .data import EpochOrder
 from .seeding import generators_kept
-from .shares import WHOLE, even_part, own_part
+from .shares import WHOLE, even_part, made_part
 
 # %% ../nbs/112_lengths.ipynb #393a7bea
 def lengths_of(dataset, column="length", inputs="input_ids") -> list[int]:  # column: of lengths; inputs: the name of what is counted else
@@ -110,7 +110,7 @@ class _Balanced:
         for start in range(position, self.samples, self.size):
             groups, n = self.groups(self.order[start:min(start + self.size, self.samples)]), self.share.together
             for some in (groups[i:i + n] for i in range(0, len(groups), n)):
-                yield own_part(self.share, some) if len(some) == n else even_part(self.share, [i for g in some for i in g])
+                yield made_part(self.share, some) if len(some) == n else even_part(self.share, [i for g in some for i in g])
 
     def groups(self, step: list) -> list:
         "The samples of a step in groups, the dearest first."

@@ -9,6 +9,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from typing import NamedTuple
 import torch
+from .launchers import check_machines
 from .worker import Line, as_bytes, message_of
 
 # %% auto #0
@@ -33,8 +34,7 @@ def where_of(num_nodes=1, node_rank=0, master_addr=None, master_port=None, rdzv_
     if rdzv_backend not in (None, "static"):
         raise ValueError(f"rdzv_backend={rdzv_backend!r} numbers the machines as they come, and here machine 0 is the one that commands: leave it out, and say node_rank=.")
     if rdzv_endpoint: master_addr, _, master_port = rdzv_endpoint.rpartition(":")
-    if not num_nodes > node_rank >= 0: raise ValueError(f"node_rank={node_rank} is not one of {num_nodes} machines, which are numbered from 0.")
-    if not (master_addr and master_port): raise ValueError(f"num_nodes={num_nodes}: the machines find each other by master_addr= and master_port=, those of machine 0, the same on all of them.")
+    check_machines(num_nodes, node_rank, master_addr and master_port)
     return Where(num_nodes, node_rank, master_addr, int(master_port), rdzv_id or "", timeout)
 
 # %% ../nbs/797_links.ipynb #7cdbcc3e
@@ -123,22 +123,25 @@ class Gathering:
             answer_challenge(connection, self.where.key)
             hello = told(connection)[0]
             with self._changed:
-                why = refusal(hello, self.where, self.links)
+                why = refusal(hello, self.where, self.here())
                 connection.send_bytes(as_bytes(("refused", why) if why else ("welcome", socket.gethostname())))
                 if why: connection.close(); return
+                if (left := self.links.get(hello["node"])) is not None: left.line.close()
                 self.links[hello["node"]] = Link(connection, hello["node"], hello["host"], hello["n"])
                 self._changed.notify_all()
         except (AuthenticationError, EOFError, OSError, KeyError): connection.close()   # nobody of ours
+
+    def here(self) -> dict: return {node: link for node, link in self.links.items() if not link.gone.is_set()}   # who has left may come again
 
     def wait(self, given_up) -> list:  # given_up: asked ten times a second whether not to wait any longer
         "The links to all other machines, by number. TimeoutError; KeyboardInterrupt if it is given up."
         end = time.monotonic() + self.where.timeout
         try:
             with self._changed:
-                while len(self.links) < self.where.nodes - 1:
+                while len(self.here()) < self.where.nodes - 1:
                     if given_up(): raise KeyboardInterrupt
                     if time.monotonic() > end:
-                        raise TimeoutError(f"After {self.where.timeout:.0f} s, {1 + len(self.links)} of {self.where.nodes} machines are here: call learn.launch(num_nodes={self.where.nodes}, "
+                        raise TimeoutError(f"After {self.where.timeout:.0f} s, {1 + len(self.here())} of {self.where.nodes} machines are here: call learn.launch(num_nodes={self.where.nodes}, "
                                            f"node_rank=..., master_addr={self.where.address!r}, master_port={self.where.port}) on the others, too.")
                     self._changed.wait(0.1)
             return [self.links[node] for node in sorted(self.links)]

@@ -35,9 +35,9 @@ from .telling import handler_of
 __all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'ColumnMoves',
            'OrderMoves', 'check_order', 'DataMoves', 'samples_in', 'LengthMoves', 'OptimFacts', 'OptimMoves',
            'call_model', 'split_labels', 'alone', 'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves',
-           'check_parts', 'check_model', 'check_smoothing', 'check_kinds', 'check_by_batch', 'RunParts', 'Moves',
-           'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer', 'replace_schedule',
-           'replace_model', 'drop_feed', 'explain_call', 'takes_trial', 'make_model']
+           'check_parts', 'check_model', 'check_smoothing', 'check_kinds', 'check_by_batch', 'refuse_away', 'Given',
+           'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer',
+           'replace_schedule', 'replace_model', 'drop_feed', 'explain_call', 'takes_trial', 'make_model']
 
 # %% ../nbs/240_moves.ipynb #40e62b11
 def is_stream(dataset) -> bool:
@@ -510,6 +510,18 @@ def check_by_batch(args, compute_metrics):
     if any(p.name == "compute_result" or p.kind is p.VAR_KEYWORD for p in taken): return
     raise ValueError("batch_eval_metrics=True calls compute_metrics(eval_pred, compute_result=...) for each batch, with True for the last; let it take compute_result.")
 
+# %% ../nbs/240_moves.ipynb #7cb858d2
+def refuse_away(run, name):
+    "Refuse to replace a part while the run is on other processes."
+    if run is not None and run.team is not None: run.team.refuse(f"Replacing learn.{name}")
+
+class Given:
+    "A part that the user has given: an attribute that is not replaced while other processes have it, too."
+    def __set_name__(self, owner, name): self.name = name
+    def __set__(self, moves, value):
+        refuse_away(vars(moves).get("run_state"), self.name)
+        vars(moves)[self.name] = value
+
 # %% ../nbs/240_moves.ipynb #dbe82528
 class RunParts:
     "The parts of the run, under the Trainer's names."
@@ -582,6 +594,8 @@ def _processing(processing_class, settings):
 # %% ../nbs/240_moves.ipynb #e57182c2
 class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionMoves):
     "What a learner is made of: the parts that a user brings, and the moves on them."
+    eval_dataset, processing_class, data_collator, model_init, optimizers, optimizer_cls_and_kwargs = (Given() for _ in range(6))
+    loss_func, compute_loss_func, compute_metrics, metrics, preprocess_logits_for_metrics = (Given() for _ in range(5))
     _trial = hp_search_backend = None   # of a search, in the learner of a trial
 
     def call_model_init(self, trial=None):   # of a search; None: there is none
@@ -630,7 +644,7 @@ def put_in(moves, name, act):  # act: what replaces it
     "Replace a part: now, or at the boundary if a callback asks after the step. Refused in the middle of one."
     with TURN:
         run = moves.run_state
-        if run.team is not None: run.team.refuse(f"Replacing learn.{name}")
+        refuse_away(run, name)
         refuse_within(run, name)
         if run.phase in ("after", "look"): run.later.append(for_callback(run, act))
         else: act()
@@ -643,6 +657,7 @@ def replace_data(moves, dataset):
 
 def replace_optimizer(run, optimizer):
     "Another optimizer, before the first step; a schedule that was made here for the old one goes with it."
+    refuse_away(run, "optimizer")
     refuse_within(run, "optimizer")
     refuse_to_replace(run, "optimizer", run.optimizer)
     if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer: run.lr_scheduler = run.first = None
@@ -650,6 +665,7 @@ def replace_optimizer(run, optimizer):
 
 def replace_schedule(run, scheduler):
     "Another schedule, before the first step."
+    refuse_away(run, "lr_scheduler")
     refuse_within(run, "lr_scheduler")
     refuse_to_replace(run, "lr_scheduler", run.lr_scheduler)
     run.lr_scheduler, run.own_scheduler = scheduler, False

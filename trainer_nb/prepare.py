@@ -76,11 +76,11 @@ def alike(run):
     "Let all have the first one's weights and buffers."
     run.device.world.spread([t for t in (*modules_of(run).parameters(), *modules_of(run).buffers()) if own_memory(t) and not in_shards(t)])
 
-def check_alike(run, length):
+def check_alike(run, length, what="training sets"):  # length: in samples, None if nobody knows
     "Refuse data that is of another length in another process."
     lengths = run.device.world.everyone(length)
     if len(set(lengths)) > 1:
-        raise ValueError(f"The processes have training sets of different lengths: {', '.join(f'{n} on rank {r}' for r, n in enumerate(lengths))}. Give each the whole "
+        raise ValueError(f"The processes have {what} of different lengths: {', '.join(f'{n} on rank {r}' for r, n in enumerate(lengths))}. Give each the whole "
                          "data set; which samples are whose is decided here.")
 
 # %% ../nbs/250_prepare.ipynb #d0723256

@@ -21,7 +21,7 @@ from .runlog import claimed, log_path
 from .saver import data_facts, finish, logged, wait_for_others
 from .settings import SETTABLE, change, go_beyond
 from .shelf import checkpoints, newest, of_trainer, sealed
-from .shards import put_into
+from .shards import handed_round, outline, put_into
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore, samples_in_all
 from .trainer_files import read_trainer
 from .work import in_hand, where
@@ -30,7 +30,8 @@ from .world import NotLed
 # %% auto #0
 __all__ = ['only_weights', 'chosen', 'is_checkpoint', 'no_checkpoint', 'edited', 'check_edits', 'in_force', 'about', 'check_data',
            'other_machine', 'history_of', 'log_history', 'Resumed', 'goes_on', 'load', 'data_anew', 'snapshot_in',
-           'moved_best', 'refuse_elsewhere', 'go_there', 'load_best', 'read_best', 'best_folder', 'load_weights']
+           'moved_best', 'refuse_elsewhere', 'go_there', 'load_best', 'by_the_first', 'by_each', 'best_folder',
+           'kept_of', 'weights_in', 'put_weights']
 
 # %% ../nbs/510_resume.ipynb #59e5811a
 def only_weights(shelf) -> str:
@@ -232,21 +233,31 @@ def load_best(moves):
     try:
         if path is None: raise ValueError("no evaluation has given one")
         prepare_model(moves)
-        if run.device.sharded is None:
-            path = Path(run.device.world.decided(lambda: str(read_best(moves, Path(path)))))   # by the first, which has written it: others may have another disk
-            if not run.device.world.alone: alike(run)
-        else:
-            path = Path(run.device.world.decided(lambda: str(best_folder(run, Path(path)))))
-            load_weights(moves, path)   # each takes its part
+        path = (by_each if run.device.sharded is not None or len(kept_of(moves)) > 1 else by_the_first)(moves, Path(path))
     except (OSError, ValueError, NotLed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else: run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
 
-def read_best(moves, path: Path) -> Path:
+def by_the_first(moves, path: Path) -> str:
     "Put the best weights into the model; returns their folder."
-    path = best_folder(moves.run_state, path)
-    load_weights(moves, path)
-    return path
+    def act():
+        folder = best_folder(moves.run_state, path)
+        put_weights(moves, *weights_in(moves, folder))
+        return str(folder)
+    world = moves.run_state.device.world
+    folder = world.decided(act)
+    if not world.alone: alike(moves.run_state)
+    return folder
+
+def by_each(moves, path: Path) -> str:
+    "The same where each process has to do it: of a model in shards, and of an optimizer of two modes."
+    def act():
+        folder = best_folder(moves.run_state, path)
+        return str(folder), *weights_in(moves, folder)
+    world = moves.run_state.device.world
+    folder, tensors, values = world.decided(act, tell=lambda found: (found[0], outline(found[1]), found[2]))
+    put_weights(moves, handed_round(tensors, world), values)
+    return folder
 
 # %% ../nbs/510_resume.ipynb #ea78f943
 def best_folder(run, path: Path) -> Path:
@@ -259,13 +270,21 @@ def best_folder(run, path: Path) -> Path:
     if not mine: raise ValueError(f"{path} is not there any more, or is another run's")
     return mine[0]
 
-def load_weights(moves, folder: Path):
-    "Put the weights of a checkpoint into the model; those of the whole snapshot where there is one. ValueError if they do not fit."
-    prepare_model(moves)
+def kept_of(moves) -> tuple: return ("model", "optimizer") if hasattr(moves.optimizer, "train") else ("model",)   # the average of one with two modes is in its state
+
+def weights_in(moves, folder: Path) -> tuple:
+    "The weights of a checkpoint, by name, and the values of its snapshot; without a whole one, whether they are an average that was written here. ValueError if they do not fit."
     theirs = of_trainer(folder) and not sealed(folder)
-    two_modes = ["optimizer"] if hasattr(moves.optimizer, "train") else []   # its average is in its state
-    if not theirs and not examine(folder).get("only_model"): return put_back(moves.run_state, snapshot_in(moves, folder), ["model", *two_modes])
-    found, own = weights_for(moves.model, folder), moves.model.state_dict(keep_vars=True)
-    if moves.run_state.device.sharded is None: moves.model.load_state_dict(found, strict=False)
-    else: [put_into(own[k], t) for k, t in found.items()]
-    for group in moves.optimizer.param_groups if two_modes and not theirs else (): group["train_mode"] = False   # they are the average
+    if theirs or examine(folder).get("only_model"): return weights_for(moves.model, folder), not theirs
+    snapshot = snapshot_in(moves, folder)
+    check(moves.run_state, snapshot, kept_of(moves))
+    wanted = ("weights/", "buffers/", *(("optimizer/", "loose/") if len(kept_of(moves)) > 1 else ()))
+    return {n: t for n, t in snapshot.tensors.items() if n.startswith(wanted)}, snapshot.values
+
+def put_weights(moves, tensors: dict, values):  # as weights_in gives them
+    "Put weights into the model."
+    if isinstance(values, dict): return put_back(moves.run_state, Snapshot(tensors, values), kept_of(moves))
+    own = moves.model.state_dict(keep_vars=True)
+    if moves.run_state.device.sharded is None: moves.model.load_state_dict(tensors, strict=False)
+    else: [put_into(own[k], t) for k, t in tensors.items()]
+    for group in moves.optimizer.param_groups if values and len(kept_of(moves)) > 1 else (): group["train_mode"] = False   # they are the average

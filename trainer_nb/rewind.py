@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from .errors import warn
 from .frozen import has_adapters
-from .frozen import has_adapters
 from .history import is_past
 from .loop import go
 from .prepare import prepare, share_anew

@@ -11,19 +11,19 @@ from .args import plain, resolve
 from .errors import let_go_last, nearest
 from .fit import fit
 from .levels import LoggerCallback, set_level
-from .moves import LOADERS, check_smoothing, drop_feed
+from .moves import LOADERS, DataMoves, check_smoothing, drop_feed
 from .prepare import ALONE_ONLY, measure_anew, prepare
 from .rates import add_group, set_base_lr, set_lr
 from .run import note_act
 from .schedules import by_metric, load_scheduler_state, scheduler_state
-from .shares import divided
+from .shares import divided_batch
 from .streams import Streamed
 from .tables import Table
 from .world import world_size
 
 # %% auto #0
 __all__ = ['SETTABLE', 'go_beyond', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_pieces',
-           'check_metric', 'metric_of', 'forget_best', 'check_settable', 'for_each', 'change']
+           'check_metric', 'metric_of', 'forget_best', 'check_settable', 'check_kept', 'for_each', 'change']
 
 # %% ../nbs/330_settings.ipynb #bac457c9
 def _decay(moves, value):
@@ -200,6 +200,20 @@ def _held(moves):
         for group, before in groups: group.update(before)
     return put_back
 
+# %% ../nbs/330_settings.ipynb #42cb6b0f
+def check_kept(moves, home: dict, smaller: dict):  # settings of a global batch: as at home, and as each process has them
+    "Refuse to divide micro-batches whose size the user's own loader has settled. ValueError."
+    args, size = moves.args, smaller.get("per_device_train_batch_size", home.get("per_device_train_batch_size"))
+    if size == home.get("per_device_train_batch_size"): return
+    if type(moves).get_train_dataloader is DataMoves.get_train_dataloader: settled = isinstance(moves.train_dataset, torch.utils.data.DataLoader)
+    else:
+        before = dict(vars(args))
+        vars(args).update(smaller)
+        try: settled = getattr(moves.get_train_dataloader(), "batch_size", None) != size
+        finally: vars(args).update(before)
+    if settled: raise ValueError("keep_global_batch=True would have to make the micro-batches smaller, and they come from a loader of yours, which has its own batch size: give the "
+                                 "Learner the data set itself, or as many gradient_accumulation_steps as the processes can divide among them.")
+
 # %% ../nbs/330_settings.ipynb #bb857686
 def for_each(moves, changes: dict) -> tuple:
     "Where a global batch is divided among processes: changes as each of them has them, and the batch as it is at home. ValueError if it cannot be divided."
@@ -209,7 +223,9 @@ def for_each(moves, changes: dict) -> tuple:
     if "disable_tqdm" in mine: changes = changes | {"disable_tqdm": moves.args.disable_tqdm}   # the kernel shows the progress
     if not set(mine) - {"disable_tqdm"}: return changes, home
     resolve(moves.args, mine)   # numbers, at least
-    return changes | divided(home, world_size()), home
+    smaller = divided_batch(home, world_size())
+    check_kept(moves, home, smaller)
+    return changes | smaller, home
 
 def change(moves, changes: dict) -> Changes:
     "Change settings from here on."

@@ -4,12 +4,11 @@
 
 # %% ../nbs/125_shards.ipynb #ef632f16
 from __future__ import annotations
-import os
 import torch
 
 # %% auto #0
 __all__ = ['in_shards', 'own_part', 'divided', 'whole_value', 'nbytes_of', 'rows_for', 'part_for', 'like', 'everywhere',
-           'put_into', 'speakers', 'brought_together', 'brought', 'joined']
+           'put_into', 'brought_together', 'brought', 'outline', 'handed_round', 'joined']
 
 # %% ../nbs/125_shards.ipynb #08c909b8
 def in_shards(t) -> bool: return type(t).__name__ == "DTensor"
@@ -48,10 +47,6 @@ def put_into(t, value: torch.Tensor):  # t: any tensor; value: of its shape, or 
     with torch.no_grad(): t.copy_(like(t, value) if in_shards(t) else value)
 
 # %% ../nbs/125_shards.ipynb #62fa4b43
-def speakers(size: int) -> range:
-    "The first process of each machine."
-    return range(0, size, int(os.environ.get("LOCAL_WORLD_SIZE") or size))
-
 def brought_together(part: torch.Tensor, shape, world, to=0) -> torch.Tensor | None:  # part: on the host; to: a rank
     "A tensor whole, for one process; None for the others."
     import torch.distributed as dist
@@ -67,8 +62,19 @@ def brought_together(part: torch.Tensor, shape, world, to=0) -> torch.Tensor | N
 
 def brought(part, shape, world) -> torch.Tensor | None:
     "A tensor whole, for those who speak."
-    found = [brought_together(part, shape, world, rank) for rank in speakers(world.size)]
+    found = [brought_together(part, shape, world, rank) for rank in world.speakers]
     return next((t for t in found if t is not None), None)
+
+def outline(tensors: dict) -> dict: return {n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()}   # what handed_round needs where they are not
+
+def handed_round(tensors: dict, world) -> dict:  # on the host, by name: of the first process; of the others their outline
+    "The first one's tensors, for all."
+    if world.alone: return tensors
+    import torch.distributed as dist
+    found = {n: (t.detach().contiguous() if world.first else torch.empty(t[1], dtype=t[0])) for n, t in tensors.items()}
+    for t in found.values():
+        if t.numel(): dist.broadcast(t.reshape(-1).view(torch.uint8), src=0, group=world.host)   # whatever the numbers are
+    return found
 
 # %% ../nbs/125_shards.ipynb #7cfe3141
 def joined(parts: list, shapes: dict) -> dict:  # parts: tensors by name, one dictionary for each rank; shapes: of what is divided, by name

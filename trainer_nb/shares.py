@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 # %% auto #0
-__all__ = ['WHOLE', 'Share', 'Part', 'even_part', 'own_part', 'divided']
+__all__ = ['WHOLE', 'Share', 'Part', 'even_part', 'made_part', 'divided_batch']
 
 # %% ../nbs/105_shares.ipynb #291d6c13
 class Share(NamedTuple):
@@ -51,13 +51,13 @@ def even_part(share: Share, group: list) -> Part:  # group: samples of a batch f
     mine = group[share.places(len(group))]
     return Part(mine or group[:1], len(group), share.weight(len(mine), len(group)))
 
-def own_part(share: Share, batches: list) -> Part:  # batches: lists, one for each process; a single one, if they take turns
+def made_part(share: Share, batches: list) -> Part:  # batches: lists, one for each process; a single one, if they take turns
     "The part of a process that gets a batch as it was made."
     mine, n = batches[share.rank % len(batches)], sum(map(len, batches))
     return Part(mine, n, share.weight(len(mine), n))
 
 # %% ../nbs/105_shares.ipynb #45bc7d23
-def divided(settings: dict, n: int) -> dict:
+def divided_batch(settings: dict, n: int) -> dict:
     "Settings with which n processes take the same global batch. ValueError where it cannot be divided."
     if (settings.get("accelerator_config") or {}).get("split_batches"): return {}   # a batch is of all processes already
     steps, size = settings["gradient_accumulation_steps"], settings["per_device_train_batch_size"]

@@ -4,10 +4,10 @@
 
 # %% ../nbs/855_team.ipynb #ecabf8c2
 from __future__ import annotations
-import shutil, warnings
-from .aboard import advance, answered, do_verb, each, home_with, stand
-from .asking import Asking, ProcessDied
-from .errors import Refused, let_go_last
+import os, shutil, warnings
+from .aboard import advance, answered, do_verb, each, home_with, pop_at, stand
+from .asking import Asking, ProcessDied, changed_here, refuse_by_hand
+from .errors import Refused, let_go_last, warn
 from .history import Record
 from .interrupts import TURN
 from .loop import Limit, Stop, ahead_of
@@ -19,8 +19,8 @@ from .watch import unwatch, watch
 from .work import at_boundary, owned, pausable, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'keep_own', 'stint', 'Seen',
-           'Doing', 'Team']
+__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 'AT_CLOSE', 'keep_named', 'keep_own',
+           'pop_callback', 'seen_from_here', 'stint', 'Seen', 'Doing', 'Team']
 
 # %% ../nbs/855_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
@@ -36,16 +36,31 @@ def keep_named(moves, taken, name=None):
 
 def keep_own(moves, _, **changes):
     "Settings that the processes have otherwise: here they are as they were asked for."
-    vars(moves.args).update({name: value for name, value in changes.items() if name in moves.run_state.team.plan["own settings"]})
+    team = moves.run_state.team
+    vars(moves.args).update({name: value for name, value in changes.items() if name in team.plan["own settings"]})
+    team.settings = dict(vars(moves.args))
 
 HERE_TOO = {"snapshot": keep_named, "set": keep_own, "watch": lambda moves, _, *args, **kwargs: watch(moves, *args, **kwargs), "unwatch": lambda moves, _: unwatch(moves),
-            "add_callback": lambda moves, _, callback: moves.run_state.callbacks.add_callback(callback),
-            "pop_callback": lambda moves, _, callback: moves.run_state.callbacks.pop_callback(callback)}
+            "add_callback": lambda moves, _, callback: moves.run_state.callbacks.add_callback(callback)}
+
+# %% ../nbs/855_team.ipynb #82b5b7d6
+def pop_callback(team, moves, callback):
+    "Take a callback out there and here; the one from here, None if there is none."
+    with moves.run_state.interrupts:
+        here = moves.run_state.callbacks
+        if (found := here.found(callback)) is None: return None
+        team.ask(moves, pop_at, next(i for i, c in enumerate(here.callbacks) if c is found), type(found).__name__)
+        return here.pop_callback(found)
+
+def seen_from_here(folder):
+    "A folder, wherever the processes are; None stays None."
+    return os.path.abspath(os.path.expanduser(folder)) if folder and isinstance(folder, (str, os.PathLike)) else folder
 
 # %% ../nbs/855_team.ipynb #ccba43ba
 def stint(team, moves, verb, until=None, each=None) -> bool:
     "Advance in one piece; True if it ended only because somebody else wants a turn, or to be asked."
     run = moves.run_state
+    refuse_by_hand(team, moves)
     with run.interrupts, owned(moves, verb):
         while True:
             limit, seen = ahead_of(run, until), Seen(run, until, each)
@@ -53,13 +68,14 @@ def stint(team, moves, verb, until=None, each=None) -> bool:
             def look():
                 seen.look()
                 if run.interrupts.pressed or run.pausing or TURN.wanted() or ahead_of(run, until).last_step < limit.last_step: team.stop()
-            team.go_on(run.state.global_step)
+            team.go_on(moves)
             try: team.ask(moves, advance, verb, limit, look=look)
             except KeyboardInterrupt: pass   # given up there; the button was pressed here
-            except ProcessDied:
+            except ProcessDied as death:
                 seen.look()
-                if team.restarts <= 0: raise
+                if team.restarts <= 0 or run.team is not team: raise
                 team.restarts -= 1
+                warn(f"{death.happened}, and goes on by itself (max_restarts allows {team.restarts} more).")
                 continue
             seen.look()
             if at_boundary(moves) or seen.enough or run.finished: return False
@@ -99,6 +115,9 @@ class Doing(Asking):
         if name in NOT_THERE: self.refuse(f"{name}(), {NOT_THERE[name]},")
         if not (run.torn and name in FROM_TORN): refuse_inside(moves, f"{name.lstrip('_')}()")
         let_go_last()
+        refuse_by_hand(self, moves)
+        if name == "pop_callback": return pop_callback(self, moves, *args, **kwargs)
+        if name in ("save_model", "save_checkpoint"): args, kwargs = tuple(map(seen_from_here, args)), {k: seen_from_here(v) for k, v in kwargs.items()}
         if name == "restore" and args and not isinstance(args[0], Snapshot): args = (named(moves, args[0]),)
         if name in AT_HOME or name == "restore" and args[:1] and args[0].values["run"] != moves.history.run_id: return self.at_home(moves, name, args, kwargs)
         with run.interrupts:
@@ -114,7 +133,7 @@ class Doing(Asking):
         with moves.run_state.interrupts:
             state = self.answers(moves, home_with)
             self.end(moves, next(o for o in state.values() if o is not None), None)
-            moves.run_state.processes = self.size   # it is about to be on them again
+            moves.run_state.processes, moves.run_state.torn = self.size, ""   # it is about to be on them again; and these verbs put right what was torn
             try: return getattr(moves, name)(*args, **kwargs)
             finally:
                 self.note_where(moves)
@@ -127,12 +146,16 @@ class Doing(Asking):
 
     def each(self, moves, function) -> list:
         "What a function of the learner gives, by rank."
+        refuse_by_hand(self, moves)
         with moves.run_state.interrupts:
             found = self.answers(moves, each, function)
             self.ask(moves, answered)   # it may have trained
             return [o for _, o in sorted(found.items())]
 
 # %% ../nbs/855_team.ipynb #10a5acae
+AT_CLOSE = "at the close"   # the name of the snapshot that is left if the run cannot be taken up at home
+
+# %% ../nbs/855_team.ipynb #8ebca081
 class Team(Doing):
     "The processes that have a learner's run."
     def recover(self, moves, call, what): recover(self, moves, call, what)
@@ -150,7 +173,9 @@ class Team(Doing):
 
     def home(self, moves):
         "Bring the run home."
-        with moves.run_state.interrupts: return self.end(moves, next(o for o in self.answers(moves, home_with).values() if o is not None))
+        changed = [f"args.{name}" for name in changed_here(self, moves)]
+        with moves.run_state.interrupts: self.end(moves, next(o for o in self.answers(moves, home_with).values() if o is not None))
+        if changed: moves.history.note("by hand", moves.state.global_step, changed=changed)
 
     def end(self, moves, state, why="the run has gone home to machine 0"):  # state: a snapshot and the first weights; None: the run ends here; why: for other machines; None: they wait
         "End the processes; the learner has its run again, as it is in a state."
@@ -159,10 +184,23 @@ class Team(Doing):
         if self.meeting is not None: self.meeting.close()
         shutil.rmtree(self.plan["folder"], ignore_errors=True)
         self.mirror.end()
-        if why is not None: self.leave(why)
-        if state is not None: self.plan["at home"](moves, state["snapshot"], state["first"])
+        if why is not None:
+            self.leave(why)
+            if state is not None: note_act(moves.run_state, "close")
+        if state is not None: self.take_up(moves, **state)
+
+    def take_up(self, moves, snapshot, first):
+        "Let the learner go on from a state; if it cannot, nothing is lost."
+        try: self.plan["at home"](moves, snapshot, first)
+        except BaseException as error:
+            self.leave("machine 0 could not take up the run")
+            if snapshot is None: raise
+            moves.snapshots[AT_CLOSE] = Snapshot(snapshot.tensors, snapshot.values | {"place": moves.history.place()})   # what has come since leads here
+            error.add_note(f"The processes have ended, and the run is kept: when that is put right, learn.restore({AT_CLOSE!r}) goes on from where it stood.")
+            raise
 
     def leave(self, why: str):
-        "Other machines are not needed any more."
+        "Nobody else is needed any more, nor what could be started from again."
         for link in self.links: link.close("close", why)
-        self.links = []
+        self.links, self.base = [], None
+        if self.finalizer is not None: self.finalizer.detach()

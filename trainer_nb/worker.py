@@ -285,7 +285,6 @@ class Worker:
         "A message of the kernel, in the thread that reads."
         kind, *rest = message_of(data)
         if kind == "aside": threading.Thread(target=self._aside, args=rest, daemon=True).start()
-        elif kind == "hear": self.heard = is_heard(rest[0], self.rank)
         else: self.commands.put((kind, *rest))
 
     def _aside(self, number, blob): self.line.send("aside", number, *answer(self.rank, lambda: self._called(blob), self.stem))

@@ -96,6 +96,11 @@ class World(Numbers):
         if why is not None: raise NotLed(f"The first process could not go on ({why}).")
         return found if self.first else heard
 
+    @cached_property
+    def speakers(self) -> list[int]:
+        "The first process of each machine. All have to ask at the same time, at first: machines may have different numbers of processes."
+        return [rank for rank, local in enumerate(self.everyone(self.local_rank)) if local == 0]
+
     def gathered(self, value) -> list | None:
         "What each says, by rank, for the first process alone; None for the others."
         if self.alone: return [value]
@@ -104,4 +109,5 @@ class World(Numbers):
         dist.gather_object(value, said, dst=0, group=self.host)
         return said
 
+# %% ../nbs/155_world.ipynb #fc0a5987
 ALONE = World()
