@@ -75,3 +75,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    "Processes that do not answer are not waited for as long as usual."
+    from trainer_nb import asking
+    monkeypatch.setattr(asking, "GRACE", 0.3)
+    monkeypatch.setitem(asking.Asked.aside.__kwdefaults__, "timeout", 0.5)

@@ -323,6 +323,23 @@ def test_a_death_is_known_while_nobody_asks_and_while_others_are_busy():
         until(lambda: rank in crew.deaths, 5)
     assert outcomes(call)[1] == Done(False) and call.outcomes[2].code == -signal.SIGKILL and crew.deaths[0].how.startswith("was ended by SIGKILL")
 
+def test_the_launcher_does_not_end_those_that_outlive_another(monkeypatch):
+    "Torch's would, after half a minute, which is a third of a second here; and whoever is told something later hears first of who died first."
+    from torch.multiprocessing.spawn import ProcessContext
+    plain, join = ProcessContext._join_procs_with_timeout, ProcessContext.join
+    monkeypatch.setattr(ProcessContext, "_join_procs_with_timeout", lambda self, seconds: plain(self, seconds / 100))
+    crew = make(3)
+    os.kill(crew.members[2].pid, signal.SIGKILL)
+    until(lambda: 2 in crew._gone, 5)
+    time.sleep(0.7)
+    assert crew.aside(0, who)[0] == 0 and list(crew.deaths) == [2]
+    os.kill(crew.members[0].pid, signal.SIGKILL)
+    until(lambda: 0 in crew._gone, 5)
+    call = crew.call(who)
+    assert outcomes(call)[1] == Done((1, 1, 3, None)) and first_cause(call.outcomes).rank == 2
+    crew.kill()
+    assert ProcessContext.join is join   # as it was
+
 def test_what_a_dead_worker_had_started_ends_with_it():
     def start(worker):
         worker.process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(LIMIT,), daemon=True)
@@ -358,6 +375,15 @@ def test_a_start_that_takes_too_long_or_is_interrupted():
     with pytest.raises(TimeoutError, match="After 1 s, 1 of 2 workers were ready"): Crew(2, lambda worker: worker.rank and time.sleep(LIMIT), timeout=1)
     threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt): Crew(2, hang)
+
+def test_a_start_that_is_given_up_leaves_the_environment_as_it_was(capfd):
+    "At once, or while the launcher is about to set it; nor does it announce itself."
+    before = dict(os.environ)
+    for looks in (0, 0, 1, 1, 2):
+        left = iter(range(looks))
+        with pytest.raises(KeyboardInterrupt): make(given_up=lambda: next(left, None) is None)
+        assert dict(os.environ) == before
+    assert "Launching" not in capfd.readouterr().out
 
 def test_a_port_that_somebody_takes_meanwhile(monkeypatch):
     from trainer_nb import launchers

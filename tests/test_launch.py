@@ -390,7 +390,7 @@ def test_it_goes_on_by_itself(like):
     with learn.launch(2, max_restarts=1):
         learn.step(5)
         os.kill(pids(learn)[1], signal.SIGKILL)
-        learn.train()
+        with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.*after step 5. The run is as it was before the step, and goes on by itself .max_restarts allows 0 more"): learn.train()
         assert "restart" in [e["act"] for e in learn.journal]
     same(like, learn)
 

@@ -1,16 +1,21 @@
 "Several processes in unusual hands: other numbers of them, runs that begin anew, scripts, and ends at bad moments."
-import multiprocessing, os, signal, subprocess, sys, threading, time, warnings
+import ctypes, gc, multiprocessing, os, signal, subprocess, sys, threading, time, warnings, weakref
 
 import pytest, torch
 from torch.utils.data import Dataset
 from torch.nn.functional import cross_entropy
 
 from trainer_nb import Learner, TrainerCallback, resume
+from trainer_nb.asking import Asked
 from trainer_nb.board import status_of
+from trainer_nb.cause import INTERRUPTED
+from trainer_nb.errors import Refused
 from trainer_nb.history import read
 from trainer_nb.launchers import free_port
+from trainer_nb.recovery import as_before
 from trainer_nb.snapshot import differences
-from test_launch import Net, is_gone, make, pids, rows, same
+from trainer_nb.worker import Failed
+from test_launch import Fails, Net, is_gone, make, pids, rows, same
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
 
@@ -164,6 +169,264 @@ def test_the_button_ends_a_start_at_once():
     with pytest.raises(KeyboardInterrupt): learn.launch(2, start="spawn")
     assert learn.processes is None and learn.step(1)[0].step == 1
     assert not [p for p in multiprocessing.active_children()]
+
+
+# ---- the button, while processes do not come out of what they do
+
+@pytest.fixture(scope="module")
+def like():
+    "An undisturbed run of two processes."
+    learn = make()
+    learn.launch(2, train=True)
+    return learn
+
+
+def press(*after):
+    "Press the button so many seconds from now, each time after the one before."
+    def pressing():
+        for seconds in after:
+            time.sleep(seconds)
+            os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=pressing, daemon=True).start()
+
+
+class Naps(Dataset):
+    "Data that takes long on the second rank, as long as a file is there."
+    def __init__(self, path=None): self.path, self.rows = path and str(path), rows(48)
+    def __len__(self): return 48
+    def __getitem__(self, i):
+        if os.environ.get("RANK") == "1" and (self.path is None or os.path.exists(self.path)): time.sleep(0.5 if self.path is None else 600)
+        return self.rows[i]
+
+
+def acts(learn): return [row["act"] for row in learn.journal if row["act"] in ("launch", "close", "restart")]
+
+
+def test_a_press_that_is_answered_does_not_give_up_the_restart(hasty, like):
+    "One is enough in an evaluation; the other process waits for the one that came out, and new ones go on with the run."
+    before, learn = dict(os.environ), make()
+    with learn.launch(2):
+        learn.step(5)
+        victims = pids(learn)
+        press(0.5)
+        with pytest.raises(KeyboardInterrupt): learn.evaluate(Naps())
+        assert all(map(is_gone, victims)) and learn.processes is not None and learn.state.global_step == 5 and dict(os.environ) == before
+        learn.train()
+    same(like, learn)
+
+
+def test_pressed_twice_while_one_loads_for_ever(hasty, tmp_path, like):
+    nap = tmp_path/"nap"
+    learn = make(data=Naps(nap))
+    with learn.launch(2):
+        learn.step(4)
+        nap.touch()
+        press(0.5, 0.1)
+        with pytest.raises(KeyboardInterrupt, match="after step 4 of 18"): learn.train()
+        nap.unlink()
+        assert learn.processes is not None and acts(learn) == ["launch", "restart"]
+        learn.train()
+    same(like, learn)
+
+
+def test_a_process_that_stands_still_is_left_by_the_button(hasty, like):
+    "It does not hear that it is to come out; so it is ended, and the others go on from where they were."
+    learn = make()
+    with learn.launch(2):
+        learn.step(5)
+        victims = pids(learn)
+        os.kill(victims[1], signal.SIGSTOP)
+        learn.run_state.team.said.clear()   # the first steps were slow
+        press(0.3, 0.1)
+        with pytest.raises(KeyboardInterrupt, match="after step 5 of 18"): learn.train()
+        assert all(map(is_gone, victims)) and learn.processes is not None and len(learn.history) == 5
+        learn.train()
+    same(like, learn)
+
+
+def caught(learn):
+    "Wait for oneself, in a library that no signal interrupts."
+    libc, lock = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+    for _ in range(2): libc.pthread_mutex_lock(lock)
+
+
+def test_all_are_caught_and_the_button_is_pressed_once_more(hasty, like):
+    "Nobody knows who is to blame. The run goes on from the last that they have kept, and that is said."
+    learn = make(ring_every=1)
+    with learn.launch(2):
+        learn.step(5)
+        press(0.3, 0.1, 1.2)
+        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="after step 4, the run stands where it was last known"): learn.each(caught)
+        assert learn.state.global_step == 4 and learn.processes is not None
+        learn.train()
+    same(like, learn)
+
+
+def test_a_press_that_comes_too_late_is_not_for_the_next_verb(like):
+    "Where one has failed, the others are told to come out, and may have come out by themselves already."
+    learn = make()
+    with learn.launch(2):
+        learn.step(5)
+        before = pids(learn)
+        learn.each(lambda learn: setattr(learn.run_state.interrupts, "pressed", 2))
+        assert learn.rewind(1).step == 4 and pids(learn) == before
+        learn.train()
+    same(like, learn)
+
+
+def test_no_press_loses_a_run_that_comes_home():
+    "Two while the processes end: it is at home, whole; and the button is heard after that."
+    learn, other = make(), make()
+    for o in (learn, other): o.launch(2); o.step(5)
+    crew = learn.run_state.team.crew
+    end, crew.close = crew.close, lambda: (signal.raise_signal(signal.SIGINT), signal.raise_signal(signal.SIGINT), end())
+    with pytest.raises(KeyboardInterrupt): learn.close()
+    other.close()
+    assert learn.processes is None and acts(learn) == ["launch", "close"]
+    for o in (learn, other): o.step(2)
+    same(other, learn)
+
+
+class NotThere(Learner):
+    "Its data takes for ever to be made in a process."
+    def get_train_dataloader(self):
+        if "RANK" in os.environ: time.sleep(600)
+        return super().get_train_dataloader()
+
+
+def test_two_presses_while_it_is_launched():
+    before, learn, other = dict(os.environ), make(kind=NotThere), make()
+    for o in (learn, other): o.step(4)
+    press(0.4, 0.02)
+    with pytest.raises(KeyboardInterrupt): learn.launch(2)
+    assert learn.processes is None and acts(learn) == ["launch", "close"] and dict(os.environ) == before
+    for o in (learn, other): o.step(2)
+    same(other, learn)
+
+
+# ---- nothing is lost, and what is old is said
+
+class AtHome(Learner):
+    "Its data cannot be read at home, as long as a file is there."
+    path = "none"
+    def get_train_dataloader(self):
+        if "RANK" not in os.environ and os.path.exists(self.path): raise OSError("the disk of the processes is not here")
+        return super().get_train_dataloader()
+
+
+def test_a_run_that_cannot_be_taken_up_at_home_is_kept(tmp_path):
+    learn, other = make(kind=AtHome), make()
+    learn.path = str(tmp_path/"away")
+    for o in (learn, other): o.launch(2); o.step(5)
+    open(learn.path, "w").close()
+    with pytest.raises(OSError, match="not here") as raised: learn.close()
+    assert "learn.restore('at the close')" in raised.value.__notes__[-1] and learn.processes is None
+    with pytest.raises(OSError, match="not here"): learn.restore("at the close")   # still
+    os.unlink(learn.path)
+    learn.restore("at the close")
+    other.close()
+    same(other, learn)
+    for o in (learn, other): o.step(3)
+    same(other, learn)
+    assert learn.reset() is None and learn.state.global_step == 0 and learn.step(1)[0].loss == make().step(1)[0].loss   # the first weights are known as well
+
+
+def test_a_restart_from_an_older_state_is_said(tmp_path, monkeypatch):
+    "With the error; as a warning where there is none but the button."
+    bad = tmp_path/"bad"
+    learn = make(data=Fails(bad, "1"))
+    with learn.launch(2):
+        learn.step(4)
+        bad.touch()
+        monkeypatch.setattr(Asked, "aside", lambda *args, **kwargs: None)   # nobody can say anything
+        with pytest.raises(OSError, match="no such picture") as raised: learn.step(2)
+        assert "after step 0, the run stands where it was last known" in raised.value.__notes__[-1] and learn.state.global_step == 0
+    for what in (None, *(Failed(0, kind, "", "") for kind in INTERRUPTED)):
+        with pytest.warns(UserWarning, match="after step 3, the run stands where it was last known"): assert type(as_before(what, 3)) is KeyboardInterrupt
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert type(as_before(None, None)) is KeyboardInterrupt
+
+
+def test_a_block_ends_with_its_launch_though_a_process_has_died():
+    learn, other = make(), make()
+    with other.launch(2): other.step(5)
+    with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.* after step 5. The run is as it was before the step, and is at home."):
+        with learn.launch(2):
+            learn.step(5)
+            victims = pids(learn)
+            os.kill(victims[1], signal.SIGKILL)
+    assert learn.processes is None and all(map(is_gone, victims)) and acts(learn) == ["launch", "restart", "close"]
+    same(other, learn)
+
+
+class HalfWay(torch.optim.AdamW):
+    "Fails in the midst of the third update."
+    left = 3
+    def step(self, *args):
+        self.left -= 1
+        if self.left: return super().step(*args)
+        with torch.no_grad(): self.param_groups[0]["params"][0].add_(1.0)
+        raise KeyError("half-way")
+
+
+def test_a_torn_run_comes_home_as_it_is():
+    learn = make(ring_every=0)
+    learn.optimizer_cls_and_kwargs = HalfWay, {"lr": 1e-2}
+    with pytest.raises(KeyError, match="half-way"): learn.launch(2, train=True)
+    assert learn.processes is None and learn.state.global_step == 2
+    with pytest.raises(Refused, match="step.. cannot go on: the optimizer failed in the middle"): learn.step(1)
+    learn.reset()
+    assert learn.step(1)[0].step == 1
+
+
+def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
+    "The others were too far to be asked; what all have kept before that step counts, and that is said."
+    class There(HalfWay):
+        left = 6
+        def step(self, *args):
+            if os.environ.get("RANK") == "1": return super().step(*args)
+            return torch.optim.AdamW.step(self, *args)
+    learn, other = make(ring_every=1), make()
+    learn.optimizer_cls_and_kwargs, other.optimizer_cls_and_kwargs = (There, {"lr": 1e-2}), (torch.optim.AdamW, {"lr": 1e-2})
+    for o in (learn, other): o.launch(2)
+    with pytest.raises(KeyError, match="half-way") as raised: learn.train()
+    assert "after step 5, the run stands where it was last known" in raised.value.__notes__[-1]
+    other.step(5)
+    for o in (learn, other): o.close()
+    assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.torn
+
+
+def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
+    "Each mistake is named before anything begins; and the last steps can be taken back afterwards, also where it was the start that failed."
+    learn = make()
+    learn.step(6)
+    for kind, words, how in ((TypeError, "does not know 'max_restart'.*Did you mean 'max_restarts'", dict(max_restart=1)), (ValueError, "hear='al': say whose prints are shown, 'first'", dict(hear="al")),
+                             (ValueError, "hear=1: .*hear=.0, 1.", dict(hear=1)), (ValueError, "threads='2': .* whole number from 1 on", dict(threads="2")), (ValueError, "threads=0", dict(threads=0)),
+                             (ValueError, "max_restarts=-1: .*from 0 on", dict(max_restarts=-1)), (ValueError, "start='thread': say 'fork' or 'spawn'", dict(start="thread"))):
+        with pytest.raises(kind, match=words): learn.launch(2, **how)
+    assert not acts(learn)
+    with open(__file__) as file:
+        learn.train_dataset.file = file
+        with pytest.raises(ValueError, match="train_dataset cannot be carried there"): learn.launch(2, start="spawn")
+    assert [(row["act"], row["abandoned"]) for row in learn.journal if row["act"] in ("launch", "close")] == [("launch", True), ("close", True)]
+    monkeypatch.setattr("trainer_nb.launch.capture", lambda run: (_ for _ in ()).throw(MemoryError("no room for a snapshot")))
+    with pytest.raises(MemoryError): learn.launch(2)
+    assert learn.processes is None and learn.run_state.processes == 1
+    assert learn.rewind(1).step == 5 and learn.step(1)[0].step == 6
+
+
+def test_a_launch_leaves_no_snapshot_in_memory():
+    learn = make()
+    with learn.launch(2):
+        learn.step(1)
+        team = learn.run_state.team
+        assert team.base is not None and team.finalizer.alive
+    assert team.base is None and not team.finalizer.alive
+    found = weakref.ref(team)
+    del team
+    gc.collect()
+    assert found() is None
 
 
 def test_the_kernel_knows_how_long_the_run_is_before_its_first_step():

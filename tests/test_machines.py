@@ -1,11 +1,12 @@
 "Two machines that are this one: a learner on each, one of them commands. The other one is a fork of this process, or a script of its own."
 import multiprocessing, os, re, signal, subprocess, sys, threading, time, warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from trainer_nb import TrainerCallback
 from trainer_nb.launchers import free_port
+from trainer_nb.links import Gathering, reach, where_of
 from trainer_nb.snapshot import differences
 from test_launch import Fails, counted, is_gone, make, pids, rows, same
 
@@ -164,18 +165,82 @@ def test_an_error_there_is_raised_here_and_the_run_goes_on(tmp_path, like):
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
 def test_a_machine_that_goes_is_named_and_the_run_is_at_home(like, how):
+    "However many restarts are allowed: with how many machines it goes on is for the user to say."
     learn = make()
-    with two(learn) as machine:
+    with two(learn, max_restarts=3) as machine:
         learn.step(5)
         victim = pids(learn)[1]
         os.kill(machine.process.pid, signal.SIGKILL if how == "killed" else signal.SIGINT)
         with pytest.raises(RuntimeError) as raised: learn.train()
         words = r"machine 1 \(.*\)" + ("" if how == "killed" else ", which was interrupted there")
         assert re.search(f"The process of rank 1 is gone with {words}, after step \\d+. The run is as it was before the step, and is at home", str(raised.value)), raised.value
-        assert learn.processes is None and is_gone(victim)
+        assert learn.processes is None and is_gone(victim) and [row["act"] for row in learn.journal if row["act"] in ("launch", "close")] == ["launch", "close"]
         if how == "interrupted": assert "KeyboardInterrupt" in machine.says()
     learn.launch(2, train=True)
     same(like, learn)
+
+
+def press(): os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextmanager
+def standing_still(learn, machine):
+    "The kernel of the other machine and its process do nothing; afterwards they are gone."
+    victims = machine.process.pid, pids(learn)[1]
+    for pid in victims: os.kill(pid, signal.SIGSTOP)
+    try: yield
+    finally:
+        for pid in victims:
+            with suppress(ProcessLookupError): os.kill(pid, signal.SIGKILL)
+
+
+def test_the_button_before_a_step_that_another_machine_has_to_be_told_of(hasty):
+    "It does not answer; one press ends the wait, and the run is where it was."
+    learn = make()
+    with two(learn) as machine:
+        learn.step(5)
+        with standing_still(learn, machine):
+            threading.Timer(0.3, press).start()
+            with pytest.raises(KeyboardInterrupt, match="given up before step 6: machine 1 .* does not answer"): learn.train()
+        with pytest.warns(UserWarning, match="is gone with machine 1 .*after step 5. The run is as it was before the step, and is at home"): learn.close()
+        assert learn.processes is None and learn.state.global_step == 5
+
+
+@pytest.mark.slow
+def test_the_button_while_another_machine_stands_still(hasty):
+    "A press ends its process; it cannot start another, and one more press brings the run home."
+    learn = make()
+    with two(learn) as machine:
+        learn.step(5)
+        def presses():
+            time.sleep(0.3)
+            press()
+            while not any(e["kind"] == "restart" for e in learn.history.events): time.sleep(0.1)
+            while True:
+                time.sleep(0.5)
+                if learn.run_state.team is None: break
+                press()
+        learn.run_state.team.said.clear()
+        with standing_still(learn, machine):
+            threading.Thread(target=presses, daemon=True).start()
+            with pytest.raises(KeyboardInterrupt): learn.evaluate()
+        assert learn.processes is None and learn.state.global_step == 5
+
+
+def test_a_machine_that_has_left_may_come_again():
+    "While another one is waited for; those that are there count, and no number is there twice."
+    where = where_of(num_nodes=3, master_addr="127.0.0.1", master_port=free_port(), timeout=20)
+    gathering, links = Gathering(where), []
+    def come(node): links.append(reach(where._replace(node=node), 1, lambda: False))
+    come(1)
+    links[0].close()
+    while gathering.here(): time.sleep(0.01)
+    come(2)
+    with pytest.raises(ValueError, match="there is a machine 2 already"): come(2)
+    threading.Timer(0.2, come, (1,)).start()   # until then it is waited for
+    found = gathering.wait(lambda: False)
+    assert [link.node for link in found] == [1, 2] and not any(link.gone.is_set() for link in found)
+    for link in (*found, *links[1:]): link.close()
 
 
 def test_machine_0_is_killed():

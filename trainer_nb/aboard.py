@@ -29,8 +29,8 @@ from .work import pause_at
 
 # %% auto #0
 __all__ = ['OFTEN', 'Wire', 'Standing', 'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered',
-           'get_ready', 'advance', 'do_verb', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'counts', 'state_of',
-           'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
+           'get_ready', 'advance', 'do_verb', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'is_there', 'counts',
+           'state_of', 'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
 
 # %% ../nbs/830_aboard.ipynb #4f4dc6cf
 OFTEN = 0.1   # seconds between two looks at the rows, for the log
@@ -137,6 +137,11 @@ class Aboard:
         interrupts.pressed = max(interrupts.pressed, interrupts.enough)
         if interrupts.abortable: interrupts.check()
 
+    def begin(self):
+        "What is told now is new: a press that has come too late was for what is over."
+        interrupts = self.learn.run_state.interrupts
+        interrupts.pressed, interrupts.abortable = 0, False
+
     def new_logs(self) -> tuple:
         "As in Standing."
         logs, known = self.learn.run_state.state.log_history, len(self.logs)
@@ -182,12 +187,14 @@ def answered(aboard, value=None) -> Answer:
 # %% ../nbs/830_aboard.ipynb #13a502a5
 def get_ready(aboard) -> Answer:
     "Make what a step needs: then it is known how long the run is, and what cannot be trained is refused."
+    aboard.begin()
     prepare(aboard.learn)
     return answered(aboard)
 
 def advance(aboard, verb: str, limit: Limit) -> Answer:
     "Go on up to a limit, or until the kernel wants a stop."
     learn, rank = aboard.learn, aboard.worker.local_rank
+    aboard.begin()
     aboard.pace.begin_anew()
     def until(record):
         stop = aboard.meeting.stop_here(rank, record.step)
@@ -198,6 +205,7 @@ def advance(aboard, verb: str, limit: Limit) -> Answer:
 
 def do_verb(aboard, name: str, args: tuple, kwargs: dict) -> Answer:
     "One of the learner's verbs."
+    aboard.begin()
     value = getattr(aboard.learn, name)(*args, **kwargs)
     if isinstance(value, Snapshot): value = whole(value, aboard.learn.run_state.device.world)
     return answered(aboard, None if name == "watch" else value)   # that holds the model, and the kernel makes one of its own
@@ -211,6 +219,7 @@ def stand(aboard) -> Answer:
 # %% ../nbs/830_aboard.ipynb #8a87fdb8
 def each(aboard, function) -> Any:
     "A function of the user's, of the learner."
+    aboard.begin()
     try: return function(aboard.learn)
     finally:
         if aboard.learn.run_state.device is not None: aboard.learn.run_state.device.settle()   # it may have called the model
@@ -230,6 +239,8 @@ def stop_at(aboard, step: int, number: int) -> bool:
     "The same, as Meeting.stop_at."
     if number == aboard.piece: aboard.meeting.stop_at(step)
     return True
+
+def is_there(aboard) -> bool: return True   # whoever answers this can be reached
 
 # %% ../nbs/830_aboard.ipynb #5e5ec493
 def counts(history) -> dict:
@@ -252,8 +263,10 @@ def part_of(aboard) -> tuple:
 def steps_held(aboard) -> list[int]: return [s.step for s in aboard.learn.run_state.ring.kept]   # of the snapshots that rewind would go back to
 def held_at(aboard, step: int) -> Snapshot: return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)
 
+# %% ../nbs/830_aboard.ipynb #21de18e2
 def home_with(aboard) -> dict | None:
     "The run, to be taken home; of the one that speaks."
+    aboard.begin()
     if aboard.learn.run_state.saver is not None: finish(aboard.learn.run_state)
     put_down(aboard.learn.run_state)
     run = aboard.learn.run_state

@@ -5,7 +5,7 @@
 # %% ../nbs/845_asking.ipynb #04cf67ff
 from __future__ import annotations
 import contextvars, sys, threading, time
-from .aboard import come_aboard, confirmed, each, get_ready, give_up, go_on_from, hold, place, stop_at
+from .aboard import come_aboard, confirmed, each, get_ready, give_up, go_on_from, hold, is_there, place, stop_at
 from .carry import packed
 from .cause import first_cause
 from .launchers import free_port
@@ -26,6 +26,7 @@ class Told:
         self.said, self.where, self.context = {}, {}, contextvars.copy_context()
         self.links, self.known, self.stopping, self.piece = plan["links"], None, False, 0   # links: to other machines; known: the callbacks that they have, too; piece: see go_on
         self.base, self.restarts, self.looked = None, plan["max_restarts"], False   # base: what it can be started from again if nothing else is left
+        self.finalizer = None   # what ends the processes when the learner is gone
 
     def __repr__(self): return f"{self.size} processes\n{self.processes!r}"
     def _repr_html_(self): return self.processes._repr_html_()
@@ -57,42 +58,60 @@ class Told:
 # %% ../nbs/845_asking.ipynb #7179daba
 class ProcessDied(RuntimeError):
     "A process that had the run is gone; the run goes on from where the message says."
+    def __init__(self, happened: str, follows: str = ""): super().__init__(happened + follows); self.happened = happened   # follows: what can be done now
 
 GRACE = 2.0   # seconds that the others have to come out of a verb when one has failed; and three steps more
 
 # %% ../nbs/845_asking.ipynb #f99cb2c2
 class Asked(Told):
     "Processes that are asked."
-    def ask(self, moves, f, *args, look=lambda: None):  # look: called while they work
+    def ask(self, moves, f, *args, look=lambda: None, before=0):  # look: called while they work; before: presses of the button that were answered already
         "Let all processes do something; what the one that speaks has to say of it. What went wrong on any of them is raised."
-        answers = self.answers(moves, f, *args, look=look)
+        answers = self.answers(moves, f, *args, look=look, before=before)
         speaker = answers[min(answers)]
         self.stands(moves, speaker.standing)
         return speaker.value
 
-    def answers(self, moves, f, *args, look=lambda: None) -> dict:
+    def answers(self, moves, f, *args, look=lambda: None, before=0) -> dict:
         "What each says, by rank."
         self.context = contextvars.copy_context()
         call = self.crew.call(f, *args)
-        self.wait(moves, call, look)
+        willing = self.wait(moves.run_state.interrupts, call, look, before)
         root = first_cause(dict(call.outcomes))
-        if root is not None: self.recover(moves, call, root)   # raises
+        if root is not None or not willing: self.recover(moves, call, root if willing else None)   # raises
         if self.mirror.error is not None: raise self.mirror.error
         return {rank: o.result for rank, o in call.outcomes.items()}
 
-    def wait(self, moves, call, look):
-        "Until all are done, or one has failed and the others do not come out of it."
-        failed_at, asked = None, False
+    def wait(self, interrupts, call, look=lambda: None, before=0) -> bool:
+        "Until all are done, or one has failed and the others do not come out of it. False if the button was pressed, and they had to be given up."
+        failed, asked, willing = None, None, True   # failed: when that was known; asked: when they were told to come out, and after how many presses
         while not call.wait(0.05):
             look()
-            now = time.monotonic()
-            if failed_at is None and first_cause(dict(call.outcomes)):
-                failed_at = now
-                for rank in set(call.ranks) - set(call.outcomes): self.aside(rank, give_up)   # who computes on his own comes out of it
-            if failed_at is not None and now - failed_at > self.grace(): return
-            if not asked and moves.run_state.interrupts.pressed >= moves.run_state.interrupts.enough:
-                asked = True
-                for rank in call.ranks: self.aside(rank, give_up)
+            now, pressed = time.monotonic(), interrupts.pressed - before
+            if failed is None and first_cause(dict(call.outcomes)):
+                failed = now
+                self.call_out(set(call.ranks) - set(call.outcomes))   # who computes on his own comes out of it
+            if failed is not None and now - failed > self.grace(): return willing
+            if asked is None and pressed >= interrupts.enough:
+                asked = now, pressed
+                self.call_out(call.ranks)
+            if asked is None or failed is not None or now - asked[0] <= self.grace(): continue
+            if self.end_still(call): failed, willing = time.monotonic(), False
+            elif pressed > asked[1]: return False
+            else:   # they may not have begun when they were told
+                asked = now, asked[1]
+                self.call_out(call.ranks)
+        return willing
+
+    def call_out(self, ranks):
+        "Let processes come out of what they do, where they can."
+        for rank in ranks: self.aside(rank, give_up)
+
+    def end_still(self, call) -> bool:
+        "End processes that answer nothing; whether there was one."
+        still = [self.crew.members[rank] for rank in call.ranks if rank not in call.outcomes and self.aside(rank, is_there) is None]
+        for member in still: member.link.say("kill") if hasattr(member, "link") else member.kill()
+        return bool(still)
 
     def aside(self, rank, f, *args, timeout=2.0):
         "Something beside a process's work; None if it does not answer."
@@ -111,21 +130,22 @@ class Asking(Asked):
     def start(self, moves, snapshot, first):
         "Start the processes, with the run as it stands in a snapshot; None: it has not begun."
         from trainer_nb.crew import Crew
-        plan, interrupts = self.plan, moves.run_state.interrupts   # a crew does not hold the learner
+        plan, interrupts, before = self.plan, moves.run_state.interrupts, moves.run_state.interrupts.pressed   # a crew does not hold the learner; before: what led here
         plan["folder"].mkdir(exist_ok=True)
         self.mirror = Mirror(moves.history)
         moves.run_state.processes = plan["processes"]
+        if self.meeting is not None: self.meeting.close()
         self.meeting = Meeting(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
         parts = parts_of(moves) | {"settings": plan["settings"](moves.run_state.args)}
         parts["undivided"] = {name: getattr(moves.run_state.args, name) for name in plan["own settings"]}
         payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
         self.base, self.said = (snapshot, first, moves.history.place()), {}
         self.crew = Crew(plan["local processes"], come_aboard, payload, plan["start"], on_told=self.told, hear=self.hear, links=self.links,
-                         given_up=lambda: interrupts.pressed, **plan["how"], **self.elsewhere(payload))
-        self.where = self.answers(moves, each, place)
+                         given_up=lambda: interrupts.pressed > before, **plan["how"], **self.elsewhere(payload))
+        self.where = self.answers(moves, each, place, before=before)
         for rank, member in self.crew.members.items():
             if self.links: self.where[rank] = {"machine": member.link.node if hasattr(member, "link") else 0, **self.where[rank]}
-        self.ask(moves, get_ready)   # how many steps there are now; or that it begins anew
+        self.ask(moves, get_ready, before=before)   # how many steps there are now; or that it begins anew
 
     def elsewhere(self, payload: dict) -> dict:
         "Let other machines start theirs, with a model and data of their own and the rest from here; where all of them meet."
@@ -157,12 +177,14 @@ class Asking(Asked):
         self.meeting.stop_at(max(held))
         self.stopping = all([self.aside(rank, stop_at, max(held), self.piece) for rank in self.speakers()])
 
-    def go_on(self, step: int):
-        "Before they set out from a boundary."
+    def go_on(self, moves):
+        "Before they set out from a boundary. KeyboardInterrupt if the button is pressed while another machine does not answer."
+        step = moves.run_state.state.global_step
         self.stopping, self.piece = False, self.piece + 1
         self.meeting.go_on(step)
         for rank in self.speakers() if self.links else ():
-            while self.aside(rank, go_on_from, step, self.piece) is None and rank not in self.crew.deaths: pass   # it has to know
+            while self.aside(rank, go_on_from, step, self.piece) is None and rank not in self.crew.deaths:   # it has to know
+                if moves.run_state.interrupts.pressed: raise KeyboardInterrupt(f"given up before step {step + 1}: {self.crew.members[rank].link} does not answer")
 
 # %% ../nbs/845_asking.ipynb #17327ae6
 def stands(team, moves, standing):

@@ -10,8 +10,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 from .carry import let_go_of, packed, remove_shared, unpacked
 from .cause import first_cause
-from .launchers import (HIDING, PATCHED, START, Meeting, children_of, default_threads, hidden, launch, log_folders, put_back, quiet, users_environment,
-                                  remove_logs, start_method)
+from .launchers import (HIDING, PATCHED, START, Meeting, children_of, default_threads, hidden, launch, log_folders, patient, put_back, quiet,
+                                  remove_logs, start_method, users_environment)
 from .worker import Died, Done, Line, RemoteError, as_bytes, failed, message_of
 
 # %% auto #0
@@ -315,14 +315,15 @@ class Starting(Coming):
         self._launcher = threading.Thread(target=self._launch, args=(inherited,), name=NAME + " launcher", daemon=True)
         with hidden(environment, script=self.start == "spawn"):
             self._launcher.start()
-            self._expect("hello", "have come in", end, self.n)
+            try: self._expect("hello", "have come in", end, self.n)
+            except BaseException: self._end_launcher(); raise   # inside: it would change the user's environment, and announce itself to him
 
     def _launch(self, inherited):
         "The launcher's thread."
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         error = None
         try:
-            with quiet(): launch(self.meeting, (self.settings, inherited), self.start, self.door.folder)
+            with quiet(), patient(lambda: len(self._steps["hello"]) >= self.n): launch(self.meeting, (self.settings, inherited), self.start, self.door.folder)
         except BaseException as found: error = found.with_traceback(None)
         self._events.put(("launcher", None, error))
 
@@ -395,9 +396,10 @@ class Calling(Ending):
         with self._lock:
             number, call = next(self._numbers), Call(self.members)
             self._calls[number] = call, blob
+            for rank, end in self._ends.items():   # in the order of their deaths: it is the first that counts
+                if rank in self._gone: self._answered(number, rank, end)
             for rank, member in self.members.items():
-                if rank in self._gone: self._answered(number, rank, self._ends[rank])
-                else: member.line.send("call", number, far if isinstance(member, FarMember) else blob)
+                if rank not in self._gone: member.line.send("call", number, far if isinstance(member, FarMember) else blob)
         return call
 
     def aside(self, rank: int, f, *args, timeout: float = 10):  # timeout: seconds

@@ -7,7 +7,11 @@ from __future__ import annotations
 import copy, importlib, tempfile, weakref
 from pathlib import Path
 import torch
+from .asking import ProcessDied
+from .errors import nearest, warn
 from .fsdp import refuse_alone
+from .interrupts import Interrupts
+from .launchers import start_method
 from .links import Gathering, where_of
 from .moves import drop_feed
 from .prepare import ALONE_ONLY, check_evaluation, prepare
@@ -22,8 +26,8 @@ from .work import in_hand
 from .world import world_size
 
 # %% auto #0
-__all__ = ['SERVED', 'how_many', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away', 'end_of', 'serve',
-           'joined', 'come_home', 'close', 'Launched']
+__all__ = ['NODES', 'SERVED', 'how_many', 'check_how', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away',
+           'end_of', 'serve', 'joined', 'come_home', 'close', 'Launched']
 
 # %% ../nbs/860_launch.ipynb #195fda7f
 def how_many(args, num_processes: int | None) -> int:
@@ -37,6 +41,20 @@ def how_many(args, num_processes: int | None) -> int:
     if n < 1: raise ValueError(f"num_processes={n!r}: give a number from 1 on.")
     if gpus and n > gpus: raise ValueError(f"num_processes={n}, but there are {gpus} GPUs, and each process needs its own; use_cpu=True of the Learner trains on the CPU.")
     return n
+
+# %% ../nbs/860_launch.ipynb #3a84b0b1
+NODES = "num_nodes node_rank master_addr master_port main_port rdzv_backend rdzv_endpoint rdzv_id timeout".split()
+
+def check_how(start, max_restarts, threads, hear, nodes, cpu: bool):  # as learn.launch has them
+    "ValueError for what a launch cannot be told; TypeError for a name that it does not know."
+    def whole(o, least): return isinstance(o, int) and not isinstance(o, bool) and o >= least
+    for name in nodes:
+        if name not in NODES: raise TypeError(f"launch() does not know {name!r}; for several machines it takes {', '.join(NODES)}.{nearest(name, [*NODES, 'num_processes', 'keep_global_batch', 'max_restarts', 'threads', 'start', 'hear', 'train'])}")
+    if hear not in ("first", "all") and not (isinstance(hear, (list, tuple, set, range)) and all(whole(rank, 0) for rank in hear)):
+        raise ValueError(f"hear={hear!r}: say whose prints are shown, 'first', 'all', or some ranks, as in hear=[0, 1].")
+    if threads is not None and not whole(threads, 1): raise ValueError(f"threads={threads!r}: say how many threads torch has in each process, a whole number from 1 on; without it, the cores are divided among them.")
+    if not whole(max_restarts, 0): raise ValueError(f"max_restarts={max_restarts!r}: say how often the run goes on by itself when a process has died, a whole number from 0 on.")
+    start_method(start, cpu)
 
 # %% ../nbs/860_launch.ipynb #ddd84fd4
 def settings_there(n: int | None):  # n: processes that the global batch is divided among
@@ -56,7 +74,6 @@ def let_go(moves):
     if run.model is not None: run.model.to("cpu")
     run.device = run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.eval_dataloader = run.hands = None
     run.params, run.copying = [], []
-    if run.ring is not None: run.ring.clear()
     if torch.cuda.is_initialized(): torch.cuda.empty_cache()
 
 # %% ../nbs/860_launch.ipynb #8390e9a8
@@ -69,26 +86,34 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
     "Start processes and hand them the run."
     run = moves.run_state
     n = how_many(run.args, num_processes)
+    cpu = run.args.use_cpu or not torch.cuda.is_available()
+    check_how(start, max_restarts, threads, hear, nodes, cpu)
     refuse_alone(run.args, n * nodes.get("num_nodes", 1), "launch(1)")
     if "main_port" in nodes: nodes["master_port"] = nodes.pop("main_port")   # as Accelerate calls it
     where = where_of(**nodes) if nodes.get("num_nodes", 1) > 1 else None
     moves.model   # made here, if it is to be made: all processes get the same
     check_evaluation(moves)
     finish(run)
-    cpu = run.args.use_cpu or not torch.cuda.is_available()
     if cpu and start != "spawn": import_before()
     how = {"cpu": cpu, "threads": threads}
     if where is not None and where.node: return serve(moves, where, n, how | {"start": start})
     links = [] if where is None else Gathering(where).wait(lambda: run.interrupts.pressed)
-    try: team = team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how | (nodes if where is None else {"timeout": where.timeout}))
+    place, team = run.history.place(), None
+    try:
+        if run.interrupts.pressed: raise KeyboardInterrupt
+        team = team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how | (nodes if where is None else {"timeout": where.timeout}))
+        away(moves, team)
     except BaseException:
-        for link in links: link.close("close", "machine 0 could not launch")
+        if team is not None: team.leave("machine 0 could not launch")   # nothing, if it has ended
+        else:
+            for link in links: link.close("close", "machine 0 could not launch")
+        if run.team is None: run.processes = 1
+        if run.history.place() != place: run.history.abandon(place)   # as if nobody had tried
         raise
-    away(moves, team)
-    weakref.finalize(moves, end_of, team)
     if run.interrupts.pressed: close(moves)   # KeyboardInterrupt follows, and nobody has the processes in hand
     return team
 
+# %% ../nbs/860_launch.ipynb #047377e5
 def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> Team:  # as launch has them
     "A team that has not begun."
     size = n + sum(link.n for link in links)
@@ -96,7 +121,9 @@ def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear
     plan = {"processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
             "settings": settings_there(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": come_home, "away again": away, "how": how}
     note_act(moves.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
-    return Team(plan, moves.run_state.history, hear)
+    team = Team(plan, moves.run_state.history, hear)
+    team.finalizer = weakref.finalize(moves, end_of, team)
+    return team
 
 # %% ../nbs/860_launch.ipynb #ec2cab92
 def away(moves, team):
@@ -110,9 +137,9 @@ def away(moves, team):
     run.team = team
     try: team.start(moves, snapshot, first)
     except BaseException:
-        run.history.note("close", run.state.global_step)
-        team.end(moves, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
+        if run.team is team: team.end(moves, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
         raise
+    if run.ring is not None: run.ring.clear()
 
 def end_of(team):
     "The learner is gone, and nobody brings the run home."
@@ -148,20 +175,26 @@ def come_home(moves, snapshot: Snapshot | None, first):
     "Put the learner where the run stands; None: it has not begun."
     run = moves.run_state
     if snapshot is None: return
+    torn, mine, run.interrupts = run.torn, run.interrupts, Interrupts()
     run.first = run.first or first
     held, run.first = run.first, run.first or snapshot   # preparing would take the present weights for the first ones
-    prepare(moves)
-    run.first = held
-    restore(run, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
-    drop_feed(run)
-    prepare(moves)
+    try:
+        try: prepare(moves)
+        finally: run.first = held
+        restore(run, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
+        drop_feed(run)
+        prepare(moves)
+    finally: run.interrupts, run.torn = mine, torn
     run.hands = in_hand(run)
 
 def close(moves):
     "Bring the run home and end the processes; nothing, if it is here."
-    if moves.run_state.team is None: return
-    moves.run_state.team.home(moves)
-    note_act(moves.run_state, "close")
+    run = moves.run_state
+    if run.team is None: return
+    try: run.team.home(moves)
+    except ProcessDied as death:
+        if run.team is not None: run.team.home(moves)   # those that were started again
+        warn(f"{death.happened}, and is at home.")
 
 # %% ../nbs/860_launch.ipynb #d7c2eca7
 class Launched:

@@ -4,16 +4,16 @@
 
 # %% ../nbs/795_launchers.ipynb #9dab764d
 from __future__ import annotations
-import glob, importlib, logging, os, shutil, socket, sys, tempfile, threading, uuid
+import functools, glob, importlib, logging, os, shutil, socket, sys, tempfile, threading, uuid
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 import torch
 from .worker import main
 
 # %% auto #0
-__all__ = ['PATCHED', 'START', 'HIDING', 'OFTEN', 'fork_is_safe', 'start_method', 'put_back', 'users_environment', 'hidden',
-           'quiet', 'free_port', 'check_port', 'Meeting', 'by_accelerate', 'by_elastic', 'launch', 'children_of',
-           'log_folders', 'log_folder', 'remove_logs', 'default_threads']
+__all__ = ['PATCHED', 'START', 'HIDING', 'ENDLESS', 'PATIENT', 'CHANGING', 'OFTEN', 'fork_is_safe', 'start_method', 'put_back',
+           'users_environment', 'hidden', 'quiet', 'patient', 'free_port', 'check_port', 'Meeting', 'by_accelerate',
+           'by_elastic', 'launch', 'children_of', 'log_folders', 'log_folder', 'remove_logs', 'default_threads']
 
 # %% ../nbs/795_launchers.ipynb #b108020a
 def _bad_fork() -> bool:
@@ -94,6 +94,31 @@ def quiet():
     try: yield
     finally:
         for logger in loggers: logger.removeFilter(others)
+
+# %% ../nbs/795_launchers.ipynb #2ae698ab
+ENDLESS = 1e6   # seconds; more than a thread can be told to wait for something is an error
+PATIENT = {}    # by the number of a launcher's thread: a function that tells whether to wait
+CHANGING = threading.Lock()
+
+def _waiting(join):  # join: of torch's ProcessContext
+    "The same, which lets those that outlive another be, where that is wanted."
+    @functools.wraps(join)
+    def wait(self, timeout=None, grace_period=None):
+        return join(self, timeout, grace_period=ENDLESS if PATIENT.get(threading.get_ident(), bool)() else grace_period)
+    return wait
+
+@contextmanager
+def patient(wanted):  # asked when a process has died: is the launcher to wait until somebody ends the others?
+    "Let torch's launcher not end those that outlive another one, in this thread."
+    context = importlib.import_module("torch.multiprocessing.spawn").ProcessContext
+    with CHANGING:
+        if not PATIENT: context.join = _waiting(context.join)
+        PATIENT[threading.get_ident()] = wanted
+    try: yield
+    finally:
+        with CHANGING:
+            del PATIENT[threading.get_ident()]
+            if not PATIENT: context.join = context.join.__wrapped__
 
 # %% ../nbs/795_launchers.ipynb #0408d311
 def free_port() -> int:

@@ -190,7 +190,9 @@ class Launching:
     def close(self):
         "Bring the run home from the processes that have it; nothing, if it is here."
         from trainer_nb.launch import close
-        refuse_beside(self, "close()")
+        torn, self.run_state.torn = self.run_state.torn, ""   # a run that is torn comes home as well, as it is
+        try: refuse_beside(self, "close()")
+        finally: self.run_state.torn = torn
         with self.run_state.interrupts: close(self)
 
     @taking_turns

@@ -123,22 +123,25 @@ class Gathering:
             answer_challenge(connection, self.where.key)
             hello = told(connection)[0]
             with self._changed:
-                why = refusal(hello, self.where, self.links)
+                why = refusal(hello, self.where, self.here())
                 connection.send_bytes(as_bytes(("refused", why) if why else ("welcome", socket.gethostname())))
                 if why: connection.close(); return
+                if (left := self.links.get(hello["node"])) is not None: left.line.close()
                 self.links[hello["node"]] = Link(connection, hello["node"], hello["host"], hello["n"])
                 self._changed.notify_all()
         except (AuthenticationError, EOFError, OSError, KeyError): connection.close()   # nobody of ours
+
+    def here(self) -> dict: return {node: link for node, link in self.links.items() if not link.gone.is_set()}   # who has left may come again
 
     def wait(self, given_up) -> list:  # given_up: asked ten times a second whether not to wait any longer
         "The links to all other machines, by number. TimeoutError; KeyboardInterrupt if it is given up."
         end = time.monotonic() + self.where.timeout
         try:
             with self._changed:
-                while len(self.links) < self.where.nodes - 1:
+                while len(self.here()) < self.where.nodes - 1:
                     if given_up(): raise KeyboardInterrupt
                     if time.monotonic() > end:
-                        raise TimeoutError(f"After {self.where.timeout:.0f} s, {1 + len(self.links)} of {self.where.nodes} machines are here: call learn.launch(num_nodes={self.where.nodes}, "
+                        raise TimeoutError(f"After {self.where.timeout:.0f} s, {1 + len(self.here())} of {self.where.nodes} machines are here: call learn.launch(num_nodes={self.where.nodes}, "
                                            f"node_rank=..., master_addr={self.where.address!r}, master_port={self.where.port}) on the others, too.")
                     self._changed.wait(0.1)
             return [self.links[node] for node in sorted(self.links)]

@@ -9,6 +9,7 @@ from .adapters import completed
 from .asking import ProcessDied
 from .cause import INTERRUPTED, first_cause
 from .checkpoint import read_checkpoint
+from .errors import warn
 from .history import Place
 from .mirror import Mirror
 from .shelf import newest
@@ -16,19 +17,28 @@ from .snapshot import Snapshot, whole_of
 from .worker import Done, Failed
 
 # %% auto #0
-__all__ = ['recover', 'in_step', 'gone_of', 'start_again', 'made_whole', 'held_by_all', 'last_known']
+__all__ = ['LAST_KNOWN', 'recover', 'as_before', 'in_step', 'gone_of', 'start_again', 'made_whole', 'held_there', 'last_known']
 
 # %% ../nbs/850_recovery.ipynb #64465a97
-def recover(team, moves, call, what):  # what: the first cause
+LAST_KNOWN = "the run stands where it was last known"
+
+def recover(team, moves, call, what):  # what: the first cause; None: the button was pressed, and they do not come out
     "Bring the team into a state that all share, and raise what went wrong."
     alive = [r for r, o in call.outcomes.items() if isinstance(o, (Done, Failed))]
     failed = [r for r in alive if isinstance(call.outcomes[r], Failed)]
-    kept = len(alive) == team.size and in_step(team, moves) or start_again(team, moves, failed if isinstance(what, Failed) else alive)
-    if isinstance(what, Failed): raise KeyboardInterrupt if what.kind in INTERRUPTED else what.error
-    raise ProcessDied(f"The process of rank {what.rank} {what.how} after step {moves.state.global_step}"
-                      + (". The run is as it was before the step" if alive and kept else "; the run stands where it was last known")
-                      + (", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on." if moves.run_state.team is team else
-                         ", and is at home: it goes on here, or learn.launch(...) takes it to the machines that are there."))
+    kept = what is not None and len(alive) == team.size and in_step(team, moves) or start_again(team, moves, [*failed, *alive] if isinstance(what, Failed) else alive)
+    if what is None or isinstance(what, Failed): raise as_before(what, None if kept else moves.state.global_step)
+    raise ProcessDied(f"The process of rank {what.rank} {what.how} after step {moves.state.global_step}" + (". The run is as it was before the step" if alive and kept else f"; {LAST_KNOWN}"),
+                      ", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on." if moves.run_state.team is team else
+                      ", and is at home: it goes on here, or learn.launch(...) takes it to the machines that are there.")
+
+def as_before(what, older) -> BaseException:  # older: the step at which the run stands, if that is an earlier one
+    "What is raised where no process has died."
+    pressed = what is None or what.kind in INTERRUPTED
+    error = KeyboardInterrupt() if pressed else what.error
+    said = f"No process could say where the run stood: after step {older}, {LAST_KNOWN}."
+    if older is not None: warn(said) if pressed else error.add_note(said)
+    return error
 
 def in_step(team, moves) -> bool:
     "Whether all processes stand at the same step, having failed alike; then the run stands there."
@@ -45,11 +55,10 @@ def gone_of(team) -> str: return next(link.words() for link in team.links if lin
 def start_again(team, moves, ranks) -> bool:  # ranks: whose state may be taken, the best first
     "Other processes, from the state of one of these; False if they have none to give, and the last known one is taken."
     team.mirror.end()
-    found = next((s for r in ranks if (s := team.aside(r, state_of, counts(moves.history), timeout=60)) is not None), None)
-    lines, older = found["lines"] if found else [], None
-    if found and found["snapshot"].shapes:   # of one process only
-        found = made_whole(team, found)
-        if found is None: older = held_by_all(team)
+    found = next((s for r in ranks if (s := team.aside(r, state_of, counts(moves.history), timeout=60)) is not None and not s["standing"].torn), None)
+    lines = found["lines"] if found else []
+    if found and found["snapshot"].shapes: found = made_whole(team, found)   # of one process only
+    older = None if found else held_there(team)
     team.crew.kill()
     team.crew = None
     snapshot, first = (found["snapshot"], found["first"]) if found else last_known(team, moves, older)
@@ -63,7 +72,7 @@ def start_again(team, moves, ranks) -> bool:  # ranks: whose state may be taken,
     moves.history.note("restart", moves.state.global_step)
     try: team.start(moves, snapshot, first)
     except BaseException:
-        team.end(moves, {"snapshot": snapshot, "first": first})   # the run is at home, at least
+        if moves.run_state.team is team: team.end(moves, {"snapshot": snapshot, "first": first})   # the run is at home, at least
         raise
     return found is not None
 
@@ -78,11 +87,13 @@ def made_whole(team, found: dict) -> dict | None:  # found: as one process of a 
     if first is not None and first.shapes: first = whole_of([first for _, first in each], first)
     return found | {"snapshot": whole_of([snapshot for snapshot, _ in each], mine), "first": first}
 
-def held_by_all(team) -> Snapshot | None:
-    "The newest snapshot of which every process has its part; None if there is none."
+def held_there(team) -> Snapshot | None:
+    "The newest snapshot that the processes hold: any of them, or every one its part of it; None if there is none."
     if team.size != team.plan["local processes"]: return None
-    steps = [team.aside(rank, steps_held) for rank in range(team.size)]
-    common = set.intersection(*map(set, steps)) if None not in steps else set()
+    steps = {rank: held for rank in range(team.size) if (held := team.aside(rank, steps_held))}
+    one = team.aside(min(steps), held_at, max(steps[min(steps)]), timeout=60) if steps else None
+    if one is None or not one.shapes: return one
+    common = set.intersection(*map(set, steps.values())) if len(steps) == team.size else set()
     each = [team.aside(rank, held_at, max(common), timeout=60) for rank in range(team.size)] if common else [None]
     return None if None in each else whole_of(each, each[0])
 

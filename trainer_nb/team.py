@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil, warnings
 from .aboard import advance, answered, do_verb, each, home_with, stand
 from .asking import Asking, ProcessDied
-from .errors import Refused, let_go_last
+from .errors import Refused, let_go_last, warn
 from .history import Record
 from .interrupts import TURN
 from .loop import Limit, Stop, ahead_of
@@ -19,8 +19,8 @@ from .watch import unwatch, watch
 from .work import at_boundary, owned, pausable, refuse_inside, stop_if_pressed
 
 # %% auto #0
-__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 'keep_named', 'keep_own', 'stint', 'Seen',
-           'Doing', 'Team']
+__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 'AT_CLOSE', 'keep_named', 'keep_own', 'stint',
+           'Seen', 'Doing', 'Team']
 
 # %% ../nbs/855_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
@@ -53,13 +53,14 @@ def stint(team, moves, verb, until=None, each=None) -> bool:
             def look():
                 seen.look()
                 if run.interrupts.pressed or run.pausing or TURN.wanted() or ahead_of(run, until).last_step < limit.last_step: team.stop()
-            team.go_on(run.state.global_step)
+            team.go_on(moves)
             try: team.ask(moves, advance, verb, limit, look=look)
             except KeyboardInterrupt: pass   # given up there; the button was pressed here
-            except ProcessDied:
+            except ProcessDied as death:
                 seen.look()
-                if team.restarts <= 0: raise
+                if team.restarts <= 0 or run.team is not team: raise
                 team.restarts -= 1
+                warn(f"{death.happened}, and goes on by itself (max_restarts allows {team.restarts} more).")
                 continue
             seen.look()
             if at_boundary(moves) or seen.enough or run.finished: return False
@@ -114,7 +115,7 @@ class Doing(Asking):
         with moves.run_state.interrupts:
             state = self.answers(moves, home_with)
             self.end(moves, next(o for o in state.values() if o is not None), None)
-            moves.run_state.processes = self.size   # it is about to be on them again
+            moves.run_state.processes, moves.run_state.torn = self.size, ""   # it is about to be on them again; and these verbs put right what was torn
             try: return getattr(moves, name)(*args, **kwargs)
             finally:
                 self.note_where(moves)
@@ -133,6 +134,9 @@ class Doing(Asking):
             return [o for _, o in sorted(found.items())]
 
 # %% ../nbs/855_team.ipynb #10a5acae
+AT_CLOSE = "at the close"   # the name of the snapshot that is left if the run cannot be taken up at home
+
+# %% ../nbs/855_team.ipynb #8ebca081
 class Team(Doing):
     "The processes that have a learner's run."
     def recover(self, moves, call, what): recover(self, moves, call, what)
@@ -159,10 +163,23 @@ class Team(Doing):
         if self.meeting is not None: self.meeting.close()
         shutil.rmtree(self.plan["folder"], ignore_errors=True)
         self.mirror.end()
-        if why is not None: self.leave(why)
-        if state is not None: self.plan["at home"](moves, state["snapshot"], state["first"])
+        if why is not None:
+            self.leave(why)
+            if state is not None: note_act(moves.run_state, "close")
+        if state is not None: self.take_up(moves, **state)
+
+    def take_up(self, moves, snapshot, first):
+        "Let the learner go on from a state; if it cannot, nothing is lost."
+        try: self.plan["at home"](moves, snapshot, first)
+        except BaseException as error:
+            self.leave("machine 0 could not take up the run")
+            if snapshot is None: raise
+            moves.snapshots[AT_CLOSE] = Snapshot(snapshot.tensors, snapshot.values | {"place": moves.history.place()})   # what has come since leads here
+            error.add_note(f"The processes have ended, and the run is kept: when that is put right, learn.restore({AT_CLOSE!r}) goes on from where it stood.")
+            raise
 
     def leave(self, why: str):
-        "Other machines are not needed any more."
+        "Nobody else is needed any more, nor what could be started from again."
         for link in self.links: link.close("close", why)
-        self.links = []
+        self.links, self.base = [], None
+        if self.finalizer is not None: self.finalizer.detach()
