@@ -29,8 +29,8 @@ from .work import pause_at
 
 # %% auto #0
 __all__ = ['OFTEN', 'Wire', 'Standing', 'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered',
-           'get_ready', 'advance', 'do_verb', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'is_there', 'counts',
-           'state_of', 'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
+           'get_ready', 'advance', 'do_verb', 'pop_like', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'is_there',
+           'counts', 'state_of', 'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
 
 # %% ../nbs/830_aboard.ipynb #4f4dc6cf
 OFTEN = 0.1   # seconds between two looks at the rows, for the log
@@ -210,6 +210,11 @@ def do_verb(aboard, name: str, args: tuple, kwargs: dict) -> Answer:
     if isinstance(value, Snapshot): value = whole(value, aboard.learn.run_state.device.world)
     return answered(aboard, None if name == "watch" else value)   # that holds the model, and the kernel makes one of its own
 
+def pop_like(aboard, name: str, n: int) -> Answer:
+    "Take out the n-th callback whose class has a name."
+    found = [c for c in aboard.learn.run_state.callbacks.callbacks if type(c).__name__ == name]
+    return do_verb(aboard, "pop_callback", tuple(found[n:n + 1] or [None]), {})
+
 def stand(aboard) -> Answer:
     "Mark the run as paused, as who was asked to stands at a boundary."
     try: pause_at(aboard.learn, "")
@@ -220,7 +225,8 @@ def stand(aboard) -> Answer:
 def each(aboard, function) -> Any:
     "A function of the user's, of the learner."
     aboard.begin()
-    try: return function(aboard.learn)
+    try:
+        with aboard.learn.run_state.interrupts as interrupts, interrupts.opened(): return function(aboard.learn)
     finally:
         if aboard.learn.run_state.device is not None: aboard.learn.run_state.device.settle()   # it may have called the model
 

@@ -143,10 +143,14 @@ class CallbackHandler:
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
 
-    def pop_callback(self, callback):
-        "Take a callback out and return it; a class stands for its first instance; None if it is not there."
+    def find(self, callback):
+        "The callback that is meant: a class stands for its first instance; None if it is not there."
         is_it = (lambda c: stands_for(callback, c)) if isinstance(callback, type) else (lambda c: c is callback or c == callback)
-        found = next((c for c in self.callbacks if is_it(c)), None)
+        return next((c for c in self.callbacks if is_it(c)), None)
+
+    def pop_callback(self, callback):
+        "Take a callback out and return it; None if it is not there."
+        found = self.find(callback)
         if found is not None: self.callbacks = [c for c in self.callbacks if c is not found]
         self._listening.clear()
         return found
