@@ -1,5 +1,5 @@
 "Runs on several processes that stop for other reasons than most: code that raises KeyboardInterrupt, a function that takes too long, a death while nothing is trained."
-import os, signal, time
+import gc, os, signal, subprocess, sys, tempfile, time
 
 import pytest
 
@@ -111,3 +111,37 @@ def test_a_callback_of_a_cell_is_taken_out_there_too(start):
         learn.remove_callback(Own)
         assert learn.each(there) == [["c"]] * 2 == [there(learn)] * 2 and learn.pop_callback(second) is None
     assert [row["act"] for row in learn.journal].count("remove_callback") == 2
+
+
+# ---- what is left in the temp folder
+
+def test_a_run_that_nobody_brings_home_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    learn = make()
+    learn.launch(2, start="fork")
+    learn.step(1)
+    found, pid = pids(learn), os.fork()
+    if pid == 0: learn = None; gc.collect(); os._exit(0)   # a fork that lets go of its copy leaves the run alone
+    os.waitpid(pid, 0)
+    assert learn.step(1)[0].step == 2 and list(tmp_path.glob("trainer_nb-*"))
+    del learn
+    gc.collect()
+    assert all(map(is_gone, found)) and not list(tmp_path.glob("trainer_nb-*"))
+
+
+def test_a_launch_that_does_not_come_about_leaves_no_folder(tmp_path, monkeypatch):
+    def fail(moves): raise LookupError("no such device")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("trainer_nb.launch.let_go", fail)
+    learn = make()
+    with pytest.raises(LookupError): learn.launch(2)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_script_that_ends_with_its_processes_leaves_no_folder(tmp_path):
+    (tmp_path/"temp").mkdir()
+    (tmp_path/"script.py").write_text("from test_launch import make\nif __name__ == '__main__':\n    learn = make()\n    learn.launch(2)\n    learn.step(1)\n")
+    env = os.environ | {"TMPDIR": str(tmp_path/"temp"), "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])}
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, check=True)
+    assert not list(tmp_path.glob("temp/trainer_nb-*"))

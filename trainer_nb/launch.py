@@ -4,7 +4,7 @@
 
 # %% ../nbs/860_launch.ipynb #57c20864
 from __future__ import annotations
-import copy, importlib, tempfile, weakref
+import copy, importlib, os, tempfile, weakref
 from pathlib import Path
 import torch
 from .asking import ProcessDied
@@ -118,7 +118,7 @@ def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear
     "A team that has not begun."
     size = n + sum(link.n for link in links)
     smaller = divided(vars(moves.run_state.args), size) if keep_global_batch else {}
-    plan = {"processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
+    plan = {"kernel": os.getpid(), "processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
             "settings": settings_there(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": come_home, "away again": away, "how": how}
     note_act(moves.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
     team = Team(plan, moves.run_state.history, hear)
@@ -142,7 +142,8 @@ def away(moves, team):
     if run.ring is not None: run.ring.clear()
 
 def end_of(team):
-    "The learner is gone, and nobody brings the run home."
+    "The learner is gone, or Python ends, and nobody brings the run home."
+    if os.getpid() != team.plan["kernel"]: return   # a fork has a copy of the learner
     if team.crew is not None: team.crew.kill()
     team.leave("the learner of machine 0 is gone")
 

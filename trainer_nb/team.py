@@ -206,4 +206,5 @@ class Team(Doing):
         "Nobody else is needed any more, nor what could be started from again."
         for link in self.links: link.close("close", why)
         self.links, self.base = [], None
+        shutil.rmtree(self.plan["folder"], ignore_errors=True)
         if self.finalizer is not None: self.finalizer.detach()
