@@ -221,10 +221,10 @@ def test_an_error_is_raised_where_somebody_waits_and_said_at_the_next_verb():
     learn = make(nap=0.002)
     run = learn.start()
     reach(learn, 3)
-    learn.model.bad = ValueError("a bad batch")
+    learn.model.bad = ValueError("a bad batch.")
     with pytest.raises(ValueError, match="a bad batch"): run.wait()
     assert "stopped after step" in run.status and "a bad batch" in repr(run)
-    with pytest.warns(UserWarning, match="stopped after step .* by ValueError: a bad batch.*learn.start"): learn.snapshot()
+    with pytest.warns(UserWarning, match="stopped after step .* by ValueError: a bad batch\\. Nothing is lost: learn.start"): learn.snapshot()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         learn.snapshot()                       # said once

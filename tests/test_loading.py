@@ -346,6 +346,16 @@ def test_orders_by_length_on_several_processes(order):
 
 
 @pytest.mark.slow
+def test_a_larger_global_batch_leaves_the_order_by_length_as_it_is():
+    "The pieces of the order go by what one process takes, so that a launch in the middle of an epoch loses no sample and repeats none."
+    learn = make(train_sampling_strategy="group_by_length", include_num_input_tokens_seen="non_padding", logging_steps=1)
+    learn.step(2)
+    with learn.launch(2, start="fork"): learn.run(epochs=1)
+    assert tokens(learn)[-1][1] == sum(LENGTHS) and sum(r.samples for r in learn.history) == len(ROWS)
+    assert learn.history[2].samples == 2 * learn.history[1].samples
+
+
+@pytest.mark.slow
 def test_split_batches_are_for_all_processes_together():
     learn = make(accelerator_config={"split_batches": True}, include_num_input_tokens_seen="non_padding", model=Texts())
     alone = make(include_num_input_tokens_seen="non_padding")

@@ -167,6 +167,38 @@ def test_another_process_that_is_not_the_first_says_nothing():
     assert [t[0] for t in kept(learn).told] == ["open"]
 
 
+class OnAnother(TrainerCallback):
+    "This is not the first process, whatever a rewind has put back."
+    def on_train_begin(self, args, state, control, **kwargs): state.is_world_process_zero = False
+    on_step_end = on_log = on_train_begin
+
+
+def test_any_process_knows_what_the_tracker_has_heard():
+    "Its state may be the one that new processes begin with, and a rewind that is told twice purges what came since."
+    learn = make(callbacks=[ReportCallback(Kept())], **COMMON)
+    learn.callback_handler.callbacks.insert(0, OnAnother())
+    learn.step(6)
+    learn.rewind(2)
+    learn.step(4)
+    state, = (c.state_dict() for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback))
+    assert state == {"heard": [learn.history.run_id, 1]} and kept(learn).told == []
+
+
+@board
+@pytest.mark.slow
+def test_a_rewind_and_a_death_leave_the_charts_whole(tmp_path):
+    learn = make(**COMMON | dict(report_to="tensorboard", output_dir=str(tmp_path), save_strategy="no", disable_tqdm=True))
+    learn.launch(2)
+    learn.step(8)
+    learn.rewind(2)
+    learn.step(6)
+    os.kill(learn.processes[0]["pid"], 9)
+    with pytest.raises(RuntimeError, match="rank 0"): learn.step(2)
+    learn.step(4)
+    learn.close()
+    assert same(scalars(tmp_path), logged(learn)) and list(scalars(tmp_path))[0] == 2
+
+
 @pytest.mark.parametrize("where", ["open", "log", "back", "close"])
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_tracker_that_fails_stops_nothing(where, strict):

@@ -228,7 +228,8 @@ def stand(aboard) -> Answer:
 def each(aboard, function) -> Any:
     "A function of the user's, of the learner."
     aboard.begin()
-    try: return function(aboard.learn)
+    try:
+        with aboard.learn.run_state.interrupts as interrupts, interrupts.opened(): return function(aboard.learn)
     finally:
         if aboard.learn.run_state.device is not None: aboard.learn.run_state.device.settle()   # it may have called the model
 

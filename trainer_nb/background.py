@@ -243,11 +243,11 @@ def train(handle, moves):
 def stopped(handle, error):
     "Keep what stopped the run, and have it said."
     handle.error, run = error, handle.learner.run_state
-    said = f"The run in the background was stopped {where(run)} by {type(error).__name__}: {error}"
+    said = f"The run in the background was stopped {where(run)} by {type(error).__name__}: {str(error).removesuffix('.')}."
     print(said, file=sys.stderr, flush=True)
     def say():
         if handle.error is not error: return
-        try: warn(f"{said}. Nothing is lost: learn.start() goes on; wait() of its handle raises the error.")
+        try: warn(f"{said} Nothing is lost: learn.start() goes on; wait() of its handle raises the error.")
         finally: let_go(error)   # as after an error in a cell: with the next verb its memory is free
     run.news.append(say)
 

@@ -15,8 +15,8 @@ from .launchers import (HIDING, PATCHED, START, Rendezvous, children_of, default
 from .worker import Died, Done, Line, RemoteError, as_bytes, failed, message_of
 
 # %% auto #0
-__all__ = ['KEPT', 'NAME', 'Member', 'FarMember', 'Call', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken', 'Expecting',
-           'Coming', 'Starting', 'Stopping', 'new_cells', 'Calling', 'Crew']
+__all__ = ['KEPT', 'NAME', 'Member', 'FarMember', 'Call', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken', 'raised',
+           'Expecting', 'Coming', 'Starting', 'Stopping', 'new_cells', 'Calling', 'Crew']
 
 # %% ../nbs/800_crew.ipynb #399ad296
 KEPT = 50                  # lines of stderr that come with a death
@@ -206,6 +206,12 @@ class Door:
 class PortTaken(RuntimeError):
     "Somebody was quicker."
 
+# %% ../nbs/800_crew.ipynb #a16bddad
+def raised(failure) -> tuple:  # failure: as the launcher has it
+    "The traceback of what a worker's function has raised, in lines; none where nothing was."
+    note = failure.message if isinstance(failure.message, dict) else {}
+    return tuple(note.get("extraInfo", {}).get("py_callstack", note.get("message", "")).splitlines()[-KEPT:])
+
 # %% ../nbs/800_crew.ipynb #76491798
 class Expecting(Watching):
     "What is to happen while workers start, and what happens instead."
@@ -228,7 +234,7 @@ class Expecting(Watching):
 
     def _why(self, error) -> list:  # that the launcher has ended with
         "What the launcher's end means for the start."
-        deaths = [Died(rank, failure.exitcode, self._said(failure.local_rank)) for rank, failure in getattr(error, "failures", {}).items()]   # one
+        deaths = [Died(rank, failure.exitcode, (*self._said(failure.local_rank), *raised(failure))) for rank, failure in getattr(error, "failures", {}).items()]   # one
         if deaths: return deaths
         if re.search("EADDRINUSE|address already in use", str(error)):
             return [PortTaken(f"Port {self.meeting.port} is in use on this machine: give another master_port.")]

@@ -120,7 +120,7 @@ def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear
     size = n + sum(link.n for link in links)
     smaller = divided_batch(vars(moves.run_state.args), size) if keep_global_batch else {}
     check_kept(moves, vars(moves.run_state.args), smaller)
-    plan = {"processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
+    plan = {"kernel": os.getpid(), "processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
             "settings": settings_there(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": come_home, "away again": away, "how": how}
     note_act(moves.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
     team = Team(plan, moves.run_state.history, hear)
@@ -144,7 +144,8 @@ def away(moves, team):
     if run.ring is not None: run.ring.clear()
 
 def end_of(team):
-    "The learner is gone, and nobody brings the run home."
+    "The learner is gone, or Python ends, and nobody brings the run home."
+    if os.getpid() != team.plan["kernel"]: return   # a fork has a copy of the learner
     if team.crew is not None: team.crew.kill()
     team.leave("the learner of machine 0 is gone")
 

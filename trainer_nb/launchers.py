@@ -102,10 +102,14 @@ PATIENT = {}    # by the number of a launcher's thread: a function that tells wh
 CHANGING = threading.Lock()
 
 def _waiting(join):  # join: of torch's ProcessContext
-    "The same, which lets those that outlive another be, where that is wanted."
+    "The same, which lets those that outlive another be, where that is wanted, and removes the files that errors are told in."
     @functools.wraps(join)
     def wait(self, timeout=None, grace_period=None):
-        return join(self, timeout, grace_period=ENDLESS if PATIENT.get(threading.get_ident(), bool)() else grace_period)
+        wanted = PATIENT.get(threading.get_ident())
+        try: return join(self, timeout, grace_period=ENDLESS if wanted and wanted() else grace_period)
+        except Exception:   # all have ended
+            for path in filter(os.path.exists, self.error_files if wanted else ()): os.remove(path)
+            raise
     return wait
 
 @contextmanager

@@ -35,7 +35,7 @@ def recover(team, moves, call, what):  # what: the first cause; None: the button
 def as_before(what, older) -> BaseException:  # older: the step at which the run stands, if that is an earlier one
     "What is raised where no process has died."
     pressed = what is None or what.kind in INTERRUPTED
-    error = KeyboardInterrupt() if pressed else what.error
+    error = KeyboardInterrupt(*([f"in the process of rank {what.rank}"] if what else [])) if pressed else what.error
     said = f"No process could say where the run stood: after step {older}, {LAST_KNOWN}."
     if older is not None: warn(said) if pressed else error.add_note(said)
     return error

@@ -37,11 +37,11 @@ class ReportCallback(TrainerCallback):
     def report(self, args, state, learner, logs=None):
         "Log to the tracker, which is opened where it is not; without logs it is only opened."
         history = learner.history
+        known, self.heard = self.heard, (history.run_id, len(history.abandons))
         if not state.is_world_process_zero or self.off == history.run_id: return
         try:
             self.open(args, state, learner)
-            if len(history.abandons) > (self.heard[1] if self.heard[0] == history.run_id else 0): self.tracker.back(went_back_to(history))
-            self.heard = (history.run_id, len(history.abandons))
+            if len(history.abandons) > (known[1] if known[0] == history.run_id else 0): self.tracker.back(went_back_to(history))
             if logs: self.tracker.log(dict(logs), state.global_step)
         except Exception as error: self.fail(error, history.run_id)
 

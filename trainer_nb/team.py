@@ -16,11 +16,11 @@ from .run import note_act
 from .snapshot import Snapshot
 from .timeline import named
 from .watch import unwatch, watch
-from .work import at_boundary, owned, pausable, refuse_inside, stop_if_pressed
+from .work import at_boundary, owned, pausable, pause_at, refuse_inside, stop_if_pressed, where
 
 # %% auto #0
 __all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 'AT_CLOSE', 'keep_named', 'keep_own',
-           'pop_callback', 'seen_from_here', 'stint', 'Seen', 'Doing', 'Team']
+           'pop_callback', 'seen_from_here', 'stint', 'Seen', 'Repeating', 'Doing', 'Team']
 
 # %% ../nbs/855_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
@@ -70,12 +70,12 @@ def stint(team, moves, verb, until=None, each=None) -> bool:
                 if run.interrupts.pressed or run.pausing or TURN.wanted() or ahead_of(run, until).last_step < limit.last_step: team.stop()
             team.go_on(moves)
             try: team.ask(moves, advance, verb, limit, look=look)
-            except KeyboardInterrupt: pass   # given up there; the button was pressed here
+            except KeyboardInterrupt as error:   # given up there, because the button was pressed here, or by code of the user's
+                seen.look()
+                if not run.interrupts.pressed: raise pause_at(moves, f"Interrupted {error}; paused {where(run)}") from None
             except ProcessDied as death:
                 seen.look()
-                if team.restarts <= 0 or run.team is not team: raise
-                team.restarts -= 1
-                warn(f"{death.happened}, and goes on by itself (max_restarts allows {team.restarts} more).")
+                if not team.goes_on(moves, death): raise
                 continue
             seen.look()
             if at_boundary(moves) or seen.enough or run.finished: return False
@@ -95,8 +95,26 @@ class Seen:
             if self.each is not None: self.each(record)
             if self.until is not None and self.until(record): self.enough = True
 
+# %% ../nbs/855_team.ipynb #d38cfb03
+class Repeating(Asking):
+    "What is done after a death, where a restart was allowed."
+    def goes_on(self, moves, death: ProcessDied) -> bool:
+        "Whether it goes on by itself after a death."
+        if self.restarts <= 0 or moves.run_state.team is not self: return False
+        self.restarts -= 1
+        warn(f"{death.happened}, and goes on by itself (max_restarts allows {self.restarts} more).")
+        return True
+
+    def ask_again(self, moves, name: str, args: tuple, kwargs: dict):
+        "A verb that only looks, from its beginning after a death; but not if it has logged already what it found."
+        known = len(moves.state.log_history)
+        while True:
+            try: return self.ask(moves, do_verb, name, args, kwargs)
+            except ProcessDied as death:
+                if len(moves.state.log_history) > known or not self.goes_on(moves, death): raise
+
 # %% ../nbs/855_team.ipynb #856f81a5
-class Doing(Asking):
+class Doing(Repeating):
     "A learner's verbs, done by the processes that have its run."
     def does(self, name: str) -> bool: return name in THERE or name in NOT_THERE or name == "free"
     def look_at_model(self, who: str):  # the name of the module that asks
@@ -122,7 +140,7 @@ class Doing(Asking):
         if name in AT_HOME or name == "restore" and args[:1] and args[0].values["run"] != moves.history.run_id: return self.at_home(moves, name, args, kwargs)
         with run.interrupts:
             if name in LOOKING: run.interrupts.only_looking()
-            value = self.ask(moves, do_verb, name, args, kwargs)
+            value = self.ask_again(moves, name, args, kwargs) if name in LOOKING else self.ask(moves, do_verb, name, args, kwargs)
             here = HERE_TOO[name](moves, value, *args, **kwargs) if name in HERE_TOO else None
             if name == "watch": value = here
             stop_if_pressed(moves)
@@ -203,4 +221,5 @@ class Team(Doing):
         "Nobody else is needed any more, nor what could be started from again."
         for link in self.links: link.close("close", why)
         self.links, self.base = [], None
+        shutil.rmtree(self.plan["folder"], ignore_errors=True)
         if self.finalizer is not None: self.finalizer.detach()

@@ -313,14 +313,14 @@ def main(settings: dict, inherited: dict | None = None):  # settings: as `crew` 
     worker = Worker(settings)
     try: worker.connect(settings)
     except (OSError, EOFError): os._exit(1)   # nobody waits for us any more
-    forget_shell()
-    own_folder(settings["folder"])
-    multiprocessing.set_start_method(settings["method"], force=True)   # data workers as anywhere else, not as this process was started
-    prepare_children(worker.streams)
-    torch.set_num_threads(settings["threads"])
-    kind, blob = worker.commands.get()
-    if kind == "end": os._exit(1)
     try:
+        forget_shell()
+        own_folder(settings["folder"])
+        multiprocessing.set_start_method(settings["method"], force=True)   # data workers as anywhere else, not as this process was started
+        prepare_children(worker.streams)
+        torch.set_num_threads(settings["threads"])
+        kind, blob = worker.commands.get()
+        if kind == "end": os._exit(1)
         given = inherited if inherited is not None else unpacked(blob, last=False)
         worker.payload = given["payload"]
         show_cells(given["cells"])
