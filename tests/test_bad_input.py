@@ -485,3 +485,9 @@ def test_settings_that_have_no_effect_are_told():
         class Plain(nn.Linear):
             def forward(self, x, labels=None): return {"logits": super().forward(x)}
         Learner(Plain(4, 3), label_smoothing_factor=0.1, train_dataset=[{"x": r["x"], "labels": torch.ones(3)} for r in ROWS], use_cpu=True, disable_tqdm=True).step()
+
+
+def test_a_dict_of_data_sets_is_not_one():
+    datasets = pytest.importorskip("datasets")
+    data = datasets.DatasetDict(train=datasets.Dataset.from_list([{"x": [0.0] * 4, "labels": 1}]), test=datasets.Dataset.from_list([]))
+    with pytest.raises(TypeError, match=r"dict of data sets \(train, test\); give one of them, such as data\['train'\]"): Learner(Net(), train_dataset=data, use_cpu=True).step()

@@ -602,3 +602,21 @@ def test_debug_step_asks_later():
     with pytest.raises(Refused, match="debug step is open"): learn.step()
     step.abort()
     assert len(learn.step(2)) == 2   # the pause was of the debug step
+
+
+def test_gradients_are_on_again_where_an_interrupt_has_torn_a_block_without_them():
+    "The button may come within the end of torch.no_grad, before it has given gradients back."
+    class Torn(Augmented):
+        on = False
+        def __getitem__(self, i):
+            if self.on: torch.set_grad_enabled(False); raise KeyboardInterrupt
+            return super().__getitem__(i)
+    learn, torn = hard_learner(), Torn(6)
+    learn.step()
+    torn.on = True
+    with pytest.raises(KeyboardInterrupt): learn.evaluate(torn)
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        with pytest.raises(KeyboardInterrupt): learn.evaluate(torn)
+        assert not torch.is_grad_enabled()
+    learn.step()

@@ -377,8 +377,8 @@ class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroup
         if self.report_to in (None, [], ["none"]): self.report_to = "none"
         if isinstance(self.include_num_input_tokens_seen, bool): self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
         _read_json(self)
-        check_types(self, TrainingArguments)
         check_accelerator_config(self)
+        check_types(self, TrainingArguments)
         for check in (check_refused, check_values, check_steps, check_together, check_saving, check_trackers, check_sharding): check(self)
         _mirror(self)
         _fill(self)

@@ -8,6 +8,7 @@ import functools, os, signal, threading, time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
+import torch
 from .errors import Interrupted
 
 # %% auto #0
@@ -23,13 +24,13 @@ def _can_be_taken() -> bool:
 # %% ../nbs/080_interrupts.ipynb #b3350501
 class Interrupts:
     "While entered, interrupts are counted, and raised only where that does no harm."
-    def __init__(self): self.pressed, self.enough, self.abortable, self._depth, self._before, self._pid = 0, 2, False, 0, None, 0
+    def __init__(self): self.pressed, self.enough, self.abortable, self._depth, self._before, self._pid, self._grad = 0, 2, False, 0, None, 0, True
 
     def __enter__(self):
         if not _in_main_thread(): return self
         if self._depth == 0:
             self.pressed, self.enough, self.abortable = 0, 2, False
-            self._pid = os.getpid()
+            self._pid, self._grad = os.getpid(), torch.is_grad_enabled()
             if _can_be_taken(): self._before = signal.signal(signal.SIGINT, self._press)
         self._depth += 1
         return self
@@ -38,6 +39,7 @@ class Interrupts:
         if not _in_main_thread(): return
         self._depth -= 1
         if self._depth: return
+        if kind is not None: torch.set_grad_enabled(self._grad)   # it may have broken into the end of a no_grad block
         before, self._before = self._before, None
         try:
             if before is not None: signal.signal(signal.SIGINT, before)

@@ -76,6 +76,7 @@ def loss_in(outputs, inputs=()):  # what the model returned; the names of what i
     if isinstance(outputs, Mapping):
         if outputs.get("loss") is not None: return outputs["loss"]
         given = f" from {', '.join(map(str, inputs))}" if inputs else ""
+        if inputs and not any("label" in str(name) for name in inputs): given += " (no labels are among them: their column has to be called labels or label)"
         raise ValueError(f"The model returned no loss{given}, only {', '.join(map(str, outputs))}. {_NO_LOSS}")
     if getattr(outputs, "loss", None) is not None: return outputs.loss
     if isinstance(outputs, (tuple, list)): return outputs[0]

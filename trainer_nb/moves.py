@@ -65,6 +65,8 @@ def check_dataset(dataset, name):
     if isinstance(dataset, tuple) and dataset and all(hasattr(part, "shape") for part in dataset):
         raise TypeError(f"{name} is a tuple of {len(dataset)} tensors or arrays; make a data set of it: torch.utils.data.TensorDataset(X, Y).")
     if hasattr(dataset, "iloc"): raise TypeError(f"{name} is a table of pandas; make a data set of it: datasets.Dataset.from_pandas(table).")
+    if isinstance(dataset, dict) and dataset and all(hasattr(part, "__getitem__") and hasattr(part, "column_names") for part in dataset.values()):
+        raise TypeError(f"{name} is a dict of data sets ({', '.join(map(str, dataset))}); give one of them, such as data[{next(iter(dataset))!r}].")
     if isinstance(dataset, dict):
         raise TypeError(f"{name} is a dict; if these are columns, make a data set of them: datasets.Dataset.from_dict(columns).")
     if hasattr(dataset, "__next__") and not isinstance(dataset, torch.utils.data.Dataset):
@@ -632,7 +634,7 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
 def refuse_to_replace(run, name, present):
     "Refuse to replace a part of a run that is under way."
     if present is None or not run.state.global_step: return
-    raise Refused(f"The {name} of a run that is under way cannot be replaced (it has done {run.state.global_step} steps); "
+    raise Refused(f"The {name} of a run that has begun cannot be replaced (it has done {run.state.global_step} steps); "
                   "make a new Learner with it.")
 
 def refuse_within(run, name):
