@@ -368,7 +368,7 @@ def test_another_model_before_the_first_step_is_the_one_that_trains():
     before = other.head.weight.clone()
     assert learn.step().grad_norm[0] > 0 and not torch.equal(before, other.head.weight) and learn.model is other
     for name, thing in (("model", Net()), ("optimizer", torch.optim.SGD(other.parameters(), lr=1.0)), ("lr_scheduler", None)):
-        with pytest.raises(Refused, match=f"{name} of a run that is under way"): setattr(learn, name, thing)
+        with pytest.raises(Refused, match=f"{name} of a run that has begun"): setattr(learn, name, thing)
 
 
 def test_another_data_set_counts_from_the_next_step():
