@@ -364,3 +364,29 @@ def test_ready_made_metrics_do_not_score_a_part_for_the_whole(make):
     import trainer_nb
     learn = make.ours(net(), points(20), eval_dataset=points(9), eval_do_concat_batches=False, compute_metrics=trainer_nb.metrics.regression)
     with pytest.raises(ValueError, match="eval_do_concat_batches=False"): learn.evaluate()
+
+
+def test_what_is_not_the_same_as_at_the_trainer():
+    "As the tutorial says it: the mode after a run, what is logged within a step and around an evaluation, the last batch of an evaluation."
+    class Own(Learner):
+        fails, before = False, ()
+        def compute_loss(self, model, inputs, **more):
+            self.log({"mine": 1.0})
+            if self.fails: raise RuntimeError("after the log")
+            return super().compute_loss(model, inputs, **more)
+        def evaluate(self, *args, **more):
+            found = super().evaluate(*args, **more)
+            self.before = *self.before, any("eval_loss" in row for row in self.state.log_history)
+            assert "eval_loss" in found
+            return found
+    given = dict(train_dataset=points(16), eval_dataset=points(9), per_device_eval_batch_size=4, dataloader_drop_last=True, max_steps=2, use_cpu=True, disable_tqdm=True)
+    learn = Own(net(), eval_strategy="steps", eval_steps=2, **given)
+    learn.step()
+    assert [row["step"] for row in learn.state.log_history if "mine" in row] == [1]
+    learn.fails = True
+    with pytest.raises(RuntimeError): learn.step()
+    learn.fails = False
+    assert [row["step"] for row in learn.state.log_history if "mine" in row] == [1]
+    learn.train()
+    assert learn.before == (False,) and any("eval_loss" in row for row in learn.state.log_history)
+    assert learn.model.training and len(learn.predict(points(9)).predictions) == 9

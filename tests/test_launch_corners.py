@@ -16,7 +16,7 @@ from trainer_nb.launchers import free_port
 from trainer_nb.recovery import as_before
 from trainer_nb.snapshot import differences
 from trainer_nb.worker import Failed
-from test_launch import Fails, Net, is_gone, make, pids, rows, same
+from test_launch import Fails, Net, is_gone, like, make, pids, rows, same   # noqa: F401  (like is a fixture)
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
 
@@ -173,14 +173,6 @@ def test_the_button_ends_a_start_at_once():
 
 
 # ---- the button, while processes do not come out of what they do
-
-@pytest.fixture(scope="module")
-def like():
-    "An undisturbed run of two processes."
-    learn = make()
-    learn.launch(2, train=True)
-    return learn
-
 
 def press(*after):
     "Press the button so many seconds from now, each time after the one before."

@@ -4,18 +4,10 @@ import gc, os, signal, subprocess, sys, tempfile, time
 import pytest
 
 from trainer_nb import TrainerCallback
-from test_launch import is_gone, make, pids, same
+from test_launch import is_gone, like, make, pids, same   # noqa: F401  (like is a fixture)
 from test_launch_corners import acts, press
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
-
-
-@pytest.fixture(scope="module")
-def like():
-    "An undisturbed run of two processes."
-    learn = make()
-    learn.launch(2, train=True)
-    return learn
 
 
 # ---- a KeyboardInterrupt of the user's own

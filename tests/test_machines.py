@@ -8,17 +8,9 @@ from trainer_nb import TrainerCallback
 from trainer_nb.launchers import free_port
 from trainer_nb.links import Gathering, reach, where_of
 from trainer_nb.snapshot import differences
-from test_launch import Fails, counted, is_gone, make, pids, rows, same
+from test_launch import Fails, counted, is_gone, like, make, pids, rows, same   # noqa: F401  (like is a fixture)
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
-
-
-@pytest.fixture(scope="module")
-def like():
-    "An undisturbed run of two processes on one machine."
-    learn = make()
-    learn.launch(2, train=True)
-    return learn
 
 
 def here(port, node, **more): return dict(num_nodes=2, node_rank=node, master_addr="127.0.0.1", master_port=port, timeout=60) | more

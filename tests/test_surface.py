@@ -1,5 +1,6 @@
 """Everything that transformers' Trainer and TrainingArguments have in public is here under the same name, or is named here with the reason."""
 import ast, inspect, os, signal, textwrap, time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -259,7 +260,7 @@ def test_sigterm_in_an_evaluation_by_hand_writes_the_weights_of_the_run(tmp_path
 def test_what_scripts_copy_from_the_trainer(tmp_path):
     "Names with an underscore that recipes use, and a tokenizer that only the collator knows."
     class Words:
-        def save_pretrained(self, folder): (folder if hasattr(folder, "joinpath") else __import__("pathlib").Path(folder)).joinpath("words.txt").write_text("a b")
+        def save_pretrained(self, folder): Path(folder, "words.txt").write_text("a b")
     class Collate:
         tokenizer = Words()
         def __call__(self, rows): return collate(rows)

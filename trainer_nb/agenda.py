@@ -5,19 +5,19 @@
 # %% ../nbs/270_agenda.ipynb #839ea330
 from __future__ import annotations
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 import torch
 from .data import Cursor
 from .errors import warn
 from .logged import logged_loss, loss_of_run
 from .memory import memory_of
-from .run import Due, first_on
+from .run import Due, first_on, modes_kept
 from .schedules import by_metric
 from .telling import tell
 from .tokens import fetch_tokens, token_count, token_speed
 
 # %% auto #0
-__all__ = ['DEEDS', 'committed', 'evaluated', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'rows_to_log',
+__all__ = ['DEEDS', 'committed', 'as_evaluated', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'rows_to_log',
            'say', 'do_say', 'do_note', 'do_evaluate', 'do_best', 'do_save', 'do_load_best', 'at_end', 'is_last',
            'epoch_end', 'do_close', 'do_next_epoch', 'do_finish', 'train_metrics', 'settle', 'do_next', 'announce',
            'ask_later']
@@ -34,13 +34,11 @@ def committed(moves, done):  # step.Committed
 _GRANTS = {"on_log": "should_log", "on_evaluate": "should_evaluate", "on_save": "should_save"}   # the wish that an event answers
 
 @contextmanager
-def evaluated(run, event):
-    "What hears of an evaluation finds the model as it was evaluated, without dropout."
-    modes = [(m, m.training) for m in run.model.modules()] if event in ("on_evaluate", "on_predict") and run.model is not None else []
-    for module, _ in modes: module.training = False
-    try: yield
-    finally:
-        for module, mode in modes: module.training = mode
+def as_evaluated(model):
+    "The model without dropout."
+    with modes_kept(model):
+        for m in model.modules(): m.training = False
+        yield
 
 def do_event(moves, due):
     "Tell the callbacks."
@@ -48,7 +46,7 @@ def do_event(moves, due):
         due.todo = list(moves.run_state.callbacks.listeners(due.name))
         if due.name in _GRANTS: setattr(moves.run_state.control, _GRANTS[due.name], False)
     try:
-        with evaluated(moves.run_state, due.name): tell(moves, due.name, due.todo, **due.data)
+        with as_evaluated(moves.model) if due.name in ("on_evaluate", "on_predict") else nullcontext(): tell(moves, due.name, due.todo, **due.data)
     finally: due.done = not due.todo   # the callback that raised has heard of it
 
 def do_step_end(moves, due):

@@ -8,7 +8,7 @@ import importlib.metadata, json, os
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['MADE_BY', 'head', 'table', 'numbers_of', 'page', 'write_card']
+__all__ = ['MADE_BY', 'head', 'table', 'numbers_of', 'page', 'version_of', 'write_card']
 
 # %% ../nbs/890_card.ipynb #b2fef582
 from .errors import warn
@@ -39,16 +39,16 @@ def numbers_of(state) -> dict:  # TrainerState
 def page(name: str, args, state, model) -> str:
     "The card's text."
     settings = {k: f"`{v!r}`" for k, v in args.changed().items() if k not in _PRIVATE}
-    versions = {p: importlib.metadata.version(p) for p in ("torch", "accelerate", "transformers", "datasets") if _there(p)}
+    versions = {p: v for p in ("torch", "accelerate", "transformers", "datasets") if (v := version_of(p))}
     numbers = numbers_of(state)
     parts = [f"# {name}", f"A {type(model).__name__} after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). What it is for, on what data it was trained, and where it "
              "fails is for a person to write.", *(["## Evaluation", table(numbers)] if numbers else []),
              "## Settings", table(settings) if settings else "All training arguments were at their defaults.", "## Versions", table(versions)]
     return "\n\n".join(parts)
 
-def _there(package) -> bool:
-    try: return bool(importlib.metadata.version(package))
-    except importlib.metadata.PackageNotFoundError: return False
+def version_of(package: str) -> str | None:
+    try: return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError: return None
 
 # %% ../nbs/890_card.ipynb #5495f849
 def write_card(args, state, model, model_name=None, finetuned_from=None, **about) -> Path | None:  # about: as of head; None: nothing was written

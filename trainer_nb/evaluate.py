@@ -20,7 +20,7 @@ from .feed import Feed
 from .memory import measuring
 from .prepare import check_alike, prepare_model
 from .rewind import free_memory
-from .run import modules_of
+from .run import modes_kept, modules_of
 from .seeding import EVALUATE, generator_states, mix, seed_all, set_generator_states
 from .shadows import Shadows
 from .shares import WHOLE
@@ -84,30 +84,30 @@ def looking(moves, dtype=None):  # dtype: what the weights are to be in, None: w
         within, interrupts.abortable = interrupts.abortable, False
         if run.owner is None: interrupts.only_looking()
         prepare_model(moves)
-        before, modes, shadows = run.phase, [(m, m.training) for m in modules_of(run).modules()], Shadows(modules_of(run))
+        before, shadows = run.phase, Shadows(modules_of(run))
         generators, weights = generator_states(), []
         shadows.keep()
-        try:
-            if before == "idle": run.phase = "look"   # no verb that trains may break in
-            (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
-            if run.loss is not None: run.loss.eval()
-            with averaged(run.optimizer), run.device.in_force():
-                try:
-                    if dtype is not None: put_into(modules_of(run), dtype, weights)
-                    interrupts.open()
-                    yield run
-                finally:
-                    interrupts.abortable = False
-                    for p, data in weights: p.data = data
-        except BaseException as error: relieve(error); raise
-        finally:
-            interrupts.abortable = False
-            try: shadows.put_back()
+        with modes_kept(modules_of(run)):
+            try:
+                if before == "idle": run.phase = "look"   # no verb that trains may break in
+                (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
+                if run.loss is not None: run.loss.eval()
+                with averaged(run.optimizer), run.device.in_force():
+                    try:
+                        if dtype is not None: put_into(modules_of(run), dtype, weights)
+                        interrupts.open()
+                        yield run
+                    finally:
+                        interrupts.abortable = False
+                        for p, data in weights: p.data = data
+            except BaseException as error: relieve(error); raise
             finally:
-                run.device.settle()
-                for module, mode in modes: module.training = mode
-                set_generator_states(generators)
-                run.phase = before
+                interrupts.abortable = False
+                try: shadows.put_back()
+                finally:
+                    run.device.settle()
+                    set_generator_states(generators)
+                    run.phase = before
         interrupts.abortable = within
 
 # %% ../nbs/340_evaluate.ipynb #3f58d62d

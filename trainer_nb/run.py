@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 import torch
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from .events import CallbackHandler, TrainerControl, TrainerState
@@ -15,8 +16,8 @@ from .data import Cursor
 from .interrupts import Interrupts
 
 # %% auto #0
-__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'Run', 'modules_of', 'note_act', 'for_callback',
-           'first_on']
+__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'Run', 'modules_of', 'modes_kept', 'note_act',
+           'for_callback', 'first_on']
 
 # %% ../nbs/200_run.ipynb #d676918e
 @dataclass
@@ -137,6 +138,14 @@ class Run(Passing):
 def modules_of(run) -> torch.nn.ModuleList:
     "The modules that hold the run's weights and buffers: the model, and the loss function if it is one."
     return torch.nn.ModuleList(m for m in (run.model, run.loss) if m is not None)
+
+@contextmanager
+def modes_kept(module):
+    "Afterwards the module and all within are in the modes that they were in, training or not."
+    modes = [(m, m.training) for m in module.modules()]
+    try: yield
+    finally:
+        for m, mode in modes: m.training = mode
 
 # %% ../nbs/200_run.ipynb #811d21b5
 def note_act(run, kind: str, /, **data):
