@@ -4,6 +4,7 @@
     python benchmarks/launching.py --parts start       # or: steps, home
     python benchmarks/launching.py --sizes 1 30 300    # models to bring home, in millions of parameters; 300 needs 30 GB of memory
     python benchmarks/launching.py --rounds 3          # a rough look
+    python benchmarks/launching.py --parts steps --fresh 8   # start both so many times anew: a process is some percent faster than its twin for all its life
 
 How each figure is measured is told in benchmarks/README.md. This file imports only the standard library at its top: each measurement imports what it
 needs, in a process of its own.
@@ -250,8 +251,8 @@ def alternate(work, rounds):
         def block(who, command, n):
             lines[who].send((command, n))
             return lines[who].recv()
-        n = max(50, int(1.5 / block("by hand", "run", 50)[0]))
-        block("ours", "run", n)   # warms up
+        n = max(100, int(3 / block("by hand", "run", 50)[0]))
+        for who in ("ours", "by hand"): block(who, "run", n)   # warms up
         for number in range(rounds):
             order = ["ours", "by hand", "by hand again", "step"]
             for name in order[number % 4:] + order[:number % 4]:
@@ -263,7 +264,7 @@ def alternate(work, rounds):
     finally:
         for process in processes.values(): process.kill()
         shutil.rmtree(folder, ignore_errors=True)
-    return found | {"n": n}
+    return found
 
 
 # --- home ------------------------------------------------------------------------------------------------------------------------
@@ -401,10 +402,12 @@ def show_start(rounds):
     return found
 
 
-def show_steps(rounds):
+def show_steps(rounds, fresh, works):
     rows, everything = [], {}
-    for work in WORKLOADS:
-        everything[work] = found = alternate(work, rounds)
+    for work in works:
+        everything[work] = found = {"ours": [], "by hand": [], "by hand again": [], "step": []}
+        for _ in range(fresh):
+            for name, values in alternate(work, rounds).items(): found[name] += values
         (ours, busy), (by_hand, hand_busy), (again, _) = (zip(*found[who]) for who in ("ours", "by hand", "by hand again"))
         rows.append([work, spread([1000 * s for s in by_hand]), spread([1000 * s for s in ours]), ratios(ours, by_hand), ratios(busy, hand_busy), ratios(again, by_hand),
                      spread([1000 * (step - run) for step, run in zip(found["step"], ours)])])
@@ -431,6 +434,8 @@ def main():
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 30], help="millions of parameters")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--fresh", type=int, default=3, help="of the steps: so many times both are started anew")
+    parser.add_argument("--works", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS), help="of the steps")
     parser.add_argument("--json", help="a file for every single measurement")
     parser.add_argument("--verbose", action="store_true", help="show what the processes say")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -441,7 +446,7 @@ def main():
     VERBOSE, found = options.verbose, {}
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; two processes of one thread each.\n", flush=True)
     if "start" in options.parts: found["start"] = show_start(options.rounds)
-    if "steps" in options.parts: found["steps"] = show_steps(options.rounds + 2)
+    if "steps" in options.parts: found["steps"] = show_steps(options.rounds, options.fresh, options.works)
     if "home" in options.parts: found["home"] = show_home(options.sizes, options.rounds)
     if options.json:
         with open(options.json, "w") as file: json.dump(found, file)

@@ -80,7 +80,7 @@ def standing(aboard) -> Standing:
     "Where it stands now."
     run, told = aboard.learn.run_state, {name: getattr(aboard.learn.run_state, name) for name in _TOLD}
     told["state"] = replace(run.state, log_history=[], stateful_callbacks={})
-    to_do = (*((d.kind, d.name) for d in run.due), run.wrapped is None, 0 if run.device is None else run.device.exchanged())
+    to_do = (*((d.kind, d.name) for d in run.due), run.wrapped is None, -1 if run.device is None else run.device.exchanged())
     return Standing(run.state.global_step, told, aboard.new_logs(), dict(vars(run.args)), run.torn, to_do)
 
 # %% ../nbs/830_aboard.ipynb #79457785

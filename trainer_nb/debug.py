@@ -12,6 +12,7 @@ from .interrupts import taking_turns
 from .loop import before_step, catch_up, end_of_data
 from .moves import StepMoves
 from .prepare import prepare
+from .rows import given
 from .seeding import generator_states, generators_kept, set_generator_states
 from .step import Step
 from .work import failed, go_on, in_hand, note_hands, refuse_beside
@@ -90,7 +91,7 @@ class DebugStep(OpenStep):
         "Backward of the micro-batch; after the last one the gradients are complete and clipped."
         self._check("backward")
         make_move(self, lambda: go_back_through(self))
-        self.loss = self._step.loss
+        self.loss = given(self._step.loss)
         return self
 
     @taking_turns

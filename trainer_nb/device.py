@@ -69,7 +69,8 @@ def handlers(args) -> list:
     "What Accelerate is told of connecting processes, and of averaging their gradients."
     if world_size() == 1: return []
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
-    ddp = {"find_unused_parameters": bool(args.ddp_find_unused_parameters), "broadcast_buffers": False, "static_graph": bool(args.ddp_static_graph)}
+    ddp = {"find_unused_parameters": bool(args.ddp_find_unused_parameters), "broadcast_buffers": False, "static_graph": bool(args.ddp_static_graph),
+           "gradient_as_bucket_view": True}   # no second copy of the gradients: their memory is what the processes exchange
     if args.ddp_bucket_cap_mb is not None: ddp["bucket_cap_mb"] = args.ddp_bucket_cap_mb
     backend = {} if args.ddp_backend is None else {"backend": args.ddp_backend}
     return [DistributedDataParallelKwargs(**ddp), InitProcessGroupKwargs(timeout=timedelta(seconds=args.ddp_timeout), **backend)]
@@ -136,8 +137,8 @@ class Dividing(Holding):
     def divides(self) -> bool: return self._asked is not None   # whether models are put in shards here
 
     def exchanged(self) -> int:
-        "How often a model in shards has had its processes exchange something: they must agree on it to go on together."
-        return 0 if self.sharded is None else torch.distributed.group.WORLD._get_sequence_number_for_group()
+        "How often the processes have exchanged something that none waits for, or that the layers of a model in shards ask for: they must agree on it to go on together."
+        return self.world.shown + (0 if self.sharded is None else torch.distributed.group.WORLD._get_sequence_number_for_group())
 
     def settle(self):
         "A model in shards is in parts again, whoever has used it; any other one is as it was."

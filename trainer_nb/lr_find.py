@@ -13,6 +13,7 @@ from .charts import Shown
 from .loop import end_of_data
 from .panels import Line, Mark, Panel, in_words, short
 from .progress import Drawing, Pace, View, first_callback, screen_for
+from .rows import given
 from .schedules import base_rates, same_kind
 from .scratch import Still, without_trace
 from .step import take_step
@@ -79,8 +80,9 @@ def until_divergence(losses, factor, wait) -> int:
 # %% ../nbs/670_lr_find.ipynb #721b7f7e
 AT_ONCE = 10   # losses that are fetched together from a device
 
-def fetched(losses: list) -> list[float]:  # tensors or numbers
+def fetched(losses: list) -> list[float]:  # tensors, numbers, or what is still to be said
     "Losses as numbers, in one transfer."
+    losses = [given(o) for o in losses]
     if not all(isinstance(o, torch.Tensor) for o in losses): return [float(o) for o in losses]
     return torch.stack([o.reshape(()) for o in losses]).tolist()
 

@@ -44,7 +44,8 @@ def prepare_model(moves):
         raise ValueError(f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is trained.")
     if run.device is None:
         run.device = Device(run.args)
-        join(run)
+        try: join(run)
+        except BaseException: run.device = None; raise
     wrapped = run.device.prepare(moves.model, run.loss, optimizers_of(moves))
     fit(moves)
     run.wrapped = wrapped
@@ -71,6 +72,7 @@ def join(run):
     world = run.device.world
     run.state.is_world_process_zero, run.state.is_local_process_zero = world.first, world.local_rank == 0
     if not run.state.global_step: run.history.run_id = world.told(run.history.run_id)
+    if run.device.device.type == "cpu": world.make_slate()
 
 def alike(run):
     "Let all have the first one's weights and buffers."

@@ -42,7 +42,7 @@ def size_of(run) -> int:
 # %% ../nbs/320_rewind.ipynb #2b291cca
 class Ring:
     "The last snapshots of a run, the oldest first, spaced so that they cost little."
-    share = 0.01     # of the time; as much again may be lost, because a copy pushes other things out of the caches
+    share = 0.005    # of the time; as much again may be lost, because a copy pushes other things out of the caches
     beside = 0.0005  # seconds that a snapshot takes besides, in what comes after it
 
     def __init__(self): self.kept, self.room, self.budget = deque(), None, 0.0; self.clear()   # bytes: found free, and to be used

@@ -6,14 +6,15 @@
 from __future__ import annotations
 import math, threading
 from array import array
+from collections.abc import Callable
 import numpy as np
 import torch
 from .errors import nearest
 
 # %% auto #0
-__all__ = ['CODES', 'COLUMNS', 'LATE', 'PACK', 'MOST', 'Columns', 'lone', 'Pending', 'bring', 'sort_out', 'Rows', 'fill', 'rates',
-           'column', 'losses_of', 'mean_loss', 'mean_of', 'abandon', 'last_of', 'part', 'to_lists', 'extend',
-           'Readings']
+__all__ = ['CODES', 'COLUMNS', 'LATE', 'PACK', 'MOST', 'Columns', 'Soon', 'given', 'lone', 'Pending', 'bring', 'sort_out', 'Rows',
+           'fill', 'rates', 'column', 'losses_of', 'mean_loss', 'mean_of', 'abandon', 'last_of', 'part', 'to_lists',
+           'extend', 'Readings']
 
 # %% ../nbs/040_rows.ipynb #8064edf7
 CODES = dict(step="q", epoch="d", loss="d", learning_rate="d", grad_norm="d", samples="q", seconds="d", unknown="B", abandoned="B")
@@ -50,6 +51,24 @@ class Columns:
         return np.frombuffer(getattr(self, name), dtype=CODES[name])[:self.rows]
 
 # %% ../nbs/040_rows.ipynb #0e025eed
+class Soon:
+    "A number that others have yet to say."
+    def __init__(self, get: Callable, there: Callable):  # get: the number as a tensor, waiting for it; there: whether nobody would have to wait
+        self._get, self._there, self._lock, self._found = get, there, threading.Lock(), None
+
+    @property
+    def known(self) -> bool: return self._found is not None or self._there()
+
+    def tensor(self) -> torch.Tensor:
+        "The number; waits for it. If it cannot be had, this raises, once, and the number is nan from then on."
+        with self._lock:
+            if self._found is not None: return self._found
+            self._found = torch.tensor(math.nan)
+            self._found = self._get()
+            return self._found
+
+def given(value): return value.tensor() if isinstance(value, Soon) else value   # a value as it is, of a Soon its number
+
 PACK = 64   # after so many rows, single tensors are packed into one
 
 def lone(value: torch.Tensor,  # one number, of any shape; its graph is let go
@@ -63,24 +82,30 @@ def lone(value: torch.Tensor,  # one number, of any shape; its graph is let go
 
 # %% ../nbs/040_rows.ipynb #b7af6a7e
 class Pending:
-    "Numbers still on a device, each with its place: 3 * row + column of `LATE`."
-    def __init__(self): self.fresh, self.packed = [], []   # pairs: (place, tensor), and (places, tensor) where they are stacked
+    "Numbers still on a device, or still to be said, each with its place: 3 * row + column of `LATE`."
+    def __init__(self): self.fresh, self.packed = [], []   # pairs: (place, tensor or Soon), and (places, tensor) where they are stacked
     def __bool__(self): return bool(self.fresh or self.packed)
-    def add(self, place: int, tensor: torch.Tensor): self.fresh.append((place, tensor))
+    def add(self, place: int, tensor: torch.Tensor | Soon): self.fresh.append((place, tensor))
+
+    def hear(self):
+        "Wait for what is still to be said."
+        for _, value in list(self.fresh): given(value)
 
     def pack(self):
-        "Stack the single tensors, one stack per device. Nothing is fetched."
-        packed = []
-        for device in (devices := {o.device for _, o in self.fresh}):
-            mine = self.fresh if len(devices) == 1 else [o for o in self.fresh if o[1].device == device]
+        "Stack the single tensors, one stack per device. Nothing is fetched, nobody is waited for."
+        waiting = [o for o in self.fresh if isinstance(o[1], Soon) and not o[1].known]
+        held, packed = set(map(id, waiting)), []
+        fresh = [(o[0], given(o[1])) for o in self.fresh if id(o) not in held]
+        for device in (devices := {o.device for _, o in fresh}):
+            mine = fresh if len(devices) == 1 else [o for o in fresh if o[1].device == device]
             packed.append((np.array([place for place, _ in mine]), torch.stack([o for _, o in mine])))
         self.packed += packed
-        self.fresh = []
+        self.fresh = waiting
 
     def find(self, place: int) -> torch.Tensor | None:
         "The number that belongs to a place, still on its device; None if it is not here. The newest is found soonest."
         for at, tensor in reversed(self.fresh):
-            if at == place: return tensor
+            if at == place: return given(tensor)
         for places, tensors in reversed(self.packed):
             for i in np.flatnonzero(places == place): return tensors[int(i)]
 
@@ -109,6 +134,7 @@ def sort_out(given: list):  # what was given for `LATE`
         given[which] = math.nan
         if value is None: unknown |= 1 << which
         elif isinstance(value, torch.Tensor): late += (which, lone(value, which)),
+        elif isinstance(value, Soon): late += (which, value),
         else: given[which] = float(value)
     return given, late, unknown
 
@@ -141,9 +167,10 @@ class Rows:
     def fetch(self):
         "Bring every value that is still on a device to the host, in one transfer."
         with self.fetching:
+            self.pending.hear()
             with self.lock:
                 self.pending.pack()
-                taken, rows = list(self.pending.packed), len(self)
+                taken, rows = list(self.pending.packed), min((place // 3 for place, _ in self.pending.fresh), default=len(self))
             found = bring(taken)
             with self.lock:
                 for places, values in found: fill(self.columns, places, values)

@@ -4,7 +4,7 @@
 
 # %% ../nbs/210_snapshot.ipynb #825d5343
 from __future__ import annotations
-import copy, platform, time
+import copy, mmap, platform, time
 from dataclasses import fields
 from typing import Any, Callable
 import torch
@@ -23,7 +23,7 @@ from .run import Due, Run
 from .shards import brought, divided, everywhere, in_shards, joined, like, own_part, put_into
 
 # %% auto #0
-__all__ = ['KEEPERS', 'OF_PLACE', 'Snapshot', 'Copies', 'Walk', 'named_weights', 'staying', 'own_memory', 'made_with',
+__all__ = ['KEEPERS', 'OF_PLACE', 'Snapshot', 'room_for', 'Copies', 'Walk', 'named_weights', 'staying', 'own_memory', 'made_with',
            'samples_in_all', 'capture', 'whole', 'whole_of', 'check_length', 'check', 'put_back', 'restore',
            'differences']
 
@@ -68,6 +68,17 @@ class _Keeper:
     def __init__(self, keep: Callable, put_back: Callable, check: Callable = lambda run, snapshot: None):
         self.keep, self.put_back, self.check = keep, put_back, check
 
+# %% ../nbs/210_snapshot.ipynb #210a0001
+_OWN_PAGES = 1 << 17   # bytes from which on a copy has pages of its own, as a heap does it at first
+
+def room_for(t: torch.Tensor) -> torch.Tensor:
+    "Memory on the host for a copy of a tensor."
+    plain = t.is_cuda or t.nbytes < _OWN_PAGES or not t.is_contiguous() or not hasattr(mmap, "MAP_ANONYMOUS")
+    try: pages = None if plain else mmap.mmap(-1, t.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)   # private: a forked process has its own
+    except OSError: pages = None   # so many that the system has no more to give in this way
+    if pages is None: return torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
+    return torch.frombuffer(pages, dtype=t.dtype).view(t.shape)
+
 # %% ../nbs/210_snapshot.ipynb #a9824653
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
@@ -81,7 +92,7 @@ class Copies(dict):
         if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         if t.layout is not torch.strided: self[name] = t.detach().to("cpu", copy=True); return
         old = self.spare.pop(name, None)
-        if old is None or old.dtype != t.dtype or old.shape != t.shape or shared(old): old = torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
+        if old is None or old.dtype != t.dtype or old.shape != t.shape or shared(old): old = room_for(t)
         self[name] = old
         self.later.append((old, t, changes))
 

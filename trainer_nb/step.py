@@ -101,14 +101,15 @@ def checked(loss):
 
 # %% ../nbs/260_step.ipynb #66dfe42c
 def as_one(run, loss):
-    "Gradients, loss and buffers as all processes together have them; returns the loss."
+    "Gradients, loss and buffers as all processes together have them; returns the loss, as World.mean_soon."
     sharded, world = run.device.sharded, run.device.world
     if sharded is None: check_unused(run)
+    mean = world.mean_soon(loss)
     for p in run.params[run.device.wrapped_parameters:] if sharded is None else (p for p in run.params if not in_shards(p)):   # the model's come first; the wrapper averages those
         if not p.requires_grad: continue
         p.grad = world.mean(torch.zeros_like(p) if p.grad is None else p.grad)
     if run.args.ddp_broadcast_buffers is not False: world.spread(run.shadows[0].shared(world))
-    return world.mean(loss)
+    return mean
 
 class Unused(Exception):
     "Some parameters got no gradient, and nobody has looked for such: what the others got is not averaged."
@@ -168,7 +169,7 @@ class Committed(NamedTuple):
     "What came of a step."
     learning_rate: Any   # of the first group; a number, or a tensor with one
     samples: int
-    loss: Any            # of the whole window; on the device
+    loss: Any            # of the whole window; on the device, or still to be said
     grad_norm: Any       # before clipping; on the device
 
 def commit(step) -> Committed:

@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 from functools import cached_property
 import torch
+from .rows import Soon
 from .shares import Share
+from .slate import new_slate, opened_slate
 
 # %% auto #0
-__all__ = ['ALONE', 'world_size', 'Numbers', 'NotLed', 'World']
+__all__ = ['ALONE', 'world_size', 'Numbers', 'NotLed', 'Words', 'summed', 'World']
 
 # %% ../nbs/155_world.ipynb #a4417b9f
 def world_size() -> int:
@@ -51,7 +53,7 @@ class Numbers:
 
     def spread(self, tensors: list):
         "Let everyone's tensors have the first's values; one message for each kind of number."
-        if self.alone: return
+        if self.alone or not tensors: return
         import torch.distributed as dist
         kinds = {}
         for t in tensors: kinds.setdefault((t.dtype, t.device), []).append(t)
@@ -67,8 +69,8 @@ class NotLed(RuntimeError):
     "What the first process was to do for all has failed."
 
 # %% ../nbs/155_world.ipynb #bbe85b38
-class World(Numbers):
-    "The processes that train together, as one of them sees it."
+class Words(Numbers):
+    "What they say in plain values; each method is a conversation of all."
     def told(self, value):
         "What the first process says; the others' values do not count."
         if self.alone: return value
@@ -108,6 +110,45 @@ class World(Numbers):
         said = [None] * self.size if self.first else None
         dist.gather_object(value, said, dst=0, group=self.host)
         return said
+
+# %% ../nbs/155_world.ipynb #155a0002
+def summed(value: torch.Tensor, size: int) -> Soon:  # value: of one number, on the CPU
+    "The mean over all processes, which is being formed meanwhile."
+    import torch.distributed as dist
+    total = value.detach().clone()
+    work = dist.all_reduce(total, async_op=True)
+    def mean():
+        work.wait()
+        return total / size
+    return Soon(mean, work.is_completed)
+
+class World(Words):
+    "The processes that train together, as one of them sees it."
+    slate = last = None   # what the processes of one machine show each other their losses on; the mean that was asked for last
+
+    def make_slate(self):
+        "Make one, where all are on one machine and can see it."
+        if self.alone or self.slate is not None or self.speakers != [0]: return
+        path = self.told(new_slate(self.size) if self.first else None)
+        mine = opened_slate(path, self.rank, self.size)
+        if all(self.everyone(mine is not None)): self.slate = mine
+        if self.first: os.unlink(path)
+
+    @property
+    def shown(self) -> int: return 0 if self.slate is None else self.slate.shown   # losses, so far
+
+    def mean_soon(self, value):  # a number, or a tensor with one
+        "The mean over all processes: a number, a tensor, or a Soon. The one before is known then."
+        if self.alone: return value
+        value, (last, self.last) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (self.last, None)
+        if value.device.type != "cpu": return self.mean(value)
+        self.last = summed(value, self.size) if self.slate is None else self._shown(value)
+        if last is not None: last.tensor()
+        return self.last
+
+    def _shown(self, value) -> Soon:
+        slate, count = self.slate, self.slate.show(value.item())
+        return Soon(lambda: torch.tensor(slate.seen(count), dtype=value.dtype).sum() / self.size, lambda: slate.all_there(count))
 
 # %% ../nbs/155_world.ipynb #fc0a5987
 ALONE = World()
