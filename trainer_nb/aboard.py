@@ -259,7 +259,8 @@ def counts(history) -> dict:
 def state_of(aboard, there: dict) -> dict:  # there: counts of the history that the kernel has
     "All that decides the run's future, as this process has it, and what the kernel's history lacks."
     run, history = aboard.learn.run_state, aboard.learn.history
-    history.fetch()
+    try: history.fetch()
+    except RuntimeError: pass   # the loss of one that has ended
     with history.rows.lock: lines = [dump(line() if callable(line) else line) for line in missing(history, there)]
     return {"snapshot": capture(run), "first": run.first, "standing": standing(aboard), "place": history.place(), "lines": lines}
 

@@ -137,8 +137,8 @@ class Dividing(Holding):
     def divides(self) -> bool: return self._asked is not None   # whether models are put in shards here
 
     def exchanged(self) -> int:
-        "How often the processes have exchanged something that none waits for, or that the layers of a model in shards ask for: they must agree on it to go on together."
-        return self.world.shown + (0 if self.sharded is None else torch.distributed.group.WORLD._get_sequence_number_for_group())
+        "How often the processes have exchanged something: they must agree on it to go on together."
+        return 0 if self.world.alone else self.world.shown + torch.distributed.group.WORLD._get_sequence_number_for_group()
 
     def settle(self):
         "A model in shards is in parts again, whoever has used it; any other one is as it was."

@@ -4,7 +4,7 @@
 
 # %% ../nbs/795_launchers.ipynb #9dab764d
 from __future__ import annotations
-import functools, glob, importlib, logging, os, shutil, socket, sys, tempfile, threading, uuid
+import functools, glob, importlib, logging, os, shutil, socket, sys, tempfile, threading, time, uuid
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 import torch
@@ -210,12 +210,14 @@ def log_folder(path: str) -> str:  # path: of a file in it
     return folder if folder in log_folders() else ""
 
 def remove_logs(meeting, before: set, told):  # before: the folders before the launch; told: by workers, files in them
-    "Remove what a launch has left; empty folders, too: whoever has just made one makes it again."
+    "Remove what a launch has left; folders that stay empty, too: somebody else's launcher may just be about to use its own."
     own = {log_folder(path) for path in told} - {""}
     for folder in log_folders() - before:
         if folder in own or meeting.nodes == 1 and glob.glob(os.path.join(folder, meeting.run_id + "_*")): shutil.rmtree(folder, ignore_errors=True)
         else:
-            try: os.rmdir(folder)
+            try:
+                if not os.listdir(folder): time.sleep(max(0.0, min(1.0, 1 + os.stat(folder).st_mtime - time.time())))
+                os.rmdir(folder)
             except OSError: pass
 
 def default_threads(n: int) -> int:

@@ -4,7 +4,7 @@
 
 # %% ../nbs/154_slate.ipynb #5a7e0003
 from __future__ import annotations
-import mmap, os, struct, tempfile, time
+import contextlib, mmap, os, struct, tempfile, time
 
 # %% auto #0
 __all__ = ['ended', 'bytes_of', 'Slate', 'new_slate', 'opened_slate']
@@ -34,12 +34,13 @@ class Slate:
 
     def show(self, value: float) -> int:
         "Show the next number; returns how many this process has shown, to see the others' by."
-        self.shown += 1
-        at, (bits,) = self._place(self.rank, self.shown), struct.unpack("q", struct.pack("d", value))
-        self._cells[at], self._cells[at + 1] = bits, bits ^ self.shown
-        return self.shown
+        count, (bits,) = self.shown + 1, struct.unpack("q", struct.pack("d", value))
+        at = self._place(self.rank, count)
+        self._cells[at], self._cells[at + 1] = bits, bits ^ count
+        self.shown = count   # who is interrupted before this shows the same place again
+        return count
 
-    def seen(self, count: int, seconds: float = 60.0) -> list[float]:  # count: as show has returned it; seconds: to wait for the slowest
+    def seen(self, count: int, seconds: float = 30.0) -> list[float]:  # count: as show has returned it; seconds: to wait for the slowest
         "The numbers of all, by rank. RuntimeError if one of them has ended, or shows nothing."
         return [self._of(rank, count) if self._there(rank, count) else self._wait(rank, count, seconds) for rank in range(self.size)]
 
@@ -63,10 +64,11 @@ class Slate:
         if time.monotonic() > end: raise RuntimeError(f"The process of rank {rank} has not said what its loss is.")
 
 # %% ../nbs/154_slate.ipynb #5a7e0007
-def new_slate(size: int) -> str:
-    "A file for a slate, empty; whoever asks removes it when all have opened it."
-    file, path = tempfile.mkstemp(prefix="trainer_nb-slate-")
-    with open(file, "wb") as made: made.write(bytes(bytes_of(size)))
+def new_slate(size: int) -> str | None:
+    "A file for a slate, empty; None where none can be made. Whoever asks removes it when all have opened it."
+    try: file, path = tempfile.mkstemp(prefix="trainer_nb-slate-")
+    except OSError: return None
+    with contextlib.suppress(OSError), open(file, "wb") as made: made.write(bytes(bytes_of(size)))   # on a full disk it is too short to be opened
     return path
 
 def opened_slate(path: str | None, rank: int, size: int) -> Slate | None:

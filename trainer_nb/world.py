@@ -132,7 +132,7 @@ class World(Words):
         path = self.told(new_slate(self.size) if self.first else None)
         mine = opened_slate(path, self.rank, self.size)
         if all(self.everyone(mine is not None)): self.slate = mine
-        if self.first: os.unlink(path)
+        if self.first and path is not None: os.unlink(path)
 
     @property
     def shown(self) -> int: return 0 if self.slate is None else self.slate.shown   # losses, so far
