@@ -158,7 +158,7 @@ def test_copies_in_pages_of_their_own():
     torch.manual_seed(0)
     learn = Learner(torch.nn.Linear(500, 100), train_dataset=[(torch.randn(500), torch.tensor(1))] * 8, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=2, disable_tqdm=True)
     learn.step()
-    taken = capture(learn.run_state)
+    taken = capture(learn.run_state, beside=True)
     weights = taken.tensors["weights/weight"]
     if pid := os.fork(): assert os.waitpid(pid, 0)[1] == 0
     else:
@@ -167,8 +167,8 @@ def test_copies_in_pages_of_their_own():
     assert torch.equal(weights, learn.model.weight)
     for t in (torch.ones(300, 300), torch.ones(100, 100), torch.ones(300, 300).t()[:, ::2], torch.ones(400_000, dtype=torch.bfloat16), torch.ones(400_000, dtype=torch.bool),
               torch.ones(1).expand(90_000), torch.ones(1, 3, 200, 200).to(memory_format=torch.channels_last)):
-        room = room_for(t)
+        room = room_for(t, True)
         room.copy_(t)
         assert torch.equal(room, t) and room.dtype == t.dtype and room.shape == t.shape
-    shared = room_for(torch.ones(300, 300)).fill_(3)
+    shared = room_for(torch.ones(300, 300), True).fill_(3)
     assert shared.share_memory_().is_shared() and (shared == 3).all()

@@ -71,9 +71,9 @@ class _Keeper:
 # %% ../nbs/210_snapshot.ipynb #210a0001
 _OWN_PAGES = 1 << 17   # bytes from which on a copy has pages of its own, as a heap does it at first
 
-def room_for(t: torch.Tensor) -> torch.Tensor:
+def room_for(t: torch.Tensor, among_steps: bool) -> torch.Tensor:  # among_steps: the copy lies there while steps are taken
     "Memory on the host for a copy of a tensor."
-    plain = t.is_cuda or t.nbytes < _OWN_PAGES or not t.is_contiguous() or not hasattr(mmap, "MAP_ANONYMOUS")
+    plain = not among_steps or t.is_cuda or t.nbytes < _OWN_PAGES or not t.is_contiguous() or not hasattr(mmap, "MAP_ANONYMOUS")
     try: pages = None if plain else mmap.mmap(-1, t.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)   # private: a forked process has its own
     except OSError: pages = None   # so many that the system has no more to give in this way
     if pages is None: return torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
@@ -82,8 +82,8 @@ def room_for(t: torch.Tensor) -> torch.Tensor:
 # %% ../nbs/210_snapshot.ipynb #a9824653
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
-    def __init__(self, spare=(), walk=None):   # spare: tensors that nobody needs any more, by name; walk: the run's, for all keepers
-        self.spare, self.walk, self.later, self.shapes = dict(spare), walk, [], {}   # shapes: of the whole, where it is divided among processes
+    def __init__(self, spare=(), walk=None, among_steps=False):   # spare: tensors that nobody needs any more, by name; walk: the run's, for all keepers; among_steps: as in room_for
+        self.spare, self.walk, self.among_steps, self.later, self.shapes = dict(spare), walk, among_steps, [], {}   # shapes: of the whole, where it is divided among processes
 
     def put(self, name, t, changes=False):  # changes: a forward pass may change it
         "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
@@ -92,7 +92,7 @@ class Copies(dict):
         if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         if t.layout is not torch.strided: self[name] = t.detach().to("cpu", copy=True); return
         old = self.spare.pop(name, None)
-        if old is None or old.dtype != t.dtype or old.shape != t.shape or shared(old): old = room_for(t)
+        if old is None or old.dtype != t.dtype or old.shape != t.shape or shared(old): old = room_for(t, self.among_steps)
         self[name] = old
         self.later.append((old, t, changes))
 
@@ -397,7 +397,7 @@ def capture(run: Run,
             beside=False            # the loop goes on from here: a GPU may copy beside the next step's work, up to its update
            ) -> Snapshot:
     "The run as a value. Call it between two steps."
-    tensors, values = Copies(spare, Walk(run)), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
+    tensors, values = Copies(spare, Walk(run), beside), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
                                       "length": samples_in_all(run)}
     for name in kept: KEEPERS[name].keep(run, tensors, values)
     copying, values["shapes"] = tensors.fill(), tensors.shapes
