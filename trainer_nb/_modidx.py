@@ -3466,5 +3466,5 @@ d = { 'settings': { 'branch': 'main',
                                   'trainer_nb.world.World.make_slate': ('world.html#world.make_slate', 'trainer_nb/world.py'),
                                   'trainer_nb.world.World.mean_soon': ('world.html#world.mean_soon', 'trainer_nb/world.py'),
                                   'trainer_nb.world.World.shown': ('world.html#world.shown', 'trainer_nb/world.py'),
-                                  'trainer_nb.world.summed': ('world.html#summed', 'trainer_nb/world.py'),
+                                  'trainer_nb.world.gathering': ('world.html#gathering', 'trainer_nb/world.py'),
                                   'trainer_nb.world.world_size': ('world.html#world_size', 'trainer_nb/world.py')}}}

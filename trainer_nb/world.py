@@ -12,7 +12,7 @@ from .shares import Share
 from .slate import new_slate, opened_slate
 
 # %% auto #0
-__all__ = ['ALONE', 'world_size', 'Numbers', 'NotLed', 'Words', 'summed', 'World']
+__all__ = ['ALONE', 'world_size', 'Numbers', 'NotLed', 'Words', 'gathering', 'World']
 
 # %% ../nbs/155_world.ipynb #a4417b9f
 def world_size() -> int:
@@ -112,14 +112,15 @@ class Words(Numbers):
         return said
 
 # %% ../nbs/155_world.ipynb #155a0002
-def summed(value: torch.Tensor, size: int) -> Soon:  # value: of one number, on the CPU
-    "The mean over all processes, which is being formed meanwhile."
+def gathering(value: torch.Tensor, size: int) -> Soon:  # value: of one number, on the CPU
+    "The mean over all processes, whose numbers are on their way."
     import torch.distributed as dist
-    total = value.detach().clone()
-    work = dist.all_reduce(total, async_op=True)
+    value = value.detach().reshape(()).clone()
+    each = [torch.empty_like(value) for _ in range(size)]
+    work = dist.all_gather(each, value, async_op=True)
     def mean():
         work.wait()
-        return total / size
+        return torch.stack(each).sum() / size
     return Soon(mean, work.is_completed)
 
 class World(Words):
@@ -142,7 +143,7 @@ class World(Words):
         if self.alone: return value
         value, (last, self.last) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (self.last, None)
         if value.device.type != "cpu": return self.mean(value)
-        self.last = summed(value, self.size) if self.slate is None else self._shown(value)
+        self.last = gathering(value, self.size) if self.slate is None else self._shown(value)
         if last is not None: last.tensor()
         return self.last
 
