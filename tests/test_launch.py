@@ -458,7 +458,7 @@ def test_nothing_is_left(tmp_path, monkeypatch, times):
         once()
         gc.collect()
         held.append(resident())
-    for _ in range(50):
+    for _ in range(200):
         if state() == before: break   # a thread may be on its last line
         time.sleep(0.1)
     assert state() == before
