@@ -277,7 +277,9 @@ def _put_optimizer(run, snapshot):
         group = {k: copy.deepcopy(v) if k != "params" else [params[n] for n in v] for k, v in group.items()}
         if i == len(run.optimizer.param_groups): run.optimizer.param_groups.append({})
         run.optimizer.param_groups[i].clear()
-        run.optimizer.param_groups[i].update(group)
+        # An option that an older version of the optimizer did not have is as it is in a new group.
+        missing = {k: v for k, v in run.optimizer.defaults.items() if k not in group}
+        run.optimizer.param_groups[i].update({**copy.deepcopy(missing), **group})
     with torch.no_grad():
         for n, p in _loose(run): p.copy_(snapshot.tensors[f"loose/{n}"])
     _put_state(run.optimizer, snapshot, saved, params)
