@@ -23,7 +23,7 @@ from .history import History
 from .moves import Moves
 from .runlog import plain
 from .rates import GROUP_RATES
-from .schedules import SCHEDULER_RATES, is_ours
+from .schedules import group_lists, is_ours
 from .seeding import FORWARD, generators_kept, mix
 from .shelf import sealed
 from .snapshot import Snapshot, capture
@@ -43,12 +43,21 @@ def two_groups(model, names) -> list | None:  # names: of the parameters that an
     return [[n for n in order if n in decay], [n for n in order if n not in decay]] if len(order) == len(names) else None
 
 # %% ../nbs/470_trainer_files.ipynb #3056e756
-def _lists(schedule, n) -> list: return [k for k in SCHEDULER_RATES if isinstance(schedule.get(k), list) and len(schedule[k]) == n]
+def _lists(schedule, n) -> list:
+    "The lists with an entry for each of n groups, those of schedules inside included."
+    inside = (s for s in schedule.get("_schedulers") or () if isinstance(s, dict))
+    return [schedule[k] for k in group_lists(schedule, n)] + [values for s in inside for values in _lists(s, n)]
+
+def _with_groups(schedule, n, numbers) -> dict:
+    "A schedule's state whose lists have the entries of these of n groups."
+    new = schedule | {k: [schedule[k][i] for i in numbers] for k in group_lists(schedule, n)}
+    inside = schedule.get("_schedulers")
+    return new if not inside else new | {"_schedulers": [_with_groups(s, n, numbers) for s in inside]}
 
 def sources(groups, schedule, wanted) -> list | None:  # groups: dicts, 'params' are names; wanted: lists of names
     "For each list of names the number of the group that these are in; None if they are in groups that differ."
     lists, found = _lists(schedule, len(groups)), []
-    def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [schedule[k][i] for k in lists]
+    def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [values[i] for values in lists]
     for names in map(set, wanted):
         mine = [i for i, g in enumerate(groups) if not names.isdisjoint(g["params"])] or [0]
         if any(settings(i) != settings(mine[0]) for i in mine): return None
@@ -57,8 +66,7 @@ def sources(groups, schedule, wanted) -> list | None:  # groups: dicts, 'params'
 
 def regrouped(groups, schedule, wanted, numbers):  # numbers: as sources gave them
     "The groups and the schedule with other groups."
-    lists = {k: [schedule[k][i] for i in numbers] for k in _lists(schedule, len(groups))}
-    return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], schedule | lists
+    return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], _with_groups(schedule, len(groups), numbers)
 
 # %% ../nbs/470_trainer_files.ipynb #f57daa04
 def asked(moves) -> dict:
@@ -363,7 +371,8 @@ def differing(run, mine, groups) -> list[str]:
 # %% ../nbs/470_trainer_files.ipynb #415d0492
 def lay_schedule(run, template: dict, schedule: dict) -> tuple[dict, list]:  # both as a schedule's `state_dict`
     "The schedule's state for this run, and what is to be said. ValueError if it is of another kind."
-    lists, n = _lists(run.lr_scheduler.state_dict(), len(run.optimizer.param_groups)), len(run.optimizer.param_groups)
+    n = len(run.optimizer.param_groups)
+    lists = group_lists(run.lr_scheduler.state_dict(), n)
     missing = [k for k in run.lr_scheduler.state_dict() if k not in schedule and k[0] != "_"] + [k for k in lists if len(schedule.get(k, ())) != n]
     if missing: raise ValueError(f"scheduler.pt is that of another kind of schedule: it has no {missing[0]!r} for {n} groups, which "
                                  f"{type(run.lr_scheduler).__name__} needs")
