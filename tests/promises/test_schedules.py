@@ -159,8 +159,8 @@ def test_a_branch_and_a_reset_after_a_change_of_groups(name):
     learn.step(3)
     other.step(3)
     assert equal(learn, other)
-    # The object counts its calls, of which two groups make two a step.
-    if name == "lambda_object": return
+    # The functions depend on the number of groups, and the object counts its calls, of which two groups make two a step.
+    if name in ("lambda_list", "lambda_object"): return
     learn.reset()
     learn.set(weight_decay=0.0)
     learn.train()
