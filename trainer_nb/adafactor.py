@@ -40,6 +40,9 @@ def _decay(weights, share):  # share: a number, or a tensor with one
 # %% ../nbs/122_adafactor.ipynb #6f38e8e9
 class Adafactor(torch.optim.Optimizer):
     "Adafactor with a learning rate from outside, as the Trainer uses it."
+    # Options of transformers' class that have one value here. Its update reads them from the groups of a checkpoint.
+    FIXED = {"relative_step": False, "warmup_init": False}
+
     def __init__(self, params, lr: float = 1e-3,
                  eps: tuple = (1e-30, 1e-3),      # added to each square; the least size of weights that scale_parameter takes
                  clip_threshold: float = 1.0,     # largest root mean square of an update, before the rate
@@ -48,7 +51,7 @@ class Adafactor(torch.optim.Optimizer):
                  weight_decay: float = 0.0,
                  scale_parameter: bool = False):  # the rate is relative to the weights' size
         super().__init__(params, dict(lr=lr, eps=eps, clip_threshold=clip_threshold, decay_rate=decay_rate, beta1=beta1, weight_decay=weight_decay,
-                                      scale_parameter=scale_parameter))
+                                      scale_parameter=scale_parameter, **self.FIXED))
 
     @torch.no_grad()
     def step(self, closure=None):

@@ -16,23 +16,26 @@ from .prepare import prepare
 from .rewind import Ring, differing_steps, losses
 from .rows import extend, part, to_lists
 from .run import Run
+from .schedules import schedule_parts
 from .settings import SETTABLE, change
 from .snapshot import Snapshot, capture, restore
 from .tables import Table
 from .timeline import Snapshots
 
 # %% auto #0
-__all__ = ['NOT_IN_BRANCH', 'twin', 'copied', 'with_past', 'check_branch', 'coefficients', 'branch', 'Comparison', 'compare']
+__all__ = ['NOT_IN_BRANCH', 'twin', 'copied', 'copied_whole', 'detach_computed', 'share_memory', 'hang_hooks', 'take_over',
+           'with_past', 'check_branch', 'coefficients', 'branch', 'Comparison', 'compare']
 
 # %% ../nbs/390_branch.ipynb #4681b985
-def twin(moves, args, why, anew=False):  # args: the settings that the new one begins with; why: an optimizer that was given is refused; anew: its model will be made by model_init
+def twin(moves, args, why, anew=False, memo=None):  # args: the settings that the new one begins with; why: an optimizer that was given is refused; anew: its model will be made by model_init; memo: as of copy.deepcopy, is filled
     "Another learner of the same kind, with the same data and a copy of the model; its run has not begun."
     if any(o is not None for o in moves.optimizers):
         raise Refused(f"{why}: give the Learner optimizer_cls_and_kwargs=(class, options), or override create_optimizer.")
     run, new = moves.run_state, object.__new__(type(moves))
     vars(new).update(vars(moves))
     known = (moves.train_dataset, moves.eval_dataset, moves.processing_class, moves.data_collator, run.feed, run.history)
-    memo = {id(moves): new} | {id(o): o for o in known if o is not None}
+    memo = {} if memo is None else memo
+    memo.update({id(moves): new} | {id(o): o for o in known if o is not None})
     if anew and run.model is not None: memo[id(run.model)] = None   # no copy of what is made anew
     model, new.loss_func, new.compute_loss_func = (copied(o, memo) for o in (None if anew else run.model, moves.loss_func, moves.compute_loss_func))
     callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
@@ -44,11 +47,67 @@ def twin(moves, args, why, anew=False):  # args: the settings that the new one b
 def copied(thing, memo):  # memo: as of copy.deepcopy
     "A deep copy; what cannot be copied is shared."
     if thing is None or not (isinstance(thing, torch.nn.Module) or hasattr(thing, "on_step_end")): return thing
-    try: return copy.deepcopy(thing, memo)
+    try: return copied_whole(thing, memo)
     except Exception as error:
         if isinstance(thing, torch.nn.Module): raise
         warn(f"{type(thing).__name__} cannot be copied ({type(error).__name__}: {error}), so the branch shares it.")
         return thing
+
+# %% ../nbs/390_branch.ipynb #a3f46dad
+def copied_whole(thing, memo):  # a module or a callback; memo: as of copy.deepcopy
+    "Return a deep copy with the hooks, attributes and shared memory of parameters."
+    is_module = isinstance(thing, torch.nn.Module)
+    for part in thing.modules() if is_module else [thing]: detach_computed(getattr(part, "__dict__", {}), memo)
+    new = copy.deepcopy(thing, memo)
+    if is_module:
+        tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo]
+        share_memory(tensors, memo)
+        for t in tensors: hang_hooks(t, memo[id(t)], memo)
+    return new
+
+def detach_computed(value, memo):
+    "Let tensors with a history, wherever they are in lists and dicts, be copied without it."
+    if isinstance(value, torch.Tensor):
+        if not value.is_leaf: memo[id(value)] = value.detach().clone()
+    elif isinstance(value, dict):
+        for v in value.values(): detach_computed(v, memo)
+    elif isinstance(value, (list, tuple)):
+        for v in value: detach_computed(v, memo)
+
+def share_memory(tensors, memo):
+    "Let copies share memory where the tensors do: a buffer that is a view of a weight, the flat weights of a recurrent layer."
+    groups = {}
+    for t in tensors:
+        if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided and t.numel():
+            groups.setdefault(t.untyped_storage().data_ptr(), []).append(t)
+    for found in groups.values():
+        if len(found) == 1 or not any(isinstance(t, torch.nn.Parameter) for t in found): continue
+        storage = found[0].untyped_storage().clone()
+        for t in found:
+            view = torch.empty(0, dtype=t.dtype, device=t.device)
+            memo[id(t)].data = view.set_(storage, t.storage_offset(), t.size(), t.stride())
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")   # of tensors, by torch's names
+
+def hang_hooks(tensor, new, memo):
+    "Give a copied tensor the hooks and the attributes of the other one."
+    for name in _HOOKS:
+        hooks = getattr(tensor, name, None)
+        if hooks and not getattr(new, name, None): setattr(new, name, copy.deepcopy(hooks, memo))
+    for name, value in vars(tensor).items():
+        if name not in vars(new): setattr(new, name, copy.deepcopy(value, memo))
+
+# %% ../nbs/390_branch.ipynb #6372d09f
+_OF_OPTIMIZER = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
+                 "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
+
+def take_over(run, new, memo):
+    "Give a new run the hooks of the other's optimizer and the functions of its schedule."
+    for name in _OF_OPTIMIZER:
+        hooks, there = getattr(run.optimizer, name, None), getattr(new.optimizer, name, None)
+        if there is not None and hooks and not there: there.update(copy.deepcopy(hooks, memo))
+    for part, of_new in zip(schedule_parts(run.lr_scheduler), schedule_parts(new.lr_scheduler)):
+        if getattr(part, "lr_lambdas", None) and hasattr(of_new, "lr_lambdas"): of_new.lr_lambdas = copy.deepcopy(part.lr_lambdas, memo)
 
 # %% ../nbs/390_branch.ipynb #67004702
 def with_past(history) -> History:
@@ -94,13 +153,15 @@ def branch(moves, changes: dict):
     check_branch(run.args, changes)
     later = {name: value for name, value in changes.items() if name in SETTABLE}
     args = resolve(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
-    new = twin(moves, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew")
+    memo = {}
+    new = twin(moves, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew", memo=memo)
     new.run_state.history, new.run_state.first = with_past(run.history), run.first
     if args.output_dir is not None: args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
     new.run_state.given = args.to_dict()
     taken = capture(run)
     prepare(new)
     restore(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id, "place": new.run_state.history.place()}))
+    take_over(run, new.run_state, memo)
     coefficients(new.run_state.optimizer, run.args, args)
     if later: change(new, later)
     for one, other in ((run, new.run_state), (new.run_state, run)):

@@ -199,3 +199,6 @@ def check_state(optimizer):
             except TypeError as error: problem = str(error)
             if problem: raise TypeError(f"{type(optimizer).__name__} keeps {problem}, as {key!r}, so a run with it could not be held in a snapshot: "
                                         "no rewind, no checkpoint. Use another optimizer, or its form with a state of plain tensors.")
+            if not isinstance(key, str) or "/" in key:
+                raise TypeError(f"{type(optimizer).__name__} keeps a state under the key {key!r}, which a snapshot cannot hold; "
+                                "use keys that are text without '/'.")

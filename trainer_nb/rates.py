@@ -14,16 +14,10 @@ import torch
 
 # %% ../nbs/150_rates.ipynb #7eadfccd
 from .args import TrainingArguments
-from .schedules import OneCycle, SCHEDULER_RATES, base_key, base_rates, check_numbers, is_ours, one_cycle, same_kind
+from .schedules import OneCycle, SCHEDULER_RATES, base_key, base_rates, check_numbers, group_lists, is_ours, one_cycle, same_kind, schedule_parts
 
 # %% ../nbs/150_rates.ipynb #51dc7044
 GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")   # where torch keeps rates in a group
-
-def _parts(scheduler):
-    "A scheduler and the schedulers inside it; nothing for None."
-    if scheduler is None: return
-    yield scheduler
-    for part in getattr(scheduler, "_schedulers", ()): yield from _parts(part)
 
 # %% ../nbs/150_rates.ipynb #7c0b38ad
 def scale_schedule(scheduler,                     # any of torch's, or None
@@ -35,7 +29,7 @@ def scale_schedule(scheduler,                     # any of torch's, or None
     factors = list(factors) if isinstance(factors, (list, tuple)) else [factors] * len(groups)
     for group, factor in zip(groups, factors, strict=True):
         group.update({k: group[k] * factor for k in GROUP_RATES if group.get(k) is not None})
-    for part in _parts(scheduler):
+    for part in schedule_parts(scheduler):
         for name in SCHEDULER_RATES:
             rates = getattr(part, name, None)
             if rates is not None: setattr(part, name, [r * f for r, f in zip(rates, factors, strict=True)])
@@ -69,7 +63,7 @@ def set_lr(scheduler,                 # any of torch's, or None
     rates = _wanted(optimizer, lr, now, "lr")
     scale_schedule(scheduler, optimizer, [r / o for r, o in zip(rates, now)])
     for group, rate in zip(optimizer.param_groups, rates): group["lr"] = same_kind(group["lr"], rate)
-    for part in _parts(scheduler):
+    for part in schedule_parts(scheduler):
         if hasattr(part, "_last_lr"): part._last_lr = list(rates)
 
 # %% ../nbs/150_rates.ipynb #b118841a
@@ -115,11 +109,12 @@ def add_group(optimizer, scheduler,  # any of torch's; the scheduler may be None
     base = float(model.get("initial_lr", model["lr"]))
     ratio = float(fresh.get("lr", base)) / base if base else 1.0
     kept = {k: v * ratio if k in GROUP_RATES and v is not None else v for k, v in model.items() if k not in ("params", *without)}
+    lists = [(part, name) for part in schedule_parts(scheduler) for name in group_lists(vars(part), len(optimizer.param_groups))]
     optimizer.add_param_group({**kept, **{k: v for k, v in fresh.items() if k != "lr"}})
-    for name in SCHEDULER_RATES:
-        rates = getattr(scheduler, name, None)
-        if rates: setattr(scheduler, name, [*rates, rates[like] * ratio])
-    if hasattr(scheduler, "lr_lambdas"): scheduler.lr_lambdas.append(scheduler.lr_lambdas[like])
+    for part, name in lists:
+        values = getattr(part, name)
+        is_rate = name in SCHEDULER_RATES and values[like] is not None
+        setattr(part, name, [*values, values[like] * ratio if is_rate else values[like]])
 
 # %% ../nbs/150_rates.ipynb #8b499f9f
 def stretch_schedule(scheduler,                # as `create_scheduler` made it; another one is left as it is

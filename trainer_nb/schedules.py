@@ -6,7 +6,8 @@
 __all__ = ['SCHEDULES', 'SCHEDULER_RATES', 'PLAIN', 'linear', 'cosine', 'constant', 'constant_with_warmup', 'polynomial',
            'cosine_with_restarts', 'cosine_with_min_lr', 'cosine_warmup_with_min_lr', 'inverse_sqrt',
            'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_rates', 'base_key', 'check_numbers', 'by_metric',
-           'metric_schedule', 'create_scheduler', 'is_ours', 'scheduler_state', 'same_kind', 'load_scheduler_state']
+           'metric_schedule', 'create_scheduler', 'is_ours', 'group_lists', 'schedule_parts', 'scheduler_state',
+           'same_kind', 'load_scheduler_state']
 
 # %% ../nbs/140_schedules.ipynb #37e1690c
 import copy, inspect, math
@@ -221,6 +222,19 @@ def is_ours(scheduler) -> bool:
 # %% ../nbs/140_schedules.ipynb #257522ed
 SCHEDULER_RATES = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs", "_last_lr")   # where torch's schedules keep a rate per group
 PLAIN = (bool, int, float, str, type(None))
+_PER_GROUP = ("lrs", "lambdas", "momentums", "_last_lr")   # how the names of lists with an entry per group end, in torch and by custom
+
+def group_lists(attributes: dict,  # of a schedule, or its state
+                n: int             # groups of the optimizer
+               ) -> list[str]:
+    "Names of the lists that have an entry for each group."
+    return [k for k, v in attributes.items() if k.endswith(_PER_GROUP) and isinstance(v, list) and len(v) == n]
+
+def schedule_parts(scheduler):  # None: there is none
+    "Iterate over a schedule and the schedules inside it."
+    if scheduler is None: return
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()): yield from schedule_parts(part)
 
 def _keep(value):
     "The plain part of a value, and whether it was plain enough to keep."
@@ -247,17 +261,26 @@ def same_kind(old, rate):
     return torch.full_like(old, rate) if isinstance(old, torch.Tensor) else rate
 
 def load_scheduler_state(scheduler,   # made in the same way as the one that the state is from
-                         state: dict  # from `scheduler_state`; it is not changed
+                         state: dict, # from `scheduler_state`; it is not changed
+                         groups: list[int] | None = None  # for each group of the state, the present group that it corresponds to; None: itself
                         ):
     "Put a schedule back to the place where `scheduler_state` was taken; the optimizer's state has to be put back as well."
     state = copy.deepcopy(state)
-    functions = state.get("lr_lambdas")
+    _adapt(scheduler, state, groups)
+    scheduler.load_state_dict(state)
+
+def _adapt(scheduler, state, groups):
+    "Give a schedule the functions of the state's groups, and the state the types of the schedule's rates."
+    functions, own = state.get("lr_lambdas"), getattr(scheduler, "lr_lambdas", None)
     if functions and all(f and f.get("function") in SCHEDULES for f in functions):
         scheduler.lr_lambdas = [partial(SCHEDULES[f.pop("function")], **f) for f in functions]
         state["lr_lambdas"] = [None] * len(functions)
-    elif isinstance(scheduler, LambdaLR): state.setdefault("lr_lambdas", [None] * len(scheduler.lr_lambdas))
+    elif own is not None:
+        # A state has no functions, so each group takes that of the present group that holds its parameters.
+        if groups: scheduler.lr_lambdas = [own[min(i, len(own) - 1)] for i in groups]
+        n = len(scheduler.lr_lambdas)
+        if not isinstance(functions, list) or len(functions) != n: state["lr_lambdas"] = [None] * n
     for name in SCHEDULER_RATES:
-        if not state.get(name): continue
-        olds = getattr(scheduler, name)   # fewer, where the state is of an optimizer that got another group since
-        state[name] = [same_kind(olds[min(i, len(olds) - 1)], r) for i, r in enumerate(state[name])]
-    scheduler.load_state_dict(state)
+        olds = getattr(scheduler, name, None)   # fewer, where the state is of an optimizer that got another group since
+        if olds and state.get(name): state[name] = [same_kind(olds[min(i, len(olds) - 1)], r) for i, r in enumerate(state[name])]
+    for part, inner in zip(getattr(scheduler, "_schedulers", ()), state.get("_schedulers", ())): _adapt(part, inner, groups)

@@ -8,11 +8,13 @@ import copy
 import torch
 from .errors import warn
 from .optim import taken_apart
+from .schedules import schedule_parts
 from .shards import in_shards, own_part
 from .snapshot import own_memory
 
 # %% auto #0
-__all__ = ['SMALL', 'PART', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'FullCopy']
+__all__ = ['SMALL', 'PART', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'copied_schedule',
+           'put_schedule', 'FullCopy']
 
 # %% ../nbs/220_shadows.ipynb #e4a48edb
 SMALL = 1 << 20   # bytes; buffers up to this size are always copied
@@ -136,6 +138,16 @@ def put_groups(optimizer, groups):
     "The groups hold that again, and nothing else."
     for group, before in zip(optimizer.param_groups, groups): group.clear(); group.update(before)
 
+def copied_schedule(scheduler) -> list:  # of torch's or alike; None: there is none
+    "What a schedule and those inside it hold, as it is now."
+    return [(part, {k: list(v) if type(v) is list else v for k, v in vars(part).items()}) for part in schedule_parts(scheduler)]
+
+def put_schedule(held: list):  # from copied_schedule
+    "The schedules hold that again, and nothing else."
+    for part, before in held:
+        vars(part).clear()
+        vars(part).update(before)
+
 def _parts(t) -> list:
     "The plain tensors that a tensor is made of, where it is of a kind that can be taken apart."
     try: return list(taken_apart(t)[0].values())
@@ -148,7 +160,7 @@ class FullCopy:
         "Copy tensors into tensors that are held for it; the rest is small."
         optimizer = self.run.optimizer
         self.state = {p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()} for p, s in optimizer.state.items()}
-        self.groups = copied_groups(optimizer)
+        self.groups, self.schedule = copied_groups(optimizer), copied_schedule(self.run.lr_scheduler)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
         now = [*self.run.params, *(part for v in held for part in ([v] if in_shards(v) else _parts(v)))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [own_part(t).detach().clone() for t in now]
@@ -162,3 +174,4 @@ class FullCopy:
         optimizer.state.clear()
         optimizer.state.update(self.state)
         put_groups(optimizer, self.groups)
+        put_schedule(self.schedule)

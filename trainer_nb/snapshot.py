@@ -277,7 +277,9 @@ def _put_optimizer(run, snapshot):
         group = {k: copy.deepcopy(v) if k != "params" else [params[n] for n in v] for k, v in group.items()}
         if i == len(run.optimizer.param_groups): run.optimizer.param_groups.append({})
         run.optimizer.param_groups[i].clear()
-        run.optimizer.param_groups[i].update(group)
+        # An option that an older version of the optimizer did not have is as it is in a new group.
+        missing = {k: v for k, v in run.optimizer.defaults.items() if k not in group}
+        run.optimizer.param_groups[i].update({**copy.deepcopy(missing), **group})
     with torch.no_grad():
         for n, p in _loose(run): p.copy_(snapshot.tensors[f"loose/{n}"])
     _put_state(run.optimizer, snapshot, saved, params)
@@ -315,7 +317,15 @@ def _put_schedule(run, snapshot):
     if saved is None or run.lr_scheduler is None: run.lr_scheduler = None; return
     total = snapshot.values["state"].max_steps
     if run.own_scheduler and total != run.state.max_steps: run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, total)
-    load_scheduler_state(run.lr_scheduler, saved)
+    load_scheduler_state(run.lr_scheduler, saved, _same_groups(run, snapshot))
+
+def _same_groups(run, snapshot) -> list[int] | None:
+    "For each group of the snapshot's optimizer, the number of the present group that holds its parameters; 0 if none does."
+    saved = snapshot.values["optimizer"]
+    if saved is None or run.optimizer is None: return None
+    names = _names(run, named_weights(run))
+    home = {names[id(p)]: i for i, g in enumerate(run.optimizer.param_groups) for p in g["params"]}
+    return [next((home[n] for n in group["params"] if n in home), 0) for group in saved["groups"]]
 
 # %% ../nbs/210_snapshot.ipynb #9c6f8e00
 def _keep_scaler(run, tensors, values): values["scaler"] = None if run.device is None or run.device.scaler is None else run.device.scaler.state_dict()

@@ -17,7 +17,7 @@ from .prepare import prepare_model
 from .run import modules_of
 from .schedules import by_metric
 from .seeding import FORWARD, mix, seed_all
-from .shadows import FullCopy, LookingShadows, copied_groups, put_groups, versions
+from .shadows import FullCopy, LookingShadows, copied_groups, copied_schedule, put_groups, put_schedule, versions
 from .shards import in_shards, put_into
 from .snapshot import named_weights
 from .telling import tell, tell_all
@@ -183,9 +183,14 @@ def commit(step) -> Committed:
     rate = run.optimizer.param_groups[0]["lr"]
     if isinstance(rate, torch.Tensor): rate = rate.clone()   # the schedule changes it in place
     late = tell_all(step.moves, "on_optimizer_step")
+    # The update and the schedule's step are one: weights of this step with the rate of the last one are no state of the run.
+    try:
+        if not skipped and not by_metric(run.lr_scheduler): run.lr_scheduler.step()
+    except BaseException as error:
+        tear(step, error, first, "the schedule failed after the update", "the weights may be ahead of the schedule")
+        raise
     try:
         run.shadows[0].after_first()
-        if not skipped and not by_metric(run.lr_scheduler): run.lr_scheduler.step()
         if not run.state.global_step: check_state(run.optimizer)
     except BaseException as error: late = late or error
     add_tokens(run, step.tokens)
@@ -252,18 +257,18 @@ def first_groups(run) -> tuple | None:
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
     if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
     loose = any(n.startswith("loose/") for n in run.first.tensors)   # weights that are not the model's
-    return (copied_groups(run.optimizer, tensors=True), state) if run.versions == versions(run) and not loose else None
+    return (copied_groups(run.optimizer, tensors=True), state, copied_schedule(run.lr_scheduler)) if run.versions == versions(run) and not loose else None
 
-def tear(step, error, first):  # first: as first_groups gave it, before the update
-    "The optimizer failed half-way: put everything back if there is a copy, else say that the weights are not to be trusted."
+def tear(step, error, first,   # first: as first_groups gave it, before the update
+         what="the optimizer failed in the middle of its update", follows="some weights may be new and others old"):
+    "The optimizer failed half-way, or the schedule after it: put everything back if there is a copy, else say that the weights are not to be trusted."
     run = step.run
     if run.args.transaction == "copy": return rollback(step)
     if first is not None: return begin_again(step, first)
     for p in run.params: p.grad = None
     run.phase = "idle"
-    run.torn = (f"the optimizer failed in the middle of its update after step {run.state.global_step} "
-                f"({type(error).__name__}: {error}), so some weights may be new and others old")
-    error.add_note("(in the optimizer's update: some weights may be new and others old. learn.rewind(0) takes the last steps again "
+    run.torn = f"{what} after step {run.state.global_step} ({type(error).__name__}: {error}), so {follows}"
+    error.add_note(f"({what}: {follows}. learn.rewind(0) takes the last steps again "
                    "from a snapshot, learn.restore(...) goes back to one, learn.reset() to the beginning.)")
 
 def begin_again(step, first):  # first: as first_groups gave it
@@ -272,6 +277,7 @@ def begin_again(step, first):  # first: as first_groups gave it
     step.run.optimizer.state.clear()
     step.run.optimizer.state.update(first[1])
     put_groups(step.run.optimizer, first[0])
+    put_schedule(first[2])
     with torch.no_grad():
         for name, p in named_weights(step.run):
             if p.requires_grad: put_into(p, step.run.first.tensors[f"weights/{name}"])   # the others are back already

@@ -12,25 +12,28 @@ from pathlib import Path
 import numpy as np
 import torch
 from .checkpoint import SCHEMA, entries, examined, of_base, parts_of, placed, read_plain, weights_for, write_model, write_tensors
+from .batches import equal
 from .data import Cursor, Indexed
 from .encoding import encode
+from .errors import warn
 from .events import TrainerControl, TrainerState
 from .folders import Damaged, seal
 from .groups import decay_names
 from .history import History
 from .moves import Moves
 from .runlog import plain
-from .schedules import SCHEDULER_RATES, is_ours
+from .rates import GROUP_RATES
+from .schedules import group_lists, is_ours
 from .seeding import FORWARD, generators_kept, mix
 from .shelf import sealed
 from .snapshot import Snapshot, capture
 
 # %% auto #0
-__all__ = ['HOW', 'two_groups', 'sources', 'regrouped', 'asked', 'write_state', 'save_plain', 'in_numbers', 'write_torch',
-           'generators', 'write_rest', 'write_trainer', 'read_state', 'position_after', 'stood_at', 'place_of',
-           'samples_behind', 'settings_here', 'would_keep', 'check_kept', 'in_names', 'order_of', 'lay_optimizer',
-           'on_cpu', 'apart', 'differing', 'lay_schedule', 'files_of', 'weights_in', 'callbacks_in', 'read_theirs',
-           'about_scaler', 'read_ours', 'read_trainer']
+__all__ = ['HOW', 'two_groups', 'sources', 'regrouped', 'asked', 'warn_of_loss', 'write_state', 'save_plain', 'in_numbers',
+           'write_torch', 'generators', 'write_rest', 'write_trainer', 'read_state', 'position_after', 'stood_at',
+           'place_of', 'samples_behind', 'settings_here', 'tried', 'would_keep', 'check_kept', 'in_names', 'order_of',
+           'lay_optimizer', 'check_fixed', 'on_cpu', 'apart', 'alike', 'options_in', 'differing', 'lay_schedule',
+           'files_of', 'weights_in', 'callbacks_in', 'read_theirs', 'about_scaler', 'read_ours', 'read_trainer']
 
 # %% ../nbs/470_trainer_files.ipynb #8c4c0f88
 def two_groups(model, names) -> list | None:  # names: of the parameters that an optimizer holds
@@ -40,12 +43,21 @@ def two_groups(model, names) -> list | None:  # names: of the parameters that an
     return [[n for n in order if n in decay], [n for n in order if n not in decay]] if len(order) == len(names) else None
 
 # %% ../nbs/470_trainer_files.ipynb #3056e756
-def _lists(schedule, n) -> list: return [k for k in SCHEDULER_RATES if isinstance(schedule.get(k), list) and len(schedule[k]) == n]
+def _lists(schedule, n) -> list:
+    "The lists with an entry for each of n groups, those of schedules inside included."
+    inside = (s for s in schedule.get("_schedulers") or () if isinstance(s, dict))
+    return [schedule[k] for k in group_lists(schedule, n)] + [values for s in inside for values in _lists(s, n)]
+
+def _with_groups(schedule, n, numbers) -> dict:
+    "A schedule's state whose lists have the entries of these of n groups."
+    new = schedule | {k: [schedule[k][i] for i in numbers] for k in group_lists(schedule, n)}
+    inside = schedule.get("_schedulers")
+    return new if not inside else new | {"_schedulers": [_with_groups(s, n, numbers) for s in inside]}
 
 def sources(groups, schedule, wanted) -> list | None:  # groups: dicts, 'params' are names; wanted: lists of names
     "For each list of names the number of the group that these are in; None if they are in groups that differ."
     lists, found = _lists(schedule, len(groups)), []
-    def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [schedule[k][i] for k in lists]
+    def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [values[i] for values in lists]
     for names in map(set, wanted):
         mine = [i for i, g in enumerate(groups) if not names.isdisjoint(g["params"])] or [0]
         if any(settings(i) != settings(mine[0]) for i in mine): return None
@@ -54,8 +66,7 @@ def sources(groups, schedule, wanted) -> list | None:  # groups: dicts, 'params'
 
 def regrouped(groups, schedule, wanted, numbers):  # numbers: as sources gave them
     "The groups and the schedule with other groups."
-    lists = {k: [schedule[k][i] for i in numbers] for k in _lists(schedule, len(groups))}
-    return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], schedule | lists
+    return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], _with_groups(schedule, len(groups), numbers)
 
 # %% ../nbs/470_trainer_files.ipynb #f57daa04
 def asked(moves) -> dict:
@@ -65,7 +76,14 @@ def asked(moves) -> dict:
     held = {}
     for c in moves.run_state.callbacks.callbacks:
         if callable(getattr(c, "state", None)): held.setdefault(type(c).__name__, []).append(copy.deepcopy(c.state()))
+    warn_of_loss(moves.optimizer)
     return {"by_rule": by_rule, "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()}}
+
+def warn_of_loss(optimizer):
+    "Warn of an optimizer whose state the Trainer does not restore, neither from these files nor from its own."
+    if not any(c.__module__.partition(".")[0] == "grokadamw" for c in type(optimizer).__mro__): return
+    warn("transformers' Trainer does not restore the state of GrokAdamW from any checkpoint: a run that it resumes from this one goes on "
+         "with an empty state. learn.load_checkpoint() restores all of it.")
 
 def write_state(package, folder):
     "Write `trainer_state.json`; the control is among the callbacks there."
@@ -218,16 +236,24 @@ def settings_here(run, there) -> tuple[TrainerState, list]:  # there: as read_st
     return replace(there, stateful_callbacks={}, **here), said
 
 # %% ../nbs/470_trainer_files.ipynb #45500fc3
-def would_keep(optimizer, group, like) -> dict | None:  # group: its settings; like: a parameter
-    "What an optimizer keeps for such a parameter: by key, whether it has the parameter's shape. None if it cannot be tried."
+def tried(optimizer, group, like) -> tuple | None:  # group: its settings; like: a parameter
+    "Take a step with a copy of an optimizer and such a parameter: (parameter, its state, its group), or None if that raises an error."
     p = torch.zeros((2,) * like.dim(), dtype=like.dtype, device=like.device, requires_grad=True)
     p.grad = torch.ones_like(p)
     try:
         trial = copy.copy(optimizer)
-        trial.state, trial.param_groups = defaultdict(dict), [{**group, "params": [p]}]
+        trial.state, trial.param_groups = defaultdict(dict), [{**copy.deepcopy({k: v for k, v in group.items() if k != "params"}), "params": [p]}]
         trial.step()
-        return {k: isinstance(v, torch.Tensor) and v.shape == p.shape for k, v in trial.state[p].items() if v is not None}
+        return p, trial.state[p], trial.param_groups[0]
     except Exception: return None
+
+def would_keep(optimizer, group, like) -> dict | None:  # as in tried
+    "What an optimizer keeps for such a parameter: by key, the type of an entry with the parameter's shape, else None. None if it cannot be tried."
+    trial = tried(optimizer, group, like)
+    if trial is None: return None
+    p, state, _ = trial
+    def kind(v): return v.dtype if isinstance(v, torch.Tensor) and v.shape == p.shape and v.dim() else None
+    return {k: kind(v) for k, v in state.items() if v is not None}
 
 def check_kept(run, groups, state):  # groups: 'params' are names, in the order of the optimizer's; state: by name, dicts
     "Refuse the state of another optimizer, or of other parameters; what fits gets the precision that they have here."
@@ -238,7 +264,7 @@ def check_kept(run, groups, state):  # groups: 'params' are names, in the order 
             kind, has = (id(group), p.dim(), p.dtype), state.get(name, {})
             if kind not in kept: kept[kind] = would_keep(run.optimizer, group, p)
             if kept[kind] is not None: _check_entries(type(run.optimizer).__name__, name, p, has, kept[kind])
-            if has: state[name] = {k: v.to(p.dtype) if _like(v, p) else v for k, v in has.items()}   # as torch does when it loads them
+            if has: state[name] = {k: v.to((kept[kind] or {}).get(k) or p.dtype) if _like(v, p) else v for k, v in has.items()}
 
 def _like(v, p) -> bool:
     numbers = isinstance(v, torch.Tensor) and v.is_floating_point() and p.is_floating_point()
@@ -246,6 +272,7 @@ def _like(v, p) -> bool:
 
 def _check_entries(kind, name, p, has, kept):
     def words(keys): return ", ".join(sorted(keys)) or "nothing"
+    has = {k: v for k, v in has.items() if v is not None}
     if set(has) != set(kept):
         raise ValueError(f"optimizer.pt is that of another optimizer: it keeps {words(has)} for {name!r}, and {kind} keeps {words(kept)}; "
                          "give the Learner the optim= and optim_args= that the Trainer had")
@@ -261,7 +288,8 @@ def in_names(file, order) -> tuple[list, dict]:  # order: names, group by group
     groups = [{**{k: v for k, v in g.items() if k != "param_names"}, "params": names} for g, names in zip(file["param_groups"], order)]
     numbers = dict(zip(chain.from_iterable(g["params"] for g in file["param_groups"]), chain.from_iterable(order)))
     if not set(file["state"]) <= set(numbers): raise ValueError("optimizer.pt keeps something for parameters that are in none of its groups")
-    return groups, {numbers[i]: {k: v for k, v in held.items() if v is not None} for i, held in file["state"].items()}
+    # Entries that are None stay: some optimizers set a parameter up anew where one of its entries is missing.
+    return groups, {numbers[i]: dict(held) for i, held in file["state"].items()}
 
 def order_of(run, file, own) -> list:  # own: the names in the learner's groups
     "Which parameters the numbers of a file stand for, group by group. ValueError if they are not the learner's."
@@ -282,10 +310,23 @@ def lay_optimizer(run, template, file, schedule):  # template: the learner's own
         raise ValueError(f"optimizer.pt treats parameters in several ways that are in one group here (weight_decay {decays}); "
                          "give the Learner the weight_decay= that the Trainer had")
     groups, schedule = regrouped(groups, schedule, own, numbers)
+    check_fixed(run.optimizer, groups)
     groups = [mine | {k: v for k, v in g.items() if k not in HOW} for mine, g in zip(template["groups"], groups)]
     check_kept(run, groups, state)
     (tensors, others), host = apart(state), on_cpu(run.device.device, groups, state)
     return tensors, template | {"groups": groups, "plain": others, "on_cpu": host, "apart": {}}, schedule
+
+def check_fixed(optimizer, groups: list[dict]):
+    "Raise a ValueError where the file's groups have options that this optimizer does not have."
+    name = type(optimizer).__name__
+    for key, value in getattr(optimizer, "FIXED", {}).items():
+        there = next((g[key] for g in groups if g.get(key, value) != value), value)
+        if there != value:
+            raise ValueError(f"optimizer.pt is of an optimizer with {key}={there!r}, and the {name} of this learner has {key}={value!r}; "
+                             "give the Learner the optimizer that the Trainer had, as optimizers=(optimizer, None)")
+    if any("state" in g for g in groups):
+        raise ValueError(f"optimizer.pt has the state of {name} in its groups, under keys that no longer belong to any parameter; "
+                         "load the weights into the model and begin a new run")
 
 def on_cpu(device, groups, state) -> list:
     "What torch leaves on the CPU when it loads an optimizer's state: the step count, unless the update itself counts on the device."
@@ -298,20 +339,40 @@ def apart(state) -> tuple[dict, dict]:  # state: by name, dicts
     tensors = {f"optimizer/{n}": v for n, v in flat.items() if isinstance(v, torch.Tensor)}
     return tensors, {n: v for n, v in flat.items() if not isinstance(v, torch.Tensor)}
 
-def differing(mine, groups) -> list[str]:
+def alike(a, b) -> bool:
+    "Whether two options are equal; 0 and 0.0 are."
+    return equal(a, b) or (isinstance(a, (int, float)) and isinstance(b, (int, float)) and a == b)
+
+def options_in(run, groups) -> tuple[list, set]:  # groups: as a snapshot has them, before the first step
+    "The options that no step of the optimizer changes, and all keys that a group has after one."
+    options, known = dict.fromkeys(("initial_lr", "weight_decay", "betas", "eps", "momentum")), set()
+    for group, own in zip(groups, run.optimizer.param_groups):
+        trial = tried(run.optimizer, group, own["params"][0]) if own["params"] else None
+        known |= set(group) | set(own if trial is None else trial[2])
+        if trial is None: continue
+        # The rate is the schedule's, and the settings in HOW may be decided by an optimizer itself.
+        mine = [k for k in run.optimizer.defaults if k in group and k not in (*HOW, *GROUP_RATES, "triton")]
+        options |= dict.fromkeys(k for k in mine if alike(group[k], trial[2].get(k)))
+    return list(options), known
+
+def differing(run, mine, groups) -> list[str]:
     "What is to be said of settings that are others in the file."
-    said = {}
-    for name in ("initial_lr", "weight_decay", "betas", "eps", "momentum"):
+    said, (options, known) = {}, options_in(run, mine)
+    for name in options:
         for here, there in zip(mine, groups):
-            if "max_lr" in there or name not in here or here[name] == there.get(name, here[name]): continue   # one cycle changes them under way
+            if "max_lr" in there or name not in here or alike(here[name], there.get(name, here[name])): continue   # one cycle changes them under way
             said.setdefault(name, f"{name} of the optimizer's groups is {there[name]} in optimizer.pt and {here[name]} by the settings here: "
                                   f"the run goes on with {there[name]}, until learn.set(...) says otherwise")
+    for name, value in ((k, v) for there in groups for k, v in there.items()):
+        if name in known or name in HOW or value is None or value is False: continue
+        said.setdefault(name, f"optimizer.pt has the option {name}={value!r}, which this learner's optimizer does not have")
     return list(said.values())
 
 # %% ../nbs/470_trainer_files.ipynb #415d0492
 def lay_schedule(run, template: dict, schedule: dict) -> tuple[dict, list]:  # both as a schedule's `state_dict`
     "The schedule's state for this run, and what is to be said. ValueError if it is of another kind."
-    lists, n = _lists(run.lr_scheduler.state_dict(), len(run.optimizer.param_groups)), len(run.optimizer.param_groups)
+    n = len(run.optimizer.param_groups)
+    lists = group_lists(run.lr_scheduler.state_dict(), n)
     missing = [k for k in run.lr_scheduler.state_dict() if k not in schedule and k[0] != "_"] + [k for k in lists if len(schedule.get(k, ())) != n]
     if missing: raise ValueError(f"scheduler.pt is that of another kind of schedule: it has no {missing[0]!r} for {n} groups, which "
                                  f"{type(run.lr_scheduler).__name__} needs")
@@ -371,7 +432,7 @@ def read_theirs(moves, folder) -> Snapshot:
         schedule, of_rates = lay_schedule(run, mine["lr_scheduler"], schedule)
         values = mine | place_of(run, there)
     except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
-    said += differing(mine["optimizer"]["groups"], optimizer["groups"]) + of_rates + about_scaler(run, files["scaler"])
+    said += differing(run, mine["optimizer"]["groups"], optimizer["groups"]) + of_rates + about_scaler(run, files["scaler"])
     values |= {"shapes": {}, "state": state, "optimizer": optimizer, "lr_scheduler": schedule, "run": History().run_id, "about": {"said": said},
                "scaler": None if run.device.scaler is None else files["scaler"],
                "callbacks": callbacks_in(run, there.stateful_callbacks, mine["callbacks"])}
