@@ -164,7 +164,6 @@ class Background(Handle):
         "End the run here, with all that belongs to its end; learn.set(max_steps=...) prolongs it. Refused from inside a step, and while one is open by hand."
         with TURN:
             refuse_beside(self.learner, "stop()")
-            self._wish.want(0)
             stop_here(self.learner)
         return self.pause()
 
@@ -291,8 +290,9 @@ def handle_of(moves) -> Background:
 def stop_here(moves):
     "The run ends where it stands: the present step becomes its last."
     run = moves.run_state
+    if run.background is not None: run.background._wish.want(0)
     if not run.state.global_step: raise Refused("The run has done no step yet, so there is nothing to end; it is paused.")
     if run.finished: return
-    moves.set(max_steps=run.state.global_step)
+    moves._end_here()
     go(moves, "stop()")
     finish(run)

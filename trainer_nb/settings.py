@@ -14,7 +14,7 @@ from .levels import LoggerCallback, set_level
 from .moves import LOADERS, DataMoves, check_smoothing, drop_feed
 from .prepare import ALONE_ONLY, measure_anew, prepare
 from .rates import add_group, set_base_lr, set_lr
-from .run import note_act
+from .run import Due, note_act
 from .schedules import by_metric, load_scheduler_state, scheduler_state
 from .shares import divided_batch
 from .streams import Streamed
@@ -22,7 +22,7 @@ from .tables import Table
 from .world import world_size
 
 # %% auto #0
-__all__ = ['SETTABLE', 'go_beyond', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_pieces',
+__all__ = ['SETTABLE', 'end_here', 'go_beyond', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_pieces',
            'check_metric', 'metric_of', 'forget_best', 'check_settable', 'check_kept', 'for_each', 'change']
 
 # %% ../nbs/330_settings.ipynb #bac457c9
@@ -46,6 +46,20 @@ def _lengthen(moves, value):
         return
     prepare(moves) if run.feed is None else measure_anew(run)   # a new feed is measured
     if run.state.max_steps > run.state.global_step >= before: go_beyond(run)
+
+def _prolong(moves, value):
+    "The length that the user asks for: a run that was stopped before its end goes on, too."
+    _lengthen(moves, value)
+    run = moves.run_state
+    if run.finished and run.state.max_steps > run.state.global_step: go_beyond(run)
+
+def end_here(run):
+    "The run ends where it stands, and keeps its length and its schedule: another run of this learner has both again."
+    run.control.should_training_stop = True
+    # The end of a step that is still to be completed, or of an epoch, sees that the run is over; otherwise nothing would look.
+    if not any(due.kind in ("step_end", "close", "next_epoch", "finish") for due in run.due):
+        run.due.append(Due("close" if run.epoch_open else "finish"))
+    note_act(run, "stop")
 
 def go_beyond(run):
     "What was to be the end is none any more."
@@ -84,7 +98,7 @@ _LENGTH, _DATA = "the run's length; the schedule is stretched to it", "from the 
 SETTABLE = {   # name: (what it takes effect on, what has to be done)
     "lr": ("the next step uses it, and the rest of the schedule is scaled to go on from there", lambda m, v: set_lr(m.lr_scheduler, m.optimizer, v)),
     "learning_rate": ("the base of the schedule; the present rate follows", _base),
-    "max_steps": (_LENGTH, _lengthen), "num_train_epochs": (_LENGTH, _lengthen),
+    "max_steps": (_LENGTH, _prolong), "num_train_epochs": (_LENGTH, _prolong),
     "per_device_train_batch_size": (_DATA, _reload), "gradient_accumulation_steps": (_DATA, _reload),
     "dataloader_num_workers": (_DATA, _reload), "dataloader_multiprocessing_context": (_DATA, _reload),
     "dataloader_prefetch_factor": (_DATA, _reload), "dataloader_persistent_workers": (_DATA, _reload),
