@@ -13,7 +13,7 @@ from .interrupts import TURN, patiently
 from .loop import TrainOutput, ahead_of, go, output, stop_after, whole
 from .progress import QUIET, in_kernel, make_progress
 from .saver import finish
-from .work import refuse_beside, refuse_inside, stand_by, where
+from .work import half_done, refuse_beside, refuse_inside, stand_by, where
 
 # %% auto #0
 __all__ = ['RUNS', 'carrying', 'Wish', 'held', 'Handle', 'debugged', 'refuse_to_wait', 'Background', 'status', 'want',
@@ -243,10 +243,11 @@ def stopped(handle, error):
     "Keep what stopped the run, and have it said."
     handle.error, run = error, handle.learner.run_state
     said = f"The run in the background was stopped {where(run)} by {type(error).__name__}: {str(error).removesuffix('.')}."
+    half = half_done(run, error)
     print(said, file=sys.stderr, flush=True)
     def say():
         if handle.error is not error: return
-        try: warn(f"{said} Nothing is lost: learn.start() goes on; wait() of its handle raises the error.")
+        try: warn(f"{said} {half + '.' if half else 'Nothing is lost:'} learn.start() goes on; wait() of its handle raises the error.")
         finally: let_go(error)   # as after an error in a cell: with the next verb its memory is free
     run.news.append(say)
 
