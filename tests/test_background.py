@@ -188,7 +188,7 @@ def test_stop_is_the_end():
     reach(learn, 4)
     run.stop()
     assert learn.run_state.finished and ended == [learn.state.global_step] and "finished" in run.status
-    assert learn.journal[-1]["act"] == "set"
+    assert learn.journal[-1]["act"] == "stop"
     other = make()
     with pytest.raises(Refused, match="no step yet"): handle_of(other).stop()
 

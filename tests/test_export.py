@@ -375,6 +375,7 @@ EXACT = {   # cells after those with the model and the data
     "our names": ["def main(): pass\nstored = torch.randn(3)\nFILES = 3\nparser = None\ndef load_weights(m): nn.init.ones_(m.head.bias)", "net = Net()\nload_weights(net)\nscale = stored.sum()\nclass Sc(nn.Module):\n    def forward(self, a, b): return (a-b).pow(2).mean() * scale",
                   learner("net, train_dataset=train, loss_func=Sc()"), "learn.step(4)"],
     "a run prolonged": ["net = Net()\nlearn = Learner(net, train_dataset=train, loss_func=nn.functional.mse_loss, max_steps=8, use_cpu=True)", "learn.train()", "learn.set(max_steps=12); learn.step(2)"],
+    "a run that was ended": ["net = Net()", learner(), "learn.step(2); learn.stop()", "learn.set(num_train_epochs=2); learn.step(2)", "learn.stop()"],
     "back and forth": ["net = Net()", learner(), "learn.step(2)", "learn.restore(learn.snapshot()); learn.set(lr=1e-3); learn.rewind(1); learn.step(2)"],
     "a branch under the same name": ["net = Net()", learner(), "learn.step(2)", "learn = learn.branch(adam_beta1=0.5)", "learn.step(2)", "learn = learn.branch(lr=0.5); learn.step(1)"],
     "branches in a list": ["net = Net()", learner(), "learn.step(2)", "twins = [learn.branch(lr=r) for r in (0.1, 0.2)]\nfor t in twins: t.step(2)", "learn = twins[1]"],
@@ -398,7 +399,7 @@ EXACT = {   # cells after those with the model and the data
                           learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]", max_steps=6), "learn.train()"],
 }
 QUICK = ("a model taken over", "steps in every way", "a callback from a future left behind", "our names", "a branch without its parent",
-         "stopped by an evaluation", "a running average")   # the others are run with the slow ones
+         "stopped by an evaluation", "a running average", "a run that was ended")   # the others are run with the slow ones
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in EXACT])

@@ -20,7 +20,7 @@ from .tokens import fetch_tokens, token_count, token_speed
 __all__ = ['DEEDS', 'committed', 'as_evaluated', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'rows_to_log',
            'say', 'do_say', 'do_note', 'do_evaluate', 'do_best', 'do_save', 'do_load_best', 'at_end', 'is_last',
            'epoch_end', 'do_close', 'do_next_epoch', 'do_finish', 'train_metrics', 'settle', 'do_next', 'announce',
-           'ask_later']
+           'settle_whole', 'wishes_kept', 'ask_later']
 
 # %% ../nbs/270_agenda.ipynb #b6d82a50
 def committed(moves, done):  # step.Committed
@@ -31,8 +31,6 @@ def committed(moves, done):  # step.Committed
     run.due.append(Due("step_end"))
 
 # %% ../nbs/270_agenda.ipynb #b935caa0
-_GRANTS = {"on_log": "should_log", "on_evaluate": "should_evaluate", "on_save": "should_save"}   # the wish that an event answers
-
 @contextmanager
 def as_evaluated(model):
     "The model without dropout."
@@ -42,9 +40,7 @@ def as_evaluated(model):
 
 def do_event(moves, due):
     "Tell the callbacks."
-    if due.todo is None:
-        due.todo = list(moves.run_state.callbacks.listeners(due.name))
-        if due.name in _GRANTS: setattr(moves.run_state.control, _GRANTS[due.name], False)
+    if due.todo is None: due.todo = list(moves.run_state.callbacks.listeners(due.name))
     try:
         with as_evaluated(moves.model) if due.name in ("on_evaluate", "on_predict") else nullcontext(): tell(moves, due.name, due.todo, **due.data)
     finally: due.done = not due.todo   # the callback that raised has heard of it
@@ -74,7 +70,14 @@ def do_flow(moves, due):
 
 def do_wish(moves, due):
     "Grant a wish, if it is still there when its turn comes: a callback may have made it while another was granted."
-    if getattr(moves.run_state.control, f"should_{due.name}"): DEEDS[due.name](moves, due)
+    run, wish = moves.run_state, f"should_{due.name}"
+    if not getattr(run.control, wish): return
+    try:
+        DEEDS[due.name](moves, due)
+        due.done = True
+    finally:
+        # Only the loop's own task ends the wish, before callbacks are called: they may make it again. A task that failed keeps it.
+        if due.done: setattr(run.control, wish, False)
 
 # %% ../nbs/270_agenda.ipynb #c9bf3a6e
 def do_log(moves, due):
@@ -82,9 +85,7 @@ def do_log(moves, due):
     run = moves.run_state
     if not due.data:
         start = rows_to_log(run)
-        if start is None:
-            run.control.should_log = False
-            return
+        if start is None: return
         moves.store_flos()
         last = run.history[-1]
         due.data = {"logs": {"loss": logged_loss(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate} | token_speed(run)}
@@ -241,11 +242,35 @@ def announce(moves, *dues):
     run = moves.run_state
     if run.phase == "after": return first_on(run, *dues)
     held, run.due, run.by_hand = run.due, deque(dues), True
-    try: settle(moves)
-    finally:
-        run.by_hand = False
-        run.due.extend(held)
+    try:
+        with wishes_kept(run): settle_whole(moves)
+    finally: run.by_hand, run.due = False, held
     if run.phase == "idle": ask_later(run)
+
+def settle_whole(moves):
+    "Do everything that is due, even if some of it raises an error; the first error is raised at the end."
+    run, first = moves.run_state, None
+    before, run.phase = run.phase, "after"
+    try:
+        while run.due:
+            run.interrupts.check()
+            due = run.due.popleft()
+            try: do_next(moves, due)
+            except Exception as error:
+                first = first or error
+                # An event goes on with the callbacks that have not been called yet; another task would fail again.
+                if not due.done and due.kind != "event": run.due.popleft()
+    finally: run.phase = before
+    if first is not None: raise first
+
+@contextmanager
+def wishes_kept(run):
+    "Inside, callbacks are called outside of the loop; afterwards the wishes of the loop are as they were."
+    names = ("should_log", "should_evaluate", "should_save")
+    before = {name: getattr(run.control, name) for name in names}
+    try: yield
+    finally:
+        for name, value in before.items(): setattr(run.control, name, value)
 
 def ask_later(run):
     "Do what callbacks have asked for, now that the user owns the run."

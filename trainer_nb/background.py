@@ -13,7 +13,7 @@ from .interrupts import TURN, patiently
 from .loop import TrainOutput, ahead_of, go, output, stop_after, whole
 from .progress import QUIET, in_kernel, make_progress
 from .saver import finish
-from .work import refuse_beside, refuse_inside, stand_by, where
+from .work import half_done, refuse_beside, refuse_inside, stand_by, where
 
 # %% auto #0
 __all__ = ['RUNS', 'carrying', 'Wish', 'held', 'Handle', 'debugged', 'refuse_to_wait', 'Background', 'status', 'want',
@@ -164,7 +164,6 @@ class Background(Handle):
         "End the run here, with all that belongs to its end; learn.set(max_steps=...) prolongs it. Refused from inside a step, and while one is open by hand."
         with TURN:
             refuse_beside(self.learner, "stop()")
-            self._wish.want(0)
             stop_here(self.learner)
         return self.pause()
 
@@ -244,10 +243,11 @@ def stopped(handle, error):
     "Keep what stopped the run, and have it said."
     handle.error, run = error, handle.learner.run_state
     said = f"The run in the background was stopped {where(run)} by {type(error).__name__}: {str(error).removesuffix('.')}."
+    half = half_done(run, error)
     print(said, file=sys.stderr, flush=True)
     def say():
         if handle.error is not error: return
-        try: warn(f"{said} Nothing is lost: learn.start() goes on; wait() of its handle raises the error.")
+        try: warn(f"{said} {half + '.' if half else 'Nothing is lost:'} learn.start() goes on; wait() of its handle raises the error.")
         finally: let_go(error)   # as after an error in a cell: with the next verb its memory is free
     run.news.append(say)
 
@@ -291,8 +291,9 @@ def handle_of(moves) -> Background:
 def stop_here(moves):
     "The run ends where it stands: the present step becomes its last."
     run = moves.run_state
+    if run.background is not None: run.background._wish.want(0)
     if not run.state.global_step: raise Refused("The run has done no step yet, so there is nothing to end; it is paused.")
     if run.finished: return
-    moves.set(max_steps=run.state.global_step)
+    moves._end_here()
     go(moves, "stop()")
     finish(run)

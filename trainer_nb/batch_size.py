@@ -266,7 +266,7 @@ def untrained(moves, verb):
     with run.interrupts, generators_kept():
         run.interrupts.only_looking()
         try: yield run
-        except KeyboardInterrupt: raise given_up(moves, verb) from None
+        except KeyboardInterrupt: raise given_up(run, verb) from None
         except BaseException as error: relieve(error); raise
         finally: run.interrupts.abortable = False
 

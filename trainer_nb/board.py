@@ -16,7 +16,7 @@ from .journal import WORDS
 from .panels import Heat
 from .progress import first_callback, speed
 from .rows import last_of
-from .settings import SETTABLE, present
+from .settings import SETTABLE, effect_of, present
 from .svg import fewer_columns
 from .tables import duration, text
 from .verdict import verdict
@@ -149,9 +149,11 @@ def kind_of(value) -> str:
 def settings_of(moves) -> list[dict]:
     "What `set` takes, with the present values; the rate that the next step uses comes first."
     found = []
-    for name, (effect, _) in SETTABLE.items():
-        value = present(moves, name)
-        if name == "lr" and value is None: value = float(moves.args.learning_rate)
+    for name in SETTABLE:
+        value, effect = present(moves, name), effect_of(moves, name)
+        if name == "lr" and value is None:
+            base = moves.args.learning_rate
+            value = float(base[0] if isinstance(base, list) else base)
         if isinstance(value, enum.Enum): value = value.value
         if not isinstance(value, (bool, int, float, str)): continue
         said = {"name": name, "value": finite(value) if isinstance(value, float) else value, "kind": kind_of(value), "log": name in ("lr", "learning_rate"), "help": effect}

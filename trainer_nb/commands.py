@@ -44,6 +44,7 @@ def rewind(learn, given):
 
 def change(learn, given):
     learn.set(**given)
+    if "lr" in given and not learn.state.global_step: given = {k: v for k, v in given.items() if k != "lr"} | {"learning_rate": given["lr"]}   # what it means there
     return ", ".join(f"{k} = {text(v)}" for k, v in given.items()) + f" from step {learn.state.global_step + 1} on"
 
 VERBS = {"stop": stop, "evaluate": evaluate, "checkpoint": checkpoint, "snapshot": snapshot, "rewind": rewind, "set": change}

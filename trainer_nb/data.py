@@ -18,9 +18,9 @@ from .seeding import FETCH, ORDER, generators_kept, mix, seed_all
 from .shares import WHOLE, even_part, made_part
 
 # %% auto #0
-__all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit', 'check_spawned',
-           'ChildWatch', 'told', 'Workers', 'Source', 'tell_epoch', 'seeded_collate', 'SeededCollate', 'requests',
-           'Indexed']
+__all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'ended_early', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit',
+           'check_spawned', 'ChildWatch', 'out_of_fetch', 'told', 'Workers', 'Source', 'tell_epoch', 'seeded_collate',
+           'SeededCollate', 'requests', 'Indexed']
 
 # %% ../nbs/110_data.ipynb #5e2c9571
 class Cursor(NamedTuple):
@@ -47,13 +47,24 @@ class Request(NamedTuple):
     seed: int
     indices: list
 
+def ended_early(where: str) -> RuntimeError:  # where: what raised it
+    "The error in place of a StopIteration that is not the end of the data: whatever iterates would take it for the end."
+    return RuntimeError(f"A StopIteration came out of the data loading where it does not mean the end of the data: {where}. "
+                        "next(iterator, default), or a try around next(iterator), keeps it inside.")
+
 class SeededDataset(torch.utils.data.Dataset):
     "A map-style data set that seeds the generators before it fetches a batch."
     def __init__(self, dataset): self.dataset = dataset
     def __getitems__(self, request: Request):
         seed_all(request.seed)
-        many = getattr(self.dataset, "__getitems__", None)
-        return many(request.indices) if many else [self.dataset[i] for i in request.indices]
+        many, fetched = getattr(self.dataset, "__getitems__", None), []
+        try:
+            if many: return many(request.indices)
+            for i in request.indices: fetched.append(self.dataset[i])
+        except StopIteration as error:
+            where = f"one of the samples {request.indices}" if many else f"sample {request.indices[len(fetched)]}"
+            raise ended_early(f"{type(self.dataset).__name__} raised it for {where}") from error
+        return fetched
 
 # %% ../nbs/110_data.ipynb #06387a82
 @contextmanager
@@ -135,11 +146,22 @@ class _Once:
     requests = ()
     def __iter__(self): return iter(self.requests)
 
-def told(batches):  # an iterator of a DataLoader
-    "The same batches; deaths are told."
+def out_of_fetch(error) -> bool:
+    "Whether an error was raised by a data set or a collator that torch called in this process."
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") != "torch.utils.data._utils.fetch": trace = trace.tb_next
+    return trace is not None
+
+def told(batches, indexed=False):  # an iterator of a DataLoader; indexed: over a map-style data set, which has no end of its own
+    "The same batches; deaths are told, and a StopIteration that is not the end of the data is another error."
     while True:
-        with WATCH.telling(): batch = next(batches, _Once)
-        if batch is _Once: return
+        try:
+            with WATCH.telling(): batch = next(batches)
+        except StopIteration as end:
+            # Torch raises a worker's error again as what it was there, with the worker's traceback for a message.
+            if isinstance(end.value, str) and end.value.startswith("Caught StopIteration"): raise ended_early(end.value.rstrip()) from None
+            if indexed and out_of_fetch(end): raise ended_early("the data set or the data_collator of the DataLoader raised it") from end
+            return
         yield batch
 
 # %% ../nbs/110_data.ipynb #1977be23
@@ -297,7 +319,9 @@ class Indexed(Source):
 
     def _here(self, asked):
         for request, samples, self.weight in asked:
-            yield None if request is None else self.collate(self.dataset.__getitems__(request)), samples
+            try: batch = None if request is None else self.collate(self.dataset.__getitems__(request))
+            except StopIteration as error: raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
+            yield batch, samples
 
     def _with_workers(self, asked):
         told = deque()   # of each that was asked for: whether it is its own, samples, weight
@@ -310,9 +334,10 @@ class Indexed(Source):
         return self._in_order(self._workers.begin(), told)
 
     def _in_order(self, batches, told):
-        for batch in chain(batches, [None]):   # behind the last of its own there may be others'
+        for batch in chain(batches, [_Once]):   # behind the last of its own there may be others'
             while told and not told[0][0]: yield None, told.popleft()[1]
             if told:
+                if batch is _Once: raise RuntimeError(f"The data workers have ended, and {len(told)} batches that they were asked for are missing.")
                 _, samples, self.weight = told.popleft()
                 yield batch, samples
 

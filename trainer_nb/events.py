@@ -196,7 +196,8 @@ class CallbackHandler(AsTheTrainers):
             try: control = _answer(getattr(callback, event)(args, state, control, **kwargs), control)
             except BaseException as error:
                 before = False   # whoever handles the error is not to be broken into
-                error.add_note(f"(in {type(callback).__name__}.{event})")
+                error.callback = f"{type(callback).__name__}.{event}"
+                error.add_note(f"(in {error.callback})")
                 raise
             finally:
                 if interrupts is not None: interrupts.abortable = before

@@ -64,6 +64,7 @@ WRITTEN = {   # the line of an act, by kind: of the learner's name and the act's
     "unfreeze": lambda learn, d: f"{learn}.unfreeze({quoted(d['groups'])})",
     "branch": lambda learn, d: f"{learn} = {learn}.branch({keywords(d['changes'])})",
     "launch": lambda learn, d: f"{learn}.launch({keywords(d)})", "close": lambda learn, d: f"{learn}.close()",
+    "stop": lambda learn, d: f"{learn}.stop()",
 }
 
 # %% ../nbs/540_export.ipynb #23a001cd
@@ -82,7 +83,8 @@ def act_lines(draft, acts) -> list[str]:
     run, events = draft.exported.run_state, draft.exported.history.events
     ends = [i for i, e in enumerate(events) if e["kind"] == "log" and "train_runtime" in e["data"] and not e["abandoned"]]
     last = max([i for i, e in enumerate(events) if acts and e["time"] == acts[-1]["time"]], default=-1)
-    to_its_end = run.finished and (ends[-1] > last if ends else run.state.global_step > at)
+    stopped = bool(acts) and acts[-1]["kind"] == "stop"   # stop() has an end of its own
+    to_its_end = run.finished and (sum(i > last for i in ends) > stopped if ends else run.state.global_step > at)
     return lines + ([f"{name}.train()"] if to_its_end else go_to(run.state.global_step))
 
 # %% ../nbs/540_export.ipynb #36097ef3

@@ -41,7 +41,7 @@ class Other(Source):
         seed_all(mix(self.seed, ORDER, epoch))
         self.running, k = iter(self.loader), 0
         WATCH.over(self)
-        batches = told(self.running)
+        batches = told(self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset))
         while True:
             seed_all(mix(self.seed, FETCH, epoch, k, 0))   # the same for all processes: each reads everything
             try: batch = next(batches)

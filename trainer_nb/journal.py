@@ -19,7 +19,7 @@ WORDS = {   # what is said of an act's data, by kind
     "branch": lambda d: f"run {d['run']}" + "".join(f", {k}={v}" for k, v in d["changes"].items()),
     "checkpoint": lambda d: d["folder"], "resume": lambda d: "; ".join([f"from {d['folder']}", *d["said"]]),
     "load_best": lambda d: f"the weights of step {d['best_step']}",
-    "restore": lambda d: "", "reset": lambda d: "", "train_dataset": lambda d: "replaced",
+    "restore": lambda d: "", "reset": lambda d: "", "stop": lambda d: "the run ended here", "train_dataset": lambda d: "replaced",
     "launch": lambda d: f"on {d['num_processes']} processes" + (", with the same global batch" if d.get("keep_global_batch") else ""), "close": lambda d: "home again",
     "restart": lambda d: "other processes, after a failure",
     "add_callback": lambda d: d["callback"], "remove_callback": lambda d: d["callback"],

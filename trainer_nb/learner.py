@@ -142,6 +142,20 @@ class Steering:
         show_compact(handle)
         return handle
 
+    @taking_turns
+    def stop(self):
+        """End the run at the step where it stands, with everything that belongs to its end; settings stay as they are.
+        learn.set(max_steps=...) prolongs it. Refused before the first step, and from inside a step."""
+        from trainer_nb.background import stop_here
+        refuse_beside(self, "stop()")
+        stop_here(self)
+
+    @taking_turns
+    def _end_here(self):
+        "Make the present step the last one; the loop does the rest."
+        from trainer_nb.settings import end_here
+        in_turn(self, "stop()", lambda: end_here(self.run_state))
+
     def pause(self):
         "Let the verb that is training, and the run in the background, stand at the next step boundary; returns at once."
         run = self.run_state

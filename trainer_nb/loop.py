@@ -66,6 +66,7 @@ def advance(moves):
         try: done = take_step(moves, committed)
         except Exception as error:
             if moves.run_state.relief is None or not moves.run_state.relief(moves, error): raise
+            moves.run_state.taken_back = False
             continue   # the same step again, in smaller micro-batches
         record = None if done is None else Record(moves.run_state.history, len(moves.run_state.history) - 1)
         if record is None: end_of_data(moves.run_state)

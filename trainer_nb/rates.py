@@ -58,7 +58,7 @@ def set_lr(scheduler,                 # any of torch's, or None
     "The next step uses `lr`, and the rest of the schedule is scaled to go on from there; ValueError where it is at 0."
     now = [float(g["lr"]) for g in optimizer.param_groups]
     if not all(now):
-        raise ValueError("The schedule stands at a learning rate of 0 here (the first step of a warm-up, or its end), "
+        raise ValueError("The schedule stands at a learning rate of 0 here (its end, or the beginning of a cycle), "
                          "which cannot be scaled; set its base with set(learning_rate=...).")
     rates = _wanted(optimizer, lr, now, "lr")
     scale_schedule(scheduler, optimizer, [r / o for r, o in zip(rates, now)])
@@ -82,14 +82,15 @@ def _changed(function, **numbers):
 # %% ../nbs/150_rates.ipynb #96d58f8d
 def set_base_lr(scheduler,               # any of torch's, or None
                 optimizer: torch.optim.Optimizer,
-                lr: float | list[float]  # the rate that factor 1 stands for; a list as in `set_lr`
+                lr: float | list[float], # the rate that factor 1 stands for; a list as in `set_lr`
+                what="learning_rate"     # the name under which it was given, for errors
                ):
     "The schedule's base becomes `lr`, groups keep their ratios unless a list is given; the present rate follows."
     base = [float(r) for r in base_rates(optimizer)]
     if not all(base):
         raise ValueError("A group of parameters has a learning rate of 0, which cannot be scaled; "
                          "leave such a group out with learn.freeze().")
-    rates = _wanted(optimizer, lr, base, "learning_rate")
+    rates = _wanted(optimizer, lr, base, what)
     functions = [_changed(f, lr_init=r) for f, r in zip(scheduler.lr_lambdas, rates)] if is_ours(scheduler) else []
     for f in functions: check_numbers(f)
     scale_schedule(scheduler, optimizer, [r / b for r, b in zip(rates, base)])

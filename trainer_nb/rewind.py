@@ -8,7 +8,7 @@ import math, os, time
 from collections import deque
 from typing import NamedTuple
 import numpy as np
-from .errors import warn
+from .errors import Paused, warn
 from .frozen import has_adapters
 from .history import is_past
 from .loop import go
@@ -24,7 +24,7 @@ __all__ = ['LASTING', 'ACTS', 'MOST', 'free_memory', 'size_of', 'Ring', 'base_fo
 
 # %% ../nbs/320_rewind.ipynb #d4dab8bc
 LASTING = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # of these, what no snapshot has either
-ACTS = ("set", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING)   # events of a history that no step brings about
+ACTS = ("set", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING)   # events of a history that no step brings about
 
 # %% ../nbs/320_rewind.ipynb #2913caa1
 MOST = 50   # snapshots in a ring
@@ -137,7 +137,14 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
     announce_replay(run, base.step, target)
     go_to(run, base)
     share_anew(moves, base)
-    if base.step < target: advance(moves, "rewind()", until=lambda record: record.step >= target)
+    if base.step < target:
+        try: advance(moves, "rewind()", until=lambda record: record.step >= target)
+        except BaseException as error:
+            left = target - run.state.global_step
+            if run.saver is not None: run.saver.went_back(run, best)
+            run.history.note("rewind", run.state.global_step, steps=n + left)
+            if not isinstance(error, Paused) or not left: raise
+            raise Paused(f"{error} rewind({n}) was on its way to step {target}: learn.step({left}) goes there.") from None
     after = losses(run.history, base.step, target)
     different = differing_steps(before, after)
     if different: warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "

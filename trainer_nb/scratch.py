@@ -54,8 +54,11 @@ def without_trace(moves, verb: str):  # verb: its name, for messages
         try:
             run.interrupts.only_looking()
             with run.device.in_force(): yield moves.run_state
-        except KeyboardInterrupt: raise given_up(moves, verb) from None
-        except BaseException as error: relieve(error); raise
+        except KeyboardInterrupt: raise given_up(run, verb) from None
+        except BaseException as error:
+            error.add_note(f"(in {verb}, which trains a copy of the run: steps in the message are the copy's. The run is as it was, {where(run)}.)")
+            relieve(error)
+            raise
         finally:
             run.interrupts.abortable = False
             moves.run_state = run
@@ -63,10 +66,10 @@ def without_trace(moves, verb: str):  # verb: its name, for messages
             run.window, run.shadows, run.hands = window, shadows, in_hand(run)
             if first: run.versions = versions(run)
 
-def given_up(moves, verb) -> Paused:
+def given_up(run, verb) -> Paused:  # run: the user's, not the copy that the tool has worked with
     "What is raised when a tool is interrupted."
     show_pauses()
-    return Paused(f"{verb} was given up. The run is as it was, {where(moves.run_state)}.")
+    return Paused(f"{verb} was given up. The run is as it was, {where(run)}.")
 
 # %% ../nbs/600_scratch.ipynb #61bbc395
 class Still:

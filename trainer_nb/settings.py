@@ -14,16 +14,17 @@ from .levels import LoggerCallback, set_level
 from .moves import LOADERS, DataMoves, check_smoothing, drop_feed
 from .prepare import ALONE_ONLY, measure_anew, prepare
 from .rates import add_group, set_base_lr, set_lr
-from .run import note_act
-from .schedules import by_metric, load_scheduler_state, scheduler_state
+from .run import Due, note_act
+from .schedules import base_rates, by_metric, load_scheduler_state, scheduler_state
 from .shares import divided_batch
 from .streams import Streamed
 from .tables import Table
 from .world import world_size
 
 # %% auto #0
-__all__ = ['SETTABLE', 'go_beyond', 'Changes', 'SettableTable', 'present', 'settable', 'check_stream', 'check_pieces',
-           'check_metric', 'metric_of', 'forget_best', 'check_settable', 'check_kept', 'for_each', 'change']
+__all__ = ['SETTABLE', 'end_here', 'go_beyond', 'Changes', 'SettableTable', 'present', 'effect_of', 'settable', 'check_stream',
+           'check_pieces', 'check_metric', 'metric_of', 'forget_best', 'check_settable', 'check_kept', 'for_each',
+           'change']
 
 # %% ../nbs/330_settings.ipynb #bac457c9
 def _decay(moves, value):
@@ -47,6 +48,20 @@ def _lengthen(moves, value):
     prepare(moves) if run.feed is None else measure_anew(run)   # a new feed is measured
     if run.state.max_steps > run.state.global_step >= before: go_beyond(run)
 
+def _prolong(moves, value):
+    "The length that the user asks for: a run that was stopped before its end goes on, too."
+    _lengthen(moves, value)
+    run = moves.run_state
+    if run.finished and run.state.max_steps > run.state.global_step: go_beyond(run)
+
+def end_here(run):
+    "The run ends where it stands, and keeps its length and its schedule: another run of this learner has both again."
+    run.control.should_training_stop = True
+    # The end of a step that is still to be completed, or of an epoch, sees that the run is over; otherwise nothing would look.
+    if not any(due.kind in ("step_end", "close", "next_epoch", "finish") for due in run.due):
+        run.due.append(Due("close" if run.epoch_open else "finish"))
+    note_act(run, "stop")
+
 def go_beyond(run):
     "What was to be the end is none any more."
     run.finished = run.control.should_training_stop = False
@@ -61,6 +76,13 @@ def _reload(moves, value):
 def _base(moves, value):
     "The rate that the schedule multiplies."
     if moves.optimizer is not None: set_base_lr(moves.lr_scheduler, moves.optimizer, value)
+
+def _rate(moves, value):
+    "The rate of the next step; before the first one, where a warm-up stands at 0, the base of the schedule."
+    if moves.state.global_step: return set_lr(moves.lr_scheduler, moves.optimizer, value)
+    set_base_lr(moves.lr_scheduler, moves.optimizer, value, "lr")
+    # A list with a rate for each group of an optimizer is no value of learning_rate, whose lists are for layer groups.
+    if not isinstance(value, (list, tuple)) or moves.args.layer_groups: moves.args.learning_rate = value
 
 def _intervals(moves, value):
     "Steps between two logs or evaluations."
@@ -82,9 +104,9 @@ _AT_ONCE, _NEXT, _STEPS = "from the next step on", "the next time it is due", "s
 _LENGTH, _DATA = "the run's length; the schedule is stretched to it", "from the next sample on; the run's steps are counted anew"
 
 SETTABLE = {   # name: (what it takes effect on, what has to be done)
-    "lr": ("the next step uses it, and the rest of the schedule is scaled to go on from there", lambda m, v: set_lr(m.lr_scheduler, m.optimizer, v)),
+    "lr": ("the next step uses it, and the rest of the schedule is scaled to go on from there", _rate),
     "learning_rate": ("the base of the schedule; the present rate follows", _base),
-    "max_steps": (_LENGTH, _lengthen), "num_train_epochs": (_LENGTH, _lengthen),
+    "max_steps": (_LENGTH, _prolong), "num_train_epochs": (_LENGTH, _prolong),
     "per_device_train_batch_size": (_DATA, _reload), "gradient_accumulation_steps": (_DATA, _reload),
     "dataloader_num_workers": (_DATA, _reload), "dataloader_multiprocessing_context": (_DATA, _reload),
     "dataloader_prefetch_factor": (_DATA, _reload), "dataloader_persistent_workers": (_DATA, _reload),
@@ -118,12 +140,18 @@ class SettableTable(Changes):
 def present(moves, name):
     "The present value of a setting."
     if name != "lr": return moves.run_state.undivided.get(name, getattr(moves.args, name))
-    return None if moves.optimizer is None else float(moves.optimizer.param_groups[0]["lr"])
+    if moves.optimizer is None: return None
+    return float(moves.optimizer.param_groups[0]["lr"] if moves.state.global_step else base_rates(moves.optimizer)[0])
+
+def effect_of(moves, name) -> str:
+    "What a setting takes effect on, now."
+    if name == "lr" and not moves.state.global_step: return "the base of the schedule, as learning_rate does: no step has been taken"
+    return SETTABLE[name][0]
 
 def settable(moves) -> SettableTable:
     "The table of what can be set."
     let_go_last()
-    return SettableTable({"name": n, "before": None, "after": present(moves, n), "effect": effect} for n, (effect, _) in SETTABLE.items())
+    return SettableTable({"name": n, "before": None, "after": present(moves, n), "effect": effect_of(moves, n)} for n in SETTABLE)
 
 # %% ../nbs/330_settings.ipynb #f226b06a
 def check_stream(moves, changes):
@@ -237,7 +265,7 @@ def change(moves, changes: dict) -> Changes:
     new = resolve(moves.args, {k: v for k, v in changes.items() if k != "lr"})
     check_smoothing(new, moves.loss_func, moves.compute_loss_func)
     if "lr" in changes: prepare(moves)
-    made = Changes({"name": n, "before": present(moves, n), "after": None, "effect": SETTABLE[n][0]} for n in asked)
+    made = Changes({"name": n, "before": present(moves, n), "after": None, "effect": effect_of(moves, n)} for n in asked)
     put_back, metric = _held(moves), metric_of(moves.args)
     vars(moves.args).update(vars(new))
     try:

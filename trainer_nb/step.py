@@ -304,6 +304,7 @@ def take_step(moves, committed=None) -> Committed | None:  # committed: as in St
         step.rollback()
         if not isinstance(error, Unused): raise
     else: return step.commit()
+    run.taken_back = False
     run.device.expect_unused()
     prepare_model(moves)
     return take_step(moves, committed)

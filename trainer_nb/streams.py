@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 from .batches import batch_size, equal
-from .data import Cursor, Source, Workers, seeded_collate, tell_epoch
+from .data import Cursor, Source, Workers, ended_early, seeded_collate, tell_epoch
 from .seeding import FETCH, generator_states, mix, seed_all, set_generator_states
 from .shares import WHOLE, even_part
 
@@ -269,9 +269,15 @@ class Counted:
     def __call__(self, given):
         if given is None: return None
         group, mark = given
-        if not self.size: return *self._ready(group), mark
-        mine, samples, weight = even_part(self.share, group)
-        return self.collate(mine), samples, weight, mark
+        try:
+            if not self.size: return *self._ready(group), mark
+            mine, samples, weight = even_part(self.share, group)
+            return self.collate(mine), samples, weight, mark
+        except StopIteration as error: raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
+
+    def _place(self, mark) -> str:
+        info, upto = get_worker_info(), "" if mark is None else f" at sample {mark.given} of this reader"
+        return upto + ("" if info is None else f" in data worker {info.id}")
 
     def _ready(self, batches):
         sizes, mine = [batch_size(b) or 1 for b in batches], self.share.rank if self.share.together > 1 else 0

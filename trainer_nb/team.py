@@ -24,7 +24,7 @@ __all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 
 
 # %% ../nbs/855_team.ipynb #fb10a4fb
 LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
-THERE = LOOKING | frozenset("""set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again""".split())
+THERE = LOOKING | frozenset("""set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again _end_here""".split())
 AT_HOME = ("load_checkpoint", "reset", "_begin_again")   # and restore(), of a snapshot of an earlier run
 FROM_TORN = ("rewind", "restore", *AT_HOME)   # what puts a run right whose optimizer has failed half-way
 NOT_THERE = {"debug_step": "a step by hand", "branch": "a second learner", "batch_size_find": "measuring batch sizes", "export_script": "the script"}

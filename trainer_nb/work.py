@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys, threading, time
 import torch
 from contextlib import contextmanager
-from .agenda import ask_later
+from .agenda import ask_later, wishes_kept
 from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses, warn
 from .fsdp import refuse_alone
 from .interrupts import TURN, Interrupts
@@ -20,7 +20,7 @@ from .telling import tell_all
 # %% auto #0
 __all__ = ['step_aside', 'stand_by', 'pausable', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on',
            'tell_plan', 'bring_rows', 'in_hand', 'norms_of', 'others', 'note_hands', 'tell_outside', 'failed',
-           'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
+           'half_done', 'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
 
 # %% ../nbs/280_work.ipynb #439f6e9f
 def step_aside(run):
@@ -156,7 +156,7 @@ def tell_outside(moves, event, **data):
     "Tell an event that is on no agenda, between two steps; what callbacks ask for is done at once."
     run = moves.run_state
     run.phase, run.brought = "after", 0
-    error = tell_all(moves, event, **data)
+    with wishes_kept(run): error = tell_all(moves, event, **data)
     run.phase, run.brought = "idle", 0
     ask_later(run)
     if error is not None: raise error
@@ -169,8 +169,17 @@ def failed(moves, error):
     except Exception as another: warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
     run.history.note("exception", run.state.global_step, type=type(error).__name__, message=str(error))
     relieve(error)
-    if isinstance(error, KeyboardInterrupt): raise pause_at(moves, f"{given_up(run)}; paused {where(run)}") from None
+    if isinstance(error, KeyboardInterrupt):
+        half = half_done(run, error)
+        raise pause_at(moves, f"{half or given_up(run)}; paused {where(run)}", not half) from None
     raise error
+
+def half_done(run, error) -> str:
+    "The callback that an error broke off after the update, in words; empty where it is called again with the step, or if there is none."
+    name = getattr(error, "callback", "")
+    if not name or run.taken_back or name.endswith(".on_prediction_step"): return ""   # an evaluation is done again as a whole
+    back = "learn.rewind(1) takes the step again from a snapshot" if run.state.global_step else "learn.reset() begins anew"
+    return f"{name} was broken off and is not called again for this step, so what it keeps may be half-updated ({back})"
 
 def given_up(run) -> str:
     "What an interrupt broke off, in words."
@@ -186,7 +195,7 @@ def where(run) -> str:
     if not s.global_step: return "before the first step"
     return f"after step {s.global_step} of {s.max_steps} (epoch {s.epoch:.2f})"
 
-def pause_at(moves, message) -> Paused:
+def pause_at(moves, message, whole=True) -> Paused:  # whole: nothing was broken off that is not done again
     "Mark the run as paused and make the exception that says so."
     run = moves.run_state
     run.paused = not run.finished
@@ -196,7 +205,8 @@ def pause_at(moves, message) -> Paused:
         tell_outside(moves, "on_pause")
     let_go_after_cell()
     show_pauses()
-    return Paused(message + (". Nothing is lost: learn.train(), learn.run(...) or learn.step() goes on." if run.paused else "; the run was just finished."))
+    goes_on = f". {'Nothing is lost: ' if whole else ''}learn.train(), learn.run(...) or learn.step() goes on."
+    return Paused(message + (goes_on if run.paused else "; the run was just finished."))
 
 def stop_if_pressed(moves):
     "Raise Paused if the button was pressed."
