@@ -12,6 +12,7 @@ import torch
 from .fittings import Fitted
 from .fsdp import Sharded, refuse_environment
 from .fsdp_args import sharding
+from .unused import UnusedParameters
 from .world import ALONE, World, world_size
 
 # %% auto #0
@@ -106,6 +107,7 @@ class Holding:
             self.accelerator = Accelerator(cpu=on_cpu(args), mixed_precision=precision(args), kwargs_handlers=handlers(args))
             self.device, self.world = self.accelerator.device, connected(self.accelerator)
             self._borrowed, self._wrappers, self._trained, self.fitted, self.sharded = [], [], [], Fitted(), None
+            self._find_unused, self._unused = (args.ddp_find_unused_parameters, args.ddp_static_graph), None
             self._asked = None if self.world.alone else sharding(args.fsdp, args.fsdp_config)
             _refuse(precision(args), self.device)
         finally: self._state = _swap(before)
@@ -170,7 +172,14 @@ class Device(Dividing):
         self._borrowed.append((model, {n: ours[n] for n in _FORWARD if _FORWARD[-1] in ours}))
         self._trained = [p.requires_grad for p in model.parameters()]
         if prepared is not model: self._wrappers.append(prepared)
+        self._unused = self._watch_unused(prepared)
         return prepared
+
+    def _watch_unused(self, wrapped) -> UnusedParameters | None:
+        "Fills in missing gradients; None where DDP does that itself, or nothing is averaged by it."
+        find, static = self._find_unused
+        if not isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) or find or static: return None
+        return UnusedParameters(wrapped, strict=find is False)
 
     def _unwrap(self, model):
         "Take off what an earlier wrapper has hung on the parameters, whoever still holds that: an error's frames, perhaps."
@@ -183,6 +192,7 @@ class Device(Dividing):
     def backward(self, loss):
         "Backward, scaled where there is a scaler."
         (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
+        if self._unused is not None: self._unused.after_backward(self._wrappers[-1])
 
     def renew_scaler(self):
         "A scaler with the same scale that remembers nothing of a step that was given up."
@@ -197,20 +207,32 @@ class Device(Dividing):
         "Whether a wrapped model averages the gradients of what is trained now: DDP looks at that once."
         return self.sharded.fits() if self.sharded is not None else self.world.alone or self._trained == [p.requires_grad for p in params[:len(self._trained)]]
 
-    def expect_unused(self):
-        "From the next wrapping on, parameters without a gradient are looked for."
-        self.accelerator.ddp_handler.find_unused_parameters = True
-
-    def averaging(self, wrapped, now: bool):  # now: with this backward pass; False: with a later one of the same step
+    def averaging(self, wrapped, now: bool, first: bool = True):  # now: with this backward pass; False: with a later one of the same step; first: micro-batch of a step
         "A context for the forward and the backward pass of a micro-batch."
         if self.sharded is not None: self.sharded.synchronize(now)
+        if self._unused is not None: self._unused.begin(now, first)
         return AT_ONCE if now or self.world.alone or bare(wrapped) is wrapped else wrapped.no_sync()
+
+    def complete_averaging(self, wrapped):
+        "Average what the backward passes of a micro-batch have left out. ValueError with ddp_find_unused_parameters=False."
+        parameter = None if self._unused is None else self._unused.complete(wrapped)
+        if parameter is None: return
+        name = next(n for n, p in bare(wrapped).named_parameters() if p is parameter)
+        raise ValueError(f"{name!r} got no gradient in this step on rank {self.world.rank}, and with ddp_find_unused_parameters=False the others would wait for "
+                         "it forever; leave ddp_find_unused_parameters out.")
+
+    def unused_numbers(self, params: list) -> list[int]:  # the model's first, as in Run.params
+        "The numbers of the parameters that have no gradient of their own in this step: DDP's are filled with zeros by now."
+        count = 0 if self.sharded is not None else self.wrapped_parameters
+        more = [i for i in range(count, len(params)) if params[i].requires_grad and params[i].grad is None]
+        if self._unused is None or not self._unused.unused: return more
+        return [i for i in range(count) if id(params[i]) in self._unused.unused] + more
 
     def release(self):
         "Forget the models."
         self.fitted.clear()
         for held in (self.accelerator._models, self._borrowed, self._wrappers): held.clear()
-        self.sharded = None
+        self.sharded = self._unused = None
 
 # %% ../nbs/160_device.ipynb #0b8c7ff1
 _STREAMS = {}   # by device

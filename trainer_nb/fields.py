@@ -128,7 +128,7 @@ class Memory:
 @dataclass
 class Processes:
     ddp_backend: str | None = opt(None, "of torch.distributed, 'nccl' or 'gloo'; None: what fits the device")
-    ddp_find_unused_parameters: bool | None = opt(None, "whether some may get no gradient in a step; None: they may. False is a little faster")
+    ddp_find_unused_parameters: bool | None = opt(None, "True: DDP looks for parameters without a gradient in every step; None: it does not have to, some may have none; False: one without is an error")
     ddp_bucket_cap_mb: int | None = opt(None, "MB of gradients that are averaged at once; None: torch's own")
     ddp_broadcast_buffers: bool | None = opt(None, "whether all have the first one's buffers after every step; None: they have")
     ddp_static_graph: bool | None = opt(None, "whether every step uses the same parameters, in the same way")

@@ -72,7 +72,7 @@ def join(run):
     world = run.device.world
     run.state.is_world_process_zero, run.state.is_local_process_zero = world.first, world.local_rank == 0
     if not run.state.global_step: run.history.run_id = world.told(run.history.run_id)
-    if run.device.device.type == "cpu": world.make_slate()
+    if run.device.device.type == "cpu": world.make_slate(4 * sum(1 for _ in modules_of(run).parameters()) + 256)   # flags for all parameters, and for some that come later
 
 def alike(run):
     "Let all have the first one's weights and buffers."

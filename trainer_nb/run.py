@@ -99,7 +99,6 @@ class Run(Passing):
     flops: float = value(0.0)                                # floating-point operations here that state.total_flos does not have yet
 
     wrapped: Any = part()                                    # the model as Accelerate wraps it
-    seen_by: Any = part()                                    # the same, when a step has looked whether all parameters get gradients
     loss: Any = part()                                       # the loss function, if it is a module
     feed: Any = part()                                       # data.Feed
     measured_by: Any = part()                                # an override of set_initial_training_values, which decides how long the run is

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib, mmap, os, struct, tempfile, time
 
 # %% auto #0
-__all__ = ['ended', 'bytes_of', 'Slate', 'new_slate', 'opened_slate']
+__all__ = ['ended', 'list_cells', 'bytes_of', 'Slate', 'new_slate', 'opened_slate']
 
 # %% ../nbs/154_slate.ipynb #5a7e0011
 def ended(pid: int) -> bool:
@@ -18,25 +18,36 @@ def ended(pid: int) -> bool:
 
 # %% ../nbs/154_slate.ipynb #5a7e0012
 _PLACE, _HEAD = 4, 1   # cells of eight bytes: two pairs for each process; its number in the system before them
+_WORD = 32             # flags in a cell of a list
+_LISTED = 1 << 62      # in the second cell of a number's pair: a list of flags goes with it
 
-def bytes_of(size: int) -> int: return 8 * size * (_HEAD + _PLACE)   # that a slate for so many processes takes
+def list_cells(flags: int) -> int: return 2 * (-(-flags // _WORD))   # that one list takes, each of them with its check
+
+def bytes_of(size: int, flags: int = 0) -> int: return 8 * size * (_HEAD + _PLACE + 2 * list_cells(flags))   # that a slate for so many processes takes
 
 # %% ../nbs/154_slate.ipynb #5a7e0005
 class Slate:
     "Numbers that the processes of one machine show each other, in memory that they share."
-    def __init__(self, path: str, rank: int, size: int):  # path: of a file that new_slate has made
-        with open(path, "r+b") as file: self._memory = mmap.mmap(file.fileno(), bytes_of(size))
+    def __init__(self, path: str, rank: int, size: int, flags: int = 0):  # path: of a file that new_slate has made; flags: that a list can have
+        with open(path, "r+b") as file: self._memory = mmap.mmap(file.fileno(), bytes_of(size, flags))
+        self.flags = flags
         self._cells, self.rank, self.size, self.shown = memoryview(self._memory).cast("q"), rank, size, 0
         self._cells[self._head(rank)] = os.getpid()
 
     def _head(self, rank: int) -> int: return rank * (_HEAD + _PLACE)
     def _place(self, rank: int, count: int) -> int: return self._head(rank) + _HEAD + 2 * (count % 2)
 
-    def show(self, value: float) -> int:
+    def _list(self, rank: int, count: int) -> range:
+        length = list_cells(self.flags)
+        start = self._head(self.size) + length * (2 * rank + count % 2)
+        return range(start, start + length, 2)
+
+    def show(self, value: float, flags=()) -> int:  # flags: the numbers of those that are set
         "Show the next number; returns how many this process has shown, to see the others' by."
         count, (bits,) = self.shown + 1, struct.unpack("q", struct.pack("d", value))
         at = self._place(self.rank, count)
-        self._cells[at], self._cells[at + 1] = bits, bits ^ count
+        if flags: self._write_list(count, flags)
+        self._cells[at], self._cells[at + 1] = bits, bits ^ count ^ (_LISTED if flags else 0)
         self.shown = count   # who is interrupted before this shows the same place again
         return count
 
@@ -47,7 +58,28 @@ class Slate:
     def all_there(self, count: int) -> bool: return all(self._there(rank, count) for rank in range(self.size))
     def _there(self, rank: int, count: int) -> bool:
         at = self._place(rank, count)
-        return self._cells[at] ^ self._cells[at + 1] == count
+        return (self._cells[at] ^ self._cells[at + 1]) & ~_LISTED == count
+
+    def _write_list(self, count: int, flags):
+        words = [0] * (list_cells(self.flags) // 2)
+        for number in flags: words[number // _WORD] |= 1 << number % _WORD
+        for at, word in zip(self._list(self.rank, count), words): self._cells[at], self._cells[at + 1] = word, word ^ count
+
+    def listed(self, count: int) -> list[set]:  # count: as show has returned it
+        "The flags that each process has set, by rank. RuntimeError as in seen."
+        self.seen(count)
+        return [self._read_list(rank, count) for rank in range(self.size)]
+
+    def _read_list(self, rank: int, count: int) -> set:
+        at = self._place(rank, count)
+        if not (self._cells[at] ^ self._cells[at + 1]) & _LISTED: return set()
+        words = [self._word(at, count) for at in self._list(rank, count)]
+        return {_WORD * i + bit for i, word in enumerate(words) for bit in range(_WORD) if word >> bit & 1}
+
+    def _word(self, at: int, count: int) -> int:
+        "One cell of a list; the number that goes with it may be visible a moment earlier."
+        while self._cells[at] ^ self._cells[at + 1] != count: time.sleep(2e-5)
+        return self._cells[at]
 
     def _of(self, rank: int, count: int) -> float: return struct.unpack("d", struct.pack("q", self._cells[self._place(rank, count)]))[0]
 
@@ -64,14 +96,14 @@ class Slate:
         if time.monotonic() > end: raise RuntimeError(f"The process of rank {rank} has not said what its loss is.")
 
 # %% ../nbs/154_slate.ipynb #5a7e0007
-def new_slate(size: int) -> str | None:
+def new_slate(size: int, flags: int = 0) -> str | None:  # flags: as in Slate
     "A file for a slate, empty; None where none can be made. Whoever asks removes it when all have opened it."
     try: file, path = tempfile.mkstemp(prefix="trainer_nb-slate-")
     except OSError: return None
-    with contextlib.suppress(OSError), open(file, "wb") as made: made.write(bytes(bytes_of(size)))   # on a full disk it is too short to be opened
+    with contextlib.suppress(OSError), open(file, "wb") as made: made.write(bytes(bytes_of(size, flags)))   # on a full disk it is too short to be opened
     return path
 
-def opened_slate(path: str | None, rank: int, size: int) -> Slate | None:
+def opened_slate(path: str | None, rank: int, size: int, flags: int = 0) -> Slate | None:
     "The slate of a file, None if it cannot be seen from here."
-    try: return None if path is None else Slate(path, rank, size)
+    try: return None if path is None else Slate(path, rank, size, flags)
     except (OSError, ValueError): return None

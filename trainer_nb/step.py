@@ -13,7 +13,6 @@ from .fsdp import clip_parts
 from .models import describe
 from .moves import WindowMoves
 from .optim import check_state
-from .prepare import prepare_model
 from .run import modules_of
 from .schedules import by_metric
 from .seeding import FORWARD, mix, seed_all
@@ -24,9 +23,9 @@ from .telling import tell, tell_all
 from .tokens import add_tokens, tokens_in
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'offered', 'complete_gradients', 'clip_whole',
-           'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights',
-           'first_groups', 'tear', 'begin_again', 'take_step']
+__all__ = ['Step', 'checked', 'as_one', 'averages_now', 'offered', 'complete_gradients', 'clip_whole', 'clip', 'rows_of',
+           'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights', 'first_groups', 'tear',
+           'begin_again', 'take_step']
 
 # %% ../nbs/260_step.ipynb #e2fb8b87
 class Step:
@@ -73,7 +72,9 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
-        with self.run.device.averaging(self.run.wrapped, averages_now(self)): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
+        device, wrapped = self.run.device, self.run.wrapped
+        with device.averaging(wrapped, averages_now(self), not self.done): loss = self.moves.training_step(wrapped, self.batch(), self.items)
+        device.complete_averaging(wrapped)
         self.add(loss)
 
     def add(self, loss):
@@ -103,28 +104,17 @@ def checked(loss):
 def as_one(run, loss):
     "Gradients, loss and buffers as all processes together have them; returns the loss, as World.mean_soon."
     sharded, world = run.device.sharded, run.device.world
-    if sharded is None: check_unused(run)
-    mean = world.mean_soon(loss)
+    unused = run.device.unused_numbers(run.params) if sharded is None else []
+    mean, unused_by_all = world.mean_with_flags(loss, unused, 0 if sharded is not None else len(run.params))
     for p in run.params[run.device.wrapped_parameters:] if sharded is None else (p for p in run.params if not in_shards(p)):   # the model's come first; the wrapper averages those
         if not p.requires_grad: continue
         p.grad = world.mean(torch.zeros_like(p) if p.grad is None else p.grad)
+    if sharded is None and unused:   # in one process these would have no gradient, and the optimizer would leave them alone
+        for i in unused_by_all(): run.params[i].grad = None
     if run.args.ddp_broadcast_buffers is not False: world.spread(run.shadows[0].shared(world))
     return mean
 
-class Unused(Exception):
-    "Some parameters got no gradient, and nobody has looked for such: what the others got is not averaged."
-
 def averages_now(step) -> bool: return step.done + 1 == len(step.run.window) or syncs_each_batch(step.run.args)   # with this micro-batch
-
-def check_unused(run):
-    "Raise Unused if the first step finds parameters without a gradient in a process. A later one is refused with a ValueError."
-    if run.args.ddp_find_unused_parameters or run.args.ddp_static_graph or run.device.accelerator.ddp_handler.find_unused_parameters: return
-    some = any(p.requires_grad and p.grad is None for p in run.params)   # names are looked for only then: a walk through a large model takes a millisecond
-    name = next((n for n, p in run.model.named_parameters() if p.requires_grad and p.grad is None), None) if some else None
-    if run.seen_by is not run.wrapped and run.args.ddp_find_unused_parameters is None:
-        run.seen_by = run.wrapped
-        if any(run.device.world.everyone(name)): raise Unused
-    if name is not None: raise ValueError(f"{name!r} got no gradient in this step, which the processes had not looked for; give the Learner ddp_find_unused_parameters=True.")
 
 def offered(moves, window):
     "The micro-batches of a window as an override of get_batch_samples gives them (None: as they are), and how many labels they have in all processes."
@@ -299,12 +289,8 @@ def take_step(moves, committed=None) -> Committed | None:  # committed: as in St
         run.interrupts.abortable = True
         step.gradients()
         run.interrupts.abortable = False
-    except BaseException as error:
+    except BaseException:
         run.interrupts.abortable = False
         step.rollback()
-        if not isinstance(error, Unused): raise
-    else: return step.commit()
-    run.taken_back = False
-    run.device.expect_unused()
-    prepare_model(moves)
-    return take_step(moves, committed)
+        raise
+    return step.commit()

@@ -12,7 +12,7 @@ from .shares import Share
 from .slate import new_slate, opened_slate
 
 # %% auto #0
-__all__ = ['ALONE', 'world_size', 'Numbers', 'NotLed', 'Words', 'gathering', 'World']
+__all__ = ['ALONE', 'world_size', 'Numbers', 'NotLed', 'Words', 'with_flags', 'gathering', 'World']
 
 # %% ../nbs/155_world.ipynb #a4417b9f
 def world_size() -> int:
@@ -112,26 +112,36 @@ class Words(Numbers):
         return said
 
 # %% ../nbs/155_world.ipynb #155a0002
-def gathering(value: torch.Tensor, size: int) -> Soon:  # value: of one number, on the CPU
-    "The mean over all processes, whose numbers are on their way."
+def with_flags(value: torch.Tensor, flags, total: int) -> torch.Tensor:  # value: of one number; flags: the numbers of those that are set, of so many
+    "A number, and behind it a one for each flag that is set."
+    together = torch.zeros(1 + total, dtype=value.dtype, device=value.device)
+    together[0] = value.detach().reshape(())
+    if flags: together[1 + torch.tensor(sorted(flags), device=value.device)] = 1
+    return together
+
+def gathering(value: torch.Tensor, size: int, flags=(), total: int = 0):  # value: on the CPU; the rest as in with_flags
+    "The mean over all processes, whose numbers are on their way, and a function that returns the flags that all have set."
     import torch.distributed as dist
-    value = value.detach().reshape(()).clone()
-    each = [torch.empty_like(value) for _ in range(size)]
-    work = dist.all_gather(each, value, async_op=True)
+    mine = with_flags(value, flags, total)
+    each = [torch.empty_like(mine) for _ in range(size)]
+    work = dist.all_gather(each, mine, async_op=True)
     def mean():
         work.wait()
-        return torch.stack(each).sum() / size
-    return Soon(mean, work.is_completed)
+        return torch.stack([one[0] for one in each]).sum() / size
+    def common():
+        work.wait()
+        return set(torch.nonzero(torch.stack(each)[:, 1:].all(0)).flatten().tolist())
+    return Soon(mean, work.is_completed), common
 
 class World(Words):
     "The processes that train together, as one of them sees it."
     slate = last = None   # what the processes of one machine show each other their losses on; the mean that was asked for last
 
-    def make_slate(self):
+    def make_slate(self, flags: int = 0):  # flags: as in Slate
         "Make one, where all are on one machine and can see it."
         if self.alone or self.slate is not None or self.speakers != [0]: return
-        path = self.told(new_slate(self.size) if self.first else None)
-        mine = opened_slate(path, self.rank, self.size)
+        path, flags = self.told((new_slate(self.size, flags) if self.first else None, flags))
+        mine = opened_slate(path, self.rank, self.size, flags)
         if all(self.everyone(mine is not None)): self.slate = mine
         if self.first and path is not None: os.unlink(path)
 
@@ -140,16 +150,26 @@ class World(Words):
 
     def mean_soon(self, value):  # a number, or a tensor with one
         "The mean over all processes: a number, a tensor, or a Soon. The one before is known then."
-        if self.alone: return value
-        value, (last, self.last) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (self.last, None)
-        if value.device.type != "cpu": return self.mean(value)
-        self.last = gathering(value, self.size) if self.slate is None else self._shown(value)
-        if last is not None: last.tensor()
-        return self.last
+        return self.mean_with_flags(value)[0]
 
-    def _shown(self, value) -> Soon:
-        slate, count = self.slate, self.slate.show(value.item())
-        return Soon(lambda: torch.tensor(slate.seen(count), dtype=value.dtype).sum() / self.size, lambda: slate.all_there(count))
+    def mean_with_flags(self, value, flags=(), total: int = 0):  # flags: the numbers of those that are set here; total: that there are, the same in all processes
+        "The mean as mean_soon, and a function that returns the flags that are set in all processes; only that function waits."
+        if self.alone: return value, lambda: set(flags)
+        value, (last, self.last) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (self.last, None)
+        if value.device.type != "cpu": return self._mean_on_device(value, flags, total)
+        by_slate = self.slate is not None and total <= self.slate.flags
+        self.last, common = self._shown(value, flags) if by_slate else gathering(value, self.size, flags, total)
+        if last is not None: last.tensor()
+        return self.last, common
+
+    def _shown(self, value, flags):
+        slate, count = self.slate, self.slate.show(value.item(), flags)
+        mean = Soon(lambda: torch.tensor(slate.seen(count), dtype=value.dtype).sum() / self.size, lambda: slate.all_there(count))
+        return mean, lambda: set.intersection(*slate.listed(count))
+
+    def _mean_on_device(self, value, flags, total):
+        together = self.total(with_flags(value, flags, total))
+        return together[0] / self.size, lambda: set(torch.nonzero(together[1:] == self.size).flatten().tolist())
 
 # %% ../nbs/155_world.ipynb #fc0a5987
 ALONE = World()

@@ -1,0 +1,118 @@
+"""Two processes that use different parameters, and the same run in one process; prints losses and weights as JSON.
+
+    python unused.py CASE [CASE ...]
+"""
+import json, sys
+
+import torch
+from torch.utils.data import TensorDataset
+
+from trainer_nb import Learner
+
+
+ALL_USED = ("late", "one rank")   # some rank uses every parameter, so it waits for a rank that does not
+
+
+class Skips(torch.nn.Module):
+    "Layers that are skipped where no sample of the batch asks for them."
+    def __init__(self, case):
+        super().__init__()
+        self.case, self.calls = case, 0
+        self.inward, self.out = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2 if case in ALL_USED else 3))
+
+    def forward(self, x, labels):
+        self.calls += 1
+        hidden = torch.tanh(self.inward(x))
+        if self.case == "drop":   # random draws, which differ from rank to rank
+            for expert in self.experts:
+                if torch.rand(()) < 0.5: hidden = hidden + torch.tanh(expert(hidden))
+        else:   # the first feature of a sample chooses its expert
+            chosen, total = x[:, 0].long(), torch.zeros_like(hidden)
+            for number, expert in enumerate(self.experts):
+                mine = chosen == number
+                if mine.any(): total[mine] = torch.tanh(expert(hidden[mine]))
+            hidden = hidden + total
+        loss = torch.nn.functional.cross_entropy(self.out(hidden), labels)
+        return Output(loss) if self.case == "object" else {"loss": loss}
+
+
+class Output:
+    "An output that is neither a dictionary nor a tuple."
+    def __init__(self, loss): self.loss = loss
+
+
+class Gathers(Learner):
+    "Communicates after the backward pass."
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if torch.distributed.is_initialized(): torch.distributed.all_reduce(loss.clone())
+        return loss
+
+
+class Twice(Learner):
+    "Two backward passes in a step: for the model's loss and for a perturbed batch."
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        return (loss + super().training_step(model, inputs | {"x": inputs["x"] + 0.01}, num_items_in_batch)).detach()
+
+
+class Parts(Learner):
+    "One forward pass, and a backward pass for each of two losses that reach different layers."
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = self.compute_loss(model, inputs)
+        first = self.model.experts[0].weight.pow(2).sum() * 0
+        self.run_state.device.backward(loss)
+        self.run_state.device.backward(first)
+        return loss.detach()
+
+
+class Empty(Learner):
+    "Batches without a sample of the first expert are left out, without a forward pass."
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if not (inputs["x"][:, 0] == 0).any(): return torch.zeros(())
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+def routes(case, rows):
+    "The expert of each sample; batches of 4 on each of two ranks."
+    expert = torch.zeros(rows, dtype=torch.long)
+    if case == "late":                                  # at first all use both; in the last step of an epoch, rank 1 only one
+        expert[1::2] = 1
+        expert[-4:] = 1
+    elif case == "one rank": expert[4::8] = 1           # one sample of each global batch
+    elif case == "empty": expert[4:] = torch.arange(rows - 4) // 4 % 2
+    else: expert = torch.randint(2, (rows,), generator=torch.Generator().manual_seed(3))
+    return expert                                       # a third expert is never used
+
+
+def run(case, processes):
+    "Train, and print how it went."
+    torch.manual_seed(0)
+    rows = 48
+    x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(1))
+    x[:, 0] = routes(case, rows) + 0.5
+    data = TensorDataset(x, torch.randint(2, (rows,), generator=torch.Generator().manual_seed(2)))
+    kinds = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty}
+    settings = {"strict": dict(ddp_find_unused_parameters=False), "ddp": dict(ddp_find_unused_parameters=True),
+                "accumulate": dict(gradient_accumulation_steps=2), "evaluate": dict(eval_strategy="steps", eval_steps=1),
+                "each": dict(gradient_accumulation_steps=2, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})}
+    settings = settings.get(case, {})
+    learn = kinds.get(case, Learner)(
+        Skips(case), train_dataset=data, eval_dataset=data, data_collator=lambda rows: {"x": torch.stack([a for a, _ in rows]), "labels": torch.stack([b for _, b in rows])},
+        per_device_train_batch_size=8 // processes, num_train_epochs=2, learning_rate=0.05, weight_decay=0.1, use_cpu=True, disable_tqdm=True,
+        train_sampling_strategy="sequential", logging_strategy="no", **settings)
+    if processes > 1: learn.launch(processes, threads=1)
+    learn.step(2)
+    learn.train()
+    every = learn.each(lambda learner: [p.tolist() for p in learner.model.parameters()]) if processes > 1 else None
+    if processes > 1: learn.close()
+    print("RESULT", json.dumps({"case": case, "processes": processes, "steps": learn.state.global_step, "losses": [r.loss for r in learn.history],
+                                "weights": {n: p.tolist() for n, p in learn.model.named_parameters()},
+                                "same": every is None or every[0] == every[1]}), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for case in sys.argv[1:]:
+        for processes in (1, 2): run(case, processes)
