@@ -297,7 +297,7 @@ def answered():
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is None or not _in_main_thread(): return
     def over(*ignored):
-        if _in_main_thread(): _signal.signal(signal.SIGINT, signal.SIG_IGN)   # as the kernel does, a little later
         shell.events.unregister("post_run_cell", over)
+        if _in_main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)   # as the kernel does, a little later
     shell.events.register("post_run_cell", over)
     if callable(TURN.button._before): TURN.button._before = Answered(TURN.button._before)

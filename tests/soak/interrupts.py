@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "soak"
+MANY = 400   # cells of a round, at most
 VERBS = ("train", "step", "run", "until", "steps", "loop", "evaluate", "start")
 
 
@@ -189,21 +190,42 @@ class Process:
     def line(self, limit=None) -> dict:
         "The next line; Late if there is none in time."
         end = time.monotonic() + (limit or self.limit)
+        slow = None if limit else time.monotonic() + 4   # the stacks of slow answers are worth a look, too
         while b"\n" not in self.rest:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(end - time.monotonic(), 0))
-            if not ready: raise Late("no answer")
+            ready, _, _ = select.select([self.process.stdout], [], [], max((slow or end) - time.monotonic(), 0))
+            if not ready and slow is None: raise Late("no answer")
+            if not ready:
+                slow = None
+                self.dump()
+                continue
             got = os.read(self.process.stdout.fileno(), 1 << 16)
             if not got: raise Late(f"the process ended with {self.process.wait()}")
             self.rest += got
         line, self.rest = self.rest.split(b"\n", 1)
         return json.loads(line)
 
-    def begin(self, seed: int):
+    def round(self, rng, seed: int, counts: dict):
+        "One round: press each cell, until the run is finished."
         self.process.stdin.write(f"{seed}\n".encode())
         self.process.stdin.flush()
-
-    def press(self, group: bool):
-        with contextlib.suppress(ProcessLookupError): os.killpg(self.pid, signal.SIGINT) if group else os.kill(self.pid, signal.SIGINT)
+        line, cells = self.line(120), 0   # the undisturbed run comes first
+        while "same" not in line:
+            if (cells := cells + 1) > MANY: raise Late(f"the run is not finished after {MANY} cells: {counts['answers']}")
+            times, began = rng.choice([1, 1, 2, 2, 3]), time.monotonic()
+            time.sleep(rng.choice([0, 0.01, 0.05, 0.15]) * rng.random())
+            for i in range(times):
+                if i: time.sleep(rng.choice([0.0002, 0.002, 0.01, 0.05]) * rng.random())
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGINT) if rng.random() < 0.5 else os.kill(self.pid, signal.SIGINT)
+                counts["presses"] += 1
+            line = self.line()
+            if "answered" in line:
+                how = line["answered"]
+                counts["answers"][how] = counts["answers"].get(how, 0) + 1
+                counts["slowest"] = max(counts["slowest"], round(time.monotonic() - began, 2))
+                line = self.line(60)
+        if not line["same"]: counts["different"].append(seed)
+        counts["rounds"] += 1
 
     def dump(self):
         "Have the stacks of the process and of its workers written."
@@ -222,26 +244,6 @@ def children(pid: int) -> list[int]:
     except OSError: return []
 
 
-def press_round(process, rng, seed: int, counts: dict):
-    "One round in a process: press each cell, until the run is finished."
-    process.begin(seed)
-    answers = counts["answers"]
-    line = process.line(120)   # the undisturbed run comes first
-    while "same" not in line:
-        times, began = rng.choice([1, 1, 2, 2, 3]), time.monotonic()
-        time.sleep(rng.choice([0, 0.01, 0.05, 0.15]) * rng.random())
-        for i in range(times):
-            if i: time.sleep(rng.choice([0.0002, 0.002, 0.01, 0.05]) * rng.random())
-            process.press(rng.random() < 0.5)
-            counts["presses"] += 1
-        line = process.line()
-        if "answered" in line:
-            how = line["answered"]
-            answers[how] = answers.get(how, 0) + 1
-            counts["slowest"] = max(counts["slowest"], round(time.monotonic() - began, 2))
-            line = process.line(60)
-    if not line["same"]: counts["different"].append(seed)
-    counts["rounds"] += 1
 
 
 def main():
@@ -264,14 +266,16 @@ def main():
     runs = Path(tempfile.mkdtemp(prefix="soak-"))
     burner = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if asked.burner else None
     start, process, end = Process, None, time.monotonic() + 60 * asked.minutes
-    if asked.kernel: from kernel import Kernel as start
+    if asked.kernel:
+        sys.modules["interrupts"] = sys.modules["__main__"]   # what kernel.py imports
+        from kernel import Kernel as start
     try:
         while counts["presses"] < asked.presses and time.monotonic() < end:
             number = counts["next"] if asked.round is None else asked.round
             stacks = FOLDER / f"{kind}-{asked.seed}-{number}.txt"
             if process is None: process = start(stacks, runs, asked.limit)
             counts["next"] += 1
-            try: press_round(process, random.Random(f"presses {asked.seed} {number}"), asked.seed * 10**6 + number, counts)
+            try: process.round(random.Random(f"presses {asked.seed} {number}"), asked.seed * 10**6 + number, counts)
             except Late as error:
                 process.dump()
                 counts["late"].append([number, str(error), str(process.stacks)])
@@ -279,14 +283,14 @@ def main():
                 process.close()
                 process = None
             progress.write_text(json.dumps(counts))
-            print(f"\r{counts['presses']} presses, {counts['rounds']} rounds, slowest answer {counts['slowest']} s, "
-                  f"{len(counts['late'])} late, {len(counts['different'])} different", end="", flush=True)
+            print(f"{kind}: {counts['presses']} presses, {counts['rounds']} rounds, slowest answer {counts['slowest']} s, "
+                  f"{len(counts['late'])} late, {len(counts['different'])} different", flush=True)
             if asked.round is not None: break
     finally:
         if process is not None: process.close()
         if burner is not None: burner.kill()
         shutil.rmtree(runs, ignore_errors=True)
-    print(f"\n{counts['answers']}")
+    print(f"{counts['answers']}")
     sys.exit(bool(counts["late"] or counts["different"]))
 
 
