@@ -279,8 +279,9 @@ def harass(kernel, seed, presses, workers=0, **settings):
                 continue
             about = f"seed {seed}, press {given}, {verb}, {'twice' if double else 'once'}: {cell} {queued}"
             assert cell.status == "error" and queued.status == "aborted", about
-            late = cell.ename == "KeyboardInterrupt" and ("over" in cell.text or verb == VERBS[-1]   # it has struck the cell's own code,
-                   or (double and ("trainer_nb" not in cell.shown or "Paused: Paused" in cell.shown)))   # or, after a pause, IPython's
+            # It has struck the cell's own code (also `here()`, which waits for what it prints to be sent), or, after a pause, IPython's.
+            late = cell.ename == "KeyboardInterrupt" and ("over" in cell.text or verb == VERBS[-1] or "trainer_nb" not in cell.shown
+                                                          or (double and "Paused: Paused" in cell.shown))
             assert cell.ename == "Paused" or late, about
             if not double and not late: assert len(cell.error) == 1 and cell.error[0] == cell.evalue, about
             assert "exited unexpectedly" not in cell.text + cell.shown, about
@@ -401,6 +402,27 @@ def test_pressed_during_the_first_preparation(kernel, slow, times, what):
     assert cell.ename == "Paused" and re.match(what, cell.evalue) and len(cell.error) == 1 and cell.seconds < 4, cell
     assert kernel.run("learn.state.global_step") == "0"
     assert kernel.run("nap = 0; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
+
+
+@pytest.mark.parametrize("moment", ["shell.showtraceback", "shell.events.trigger", "finish_metadata", "_abort_queues", "post_handler_hook"])
+def test_pressed_once_more_while_the_kernel_ends_the_cell(kernel, moment):
+    "The second press belongs to the first: the reply comes, queued cells do not run, and the kernel goes on."
+    kernel.run(f"""
+        like = make(); like.train(); learn = make(); armed, ran = [], False
+        owner = get_ipython().kernel if "." not in {moment!r} else eval("get_ipython().kernel." + {moment!r}.rpartition(".")[0])
+        name = {moment!r}.rpartition(".")[2]; real = getattr(owner, name)
+        def struck(*args, **kwargs):
+            if armed: armed.clear(); signal.raise_signal(signal.SIGINT)
+            return real(*args, **kwargs)
+        def wait(model): model.wait = None; signal.raise_signal(signal.SIGINT)
+        class Arms(TrainerCallback):
+            def on_pause(self, *args, **kwargs): armed.append(True)
+        learn.add_callback(Arms()); learn.model.wait = wait; setattr(owner, name, struck)""")
+    cell, queued = kernel.send("learn.train()"), kernel.send("ran = True")
+    kernel.wait(cell, queued)
+    assert paused(cell, "Paused after step 1 of 15") and queued.status == "aborted"
+    assert kernel.run("setattr(owner, name, real); armed, ran") == "([], False)"
+    assert kernel.run("learn.remove_callback(Arms); learn.train(); check(learn, like)").splitlines()[-1] == "the same"
 
 
 def test_pressed_between_two_steps(kernel):

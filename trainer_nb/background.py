@@ -9,7 +9,7 @@ import torch
 from contextlib import contextmanager
 from functools import cache
 from .errors import Interrupted, Refused, let_go, show_pauses, warn
-from .interrupts import TURN, patiently
+from .interrupts import TURN, Button, patiently
 from .loop import TrainOutput, ahead_of, go, output, stop_after, whole
 from .progress import QUIET, in_kernel, make_progress
 from .saver import finish
@@ -107,7 +107,8 @@ class Handle:
     def _stands(self, meanwhile: str, timeout=None) -> bool:  # meanwhile: what is said if the button is pressed
         "Wait until there is no thread. Whoever keeps the thread from going on does not wait for it: it stands, or will at the boundary."
         if timeout is None and (TURN.holder == threading.get_ident() or debugged(self)): return True
-        try: return self._wish.over.wait(timeout)
+        try:
+            with Button(): return self._wish.over.wait(timeout)
         except KeyboardInterrupt:
             show_pauses()
             raise Interrupted(f"No longer waiting. {meanwhile}") from None

@@ -12,15 +12,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSampler
+from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from .batches import RemoveColumns
-from .interrupts import Interrupts
+from .interrupts import AWAITED, Interrupts
 from .seeding import FETCH, ORDER, generators_kept, mix, seed_all
 from .shares import WHOLE, even_part, made_part
 
 # %% auto #0
 __all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'ended_early', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit',
-           'check_spawned', 'ChildWatch', 'out_of_fetch', 'told', 'Workers', 'Source', 'tell_epoch', 'seeded_collate',
-           'SeededCollate', 'requests', 'Indexed']
+           'check_spawned', 'ChildWatch', 'out_of_fetch', 'told', 'shut_down', 'Workers', 'Source', 'tell_epoch',
+           'seeded_collate', 'SeededCollate', 'requests', 'Indexed']
 
 # %% ../nbs/110_data.ipynb #5e2c9571
 class Cursor(NamedTuple):
@@ -128,7 +129,7 @@ class ChildWatch:
     @contextmanager
     def telling(self):
         "Inside, a death is raised, also one that came before."
-        self.waiting = threading.get_ident()
+        self.waiting, AWAITED.since = threading.get_ident(), time.monotonic()
         try:
             if self.death: raise RuntimeError(self.death)
             yield
@@ -136,7 +137,7 @@ class ChildWatch:
             if "in DataLoader worker" in str(error): raise   # the data set's own
             raise RuntimeError(self.death or "A data worker ended while it was handing over a batch; it may have been killed because "
                                              "memory ran out.") from error
-        finally: self.waiting, self.death = None, ""
+        finally: self.waiting, AWAITED.since, self.death = None, None, ""
 
 WATCH = ChildWatch()
 
@@ -163,6 +164,25 @@ def told(batches, indexed=False):  # an iterator of a DataLoader; indexed: over 
             if indexed and out_of_fetch(end): raise ended_early("the data set or the data_collator of the DataLoader raised it") from end
             return
         yield batch
+
+# %% ../nbs/110_data.ipynb #5d0c1b02
+def shut_down(batches, grace: float = 2.0):  # batches: an iterator of a DataLoader, with workers; grace: seconds for them to end by themselves
+    "End the workers of an iterator, in seconds, whatever they do."
+    failed = []
+    def end():
+        try: batches._shutdown_workers()
+        except BaseException as error: failed.append(error)
+    thread = threading.Thread(target=end, name="trainer_nb-workers", daemon=True)
+    try: thread.start()
+    except RuntimeError: return batches._shutdown_workers()   # there is no room for a thread, or the process is about to end
+    thread.join(grace)
+    for stop in ("terminate", "kill"):
+        if not thread.is_alive(): break
+        if batches._worker_pids_set: _remove_worker_pids(id(batches))   # torch need not raise that they were ended
+        batches._worker_pids_set = False
+        for worker in batches._workers: getattr(worker, stop)()
+        thread.join(grace)
+    if failed: raise failed[0]
 
 # %% ../nbs/110_data.ipynb #1977be23
 def _tell_to_end(event, queues):
@@ -194,7 +214,7 @@ class Workers:
     def close(self):
         "End the processes now. They would outlive an error, whose traceback holds the iterator, and be copied into the next ones."
         if self._farewell is not None: self._farewell.detach()
-        if self.running is not None: self.running._shutdown_workers()
+        if self.running is not None: shut_down(self.running)
         self.running, self._farewell, WATCH.death = None, None, ""
 
 # %% ../nbs/110_data.ipynb #d05c257f

@@ -4,11 +4,12 @@
 
 # %% ../nbs/190_feed.ipynb #8d1ff821
 from __future__ import annotations
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, IterableDataset
 from .batches import batch_size
-from .data import WATCH, Cursor, Indexed, Source, tell_epoch, told
+from .data import WATCH, Cursor, Indexed, Source, deaf, shut_down, tell_epoch, told
 from .seeding import FETCH, ORDER, mix, seed_all
 from .shares import WHOLE, Share
 from .streams import Streamed, skip
@@ -39,7 +40,7 @@ class Other(Source):
 
     def _read(self, epoch):
         seed_all(mix(self.seed, ORDER, epoch))
-        self.running, k = iter(self.loader), 0
+        with deaf() if getattr(self.loader, "num_workers", 0) else nullcontext(): self.running, k = iter(self.loader), 0
         WATCH.over(self)
         batches = told(self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset))
         while True:
@@ -51,7 +52,7 @@ class Other(Source):
 
     def close(self):
         "Let the workers go, if the loader has some."
-        if hasattr(self.running, "_shutdown_workers"): self.running._shutdown_workers()
+        if hasattr(self.running, "_shutdown_workers"): shut_down(self.running)
         self.running = None
     def batches_left(self, cursor): return None if cursor.position else self.batches
 

@@ -4,7 +4,7 @@
 
 # %% ../nbs/080_interrupts.ipynb #2e1d16c6
 from __future__ import annotations
-import functools, os, signal, threading, time
+import _signal, _thread, functools, inspect, os, signal, sys, threading, time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
@@ -12,26 +12,108 @@ import torch
 from .errors import Interrupted
 
 # %% auto #0
-__all__ = ['TURN', 'P', 'R', 'Interrupts', 'Turn', 'taking_turns', 'hear', 'undivided', 'patiently']
+__all__ = ['AWAITED', 'TURN', 'P', 'R', 'torn_by', 'Reminder', 'Awaited', 'Interrupts', 'Button', 'Turn', 'taking_turns', 'hear',
+           'undivided', 'patiently', 'Answered', 'answered']
 
 # %% ../nbs/080_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
 
 def _can_be_taken() -> bool:
     "Whether the button does anything that we could take the place of."
-    return signal.getsignal(signal.SIGINT) not in (None, signal.SIG_IGN)
+    return _signal.getsignal(signal.SIGINT) not in (None, signal.SIG_IGN)   # not signal.getsignal, which takes 5 µs
+
+# %% ../nbs/080_interrupts.ipynb #5d0c1a03
+# modules that hold a lock, or have sent half of a message, for a few instructions
+_DELICATE = frozenset((
+    "threading", "queue", "logging", "weakref", "_weakrefset", "selectors", "concurrent.futures._base", "concurrent.futures.thread",
+    "multiprocessing.queues", "multiprocessing.connection", "multiprocessing.synchronize", "multiprocessing.reduction",
+    "multiprocessing.resource_sharer", "torch.multiprocessing.reductions", "tqdm.std", "tqdm.utils", "zmq.sugar.socket", "zmq.sugar.poll",
+    "jupyter_client.session", "ipykernel.iostream", "ipykernel.zmqshell", "ipykernel.displayhook", "comm.base_comm", "ipykernel.comm.comm"))
+# functions with that name anywhere, and the same for methods of classes in modules that also hold long code of others
+_ENDS = frozenset(("__enter__", "__exit__", "__del__"))
+_METHODS = ("Turn.", "Interrupts.", "Button.", "Reminder.", "_MultiProcessingDataLoaderIter.", "Popen.poll", "Popen.wait")
+# where such code waits, for as long as it takes
+_WAITS = frozenset((("threading", "wait"), ("selectors", "select"), ("multiprocessing.connection", "_recv"), ("zmq.sugar.poll", "poll")))
+
+def torn_by(frame) -> str:
+    "What an interrupt at a frame, of the main thread, would tear: an empty string, `wait` where only a wait would end, or `inside`."
+    first = frame
+    while frame is not None and frame.f_code.co_flags & inspect.CO_OPTIMIZED:   # up to the cell, or the module
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        if module in _DELICATE or code.co_name in _ENDS or code.co_qualname.startswith(_METHODS):
+            return "wait" if (first.f_globals.get("__name__"), first.f_code.co_name) in _WAITS else "inside"
+        frame = frame.f_back
+    return ""
+
+# %% ../nbs/080_interrupts.ipynb #5d0c1a05
+class Reminder:
+    "Calls a handler again until the press is answered."
+    LIMIT = 1.0   # seconds that a press may have to wait
+
+    def __init__(self):
+        self.lock, self.token, self.soon = _thread.allocate_lock(), None, False   # soon: the handler is called as often as may be
+        self.sent, self.since, self.place = False, None, None
+
+    def may_break(self, frame) -> bool:
+        "Whether the press may break in here, now."
+        kind, place, before = torn_by(frame), frame and (id(frame), frame.f_lasti), self.place
+        if self.since is None: self.since = time.monotonic()
+        self.place = place
+        return not kind or (kind == "wait" and place == before) or time.monotonic() - self.since > self.LIMIT
+
+    def begin(self, handler, ready=None):  # ready: asked, in the thread, whether the handler is to be called; None: it is
+        "Call a handler again, until `stop()`."
+        token = self.token = object()
+        self.soon = ready is None
+        try: _thread.start_new_thread(self._remind, (handler, ready or (lambda: True), token))
+        except RuntimeError: self.since = -self.LIMIT   # no room for a thread: the next press breaks in anywhere
+
+    def _remind(self, handler, ready, token):
+        pause = 0.002
+        while self.token is token:
+            time.sleep(pause if ready() else 0.1)
+            with self.lock:   # whoever stops this waits until the signal has arrived
+                if self.token is token and ready() and _signal.getsignal(signal.SIGINT) == handler:
+                    self.sent, pause = True, min(2 * pause, 0.05)
+                    _to_main_thread(signal.SIGINT)
+
+    def stop(self):
+        "Nothing is to be called any more."
+        if self.token is not None:
+            free = self.lock.acquire(timeout=1)   # in a process that was forked its thread is not there
+            self.token = None
+            if free: self.lock.release()
+        self.sent, self.soon, self.since, self.place = False, False, None, None
+
+def _to_main_thread(number):
+    if hasattr(signal, "pthread_kill"): signal.pthread_kill(threading.main_thread().ident, number)
+    else: _thread.interrupt_main(number)
+
+# %% ../nbs/080_interrupts.ipynb #5d0c1a07
+class Awaited:
+    "What the main thread waits for from another process."
+    PATIENCE = 10.0   # seconds for one batch, after a press
+    since = None      # when the wait began; None: nothing is waited for
+
+    def in_vain(self, since: float) -> bool:
+        "Whether one wait has lasted too long, counted from its beginning or from a later moment."
+        return self.since is not None and time.monotonic() - max(self.since, since) > self.PATIENCE
+
+AWAITED = Awaited()
 
 # %% ../nbs/080_interrupts.ipynb #b3350501
 class Interrupts:
     "While entered, interrupts are counted, and raised only where that does no harm."
-    def __init__(self): self.pressed, self.enough, self.abortable, self._depth, self._before, self._pid, self._grad = 0, 2, False, 0, None, 0, True
+    def __init__(self):
+        self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False   # in_vain: a data worker did not answer
+        self._depth, self._before, self._pid, self._grad, self._reminder = 0, None, 0, True, Reminder()
 
     def __enter__(self):
         if not _in_main_thread(): return self
         if self._depth == 0:
-            self.pressed, self.enough, self.abortable = 0, 2, False
+            self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False
             self._pid, self._grad = os.getpid(), torch.is_grad_enabled()
-            if _can_be_taken(): self._before = signal.signal(signal.SIGINT, self._press)
+            if _can_be_taken(): self._before = _signal.signal(signal.SIGINT, self._press)
         self._depth += 1
         return self
 
@@ -39,22 +121,36 @@ class Interrupts:
         if not _in_main_thread(): return
         self._depth -= 1
         if self._depth: return
+        self.abortable = False
+        self._reminder.stop()
         if kind is not None: torch.set_grad_enabled(self._grad)   # it may have broken into the end of a no_grad block
         before, self._before = self._before, None
         try:
-            if before is not None: signal.signal(signal.SIGINT, before)
-        finally: unanswered, self.pressed, self.abortable = self.pressed and kind is None, 0, False
-        if unanswered: signal.raise_signal(signal.SIGINT)
+            if before is not None: _signal.signal(signal.SIGINT, before)
+        finally: unanswered, self.pressed = self.pressed if kind is None else 0, 0
+        for _ in range(unanswered): before(signal.SIGINT, None) if callable(before) else signal.raise_signal(signal.SIGINT)
 
-    def _press(self, *signal_and_frame):
+    def _press(self, number, frame):
         if os.getpid() != self._pid: return
-        self.pressed += 1
-        if self.abortable: self.check()
+        if self._reminder.sent: self._reminder.sent = False
+        else: self.pressed += 1
+        if self.pressed < self.enough: self._be_patient()
+        elif not self.abortable: pass
+        elif self._reminder.may_break(frame): self.check()
+        elif not self._reminder.soon: self._reminder.begin(self._press)
+
+    def _be_patient(self):
+        now = time.monotonic()
+        def in_vain():
+            if AWAITED.in_vain(now): self.enough, self.in_vain = 1, True
+            return self.in_vain
+        if self._reminder.token is None: self._reminder.begin(self._press, in_vain)
 
     def check(self):
         "Raise now if the button was pressed often enough."
         if self.pressed < self.enough: return
         self.abortable = False
+        self._reminder.stop()
         raise KeyboardInterrupt("given up at the second interrupt") if self.enough > 1 else KeyboardInterrupt
 
     def open(self):
@@ -73,6 +169,21 @@ class Interrupts:
         "One press is enough: nothing is changed."
         self.enough = 1
 
+# %% ../nbs/080_interrupts.ipynb #5d0c1a09
+class Button(Interrupts):
+    "While entered, one press breaks in at once, except where it would leave a lock behind."
+    def __enter__(self):
+        super().__enter__()
+        if _in_main_thread() and self._depth == 1: self.enough, self.abortable = 1, True
+        return self
+
+    def check(self):
+        "Raise now if the button was pressed."
+        if not self.pressed: return
+        self.pressed = 0
+        self._reminder.stop()
+        raise KeyboardInterrupt
+
 # %% ../nbs/080_interrupts.ipynb #3e069aee
 class Turn:
     "Whose turn it is: one thread at a time, in the order in which they asked, the patient ones last."
@@ -81,6 +192,7 @@ class Turn:
         self.changed, self.holder, self.depth, self.since = threading.Condition(), None, 0, 0.0
         self.waiting, self.waiting_patiently, self.patient = {}, {}, set()   # threads by their numbers, in order, with the time since when they wait
         self.urgent = False   # whether the last turn was not that of a patient one
+        self.button = Button()
         self.whole = False   # what goes on must not be divided
 
     def _first(self):
@@ -119,10 +231,17 @@ class Turn:
         if self.waiting: return True
         return bool(self.waiting_patiently) and self.holder in self.patient and time.monotonic() - self.since > self.FAIR
 
-    def __enter__(self): self.take(); return self
+    def __enter__(self):
+        self.button.__enter__()
+        try: self.take()
+        except BaseException: self.button.__exit__(*sys.exc_info()); raise
+        return self
+
     def __exit__(self, *error):
-        if self.depth > 1: self.depth -= 1
-        else: self.leave()
+        try:
+            if self.depth > 1: self.depth -= 1
+            else: self.leave()
+        finally: self.button.__exit__(*error)
 
 # %% ../nbs/080_interrupts.ipynb #dac30a15
 TURN = Turn()
@@ -162,3 +281,23 @@ def patiently():
     TURN.patient.add(me)
     try: yield
     finally: TURN.patient.discard(me)
+
+# %% ../nbs/080_interrupts.ipynb #5d0c1a15
+class Answered:
+    "The handler after an answer: presses of the same moment belong to it."
+    SECONDS = 1.0
+    def __init__(self, before): self.before, self.until = before, time.monotonic() + self.SECONDS
+    def __call__(self, number, frame):
+        if time.monotonic() < self.until: return
+        _signal.signal(signal.SIGINT, self.before)
+        self.before(number, frame)
+
+def answered():
+    "A press has been answered by an error, within a verb: what is pressed until the cell is over belongs to it. Only in a kernel."
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is None or not _in_main_thread(): return
+    def over(*ignored):
+        shell.events.unregister("post_run_cell", over)
+        if _in_main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)   # as the kernel does, a little later
+    shell.events.register("post_run_cell", over)
+    if callable(TURN.button._before): TURN.button._before = Answered(TURN.button._before)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from .agenda import ask_later, wishes_kept
 from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses, warn
 from .fsdp import refuse_alone
-from .interrupts import TURN, Interrupts
+from .interrupts import AWAITED, TURN, Interrupts, answered
 from .prepare import prepare
 from .run import Due, for_callback
 from .seeding import generators_kept
@@ -184,7 +184,9 @@ def half_done(run, error) -> str:
 def given_up(run) -> str:
     "What an interrupt broke off, in words."
     if run.optimizer is None or run.feed is None: return "The preparation was given up"
-    if run.taken_back: return "The step under way was given up"
+    if run.taken_back:
+        why = f"No batch came from the data workers for {AWAITED.PATIENCE:g} s, so the" if run.interrupts.in_vain else "The"
+        return f"{why} step under way was given up"
     if not run.due: return "What was due after the step was cut short"
     return "What was due after the step is not all done, and comes first when the run goes on"
 
@@ -204,6 +206,7 @@ def pause_at(moves, message, whole=True) -> Paused:  # whole: nothing was broken
         run.history.note("pause", run.state.global_step)
         tell_outside(moves, "on_pause")
     let_go_after_cell()
+    answered()
     show_pauses()
     goes_on = f". {'Nothing is lost: ' if whole else ''}learn.train(), learn.run(...) or learn.step() goes on."
     return Paused(message + (goes_on if run.paused else "; the run was just finished."))
