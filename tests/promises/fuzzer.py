@@ -6,7 +6,7 @@ A seed gives a case: a configuration (model, optimizer, schedule, data, callback
 train, fail, are interrupted, look and go back in time. The reference trains in one go; the disturbed run executes the lines
 and then trains to the end. A case that fails is reduced: lines and parts of the configuration are left out while it still fails.
 """
-import argparse, contextlib, copy, faulthandler, gc, io, json, multiprocessing, random, re, shutil, signal, sys, tempfile, threading, time, traceback, warnings
+import argparse, contextlib, faulthandler, gc, io, json, multiprocessing, random, re, shutil, signal, sys, tempfile, threading, time, traceback, warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 import torch
 
-from ingredients import (BODIES, BY_HAND, CUSTOM_OPTIMIZERS, MADE_SCHEDULES, NAMED_OPTIMIZERS, NAMED_SCHEDULES, PLACES, Boom, make_data, make_learner,
+from ingredients import (BODIES, BY_HAND, MADE_SCHEDULES, NAMED_OPTIMIZERS, NAMED_SCHEDULES, PLACES, Boom, make_data, make_learner,
                          press, pressing_at_line, state_of)
 from trainer_nb import Refused
 
@@ -198,7 +198,8 @@ class Session:
     def __init__(self, config: dict, folder: Path, features=FEATURES):
         self.config, self.folder, self.features = config, folder, features
         self.folders, self.steps_by_hand = 0, set()
-        self.learn = make_learner(config, self.folder / "out" if config["saves"] else None)
+        self.learn, self.learners = None, []
+        self.learn = self.make_learner()
         self.by_hand = make_data("pairs" if config["data"] == "pairs" else "rows", BY_HAND)
 
     def names(self) -> dict:
@@ -206,6 +207,15 @@ class Session:
         mine = ("arm", "upto", "reached", "train", "back", "given_up", "one_by_hand", "other_process", "branch_to_the_end", "branch_and_leave",
                 "changed_for_a_while", "draw", "by_hand")
         return {"learn": self.learn, "pressing_at_line": pressing_at_line} | {name: getattr(self, name) for name in mine}
+
+    def make_learner(self, seed: int = 0):
+        "A learner of this case."
+        self.learners.append(make_learner(self.config, self.folder / "out" if self.config["saves"] else None, seed))
+        return self.learners[-1]
+
+    def close(self):
+        "Close the logs, before the folder is removed."
+        for learn in self.learners: learn.history.close_log()
 
     # acts that the reference makes as well
 
@@ -298,9 +308,9 @@ class Session:
 
     def other_process(self, learn):
         "Write a checkpoint, and go on from it with a learner that has other first weights."
-        if learn.optimizer is None: return learn
+        if learn.optimizer is None or learn.run_state.finished or learn.control.should_training_stop: return learn   # it would go on beyond
         saved = learn.save_checkpoint(self.new_folder())
-        new = make_learner(self.config, self.folder / "out" if self.config["saves"] else None, seed=1)
+        new = self.make_learner(seed=1)
         if "begin_on_resume" not in self.features and not learn.state.global_step: return learn
         new.load_checkpoint(saved)
         return new
@@ -309,12 +319,14 @@ class Session:
         "A branch without changes ends as the run does."
         if learn.run_state.torn: return
         branch = learn.branch()
+        self.learners.append(branch)
         self.finish(branch)
         if branch.run_state.finished: self.branches = [*getattr(self, "branches", []), state_of(branch, set(self.steps_by_hand))]
 
     def branch_and_leave(self, learn, n):
         "A branch that trains and is forgotten."
         branch = learn.branch(weight_decay=0.05)
+        self.learners.append(branch)
         if not branch.run_state.finished: branch.step(n)
 
     # a disturbed run
@@ -404,6 +416,7 @@ def reference(config: dict) -> dict:
             session = Session(config, folder)
             session.finish(session.learn)
             _REFERENCE[key] = state_of(session.learn)
+            session.close()
     return _REFERENCE[key]
 
 
@@ -434,6 +447,7 @@ def run_case(case: Case, features=FEATURES) -> Result:
             if any("weights had been changed" in str(w.message) for w in seen): return Result("reported", "weights had been changed", line)
             for state in [found, *getattr(session, "branches", [])]:
                 if different := differing(state, want, session.steps_by_hand): return Result("failed", "\n".join(different), line)
+            session.close()
             strange = {f"{w.category.__name__}: {w.message}" for w in seen if not EXPECTED.search(str(w.message))}
             if strange: return Result("failed", "Unexpected warnings:\n" + "\n".join(sorted(strange)), line)
             del session
@@ -464,11 +478,13 @@ def left_over(threads) -> Result:
     end = time.monotonic() + 5
     while time.monotonic() < end:
         processes = multiprocessing.active_children()
-        more = [t.name for t in threading.enumerate() if t not in threads and t.name != "tqdm_monitor"]   # that one stays
+        more = [t for t in threading.enumerate() if t not in threads and t.name != "tqdm_monitor"]   # that one stays
         if not processes and not more: return Result("equal")
         gc.collect()
         time.sleep(0.01)
-    return Result("failed", f"Left over: {processes}, {more}")
+    frames = sys._current_frames()
+    stacks = ["".join(traceback.format_stack(frames[t.ident])) for t in more if t.ident in frames]
+    return Result("failed", "\n".join(["Left over:", *map(repr, processes), *map(repr, more), *stacks]))
 
 
 # --- failures ----------------------------------------------------------------------------------------------------------
@@ -482,8 +498,7 @@ def fails(case: Case, features, kind: str) -> bool:
 def kind_of(result: Result) -> str:
     "The way in which a case has failed: its error, or the fact that something differs."
     first = result.message.split("\n")[0]
-    match = re.match(r"(\w+(Error|Refused|Interrupt|warnings|over))\b", first)
-    return match[1] if match else "difference"
+    return "difference" if " instead of " in first else re.sub(r"\d+", "0", first)[:60]
 
 
 def simpler(config: dict):

@@ -399,7 +399,9 @@ def cyclic_schedule(optimizer, total):
     return torch.optim.lr_scheduler.CyclicLR(optimizer, 0.001, 0.02, step_size_up=2, cycle_momentum=False)
 
 
-def cycle_schedule(optimizer, total): return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=total + 20)
+def cycle_schedule(optimizer, total):
+    momentum = bool({"momentum", "betas"} & set(optimizer.defaults))
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=total + 20, cycle_momentum=momentum)
 
 
 def sequential_schedule(optimizer, total):
@@ -474,10 +476,19 @@ LEARNERS = {"plain": Fuzzed, "baseline": Baseline, "attacked": Attacked}
 # --- callbacks ---------------------------------------------------------------------------------------------------------
 
 class Passing(TrainerCallback):
-    "Passes a place at each event."
+    "Passes a place at each event, and looks at the training modes before the update."
 
 
-for _event in EVENTS: setattr(Passing, _event, lambda self, args, state, control, _event=_event, **kwargs: PLACES(_event))
+def pass_event(event):
+    "The method of an event."
+    def method(self, args, state, control, model=None, **kwargs):
+        if event == "on_pre_optimizer_step" and (still := [n for n, m in model.named_modules() if not m.training]):
+            raise AssertionError(f"{still} were in evaluation mode in a step of training.")
+        PLACES(event)
+    return method
+
+
+for _event in EVENTS: setattr(Passing, _event, pass_event(_event))
 
 COUNTED = ("on_train_begin", "on_epoch_begin", "on_step_end", "on_epoch_end", "on_train_end")
 
