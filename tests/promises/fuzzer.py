@@ -297,7 +297,7 @@ class Session:
         if learn.run_state.finished: return
         before = learn.snapshot()
         try:
-            learn.set(**changes)
+            if "lr" not in changes or learn.optimizer.param_groups[0]["lr"] > 0: learn.set(**changes)   # a rate of 0 cannot be scaled
             learn.step(n)
         finally: learn.restore(before)
 

@@ -537,7 +537,7 @@ class AveragedWithState(Averaged):
 class Rates(TrainerCallback):
     "Sets the learning rate after the fourth step."
     def on_step_end(self, args, state, control, learner=None, **kwargs):
-        if state.global_step == 4: learner.set(lr=0.004)
+        if state.global_step == 4 and learner.optimizer.param_groups[0]["lr"] > 0: learner.set(lr=0.004)
 
 
 class Wishes(TrainerCallback):
