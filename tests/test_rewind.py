@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from toys import Augmented, Bomb, Boom, accuracy, finish, hard_learner, told, unequal
+from toys import Augmented, Bomb, Boom, accuracy, every_event, finish, hard_learner, told, unequal
 from trainer_nb import TrainerCallback, differences
 from trainer_nb.errors import Refused
 
@@ -277,3 +277,24 @@ def test_how_long_it_will_take_is_said_beforehand(capsys):
     learn.run_state.seconds = 0.01
     learn.rewind(1)
     assert "Going back" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("back", ["restore", "rewind"])
+def test_a_pending_log_is_of_its_own_step(back):
+    "What a step left to be logged is logged after going back, with the numbers of that step and not of a discarded one."
+    class Asks(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 2: control.should_log = True
+    def rows(learn): return [(row["step"], row["learning_rate"], row["grad_norm"]) for row in learn.state.log_history if "learning_rate" in row]
+    given = LONG | dict(max_steps=6, logging_strategy="no")
+    like, bomb = hard_learner(callbacks=[Asks()], **given), Bomb("on_step_end", 2)
+    like.train()
+    learn = hard_learner(callbacks=[every_event(lambda self, event, state: bomb(event))(), Asks()], ring_every=1, **given)
+    with pytest.raises(Boom): learn.step(2)
+    before = learn.snapshot()
+    assert rows(learn) == []
+    learn.step(2)
+    if back == "restore": learn.restore(before)
+    else: learn.rewind(2)
+    learn.train()
+    assert rows(learn) == rows(like) and len(rows(learn)) == 1

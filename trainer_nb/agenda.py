@@ -17,10 +17,10 @@ from .telling import tell
 from .tokens import fetch_tokens, token_count, token_speed
 
 # %% auto #0
-__all__ = ['DEEDS', 'committed', 'as_evaluated', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'rows_to_log',
-           'say', 'do_say', 'do_note', 'do_evaluate', 'do_best', 'do_save', 'do_load_best', 'at_end', 'is_last',
-           'epoch_end', 'do_close', 'do_next_epoch', 'do_finish', 'train_metrics', 'settle', 'do_next', 'announce',
-           'settle_whole', 'wishes_kept', 'ask_later']
+__all__ = ['DEEDS', 'committed', 'as_evaluated', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'last_row',
+           'rows_to_log', 'say', 'do_say', 'do_note', 'do_evaluate', 'do_best', 'do_save', 'do_load_best', 'at_end',
+           'is_last', 'epoch_end', 'do_close', 'do_next_epoch', 'do_finish', 'train_metrics', 'settle', 'do_next',
+           'announce', 'settle_whole', 'wishes_kept', 'ask_later']
 
 # %% ../nbs/270_agenda.ipynb #b6d82a50
 def committed(moves, done):  # step.Committed
@@ -87,12 +87,18 @@ def do_log(moves, due):
         start = rows_to_log(run)
         if start is None: return
         moves.store_flos()
-        last = run.history[-1]
+        last = run.history[last_row(run)]
         due.data = {"logs": {"loss": logged_loss(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate} | token_speed(run)}
         run.logged = run.state.global_step
         if run.shadows: run.shadows[0].look()
     try: moves.log(dict(due.data["logs"]))
     finally: due.done = bool(run.brought)   # it is logged; to tell the callbacks is next
+
+def last_row(run) -> int:
+    "The number of the newest row that is not abandoned: after a restore, rows of the discarded steps come after it."
+    gone, row = run.history.columns.abandoned, len(run.history) - 1
+    while row > 0 and gone[row]: row -= 1
+    return row
 
 def rows_to_log(run):
     "The first row of the history that no log has covered, None if there is none."
