@@ -4,7 +4,7 @@
 
 # %% ../nbs/390_branch.ipynb #7d7afe01
 from __future__ import annotations
-import copy, os
+import copy, os, weakref
 import numpy as np
 import torch
 from .args import plain, resolve
@@ -37,7 +37,7 @@ def twin(moves, args, why, anew=False):  # args: the settings that the new one b
     model, new.loss_func, new.compute_loss_func = (copied(o, memo) for o in (None if anew else run.model, moves.loss_func, moves.compute_loss_func))
     callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
     new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=type(run.saver)(),
-                        relief=run.relief, meter=None if run.meter is None else type(run.meter)())
+                        relief=run.relief, meter=None if run.meter is None else type(run.meter)(), learner=weakref.ref(new))
     new.snapshots, new._facts, new._takes_items, new._signature_columns = Snapshots(), None, None, None
     return new
 

@@ -4,7 +4,7 @@
 
 # %% ../nbs/820_parts.ipynb #c6e05656
 from __future__ import annotations
-import multiprocessing
+import multiprocessing, weakref
 import torch
 from .events import CallbackHandler
 from .history import NOTHING, History, from_head, head_of, missing, settle, take
@@ -41,7 +41,7 @@ def made_of(parts: dict):
     vars(learn).update(FOUND | {name: parts[f"learner's {name.lstrip('_')}"] for name in parts["names"]})
     learn.run_state = Run(args=parts["settings"], given=parts["given settings"], model=parts["model"], callbacks=CallbackHandler(parts["callbacks"]),
                           history=history_of(parts["history"]), ring=Ring(), saver=Saver())
-    learn.snapshots = Snapshots()
+    learn.snapshots, learn.run_state.learner = Snapshots(), weakref.ref(learn)
     return learn
 
 def history_of(lines: list) -> History:

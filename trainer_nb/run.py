@@ -83,6 +83,7 @@ class Run(Passing):
     device: Any = kept()                                     # device.Device: its gradient scaler is kept
     callbacks: CallbackHandler = kept(CallbackHandler)       # the ones with a state
     due: deque = kept(deque)                                 # of Due, the next first
+    learner: Any = kept()                                    # weak reference to the learner: what user code keeps is found from there
 
     state: TrainerState = value(TrainerState)
     control: TrainerControl = value(TrainerControl)
@@ -121,6 +122,7 @@ class Run(Passing):
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
     background: Any = part()                                 # background.Background: the handle of the thread that trains
+    lost: dict = part(dict)                                  # attributes that did not go back with the run, by name, and why
     team: Any = part()                                       # team.Team: the processes that have the run
     processes: int = part(1)                                 # that have it, or are about to
     undivided: dict = part(dict)                             # settings that are divided among processes here, as they are at home

@@ -20,6 +20,7 @@ from .optim import PLAIN_TENSORS, in_parts, put_together, taken_apart
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run
+from .user_state import UserState, capture_user_state, restore_user_state
 from .shards import brought, divided, everywhere, in_shards, joined, like, own_part, put_into
 
 # %% auto #0
@@ -357,11 +358,26 @@ def _put_due(run, snapshot):
         callbacks = None if todo is None else [run.callbacks.callbacks[i] for i in todo if i < len(run.callbacks.callbacks)]
         run.due.append(Due(kind, name, copy.deepcopy(data), callbacks))
 
+# %% ../nbs/210_snapshot.ipynb #a2c10002
+def _keep_user_state(run, tensors, values):
+    def put(name, t):
+        tensors.put(name, t, changes=True)   # user code may change it at any time
+        return t
+    state = capture_user_state(run, put)
+    values["user"] = {"holders": state.holders, "left_out": state.left_out}
+
+def _put_user_state(run, snapshot):
+    saved = snapshot.values.get("user")
+    if saved is None: return
+    problems = restore_user_state(run, UserState(saved["holders"], saved["left_out"], snapshot.tensors))
+    run.lost = saved["left_out"] | problems
+
 # %% ../nbs/210_snapshot.ipynb #b1c560b3
 KEEPERS = {"model": _Keeper(_keep_model, _put_model, _check_model), "args": _Keeper(_keep_args, _put_args, _check_args),   # in this order
            "lr_scheduler": _Keeper(_keep_schedule, _put_schedule, _check_schedule),
            "optimizer": _Keeper(_keep_optimizer, _put_optimizer, _check_optimizer),
-           "device": _Keeper(_keep_scaler, _put_scaler), "callbacks": _Keeper(_keep_callbacks, _put_callbacks), "due": _Keeper(_keep_due, _put_due)}
+           "device": _Keeper(_keep_scaler, _put_scaler), "callbacks": _Keeper(_keep_callbacks, _put_callbacks), "learner": _Keeper(_keep_user_state, _put_user_state),
+           "due": _Keeper(_keep_due, _put_due)}
 
 _KINDS = {f.name: f.metadata["kind"] for f in fields(Run)}
 _VALUES = [n for n, kind in _KINDS.items() if kind == "value"]
