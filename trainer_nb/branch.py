@@ -37,7 +37,8 @@ def twin(moves, args, why, anew=False):  # args: the settings that the new one b
     model, new.loss_func, new.compute_loss_func = (copied(o, memo) for o in (None if anew else run.model, moves.loss_func, moves.compute_loss_func))
     callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
     new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=type(run.saver)(),
-                        relief=run.relief, meter=None if run.meter is None else type(run.meter)(), learner=weakref.ref(new))
+                        relief=run.relief, meter=None if run.meter is None else type(run.meter)(), learner=weakref.ref(new), identity=run.identity,
+                        reported=set(run.reported), callbacks_begun=run.callbacks_begun)
     new.snapshots, new._facts, new._takes_items, new._signature_columns = Snapshots(), None, None, None
     return new
 

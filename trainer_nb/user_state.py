@@ -5,7 +5,7 @@
 # %% ../nbs/203_user_state.ipynb #8260840b
 from __future__ import annotations
 import collections, functools, io, logging, pathlib, random, re, sys, sysconfig, threading, types, weakref
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from typing import Any
 import numpy as np
@@ -18,11 +18,13 @@ from .shards import in_shards, nbytes_of, put_into
 
 # %% auto #0
 __all__ = ['PLAIN', 'LEARNER', 'MODULE', 'OPTIMIZER', 'KINDS', 'LEAST_LIMIT', 'NotState', 'CannotCapture', 'is_resource',
-           'of_library', 'Holder', 'not_state', 'user_state_holders', 'copy_plain', 'identity_of', 'run_tensors',
-           'run_objects', 'Capture', 'describe_container', 'describe_generator', 'describe_module',
-           'describe_optimizer', 'describe_other', 'limit_of', 'capture_attributes', 'UserState', 'capture_user_state',
-           'Restore', 'put_tensor', 'into_plain', 'put_container', 'put_generator', 'put_module', 'put_attributes',
-           'put_optimizer', 'restore_user_state', 'changed_user_state', 'tensors_in']
+           'of_library', 'Holder', 'not_state', 'optimizer_holders', 'code_holders', 'user_state_holders', 'copy_plain',
+           'identity_of', 'run_tensors', 'run_objects', 'Capture', 'describe_container', 'describe_generator',
+           'describe_module', 'describe_optimizer', 'describe_other', 'more_entries', 'capture_optimizer',
+           'restore_optimizer', 'load_more', 'limit_of', 'capture_attributes', 'UserState', 'capture_user_state',
+           'user_state_bytes', 'elsewhere', 'Restore', 'put_tensor', 'into_plain', 'put_container', 'put_generator',
+           'put_module', 'put_attributes', 'put_optimizer', 'restore_user_state', 'drop_new', 'changed_user_state',
+           'tensors_in', 'report_lost']
 
 # %% ../nbs/203_user_state.ipynb #59eba457
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)   # immutable values
@@ -135,13 +137,21 @@ def _of_data(name, data, depth=0):
         inner = [(key, v)] if isinstance(v, torch.utils.data.Dataset) else [(f"{key}.{i}", d) for i, d in enumerate(v)] if key == "datasets" and isinstance(v, list) else []
         for path, dataset in inner: yield from _of_data(f"{name}.{path}", dataset, depth + 1)
 
-def user_state_holders(run) -> list[Holder]:
-    "The objects of a run whose attributes may be state, looked for anew: an attribute may have been made at any time."
+def optimizer_holders(run) -> list[Holder]:
+    "The run's optimizer, where its class is not one of torch's."
+    return [*_of_optimizer(run.optimizer)]
+
+def code_holders(run) -> list[Holder]:
+    "The learner, its callbacks, the modules and the data, where their classes may keep state in attributes."
     learner = run.learner() if run.learner is not None else None
-    found = [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run), *_of_optimizer(run.optimizer)]
+    found = [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run)]
     for name in ("train_dataset", "data_collator", "loss_func", "compute_loss_func") if learner is not None else ():
         found += _of_data(name, getattr(learner, name))
     return found
+
+def user_state_holders(run) -> list[Holder]:
+    "All objects of a run whose attributes may be state, looked for anew: an attribute may have been made at any time."
+    return [*code_holders(run), *optimizer_holders(run)]
 
 # %% ../nbs/203_user_state.ipynb #f009720d
 def copy_plain(value, depth: int = 0):
@@ -186,11 +196,11 @@ def run_objects(run) -> set:
 class Capture:
     "One pass over the holders; each object is copied once, however many attributes refer to it."
     def __init__(self, run):
-        self.own, self.names, self.tensors, self.elements = run_objects(run), {}, {}, 0   # names: of tensors that are copied already, by identity
-        self.optimizer = run.optimizer
-        for name, t in run_tensors(run).items(): self.names.setdefault(identity_of(t), f"run/{name}")
-        self.names.pop(None, None)
-        self.alive = []   # temporary tensors: memory that is used again would look like an alias
+        self.run, self.own, self.optimizer = run, run_objects(run), run.optimizer
+        self.tensors = {}   # to be copied, by name
+        self.names = None   # of tensors that are copied already or belong to the run, by identity
+        # Temporary tensors stay alive until the end: memory that is used again would look like an alias.
+        self.alive = []
 
     def form(self, value, path: str) -> dict:
         "Describe a value; its tensors are added to `self.tensors`. NotState or CannotCapture if there is nothing to copy."
@@ -199,12 +209,13 @@ class Capture:
         for kind, test in KINDS.items():
             if test(value): return getattr(self, f"_{kind}")(value, path)
         if is_resource(value): raise NotState
-        raise CannotCapture(f"is a {type(value).__name__}, which has no state_dict() and load_state_dict()")
+        raise CannotCapture(f"is an object of {type(value).__name__}, which has no state_dict() and load_state_dict()")
 
     def _tensor(self, t, path):
         self.alive.append(t)
+        if self.names is None: self.names = {identity_of(o): f"run/{n}" for n, o in reversed(run_tensors(self.run).items())}
         where = identity_of(t)
-        if where in self.names: return {"kind": "same", "name": self.names[where]}
+        if where is not None and where in self.names: return {"kind": "same", "name": self.names[where]}
         if not in_shards(t) and (type(t) not in PLAIN_TENSORS or t.layout is not torch.strided or t.is_quantized or t.is_meta):
             raise CannotCapture(f"is a {type(t).__name__} of a kind that cannot be copied")
         name = f"user/{path}"
@@ -212,13 +223,20 @@ class Capture:
         self.tensors[name] = t.detach()
         if where is not None: self.names[where] = name
         leaf = t.requires_grad and t.is_leaf
-        return {"kind": "tensor", "name": name, "device": str(t.device), "requires_grad": leaf, "parameter": isinstance(t, torch.nn.Parameter)}
+        form = {"kind": "tensor", "name": name, "device": str(t.device), "requires_grad": leaf, "parameter": isinstance(t, torch.nn.Parameter)}
+        if leaf and t.grad is not None: form["grad"] = self._tensor(t.grad, f"{path}.grad")   # gradients may be accumulated over steps
+        return form
 
     def _array(self, array, path):
         if array.dtype.kind not in _NUMBERS: raise CannotCapture(f"is an array of {array.dtype}")
         try: t = torch.from_numpy(np.array(array))   # a copy: strides may be negative
         except TypeError: raise CannotCapture(f"is an array of {array.dtype}") from None
         return {"kind": "array", "value": self._tensor(t, path)}
+
+    def forget(self, names: list):
+        "Leave these tensors out after all."
+        for n in names: del self.tensors[n]
+        if names: self.names = {where: n for where, n in self.names.items() if n not in names}
 
     def _container(self, value, path): return describe_container(self, value, path)
     def _generator(self, g, path): return describe_generator(self, g, path)
@@ -335,7 +353,37 @@ def describe_other(capture, value, path: str) -> dict:
         except NotState: pass
     return {"kind": "attributes", "class": type(value).__name__, "value": attributes}
 
-# %% ../nbs/203_user_state.ipynb #dbba98ec
+# %% ../nbs/203_user_state.ipynb #3d3ca3f3
+def more_entries(optimizer) -> dict:
+    "What the overridden `state_dict` of an optimizer adds to its groups and its state."
+    if getattr(type(optimizer), "state_dict", None) is torch.optim.Optimizer.state_dict or not _own_way(optimizer): return {}
+    return {k: v for k, v in optimizer.state_dict().items() if k not in ("state", "param_groups")}
+
+def capture_optimizer(run, put) -> dict:  # put: as of capture_user_state
+    "What an optimizer keeps besides its groups and its state: attributes and, where these do not tell all, additional entries of its `state_dict`."
+    state = capture_user_state(run, put, find=optimizer_holders)
+    entries = more_entries(run.optimizer) if state.left_out or of_library(type(run.optimizer)) else {}
+    if not entries: return {"holders": state.holders, "left_out": state.left_out, "more": None}
+    capture = Capture(run)
+    try: form = describe_container(capture, entries, "optimizer.state_dict()")
+    except (NotState, CannotCapture) as error: return {"holders": state.holders, "left_out": state.left_out | {"optimizer.state_dict()": str(error)}, "more": None}
+    for name, t in capture.tensors.items(): put(name, t)
+    return {"holders": state.holders, "left_out": {}, "more": form}
+
+def restore_optimizer(run, saved: dict, tensors) -> tuple[dict, bool]:  # saved: as capture_optimizer returns it
+    "Put it back; returns what could not be, by name, and whether groups and state have to be put back after that."
+    problems = restore_user_state(run, UserState(saved["holders"], {}, tensors), find=optimizer_holders)
+    if saved["more"] is None: return saved["left_out"] | problems, False
+    load_more(run.optimizer, Restore(run, tensors).put(saved["more"]))
+    return saved["left_out"], True
+
+def load_more(optimizer, entries: dict):
+    "Give an optimizer these additional entries through its `load_state_dict`; its groups and its state have to be put back afterwards."
+    groups, state = optimizer.param_groups, optimizer.state
+    optimizer.load_state_dict(optimizer.state_dict() | entries)
+    optimizer.param_groups, optimizer.state = groups, state   # the objects that others refer to
+
+# %% ../nbs/203_user_state.ipynb #6df90f0a
 LEAST_LIMIT = 256 << 20   # bytes
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -356,20 +404,19 @@ def capture_attributes(capture, holder: Holder, limit=None, only=None) -> tuple[
     for key, value in holder.items().items():
         path = f"{holder.name}.{key}"
         if only is not None and path not in only or not _wanted(holder.kinds, value): continue
-        there, names = set(capture.tensors), dict(capture.names)
+        before = len(capture.tensors)
         try:
             form = capture.form(value, path)
-            size = sum(nbytes_of(t) for n, t in capture.tensors.items() if n not in there)
+            size = sum(nbytes_of(capture.tensors[n]) for n in [*capture.tensors][before:]) if len(capture.tensors) > before else 0
             if limit is not None and size > limit:
                 raise CannotCapture(f"takes {size / 1e6:.4g} MB, more than the limit of {limit / 1e6:.4g} MB (state_limit = ... bytes in the class changes it)")
             forms[key] = form
         except (NotState, CannotCapture, RecursionError) as error:
-            capture.names = names
-            for n in capture.tensors.keys() - there: del capture.tensors[n]
+            capture.forget([*capture.tensors][before:])
             if not isinstance(error, NotState): problems[path] = str(error)
     return forms, problems
 
-# %% ../nbs/203_user_state.ipynb #36b75bf4
+# %% ../nbs/203_user_state.ipynb #a1dc498a
 @dataclass
 class UserState:
     "A copy of the state that user code keeps."
@@ -384,18 +431,47 @@ class UserState:
 
 def _clone(name, t): return t.detach().clone()
 
-def capture_user_state(run, put=_clone, only=None) -> UserState:  # put: a function of name and tensor that gives the copy; only: names of attributes
+def capture_user_state(run,
+                       put=_clone,               # a function of name and tensor that returns the copy
+                       only=None,                # names of the attributes to copy; None: all
+                       find=user_state_holders   # a function of the run that returns the holders to search
+                      ) -> UserState:
     "Copy the state that user code keeps. The tensors are those that `put` returns."
     capture, state = Capture(run), UserState()
-    for holder in user_state_holders(run):
+    for holder in find(run):
         limit = limit_of(run, holder.owner) if holder.kinds == "all" else None
         forms, problems = capture_attributes(capture, holder, limit, only)
         state.holders[holder.name] = {"names": sorted(vars(holder.owner)), "items": forms}
         if holder.reports: state.left_out |= problems
+        state.left_out |= elsewhere(run, holder, forms)
     state.tensors = {name: put(name, t) for name, t in capture.tensors.items()}
     return state
 
-# %% ../nbs/203_user_state.ipynb #476b7fee
+# %% ../nbs/203_user_state.ipynb #c3474541
+def user_state_bytes(run) -> int:
+    "The memory that the tensors of a copy take."
+    capture = Capture(run)
+    for holder in user_state_holders(run): capture_attributes(capture, holder, limit_of(run, holder.owner) if holder.kinds == "all" else None)
+    return sum(map(nbytes_of, capture.tensors.values()))
+
+# %% ../nbs/203_user_state.ipynb #7ed62c17
+def _reads_elsewhere(run) -> str:
+    "Why a generator of the data is not where the run is; empty where it is."
+    loader = getattr(run.feed, "loader", None)
+    workers = run.args.dataloader_num_workers if loader is None else getattr(loader, "num_workers", 0)
+    if workers: return "is advanced in the copies that the data workers have, which a snapshot does not reach (dataloader_num_workers=0 loads in this process)"
+    data = getattr(loader, "dataset", None)
+    if not isinstance(data, torch.utils.data.IterableDataset) or _own_way(data): return ""
+    return "is advanced as the stream is read, and going back reads the stream again from the start of the epoch (state_dict() and load_state_dict() of the data set avoid that)"
+
+def elsewhere(run, holder, forms: dict) -> dict:
+    "The generators of the data whose copies are not exact, by name, and why."
+    if not holder.name.startswith(("train_dataset", "data_collator")): return {}
+    found = [k for k, f in forms.items() if f["kind"] == "generator"]
+    why = _reads_elsewhere(run) if found else ""
+    return {f"{holder.name}.{k}": why for k in found} if why else {}
+
+# %% ../nbs/203_user_state.ipynb #aa179ac8
 class Restore:
     "Makes values from their forms, in place of the present ones."
     def __init__(self, run, tensors: dict):
@@ -427,9 +503,14 @@ class Restore:
         value = self.tensors[form["name"]]
         if isinstance(now, torch.Tensor) and isinstance(now, torch.nn.Parameter) == form["parameter"]:
             fits = in_shards(now) or now.shape == value.shape and now.dtype == value.dtype and str(now.device) == form["device"] and _own_memory(now)
-            if fits and (now.is_leaf or not form["requires_grad"]): return put_tensor(now, value, form["requires_grad"])
+            if fits and (now.is_leaf or not form["requires_grad"]): return self._with_grad(put_tensor(now, value, form["requires_grad"]), form)
         made = value.to(_device(form["device"]), copy=True)
-        return torch.nn.Parameter(made, form["requires_grad"]) if form["parameter"] else made.requires_grad_(form["requires_grad"])
+        made = torch.nn.Parameter(made, form["requires_grad"]) if form["parameter"] else made.requires_grad_(form["requires_grad"])
+        return self._with_grad(made, form)
+
+    def _with_grad(self, t, form):
+        if form["requires_grad"]: t.grad = self.put(form["grad"], t.grad) if "grad" in form else None
+        return t
 
     def _array(self, form, now):
         value = self.put(form["value"]).cpu().numpy()
@@ -451,7 +532,7 @@ class Restore:
         for k in [k for k, v in vars(now).items() if k not in form["value"] and type(v) in PLAIN]: vars(now).pop(k)
         return now
 
-# %% ../nbs/203_user_state.ipynb #c18e37af
+# %% ../nbs/203_user_state.ipynb #30ad382f
 def _device(name: str) -> torch.device:
     "The device that a tensor was on; the CPU where there is no such device."
     device = torch.device(name)
@@ -479,7 +560,7 @@ def into_plain(then, now):
         now.update(new)
     return now
 
-# %% ../nbs/203_user_state.ipynb #42b8a147
+# %% ../nbs/203_user_state.ipynb #41252b8d
 def put_container(restore, form: dict, now):
     "A container, in place of the present one where that can be changed."
     kind, there = form["type"], type(now).__name__ == form["type"]
@@ -505,7 +586,7 @@ def _new_container(form):
     if kind == "defaultdict": return collections.defaultdict(_FACTORIES.get(form["factory"]))
     return _MAPPINGS[kind]() if kind in _MAPPINGS else set() if kind == "set" else []
 
-# %% ../nbs/203_user_state.ipynb #d0b9fac6
+# %% ../nbs/203_user_state.ipynb #5df68f48
 def put_generator(restore, form: dict, now):
     "A generator that draws what the other one would have drawn."
     kind = form["class"]
@@ -528,7 +609,7 @@ def put_generator(restore, form: dict, now):
     (now if kind == form["bits"] else now.bit_generator).state = state
     return now
 
-# %% ../nbs/203_user_state.ipynb #aa78cb30
+# %% ../nbs/203_user_state.ipynb #a2151a3d
 def put_module(restore, form: dict, module):
     "A module with the tensors, modes and attributes that it had."
     if not isinstance(module, torch.nn.Module) or type(module).__name__ != form["class"]: raise CannotCapture(f"was a {form['class']}, and there is none to load its weights into")
@@ -548,7 +629,7 @@ def put_attributes(restore, owner, forms: dict):
     "Set attributes of an object, past what its class does on assignment."
     for key, form in forms.items(): vars(owner)[key] = restore.put(form, vars(owner).get(key))
 
-# %% ../nbs/203_user_state.ipynb #05640663
+# %% ../nbs/203_user_state.ipynb #9f35a8ce
 def put_optimizer(restore, form: dict, optimizer):
     "An optimizer with the groups, the state and the attributes that it had; its lists and dictionaries stay the same objects."
     if type(optimizer).__name__ != form["class"]: raise CannotCapture(f"was a {form['class']}, and there is none to load its state into")
@@ -570,27 +651,34 @@ def put_optimizer(restore, form: dict, optimizer):
     put_attributes(restore, optimizer, form["attributes"])
     return optimizer
 
-# %% ../nbs/203_user_state.ipynb #d2351336
-def restore_user_state(run, state: UserState, only=None) -> dict:  # only: names of attributes; None: all
+# %% ../nbs/203_user_state.ipynb #6a7d4c5b
+def restore_user_state(run,
+                       state: UserState,
+                       only=None,                 # as of capture_user_state
+                       find=user_state_holders,   # likewise
+                       delete=True                # delete attributes that were made after the copy
+                      ) -> dict:
     "Put attributes back; returns why some could not be, by name."
     restore, problems = Restore(run, state.tensors), {}
-    for holder in user_state_holders(run):
-        said = state.holders.get(holder.name)
-        if said is None: continue
-        for key in _new_since(run, holder, said) if only is None else (): del vars(holder.owner)[key]
+    for holder in find(run):
+        said = state.holders.get(holder.name, {"names": None, "items": {}})
+        if only is None: problems |= drop_new(run, holder, said, delete)
         for key, form in said["items"].items():
             name = f"{holder.name}.{key}"
             if key in holder.skip or only is not None and name not in only: continue
             try: vars(holder.owner)[key] = restore.put(form, vars(holder.owner).get(key))
-            except (CannotCapture, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error: problems[name] = str(error)
+            except (CannotCapture, ValueError, RuntimeError, KeyError, TypeError, AttributeError, IndexError) as error: problems[name] = str(error)
     return problems
 
-def _new_since(run, holder, said: dict) -> list:
-    "The attributes that were made after a copy, and are state."
-    new = [k for k in holder.items() if k not in said["names"]]
-    if not new or holder.kinds not in ("all", "scalars"): return []
-    forms, _ = capture_attributes(Capture(run), holder, only={f"{holder.name}.{k}" for k in new})
-    return list(forms)
+def drop_new(run, holder, said: dict, delete: bool) -> dict:  # said: the holder's entry in UserState.holders
+    "Delete the attributes that were made after a copy; returns those that may be state and are not in the copy, by name, and why not."
+    rest = {f"{holder.name}.{k}" for k in holder.items() if k not in said["items"]}
+    if not rest: return {}
+    forms, lost = capture_attributes(Capture(run), holder, None, rest)
+    if said["names"] is None: lost |= dict.fromkeys((f"{holder.name}.{k}" for k in forms), "is not in the snapshot")
+    elif delete and holder.kinds != "library":
+        for key in forms.keys() - set(said["names"]): del vars(holder.owner)[key]
+    return lost if holder.reports else {}
 
 def changed_user_state(run, state: UserState) -> list[str]:
     "The names of attributes that are not what they were, byte for byte, or were added or removed since."
@@ -608,3 +696,14 @@ def tensors_in(form) -> list[str]:
         own = [form["name"]] if form.get("kind") == "tensor" else []
         return own + [n for v in form.values() for n in tensors_in(v)]
     return [n for v in form for n in tensors_in(v)] if isinstance(form, list) else []
+
+# %% ../nbs/203_user_state.ipynb #ade2b05c
+def report_lost(run, verb: str):
+    "Warn of the attributes that did not go back with the run, each once."
+    lost, run.lost = {n: why for n, why in run.lost.items() if n not in run.reported}, {}
+    if not lost: return
+    run.reported |= lost.keys()
+    each = "; ".join(f"{name} {why.rstrip('.')}" for name, why in [*lost.items()][:10]) + (f"; and {len(lost) - 10} more" if len(lost) > 10 else "")
+    first = next(iter(lost)).rpartition(".")
+    warn(f"{verb} has not brought back everything that user code keeps: {each}. Give such an object state_dict() and load_state_dict(), "
+         f"or, if it does not affect the run, list its name in the class: not_state = ({first[2]!r},).")
