@@ -1,6 +1,5 @@
 "The fuzzer's cases for every change: fixed seeds, and cases that failed once. `fuzzer.py` beside it runs more of them."
 import pytest
-import torch
 
 from fuzzer import FEATURES, PLAIN, Case, case_of, described, reduce, run_case, simpler
 

@@ -3,7 +3,6 @@ import json, logging, os, subprocess, sys, warnings
 from pathlib import Path
 
 import pytest, torch
-from torch import nn
 
 from trainer_nb import TrainerCallback
 from trainer_nb.snapshot import capture
