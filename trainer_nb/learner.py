@@ -16,7 +16,7 @@ from .loop import TrainOutput, go, output, status, steps, stop_after, whole
 from .memory import measuring, meter_for
 from .moves import Moves
 from .prepare import prepare, prepare_model
-from .progress import ProgressCallback, make_progress
+from .progress import ProgressCallback, make_progress, search_progress
 from .reports import told_by
 from .run import Due, note_act
 from .snapshot import Snapshot, capture
@@ -422,7 +422,7 @@ class Finding:
                ):
         "Try growing learning rates, and leave no trace: the losses, and the rates that rules suggest. Refused in the middle of a step."
         from trainer_nb.lr_find import lr_find
-        return lr_find(self, start, end, num_steps, mode, stop_factor, suggest)
+        return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, lambda n: search_progress(self.run_state, n))
 
     @taking_turns
     def hyperparameter_search(self,

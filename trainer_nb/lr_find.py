@@ -5,14 +5,12 @@
 # %% ../nbs/670_lr_find.ipynb #c0eea4c2
 from __future__ import annotations
 import math
-from time import perf_counter
 import numpy as np
 import torch
 from .agenda import do_next_epoch
 from .charts import Shown
 from .loop import end_of_data
 from .panels import Line, Mark, Panel, in_words, short
-from .progress import Drawing, Pace, View, first_callback, screen_for
 from .rows import given
 from .schedules import base_rates, same_kind
 from .scratch import Still, without_trace
@@ -22,7 +20,7 @@ from .tables import to_frame
 
 # %% auto #0
 __all__ = ['MODES', 'AT_ONCE', 'rates_between', 'ratios_of', 'put_rate', 'step_anyhow', 'Divergence', 'until_divergence',
-           'fetched', 'search', 'Searching', 'setting_for', 'cut', 'heights', 'picture', 'LRFound', 'how_to_set',
+           'fetched', 'search', 'NoProgress', 'setting_for', 'cut', 'heights', 'picture', 'LRFound', 'how_to_set',
            'lr_find']
 
 # %% ../nbs/670_lr_find.ipynb #5fa4f5b7
@@ -102,20 +100,12 @@ def search(moves, run, rates, factor, tick) -> list[float]:  # inside without_tr
     return losses
 
 # %% ../nbs/670_lr_find.ipynb #0224d188
-class Searching(Drawing):
-    "The display of a search."
-    def __init__(self, screen, total): super().__init__(screen); self.done, self.total, self.pace = 0, total, Pace(0)
-    def view(self, over=False, status="") -> View:
-        return View(step=self.done, total=self.total, rate=self.pace.see(self.done), seconds=perf_counter() - self.began, over=over, status=status)
-
-    def tick(self, record=None):
-        self.done += 1
-        super().tick()
-
+class NoProgress:
+    "A progress display that shows nothing."
+    def __init__(self, total: int): self.total = total
+    def tick(self) -> None: "Count one step."
     def __enter__(self): return self
-    def __exit__(self, kind, error, trace):
-        how = "done" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else f"stopped by {kind.__name__}"
-        if perf_counter() - self.began > self.FIRST: self.draw(over=True, status=how)
+    def __exit__(self, kind, error, trace): pass
 
 # %% ../nbs/670_lr_find.ipynb #26ab47c5
 def setting_for(run) -> tuple[str, float]:
@@ -211,15 +201,15 @@ def how_to_set(found) -> list[str]:
 def lr_find(moves, start: float = 1e-7, end: float = 10,   # of the first group's rate
             num_steps: int = 100, mode: str = "exp",
             stop_factor: float | None = 4.0,               # of the lowest mean loss; None: stop only when a loss is not finite
-            suggest=tuple(RULES)                           # as in `rules_of`; what to type names the first
+            suggest=tuple(RULES),                          # as in `rules_of`; what to type names the first
+            progress=NoProgress                            # makes the progress display of so many steps: a context with a method tick()
            ) -> LRFound:
     "Take steps with a growing rate, and leave no trace."
     rates, rules = rates_between(start, end, num_steps, mode), rules_of(suggest)
     if stop_factor is not None and not stop_factor > 1:
         raise ValueError(f"stop_factor={stop_factor!r} would end every search at once; give a number above 1, or None for no limit.")
-    screen = None if first_callback(moves.run_state) is None else screen_for(moves.args, moves.state)
-    with without_trace(moves, "lr_find()") as run, Searching(screen, len(rates)) as progress:
+    with without_trace(moves, "lr_find()") as run, progress(len(rates)) as display:
         ratios, setting = ratios_of(run.optimizer), setting_for(run)
-        losses = search(moves, run, rates, stop_factor, progress.tick)
+        losses = search(moves, run, rates, stop_factor, display.tick)
     stopped = len(losses) < len(rates) or until_divergence(losses, stop_factor, len(rates) // 10) < len(losses) or not math.isfinite(losses[-1])
     return LRFound(rates[:len(losses)], losses, len(rates), stopped, rules, mode, setting, ratios)

@@ -6,7 +6,8 @@
 __all__ = ['BLUE', 'GREEN', 'AMBER', 'RED', 'SHOWN', 'QUIET', 'View', 'speed', 'parts', 'line', 'colour', 'page', 'newest',
            'fetched', 'Glimpse', 'NotebookScreen', 'evaluation_line', 'News', 'TerminalScreen', 'LinesScreen',
            'in_kernel', 'make_screen', 'Drawing', 'Pace', 'length', 'Heard', 'Progress', 'ending', 'Evaluating',
-           'ProgressCallback', 'first_callback', 'shows', 'printed_elsewhere', 'screen_for', 'make_progress']
+           'ProgressCallback', 'first_callback', 'shows', 'printed_elsewhere', 'screen_for', 'make_progress',
+           'SearchProgress', 'search_progress']
 
 # %% ../nbs/550_progress.ipynb #2f06a66e
 import contextvars, logging, math, sys
@@ -439,3 +440,31 @@ def make_progress(run,
     if callback is None: screen = None
     elif not isinstance(screen, NotebookScreen): screen = screen_for(run.args, run.state)   # others are closed with the verb
     return Progress(screen, run, total_steps, callback)
+
+# %% ../nbs/550_progress.ipynb #5ea4c402
+class SearchProgress(Drawing):
+    "The progress display of a search over learning rates: enter it, and call `tick` after every step."
+    def __init__(self, screen, total: int):
+        super().__init__(screen)
+        self.done = 0
+        self.total = total
+        self.pace = Pace(0)
+
+    def view(self, over=False, status="") -> View:
+        seconds = perf_counter() - self.began
+        return View(step=self.done, total=self.total, rate=self.pace.see(self.done), seconds=seconds, over=over, status=status)
+
+    def tick(self, record=None):
+        self.done += 1
+        super().tick()
+
+    def __enter__(self): return self
+
+    def __exit__(self, kind, error, trace):
+        how = "done" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else f"stopped by {kind.__name__}"
+        # a search that took no time leaves no display behind
+        if perf_counter() - self.began > self.FIRST: self.draw(over=True, status=how)
+
+def search_progress(run, total: int) -> SearchProgress:
+    "Make the progress display of a search of `total` steps; it shows nothing where the run shows no progress."
+    return SearchProgress(None if first_callback(run) is None else screen_for(run.args, run.state), total)
