@@ -3,7 +3,7 @@
 Each item is a learner whose next steps depend on one kind of state. Each verb leaves the run and comes back; the steps that follow
 have to give the bytes of a run that was never left. `look` reads the state itself, and no code of the package is used to compare.
 """
-import collections, copy, dataclasses, functools, hashlib, random, types, warnings
+import collections, dataclasses, functools, hashlib, random, types, warnings
 
 import numpy as np
 import pytest, torch
