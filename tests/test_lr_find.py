@@ -137,6 +137,7 @@ def test_plateau_schedule():
 
 class Spy(torch.optim.SGD):
     "Writes down the rates of its groups at each update."
+    not_state = ("seen",)
     def __init__(self, *args, **kwargs): super().__init__(*args, **kwargs); self.seen = []
     def step(self, closure=None):
         self.seen.append([(float(g["lr"]), g["momentum"], g["weight_decay"]) for g in self.param_groups])
