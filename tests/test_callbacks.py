@@ -171,6 +171,7 @@ def test_the_state_of_a_run_in_a_file(tmp_path):
 
 class Users(transformers.TrainerCallback):
     "A user's, written for transformers: all of its events."
+    not_state = ("heard",)
     def __init__(self): self.heard = []
 
 for _name in (n for n in vars(transformers.TrainerCallback) if n.startswith("on_")):
@@ -379,6 +380,7 @@ def test_a_level_that_is_set_later_is_told(caplog):
 def test_the_handler_can_be_called_as_the_trainers(tmp_path):
     "As an override of `log` or `evaluate` does it that was copied from there: the control comes back and is put in place."
     class Hears(TrainerCallback):
+        not_state = ("heard",)
         def __init__(self): self.heard = []
         def on_log(self, args, state, control, logs=None, model=None, **kwargs): self.heard.append((logs.get("loss"), model is not None)); control.should_save = True
         def on_evaluate(self, args, state, control, metrics=None, **kwargs): self.heard.append(metrics)

@@ -134,6 +134,7 @@ def test_reset_is_the_first_run_again():
 
 def test_pause_returns_normally():
     class Pauses(TrainerCallback):
+        not_state = ("heard",)
         def __init__(self): self.heard = []
         def on_step_end(self, args, state, control, learner, **kwargs):
             if state.global_step == 4: learner.pause()

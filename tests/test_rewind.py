@@ -205,7 +205,7 @@ def test_an_interrupt_within_the_replay():
     "The run stands at one of the steps on the way, and goes on from there."
     want = finish(hard_learner(**LONG))
     class Pauses(TrainerCallback):
-        on = False
+        on, not_state = False, ("on",)   # a switch of the test's
         def on_step_end(self, args, state, control, learner, **kwargs):
             if self.on and state.global_step == 6: learner.pause()
     pauses = Pauses()
@@ -265,7 +265,7 @@ def test_changed_round_the_versions():
 def test_how_long_it_will_take_is_said_beforehand(capsys):
     "Where it takes more than a second; before the first step is taken again."
     class Looks(TrainerCallback):
-        said = "nothing yet"
+        said, not_state = "nothing yet", ("said",)
         def on_step_end(self, args, state, control, **kwargs): self.said = self.said or capsys.readouterr().out
     looks = Looks()
     learn = hard_learner(ring_every=50, callbacks=[looks], **LONG)

@@ -152,6 +152,7 @@ def coefficients(optimizer, before, after):  # TrainingArguments
         if not groups: raise ValueError(f"The optimizer has no {name}={of(before)!r} that branch() could change; make a new Learner with it.")
         for group in groups: group[name] = of(after)
 
+# %% ../nbs/390_branch.ipynb #a2e10002
 def branch(moves, changes: dict):
     "A second learner that goes on from here with other settings. TypeError or ValueError as of Learner and set; nothing has happened then."
     run = moves.run_state

@@ -15,8 +15,8 @@ from .sources import at_once, came_from, changed_in, compiled, import_lines, las
 
 # %% auto #0
 __all__ = ['seeds', 'library_setting', 'settle_seeds', 'plain_attributes', 'looked_up', 'look_again', 'changed_by_functions',
-           'check_classes', 'forgetful', 'users_callbacks', 'settings_by_hand', 'unheard', 'unknown_callbacks',
-           'foreign_modules', 'installed', 'look_around']
+           'check_classes', 'kept_back', 'forgetful', 'users_callbacks', 'settings_by_hand', 'unheard',
+           'unknown_callbacks', 'foreign_modules', 'installed', 'look_around']
 
 # %% ../nbs/530_doubts.ipynb #aa50074c
 def seeds(s) -> bool: return isinstance(s.node, ast.Expr) and isinstance(s.node.value, ast.Call) and "seed" in last_name(s.node.value.func)
@@ -116,6 +116,11 @@ def check_classes(draft, things):
             draft.doubt(f"`{name}` is not what its cell says; run the cell again and begin a new run.")
 
 # %% ../nbs/530_doubts.ipynb #c6d4b240
+def kept_back(run, callback) -> bool:
+    "Whether a callback has attributes that do not go back with the run: some that its class declares, or some that were reported."
+    name = type(callback).__name__
+    return bool(getattr(callback, "not_state", ())) or any(n.startswith((f"{name}.", f"{name}#")) for n in run.reported)
+
 def forgetful(draft):
     "Name callbacks that change themselves and have no state, in a run that has gone back."
     history = draft.exported.history
@@ -124,6 +129,7 @@ def forgetful(draft):
     for c in users_callbacks(draft.exported):
         found = [s.node for s in draft.slice.chosen.values() if s.defines and type(c).__name__ in s.binds]
         if not found or hasattr(c, "state_dict") or callable(getattr(c, "state", None)): continue
+        if not kept_back(draft.moves.run_state, c): continue
         methods = [m for m in found[-1].body if isinstance(m, ast.FunctionDef) and m.name != "__init__" and m.args.args]
         if any(m.args.args[0].arg in changed_in(m.body) for m in methods):
             draft.doubt(f"`{type(c).__name__}` keeps something of its own from step to step, and did not go back when the run did; "

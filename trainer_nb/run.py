@@ -16,8 +16,8 @@ from .data import Cursor
 from .interrupts import Interrupts
 
 # %% auto #0
-__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'Run', 'modules_of', 'modes_kept', 'note_act',
-           'for_callback', 'first_on']
+__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'UserCode', 'Run', 'modules_of', 'modes_kept',
+           'note_act', 'for_callback', 'first_on']
 
 # %% ../nbs/200_run.ipynb #d676918e
 @dataclass
@@ -72,9 +72,19 @@ class Passing:
     brought: int = of_verb(0)                                # how much it has brought about, at the head of the agenda
     asker: str = of_verb("")                                 # "callback" while something is done that one has asked for
 
+# %% ../nbs/200_run.ipynb #a2b10002
+@dataclass
+class UserCode:
+    "The part of a run that is about the user's own code."
+    learner: Any = kept()                            # weak reference: attributes of its subclass, its callbacks, its data
+    identity: str = part(lambda: uuid.uuid4().hex)   # of the learner in this process: its own snapshots know all attributes
+    callbacks_begun: bool = part(False)              # on_train_begin has been called on the callbacks of this process
+    lost: dict = part(dict)                          # attributes that did not go back with the run, by name, and why
+    reported: set = part(set)                        # names that the user has been warned of
+
 # %% ../nbs/200_run.ipynb #7666cd3e
 @dataclass
-class Run(Passing):
+class Run(Passing, UserCode):
     "One training run: where it stands, and what it works with."
     args: Any = kept()                                       # TrainingArguments: the settings in force
     model: Any = kept()                                      # the user's module, not wrapped; and with it `loss`
@@ -83,7 +93,6 @@ class Run(Passing):
     device: Any = kept()                                     # device.Device: its gradient scaler is kept
     callbacks: CallbackHandler = kept(CallbackHandler)       # the ones with a state
     due: deque = kept(deque)                                 # of Due, the next first
-    learner: Any = kept()                                    # weak reference to the learner: what user code keeps is found from there
 
     state: TrainerState = value(TrainerState)
     control: TrainerControl = value(TrainerControl)
@@ -121,10 +130,6 @@ class Run(Passing):
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
     background: Any = part()                                 # background.Background: the handle of the thread that trains
-    identity: str = part(lambda: uuid.uuid4().hex)           # of the learner in this process: its snapshots know all its attributes
-    lost: dict = part(dict)                                  # attributes that did not go back with the run, by name, and why
-    reported: set = part(set)                                # the names that the user has been warned of
-    callbacks_begun: bool = part(False)                      # on_train_begin has been called on the callbacks that this process has
     team: Any = part()                                       # team.Team: the processes that have the run
     processes: int = part(1)                                 # that have it, or are about to
     undivided: dict = part(dict)                             # settings that are divided among processes here, as they are at home

@@ -18,6 +18,7 @@ from .prepare import prepare
 from .seeding import generators_kept
 from .shadows import versions
 from .snapshot import capture, put_back
+from .user_state import report_lost
 from .work import in_hand, note_hands, refuse_beside, where
 
 # %% auto #0
@@ -62,7 +63,11 @@ def without_trace(moves, verb: str):  # verb: its name, for messages
         finally:
             run.interrupts.abortable = False
             moves.run_state = run
+            lost, run.lost = run.lost, {}
             put_back(run, taken, SHARED)
+            lost, run.lost = run.lost, lost
+            run.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(moves).__name__}.")}   # no callback was called
+            report_lost(run, verb)
             run.window, run.shadows, run.hands = window, shadows, in_hand(run)
             if first: run.versions = versions(run)
 

@@ -487,6 +487,7 @@ def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks, logs and the bookmark are not compared."
     def same(n): return n in a.tensors and n in b.tensors and equal(a.tensors[n], b.tensors[n])
     left_out = {"shapes", "made_with", "run", "taken", "place", "length", "about", "seconds", "callbacks", "bookmark"}
-    def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"user": (values.get("user") or {}).get("holders"), "state": vars(values["state"]) | {"log_history": None}}
+    def user(values): return {h: o["items"] for h, o in (values.get("user") or {"holders": {}})["holders"].items() if o["items"]}
+    def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"user": user(values), "state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not equal(x.get(k), y.get(k))]
