@@ -135,7 +135,8 @@ class Steering:
               epochs: float | None = None,  # or to the end of so many epochs
               until=None                    # or until this function of the last record is true
              ):
-        "Train in the background, until the first of these holds or to the end; the handle pauses, resumes, steps, stops and waits. Refused on a finished run."
+        """Train in the background, until the first of these holds or to the end; the handle pauses, resumes, steps, stops and waits. Refused on a finished run.
+        The thread seeds and uses the global generators: draw random numbers in cells within `with run.paused():`, or from a generator of your own."""
         from trainer_nb.background import start
         from trainer_nb.dashboard import show_compact
         needs_more(self, "start()")
