@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from toys import SETTINGS, finish, hard_learner, outcome, unequal
+from toys import SETTINGS, finish, hard_learner, unequal
 from trainer_nb import Learner
 from trainer_nb.board import settings_of
 from trainer_nb.commands import VERBS
