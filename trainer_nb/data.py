@@ -19,9 +19,9 @@ from .seeding import FETCH, ORDER, generators_kept, mix, seed_all
 from .shares import WHOLE, even_part, made_part
 
 # %% auto #0
-__all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'ended_early', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit',
-           'check_spawned', 'ChildWatch', 'out_of_fetch', 'told', 'shut_down', 'Workers', 'Source', 'tell_epoch',
-           'seeded_collate', 'SeededCollate', 'requests', 'Indexed']
+__all__ = ['WATCH', 'Cursor', 'EpochOrder', 'Request', 'ended_early', 'batch_of', 'SeededDataset', 'deaf', 'end_with',
+           'WorkerInit', 'check_spawned', 'ChildWatch', 'check_complete', 'out_of_fetch', 'told', 'shut_down',
+           'Workers', 'Source', 'tell_epoch', 'seeded_collate', 'SeededCollate', 'requests', 'Indexed']
 
 # %% ../nbs/110_data.ipynb #5e2c9571
 class Cursor(NamedTuple):
@@ -52,6 +52,11 @@ def ended_early(where: str) -> RuntimeError:  # where: what raised it
     "The error in place of a StopIteration that is not the end of the data: whatever iterates would take it for the end."
     return RuntimeError(f"A StopIteration came out of the data loading where it does not mean the end of the data: {where}. "
                         "next(iterator, default), or a try around next(iterator), keeps it inside.")
+
+def batch_of(dataset, collate, request):
+    "Fetch the samples of a request and collate them, in this process."
+    try: return collate(dataset.__getitems__(request))
+    except StopIteration as error: raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
 
 class SeededDataset(torch.utils.data.Dataset):
     "A map-style data set that seeds the generators before it fetches a batch."
@@ -142,6 +147,10 @@ class ChildWatch:
 WATCH = ChildWatch()
 
 # %% ../nbs/110_data.ipynb #a9d920a7
+def check_complete(missing):  # what was asked for and has not come
+    "RuntimeError if batches are missing when the workers have ended."
+    if missing: raise RuntimeError(f"The data workers have ended, and {len(missing)} batches that they were asked for are missing.")
+
 class _Once:
     "A batch sampler that gives what it was last told to."
     requests = ()
@@ -339,9 +348,7 @@ class Indexed(Source):
 
     def _here(self, asked):
         for request, samples, self.weight in asked:
-            try: batch = None if request is None else self.collate(self.dataset.__getitems__(request))
-            except StopIteration as error: raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
-            yield batch, samples
+            yield None if request is None else batch_of(self.dataset, self.collate, request), samples
 
     def _with_workers(self, asked):
         told = deque()   # of each that was asked for: whether it is its own, samples, weight
@@ -356,10 +363,9 @@ class Indexed(Source):
     def _in_order(self, batches, told):
         for batch in chain(batches, [_Once]):   # behind the last of its own there may be others'
             while told and not told[0][0]: yield None, told.popleft()[1]
-            if told:
-                if batch is _Once: raise RuntimeError(f"The data workers have ended, and {len(told)} batches that they were asked for are missing.")
-                _, samples, self.weight = told.popleft()
-                yield batch, samples
+            if batch is _Once: return check_complete(told)
+            _, samples, self.weight = told.popleft()
+            yield batch, samples
 
     def close(self):
         "Let the workers go."

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Unpack
 from .agenda import announce, say
 from .args import Settings, TrainingArguments
+from .assignment import check_assignment
 from .errors import Refused, let_go_last
 from .generate import generating
 from .history import Records
@@ -134,7 +135,8 @@ class Steering:
               epochs: float | None = None,  # or to the end of so many epochs
               until=None                    # or until this function of the last record is true
              ):
-        "Train in the background, until the first of these holds or to the end; the handle pauses, resumes, steps, stops and waits. Refused on a finished run."
+        """Train in the background, until the first of these holds or to the end; the handle pauses, resumes, steps, stops and waits. Refused on a finished run.
+        The thread seeds and uses the global generators: draw random numbers in cells within `with run.paused():`, or from a generator of your own."""
         from trainer_nb.background import start
         from trainer_nb.dashboard import show_compact
         needs_more(self, "start()")
@@ -582,6 +584,8 @@ class Reporting:
 # %% ../nbs/900_learner.ipynb #0b828c57
 class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Reporting, Moves, Surface):
     "Train a PyTorch model step by step. Building one is cheap: nothing is prepared before the first step."
+    snapshots = None   # timeline.Snapshots, by name
+
     def __init__(self,
                  model=None,                # a torch.nn.Module
                  args: TrainingArguments | None = None,  # settings; each may also be given as a keyword
@@ -615,6 +619,11 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
         if meter is not None: meter.end()
         if self.args.enable_jit_checkpoint: self._listen()
         announce(self, Due("event", "on_init_end"))
+
+    def __setattr__(self, name, value):
+        "Set an attribute. AttributeError for the name of a setting or a method, and for one that differs from it by one letter."
+        if name not in self.__dict__: check_assignment(self, name, value)
+        object.__setattr__(self, name, value)   # super() would look through all classes, which takes longer than the rest
 
     def __repr__(self): return f"Learner({status(self.run_state)})"
     def __reduce__(self): raise TypeError("A Learner cannot be copied or pickled: it holds a run under way. learn.snapshot() holds the run's state, learn.save_model(dir) writes the weights.")

@@ -38,6 +38,21 @@ def _decay(moves, value):
         group["params"], group["weight_decay"] = mine, value
         if rest: add_group(moves.optimizer, moves.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
 
+def _reload(moves, value):
+    "Another way to cut or load the data: a new feed, at the same sample."
+    run = moves.run_state
+    if run.feed is not None: drop_feed(run)   # and a step that failed, which is cut anew
+    _lengthen(moves, value)
+
+def _base(moves, value):
+    "The rate that the schedule multiplies."
+    if moves.optimizer is not None: set_base_lr(moves.lr_scheduler, moves.optimizer, value)
+
+def _intervals(moves, value):
+    "Steps between two logs or evaluations."
+    if moves.run_state.feed is not None: moves.state.compute_steps(moves.args, moves.state.max_steps)
+
+# %% ../nbs/330_settings.ipynb #81a87337
 def _lengthen(moves, value):
     "Another length of the run: count its steps again, and stretch the schedule to them."
     run = moves.run_state
@@ -67,26 +82,13 @@ def go_beyond(run):
     run.finished = run.control.should_training_stop = False
     for due in [d for d in run.due if d.kind == "finish"]: run.due.remove(due)
 
-def _reload(moves, value):
-    "Another way to cut or load the data: a new feed, at the same sample."
-    run = moves.run_state
-    if run.feed is not None: drop_feed(run)   # and a step that failed, which is cut anew
-    _lengthen(moves, value)
-
-def _base(moves, value):
-    "The rate that the schedule multiplies."
-    if moves.optimizer is not None: set_base_lr(moves.lr_scheduler, moves.optimizer, value)
-
+# %% ../nbs/330_settings.ipynb #f47524c7
 def _rate(moves, value):
     "The rate of the next step; before the first one, where a warm-up stands at 0, the base of the schedule."
     if moves.state.global_step: return set_lr(moves.lr_scheduler, moves.optimizer, value)
     set_base_lr(moves.lr_scheduler, moves.optimizer, value, "lr")
     # A list with a rate for each group of an optimizer is no value of learning_rate, whose lists are for layer groups.
     if not isinstance(value, (list, tuple)) or moves.args.layer_groups: moves.args.learning_rate = value
-
-def _intervals(moves, value):
-    "Steps between two logs or evaluations."
-    if moves.run_state.feed is not None: moves.state.compute_steps(moves.args, moves.state.max_steps)
 
 # %% ../nbs/330_settings.ipynb #38d3d434
 def _refit(moves, value):

@@ -44,7 +44,7 @@ class Step:
         if run.window is None: run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.window is None: return False
         self.keep()
-        self.moves.current_gradient_accumulation_steps = len(run.window)
+        vars(self.moves)["current_gradient_accumulation_steps"] = len(run.window)   # an assignment would be checked, in each step
         (self.batches, self.items), self.tokens = offered(self.moves, run.window), tokens_in(self.moves, run.window)
         run.control.new_step()
         tell(self.moves, "on_step_begin")
@@ -62,7 +62,7 @@ class Step:
         "The next micro-batch, with the generators seeded for it."
         run, place = self.run, mix(self.run.args.seed, FORWARD, self.run.state.global_step, self.done)
         seed_all(place if run.device.world.first else mix(place, run.device.world.rank))
-        self.moves.current_weight, self.moves.current_micro_batch = run.window[self.done].weight, self.done
+        vars(self.moves).update(current_weight=run.window[self.done].weight, current_micro_batch=self.done)
         if run.window[self.done].weight: self.flops += float(self.moves.floating_point_ops(run.window[self.done].batch))
         return map_tensors(run.window[self.done].batch if self.batches is None else self.batches[self.done], self._see)
 
