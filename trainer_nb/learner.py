@@ -470,7 +470,7 @@ class Storing:
         from trainer_nb.resume import load
         return in_turn(self, "load_checkpoint()", lambda: load(self, folder))
 
-    def _save_checkpoint(self, model=None, trial=None):   # taken for the Trainer's sake
+    def _save_checkpoint(self, model=None, trial=None, metrics=None):   # taken for the Trainer's sake
         "What the loop does when a checkpoint is due."
         from trainer_nb.saver import save
         save(self)

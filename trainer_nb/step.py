@@ -11,7 +11,7 @@ from .batches import map_tensors, shallow_copy
 from .errors import warn
 from .fsdp import clip_parts
 from .models import describe
-from .moves import WindowMoves
+from .moves import StepMoves, WindowMoves, as_many
 from .optim import check_state
 from .prepare import prepare_model
 from .run import modules_of
@@ -24,9 +24,9 @@ from .telling import tell, tell_all
 from .tokens import add_tokens, tokens_in
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'offered', 'complete_gradients', 'clip_whole',
-           'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights',
-           'first_groups', 'tear', 'begin_again', 'take_step']
+__all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'with_as_many', 'counted', 'offered',
+           'complete_gradients', 'clip_whole', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count',
+           'rollback', 'warn_of_weights', 'first_groups', 'tear', 'begin_again', 'take_step']
 
 # %% ../nbs/260_step.ipynb #e2fb8b87
 class Step:
@@ -34,6 +34,7 @@ class Step:
     def __init__(self, moves, committed=None):   # committed: called with the learner and a Committed, as soon as the step is counted
         self.moves, self.run, self.committed = moves, moves.run_state, committed
         self.done, self.flops, self.loss, self.norm = 0, 0, None, None   # micro-batches, their operations, and what came of them; on the device
+        self.training_step = moves.training_step if type(moves).training_step is StepMoves.training_step else with_as_many(moves.training_step)
         self.wishes, self.seen, self.weights = None, [], []   # the control before the step; tensors that the model has seen, with their versions
 
     def begin(self) -> bool:
@@ -73,7 +74,7 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
-        with self.run.device.averaging(self.run.wrapped, averages_now(self)): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
+        with self.run.device.averaging(self.run.wrapped, averages_now(self)): loss = self.training_step(self.run.wrapped, self.batch(), self.items)
         self.add(loss)
 
     def add(self, loss):
@@ -126,11 +127,22 @@ def check_unused(run):
         if any(run.device.world.everyone(name)): raise Unused
     if name is not None: raise ValueError(f"{name!r} got no gradient in this step, which the processes had not looked for; give the Learner ddp_find_unused_parameters=True.")
 
+def with_as_many(function):
+    "A function that passes on as many of its arguments as the other one takes."
+    return lambda *given: function(*as_many(function, *given))
+
+def counted(moves, window):
+    "How many labels the micro-batches have, as an override of _get_num_items_in_batch counts them."
+    batches, count = [f.batch for f in window], moves._get_num_items_in_batch
+    if type(moves)._get_num_items_in_batch is WindowMoves._get_num_items_in_batch: return count(batches)
+    return count(*as_many(count, batches, moves.run_state.device.device))
+
 def offered(moves, window):
     "The micro-batches of a window as an override of get_batch_samples gives them (None: as they are), and how many labels they have in all processes."
-    if type(moves).get_batch_samples is WindowMoves.get_batch_samples: return None, moves._get_num_items_in_batch([f.batch for f in window])
+    if type(moves).get_batch_samples is WindowMoves.get_batch_samples: return None, counted(moves, window)
     seed_all(mix(moves.run_state.args.seed, FORWARD, moves.run_state.state.global_step, -1))
-    batches, items = moves.get_batch_samples(iter([shallow_copy(f.batch) for f in window]), len(window), moves.run_state.device.device)
+    given = iter([shallow_copy(f.batch) for f in window]), len(window), moves.run_state.device.device
+    batches, items = moves.get_batch_samples(*as_many(moves.get_batch_samples, *given))
     if len(batches) != len(window):
         raise ValueError(f"get_batch_samples was given {len(window)} micro-batches and returned {len(batches)}; it has to return as many, or nobody would know which samples are behind the run.")
     return batches, items
