@@ -120,6 +120,7 @@ def with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, 
     "Advance with progress shown; the number of the first row."
     refuse_beside(learn, verb)
     run = learn.run_state
+    if run.device is None or run.device.world.first: run.saver.sweep(run.args.output_dir)
     with run.interrupts:
         with make_progress(run, n and run.state.global_step + n) as progress: start = go(learn, verb, until, progress.tick)
         stop_if_pressed(learn)

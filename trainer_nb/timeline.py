@@ -12,7 +12,7 @@ from .errors import Refused, let_go_last, nearest
 from .history import History
 from .prepare import prepare, share_anew
 from .run import note_act
-from .snapshot import OF_PLACE, Snapshot, check, check_length, put_back, restore
+from .snapshot import OF_PLACE, Snapshot, check, check_length, put_back, restore_whole
 from .tables import html_table, text_table
 from .telling import put_down
 
@@ -42,10 +42,14 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     check_place(moves, snapshot)
     check_length(run, snapshot)
     best = run.state.best_model_checkpoint
+    earlier = run.history
     if snapshot.values["run"] != run.history.run_id:   # of an earlier run: its rows are not this history's
-        run.history.close_log()
         run.history = History(parent=snapshot.values["run"])
-    restore(run, snapshot)
+    try: restore_whole(run, snapshot)
+    except BaseException:
+        run.history = earlier
+        raise
+    if run.history is not earlier: earlier.close_log()
     share_anew(moves, snapshot)
     if run.ring is not None: run.ring.clear()   # what it holds may be of another past
     if run.saver is not None: run.saver.went_back(run, best)
