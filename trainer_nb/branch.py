@@ -74,6 +74,7 @@ def detach_computed(value, memo):
     elif isinstance(value, (list, tuple)):
         for v in value: detach_computed(v, memo)
 
+# %% ../nbs/390_branch.ipynb #4afbb7cc
 def share_memory(tensors, memo):
     "Let copies share memory where the tensors do: a buffer that is a view of a weight, the flat weights of a recurrent layer."
     groups = {}
@@ -145,6 +146,7 @@ def coefficients(optimizer, before, after):  # TrainingArguments
         if not groups: raise ValueError(f"The optimizer has no {name}={of(before)!r} that branch() could change; make a new Learner with it.")
         for group in groups: group[name] = of(after)
 
+# %% ../nbs/390_branch.ipynb #d8a6882c
 def branch(moves, changes: dict):
     "A second learner that goes on from here with other settings. TypeError or ValueError as of Learner and set; nothing has happened then."
     run = moves.run_state

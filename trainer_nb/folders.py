@@ -192,7 +192,7 @@ _LEFT = re.compile(r".+\.tmp-[\w-]{1,64}\.[0-9a-f]{8}(-gone)?", re.ASCII)   # na
 
 def sweep(parent: Path):
     "Remove unfinished folders of processes that are gone; a whole one gets its name if that is free."
-    for old in left_behind(parent):
+    for old in left_behind(parent):   # what cannot be removed stays, and is passed over as it was
         if not _LEFT.fullmatch(old.name) or not old.is_dir(): continue
         with held(old, sure=True) as free:
             place = old.with_name(old.name.rpartition(".tmp-")[0])

@@ -47,17 +47,14 @@ class Saver:
     "Writes the checkpoints of a run, one at a time, while the run goes on."
     def __init__(self):
         self.done, self.failure, self.spare, self.pid = threading.Event(), None, (), os.getpid()
-        self.swept = None                                                    # the folder that was swept
-        self.run_id, self.shelf = None, None                                 # what it writes, and where
+        self.run_id, self.shelf, self.swept = None, None, None               # what it writes, and where; the folder that was swept
         self.facts, self.undo, self.best = None, None, (None, None, None)   # the metric, step and folder of the best checkpoint that is on the disk
         self.done.set()
 
     def sweep(self, shelf):  # a folder, or None
         "Remove, once, what killed processes have left in a folder of checkpoints."
-        if shelf is None or self.swept == shelf: return
+        if shelf is not None and self.swept != shelf: sweep(Path(shelf))
         self.swept = shelf
-        try: sweep(Path(shelf))
-        except OSError as error: warn(f"What a killed process has left in {shelf} could not be removed ({error}); remove its folders '*.tmp-*' by hand.")
 
     def start(self, work, snapshot, shelf, undo=None):  # work: a function; snapshot: what it writes, whose memory may be used again afterwards; undo: for a failure
         "Work in a thread of its own, after another learner's that writes the same run."

@@ -24,7 +24,7 @@ from .telling import tell, tell_all
 from .tokens import add_tokens, tokens_in
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'with_as_many', 'counted', 'offered',
+__all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'training_step_of', 'counted', 'offered',
            'complete_gradients', 'clip_whole', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count',
            'rollback', 'warn_of_weights', 'first_groups', 'tear', 'begin_again', 'take_step']
 
@@ -32,9 +32,8 @@ __all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused'
 class Step:
     "One optimizer step, that can be taken back until it is committed."
     def __init__(self, moves, committed=None):   # committed: called with the learner and a Committed, as soon as the step is counted
-        self.moves, self.run, self.committed = moves, moves.run_state, committed
+        self.moves, self.run, self.committed, self.training_step = moves, moves.run_state, committed, training_step_of(moves)
         self.done, self.flops, self.loss, self.norm = 0, 0, None, None   # micro-batches, their operations, and what came of them; on the device
-        self.training_step = moves.training_step if type(moves).training_step is StepMoves.training_step else with_as_many(moves.training_step)
         self.wishes, self.seen, self.weights = None, [], []   # the control before the step; tensors that the model has seen, with their versions
 
     def begin(self) -> bool:
@@ -127,9 +126,12 @@ def check_unused(run):
         if any(run.device.world.everyone(name)): raise Unused
     if name is not None: raise ValueError(f"{name!r} got no gradient in this step, which the processes had not looked for; give the Learner ddp_find_unused_parameters=True.")
 
-def with_as_many(function):
-    "A function that passes on as many of its arguments as the other one takes."
-    return lambda *given: function(*as_many(function, *given))
+# %% ../nbs/260_step.ipynb #165d6934
+def training_step_of(moves):
+    "training_step, or a function that gives an override as many arguments as it takes."
+    step = moves.training_step
+    if type(moves).training_step is StepMoves.training_step: return step
+    return lambda *given: step(*as_many(step, *given))
 
 def counted(moves, window):
     "How many labels the micro-batches have, as an override of _get_num_items_in_batch counts them."
