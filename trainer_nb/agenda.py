@@ -6,11 +6,13 @@
 from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager, nullcontext
+import time
 import torch
 from .data import Cursor
 from .errors import warn
 from .logged import logged_loss, loss_of_run
 from .memory import memory_of
+from .moves import as_many
 from .run import Due, first_on, modes_kept
 from .schedules import by_metric
 from .telling import tell
@@ -91,7 +93,8 @@ def do_log(moves, due):
         due.data = {"logs": {"loss": logged_loss(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate} | token_speed(run)}
         run.logged = run.state.global_step
         if run.shadows: run.shadows[0].look()
-    try: moves.log(dict(due.data["logs"]))
+    # The Trainer gives an override the time at which training began.
+    try: moves.log(*as_many(moves.log, dict(due.data["logs"]), time.time() - run.seconds))
     finally: due.done = bool(run.brought)   # it is logged; to tell the callbacks is next
 
 def last_row(run) -> int:

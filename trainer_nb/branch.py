@@ -81,6 +81,7 @@ def detach_computed(value, memo):
     elif isinstance(value, (list, tuple)):
         for v in value: detach_computed(v, memo)
 
+# %% ../nbs/390_branch.ipynb #4afbb7cc
 def share_memory(tensors, memo):
     "Let copies share memory where the tensors do: a buffer that is a view of a weight, the flat weights of a recurrent layer."
     groups = {}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from .batches import map_tensors
-from .moves import check_by_batch, samples_in, split_labels
+from .moves import accepted, as_many, check_by_batch, samples_in, split_labels
 from .data import Cursor
 from .device import bare
 from .errors import relieve, warn
@@ -31,7 +31,7 @@ from .telling import tell
 __all__ = ['full_eval', 'put_into', 'inputs_in', 'optimizer_trains', 'averaged', 'looking', 'pad_to', 'join', 'Gathered',
            'Losses', 'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput', 'Batches', 'eval_batches', 'Found',
            'main_input', 'size_in', 'warn_of_size', 'free_on', 'evaluation_loop', 'as_one', 'finished', 'speed',
-           'timed_loop', 'evaluated', 'predicted', 'evaluate_sets']
+           'timed_loop', 'eval_dataloader', 'evaluated', 'predicted', 'evaluate_sets']
 
 # %% ../nbs/340_evaluate.ipynb #81890226
 def full_eval(args):
@@ -312,12 +312,13 @@ def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, i
             model, found = bare(run.wrapped), Found(moves, dataloader, description)
             if not run.device.world.alone: check_alike(run, samples_in(dataloader), f"data sets for the {description.lower()}")
             batches = Batches(moves, dataloader, run.device.world.share._replace(turns=True), run.device.sharded is not None)
+            keys = accepted(moves.prediction_step, ignore_keys=ignore_keys)
             for k, (batch, n) in enumerate(batches):
                 found.samples += n
-                if not n: moves.prediction_step(model, inputs_in(batch, dtype, moves.label_names), only_loss, ignore_keys=ignore_keys); continue   # for the others' sake
+                if not n: moves.prediction_step(model, inputs_in(batch, dtype, moves.label_names), only_loss, **keys); continue   # for the others' sake
                 if batch is not None:   # else it is another process's
                     batch = inputs_in(batch, dtype, moves.label_names)
-                    found.add(k, batch, n, *moves.prediction_step(model, batch, only_loss, ignore_keys=ignore_keys))
+                    found.add(k, batch, n, *moves.prediction_step(model, batch, only_loss, **keys))
                     tell(moves, "on_prediction_step")
                 found.turn(k, batches)
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
@@ -369,10 +370,17 @@ def timed_loop(moves, loader, description, **how):
     out.metrics.update(speed(how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)) | used)
     return out
 
+def eval_dataloader(moves, eval_dataset):  # None: the learner's own
+    "The loader of a data set, from an override that takes the data set or not. TypeError if it takes none and one is given."
+    given = as_many(moves.get_eval_dataloader, eval_dataset)
+    if eval_dataset is not None and not given:
+        raise TypeError(f"{type(moves).__name__}.get_eval_dataloader takes no data set; give it the parameter eval_dataset=None to evaluate on another one.")
+    return moves.get_eval_dataloader(*given)
+
 def evaluated(moves, eval_dataset, ignore_keys, prefix) -> dict:
     "Metrics of one data set, with the epoch."
     only_loss = True if moves.compute_metrics is None and not moves.metrics else None
-    metrics = timed_loop(moves, moves.get_eval_dataloader(eval_dataset), "Evaluation", prediction_loss_only=only_loss, ignore_keys=ignore_keys,
+    metrics = timed_loop(moves, eval_dataloader(moves, eval_dataset), "Evaluation", prediction_loss_only=only_loss, ignore_keys=ignore_keys,
                          metric_key_prefix=prefix).metrics
     metrics["epoch"] = moves.state.epoch
     moves.run_state.interrupts.abortable = False   # from here on it is done, and told once

@@ -4,14 +4,14 @@
 
 # %% ../nbs/400_folders.ipynb #362a82cc
 from __future__ import annotations
-import errno, hashlib, json, os, secrets, shutil
+import errno, hashlib, json, os, re, secrets, shutil
 from contextlib import contextmanager
 from pathlib import Path
 
 # %% auto #0
 __all__ = ['MANIFEST', 'digest', 'flush', 'seal', 'Damaged', 'read_manifest', 'examine', 'held', 'unfinished', 'set_aside',
            'remove', 'workplace', 'written_whole', 'put_in_place', 'room', 'left_behind', 'tidy', 'put_right',
-           'is_whole']
+           'is_whole', 'sweep']
 
 # %% ../nbs/400_folders.ipynb #9d798a85
 MANIFEST = "manifest.json"
@@ -73,16 +73,16 @@ except ImportError: fcntl = None   # Windows
 _HELD = set()   # descriptors of the folders that this process holds
 
 @contextmanager
-def held(folder: Path):
+def held(folder: Path, sure: bool = False):  # sure: without locks, False is given
     "Let others know that this process is at work on a folder. Gives False if somebody is already, or if it is gone."
     fd = None
     try:
         if fcntl is not None:
             _HELD.add(fd := os.open(folder, os.O_RDONLY))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        free = folder.is_dir()
+        free = folder.is_dir() and (fcntl is not None or not sure)
     except (BlockingIOError, FileNotFoundError): free = False
-    except OSError: free = True   # there are no locks here
+    except OSError: free = not sure   # there are no locks here
     try: yield free
     finally: _drop(fd)
 
@@ -186,3 +186,15 @@ def is_whole(folder: Path) -> bool:
     try: examine(folder, every_byte=False)
     except (Damaged, OSError): return False
     return True
+
+# %% ../nbs/400_folders.ipynb #e9203a60
+_LEFT = re.compile(r".+\.tmp-[\w-]{1,64}\.[0-9a-f]{8}(-gone)?", re.ASCII)   # names that `unfinished` and `set_aside` give
+
+def sweep(parent: Path):
+    "Remove unfinished folders of processes that are gone; a whole one gets its name if that is free."
+    for old in left_behind(parent):   # what cannot be removed stays, and is passed over as it was
+        if not _LEFT.fullmatch(old.name) or not old.is_dir(): continue
+        with held(old, sure=True) as free:
+            place = old.with_name(old.name.rpartition(".tmp-")[0])
+            # A whole checkpoint beside another one of its name may be the only one of its run.
+            if free and (old.name.endswith("-gone") or not place.exists() or not is_whole(old)): put_right(old, place, clear=True)

@@ -121,6 +121,7 @@ def with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, 
     "Advance with progress shown; the number of the first row."
     refuse_beside(learn, verb)
     run = learn.run_state
+    if run.device is None or run.device.world.first: run.saver.sweep(run.args.output_dir)
     with run.interrupts:
         with make_progress(run, n and run.state.global_step + n) as progress: start = go(learn, verb, until, progress.tick)
         stop_if_pressed(learn)
@@ -486,7 +487,7 @@ class Storing:
         from trainer_nb.resume import load
         return in_turn(self, "load_checkpoint()", lambda: load(self, folder))
 
-    def _save_checkpoint(self, model=None, trial=None):   # taken for the Trainer's sake
+    def _save_checkpoint(self, model=None, trial=None, metrics=None):   # taken for the Trainer's sake
         "What the loop does when a checkpoint is due."
         from trainer_nb.saver import save
         save(self)

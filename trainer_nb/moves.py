@@ -32,12 +32,39 @@ from .streaming import check_metrics
 from .telling import handler_of
 
 # %% auto #0
-__all__ = ['LOADERS', 'NO_MODEL', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'ColumnMoves',
-           'OrderMoves', 'check_order', 'DataMoves', 'samples_in', 'LengthMoves', 'OptimFacts', 'OptimMoves',
-           'call_model', 'split_labels', 'alone', 'LossMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves',
-           'check_parts', 'check_model', 'check_smoothing', 'check_kinds', 'check_by_batch', 'refuse_away', 'Given',
-           'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer',
-           'replace_schedule', 'replace_model', 'drop_feed', 'explain_call', 'takes_trial', 'make_model']
+__all__ = ['LOADERS', 'NO_MODEL', 'as_many', 'accepted', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader',
+           'ColumnMoves', 'OrderMoves', 'check_order', 'DataMoves', 'samples_in', 'LengthMoves', 'OptimFacts',
+           'OptimMoves', 'call_model', 'split_labels', 'alone', 'LossMoves', 'WindowMoves', 'StepMoves',
+           'PredictionMoves', 'check_parts', 'check_model', 'check_smoothing', 'check_kinds', 'check_by_batch',
+           'refuse_away', 'Given', 'RunParts', 'Moves', 'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data',
+           'replace_optimizer', 'replace_schedule', 'replace_model', 'drop_feed', 'explain_call', 'takes_trial',
+           'make_model']
+
+# %% ../nbs/240_moves.ipynb #5ebee425
+def _parameters(function) -> list | None:
+    "A function's parameters; None if they cannot be found, or if it takes any number."
+    try: found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError): return None
+    return None if any(p.kind is p.VAR_POSITIONAL for p in found) else found
+
+_PLACES = weakref.WeakKeyDictionary()   # a method is asked at every step: function -> (whether it was bound, positional parameters)
+
+def as_many(function, *given) -> tuple:
+    "Return the first of these arguments, as many as a function takes by position."
+    key, bound = getattr(function, "__func__", function), hasattr(function, "__self__")
+    known = _PLACES.get(key)
+    if known is None or known[0] != bound:
+        found = _parameters(function)
+        places = None if found is None else sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in found)
+        known = _PLACES[key] = bound, places
+    return given[:known[1]]
+
+def accepted(function, **given) -> dict:
+    "Return those of these keyword arguments that a function takes."
+    found = _parameters(function)
+    if found is None or any(p.kind is p.VAR_KEYWORD for p in found): return given
+    names = {p.name for p in found if p.kind is not p.POSITIONAL_ONLY}
+    return {k: v for k, v in given.items() if k in names}
 
 # %% ../nbs/240_moves.ipynb #40e62b11
 def is_stream(dataset) -> bool:
@@ -171,7 +198,7 @@ class DataMoves(ColumnMoves, OrderMoves):
             check_order(self.args)
             return DataLoader(as_stream(dataset), **how)
         if len(dataset) == 0: raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
-        sampler = self._get_train_sampler(self.train_dataset)
+        sampler = self._get_train_sampler(*as_many(self._get_train_sampler, self.train_dataset))
         if not hasattr(sampler, "plan"): return DataLoader(dataset, sampler=sampler, **how)
         return DataLoader(dataset, batch_sampler=sampler, **{k: v for k, v in how.items() if k not in ("batch_size", "drop_last")})   # it gives whole batches
 
@@ -262,10 +289,13 @@ class OptimMoves(OptimFacts):
 
     def create_optimizer_and_scheduler(self, num_training_steps: int):
         "Make both, where they are not there."
-        made = self.create_optimizer()
+        needs_model = any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _parameters(self.create_optimizer) or ())
+        made = self.create_optimizer(self.model) if needs_model else self.create_optimizer()
         if self.optimizer is None: self.optimizer = made
         if self.optimizer is None: raise TypeError("create_optimizer made no optimizer: it has to set self.optimizer, and to return it.")
-        made = self.create_scheduler(num_training_steps, self.optimizer)
+        by_place = as_many(self.create_scheduler, num_training_steps, self.optimizer)
+        by_name = accepted(self.create_scheduler, num_training_steps=num_training_steps) if not by_place else {}
+        made = self.create_scheduler(*by_place, **by_name)
         if self.lr_scheduler is None: self.lr_scheduler = made
         if self.lr_scheduler is None: raise TypeError("create_scheduler made no schedule: it has to set self.lr_scheduler, and to return it.")
 
@@ -280,7 +310,7 @@ class OptimMoves(OptimFacts):
         if self.optimizer is not None: return self.optimizer
         model, given = self.model if model is None else model, self.optimizer_cls_and_kwargs
         by_name = type(self).get_optimizer_cls_and_kwargs is OptimMoves.get_optimizer_cls_and_kwargs
-        if given is None and not by_name: given = self.get_optimizer_cls_and_kwargs(self.args, model)
+        if given is None and not by_name: given = self.get_optimizer_cls_and_kwargs(*as_many(self.get_optimizer_cls_and_kwargs, self.args, model))
         self.optimizer = create_optimizer(model, self.args, given, set(self.get_decay_parameter_names(model)))
         return self.optimizer
 
@@ -713,7 +743,7 @@ def make_model(moves):
     if moves.model_init is None: raise ValueError(NO_MODEL)
     with generators_kept():
         seed_all(run.args.seed)   # as the Trainer does it: the same first weights
-        with run.interrupts.opened(): model = moves.call_model_init(moves._trial)
+        with run.interrupts.opened(): model = moves.call_model_init(*as_many(moves.call_model_init, moves._trial))
     if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     put_on(model, run.args.generation_config)
     run.model = model

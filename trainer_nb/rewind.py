@@ -14,7 +14,7 @@ from .history import is_past
 from .loop import go
 from .prepare import prepare, share_anew
 from .shards import nbytes_of
-from .snapshot import Snapshot, capture, check_length, restore
+from .snapshot import Snapshot, capture, check_length, restore_whole
 from .tables import duration
 from .user_state import report_lost, user_state_bytes
 from .work import in_hand, refuse_beside
@@ -190,7 +190,7 @@ def go_to(run, base):
     "Restore a snapshot of the run's own past; the ring forgets what came after it."
     with run.interrupts:
         check_length(run, base)
-        restore(run, base)
+        restore_whole(run, base)
         run.ring.kept = deque(s for s in run.ring.kept if s.step <= base.step)
         run.ring.wait, run.ring.seen = run.ring.every, len(run.history.events)
         run.paused, run.hands = False, in_hand(run)

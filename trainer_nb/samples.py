@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from .batches import batch_size, shallow_copy
 from .data import Cursor
 from .device import bare
-from .evaluate import eval_batches
+from .evaluate import eval_batches, eval_dataloader
 from .generate import NO_GENERATING, left_there
 from .feed import Feed
 from .moves import split_labels
@@ -36,7 +36,7 @@ def eval_loader(moves, dataset, verb):  # a data set, the name of one, or None f
         raise ValueError(f"{verb} has nothing to look at; give the Learner an eval_dataset=, or call {call}...).")
     if dataset is None and isinstance(own, Mapping):
         raise ValueError(f"There are several evaluation sets; name one of them, for example {call}{next(iter(own))!r}).")
-    return moves.get_eval_dataloader(dataset), own if dataset is None else own[dataset] if isinstance(dataset, str) else dataset
+    return eval_dataloader(moves, dataset), own if dataset is None else own[dataset] if isinstance(dataset, str) else dataset
 
 # %% ../nbs/350_samples.ipynb #9ce15673
 def _names_in(dataset, keys) -> list:

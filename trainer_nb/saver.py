@@ -15,7 +15,7 @@ from .agenda import announce
 from .checkpoint import pack, write_checkpoint, writes_live
 from .errors import warn
 from .evaluate import averaged, optimizer_trains
-from .folders import MANIFEST, Damaged, examine, flush, set_aside, written_whole
+from .folders import MANIFEST, Damaged, examine, flush, set_aside, sweep, written_whole
 from .history import copy_log
 from .prepare import prepare
 from .run import Due
@@ -47,9 +47,14 @@ class Saver:
     "Writes the checkpoints of a run, one at a time, while the run goes on."
     def __init__(self):
         self.done, self.failure, self.spare, self.pid = threading.Event(), None, (), os.getpid()
-        self.run_id, self.shelf = None, None                                 # what it writes, and where
+        self.run_id, self.shelf, self.swept = None, None, None               # what it writes, and where; the folder that was swept
         self.facts, self.undo, self.best = None, None, (None, None, None)   # the metric, step and folder of the best checkpoint that is on the disk
         self.done.set()
+
+    def sweep(self, shelf):  # a folder, or None
+        "Remove, once, what killed processes have left in a folder of checkpoints."
+        if shelf is not None and self.swept != shelf: sweep(Path(shelf))
+        self.swept = shelf
 
     def start(self, work, snapshot, shelf, undo=None):  # work: a function; snapshot: what it writes, whose memory may be used again afterwards; undo: for a failure
         "Work in a thread of its own, after another learner's that writes the same run."
@@ -118,6 +123,7 @@ def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: check
     if sharded: snapshot = whole(snapshot, run.device.world)
     if not writes(run): return place
     run.saver.spare = ()
+    run.saver.sweep(place.parent)
     run.saver.start(writing(moves, snapshot, place, own), snapshot, place.parent, undo)
     if wait or run.callbacks.listeners("on_save"): finish(run)
     return place

@@ -153,6 +153,7 @@ def _parts(t) -> list:
     try: return list(taken_apart(t)[0].values())
     except TypeError: return [t]
 
+# %% ../nbs/220_shadows.ipynb #5ef3f925
 class FullCopy:
     "Copies of weights and optimizer state, taken before each step."
     def __init__(self, run): self.run, self.copies, self.tensors = run, [], []

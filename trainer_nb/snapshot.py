@@ -26,7 +26,7 @@ from .shards import brought, divided, everywhere, in_shards, joined, like, own_p
 # %% auto #0
 __all__ = ['KEEPERS', 'OF_PLACE', 'Snapshot', 'room_for', 'Copies', 'Walk', 'named_weights', 'staying', 'own_memory', 'made_with',
            'samples_in_all', 'capture', 'whole', 'whole_of', 'check_length', 'check', 'put_back', 'restore',
-           'differences']
+           'restore_whole', 'undo_restore', 'differences']
 
 # %% ../nbs/210_snapshot.ipynb #79dd5a32
 class Snapshot:
@@ -481,6 +481,27 @@ def restore(run: Run, snapshot: Snapshot):
     for name in _VALUES: setattr(run, name, _copied(snapshot.values.get(name, 0)))   # 0: of an older version, which did not count them
     vars(run.state).update(place)
     if snapshot.values["run"] == run.history.run_id: run.history.abandon(snapshot.values["place"])
+
+# %% ../nbs/210_snapshot.ipynb #ea10ed73
+def restore_whole(run: Run, snapshot: Snapshot):
+    "Restore a snapshot; if that raises an error, the run is as it was."
+    # A corrupted run is nothing to go back to, and its optimizer may keep what cannot be captured.
+    before = None if run.torn else capture(run)
+    try: restore(run, snapshot)
+    except BaseException:
+        if before is not None: undo_restore(run, before, run.torn)
+        raise
+
+def undo_restore(run: Run, before: Snapshot, torn: str):  # before: the run as it was; torn: its field of this name
+    "Put everything back that can be put back."
+    for keeper in KEEPERS.values():
+        # A callback that cannot be restored would raise its error again; it hides none of the others.
+        try: keeper.put_back(run, before)
+        except Exception: pass
+    place = {name: getattr(run.state, name) for name in OF_PLACE}
+    for name in _VALUES: setattr(run, name, _copied(before.values[name]))
+    vars(run.state).update(place)
+    run.window, run.torn, run.shadows = None, torn, None
 
 # %% ../nbs/210_snapshot.ipynb #43f67564
 def differences(a: Snapshot, b: Snapshot) -> list[str]:

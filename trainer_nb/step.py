@@ -11,7 +11,7 @@ from .batches import map_tensors, shallow_copy
 from .errors import warn
 from .fsdp import clip_parts
 from .models import describe
-from .moves import WindowMoves
+from .moves import StepMoves, WindowMoves, as_many
 from .optim import check_state
 from .run import modules_of
 from .schedules import by_metric
@@ -23,15 +23,15 @@ from .telling import tell, tell_all
 from .tokens import add_tokens, tokens_in
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'as_one', 'averages_now', 'offered', 'complete_gradients', 'clip_whole', 'clip', 'rows_of',
-           'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights', 'first_groups', 'tear',
-           'begin_again', 'take_step']
+__all__ = ['Step', 'checked', 'as_one', 'averages_now', 'training_step_of', 'counted', 'offered', 'complete_gradients',
+           'clip_whole', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count', 'rollback',
+           'warn_of_weights', 'first_groups', 'tear', 'begin_again', 'take_step']
 
 # %% ../nbs/260_step.ipynb #e2fb8b87
 class Step:
     "One optimizer step, that can be taken back until it is committed."
     def __init__(self, moves, committed=None):   # committed: called with the learner and a Committed, as soon as the step is counted
-        self.moves, self.run, self.committed = moves, moves.run_state, committed
+        self.moves, self.run, self.committed, self.training_step = moves, moves.run_state, committed, training_step_of(moves)
         self.done, self.flops, self.loss, self.norm = 0, 0, None, None   # micro-batches, their operations, and what came of them; on the device
         self.wishes, self.seen, self.weights = None, [], []   # the control before the step; tensors that the model has seen, with their versions
 
@@ -73,7 +73,7 @@ class Step:
     def substep(self):
         "Forward and backward of the next micro-batch."
         device, wrapped = self.run.device, self.run.wrapped
-        with device.averaging(wrapped, averages_now(self), not self.done): loss = self.moves.training_step(wrapped, self.batch(), self.items)
+        with device.averaging(wrapped, averages_now(self), not self.done): loss = self.training_step(wrapped, self.batch(), self.items)
         device.complete_averaging(wrapped)
         self.add(loss)
 
@@ -116,11 +116,25 @@ def as_one(run, loss):
 
 def averages_now(step) -> bool: return step.done + 1 == len(step.run.window) or syncs_each_batch(step.run.args)   # with this micro-batch
 
+# %% ../nbs/260_step.ipynb #165d6934
+def training_step_of(moves):
+    "training_step, or a function that gives an override as many arguments as it takes."
+    step = moves.training_step
+    if type(moves).training_step is StepMoves.training_step: return step
+    return lambda *given: step(*as_many(step, *given))
+
+def counted(moves, window):
+    "How many labels the micro-batches have, as an override of _get_num_items_in_batch counts them."
+    batches, count = [f.batch for f in window], moves._get_num_items_in_batch
+    if type(moves)._get_num_items_in_batch is WindowMoves._get_num_items_in_batch: return count(batches)
+    return count(*as_many(count, batches, moves.run_state.device.device))
+
 def offered(moves, window):
     "The micro-batches of a window as an override of get_batch_samples gives them (None: as they are), and how many labels they have in all processes."
-    if type(moves).get_batch_samples is WindowMoves.get_batch_samples: return None, moves._get_num_items_in_batch([f.batch for f in window])
+    if type(moves).get_batch_samples is WindowMoves.get_batch_samples: return None, counted(moves, window)
     seed_all(mix(moves.run_state.args.seed, FORWARD, moves.run_state.state.global_step, -1))
-    batches, items = moves.get_batch_samples(iter([shallow_copy(f.batch) for f in window]), len(window), moves.run_state.device.device)
+    given = iter([shallow_copy(f.batch) for f in window]), len(window), moves.run_state.device.device
+    batches, items = moves.get_batch_samples(*as_many(moves.get_batch_samples, *given))
     if len(batches) != len(window):
         raise ValueError(f"get_batch_samples was given {len(window)} micro-batches and returned {len(batches)}; it has to return as many, or nobody would know which samples are behind the run.")
     return batches, items

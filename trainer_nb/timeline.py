@@ -14,14 +14,14 @@ from .history import History
 from .prepare import prepare, share_anew
 from .run import Due, note_act
 from .seeding import generators_kept
-from .snapshot import OF_PLACE, Snapshot, check, check_length, put_back, restore
+from .snapshot import OF_PLACE, Snapshot, capture, check, check_length, put_back, restore, undo_restore
 from .tables import html_table, text_table
 from .telling import put_down
 from .user_state import report_lost
 
 # %% auto #0
-__all__ = ['restore_here', 'begin_callbacks', 'check_place', 'named', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again',
-           'first_again', 'free']
+__all__ = ['restore_here', 'restore_all', 'begin_callbacks', 'check_place', 'named', 'go_back', 'Snapshots', 'fresh', 'as_given',
+           'again', 'first_again', 'free']
 
 # %% ../nbs/310_timeline.ipynb #a2d10003
 def restore_here(moves, snapshot):
@@ -33,6 +33,16 @@ def restore_here(moves, snapshot):
         run.lost = {}
         restore(run, snapshot)
     run.callbacks_begun = run.callbacks_begun or run.begun
+
+def restore_all(moves, snapshot):
+    "Restore a snapshot as `restore_here`; if that raises an error, the run is as it was."
+    run = moves.run_state
+    # A corrupted run is nothing to go back to, and its optimizer may keep what cannot be captured.
+    before = None if run.torn else capture(run)
+    try: restore_here(moves, snapshot)
+    except BaseException:
+        if before is not None: undo_restore(run, before, run.torn)
+        raise
 
 def begin_callbacks(moves):
     "Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before."
@@ -70,10 +80,14 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     check_place(moves, snapshot)
     check_length(run, snapshot)
     best = run.state.best_model_checkpoint
+    earlier = run.history
     if snapshot.values["run"] != run.history.run_id:   # of an earlier run: its rows are not this history's
-        run.history.close_log()
         run.history = History(parent=snapshot.values["run"])
-    restore_here(moves, snapshot)
+    try: restore_all(moves, snapshot)
+    except BaseException:
+        run.history = earlier
+        raise
+    if run.history is not earlier: earlier.close_log()
     share_anew(moves, snapshot)
     if run.ring is not None: run.ring.clear()   # what it holds may be of another past
     if run.saver is not None: run.saver.went_back(run, best)

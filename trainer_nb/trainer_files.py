@@ -255,6 +255,7 @@ def would_keep(optimizer, group, like) -> dict | None:  # as in tried
     def kind(v): return v.dtype if isinstance(v, torch.Tensor) and v.shape == p.shape and v.dim() else None
     return {k: kind(v) for k, v in state.items() if v is not None}
 
+# %% ../nbs/470_trainer_files.ipynb #900d12db
 def check_kept(run, groups, state):  # groups: 'params' are names, in the order of the optimizer's; state: by name, dicts
     "Refuse the state of another optimizer, or of other parameters; what fits gets the precision that they have here."
     kept = {}
@@ -339,6 +340,7 @@ def apart(state) -> tuple[dict, dict]:  # state: by name, dicts
     tensors = {f"optimizer/{n}": v for n, v in flat.items() if isinstance(v, torch.Tensor)}
     return tensors, {n: v for n, v in flat.items() if not isinstance(v, torch.Tensor)}
 
+# %% ../nbs/470_trainer_files.ipynb #f9ae19e2
 def alike(a, b) -> bool:
     "Whether two options are equal; 0 and 0.0 are."
     return equal(a, b) or (isinstance(a, (int, float)) and isinstance(b, (int, float)) and a == b)
