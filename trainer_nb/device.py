@@ -107,7 +107,7 @@ class Holding:
             self.accelerator = Accelerator(cpu=on_cpu(args), mixed_precision=precision(args), kwargs_handlers=handlers(args))
             self.device, self.world = self.accelerator.device, connected(self.accelerator)
             self._borrowed, self._wrappers, self._trained, self.fitted, self.sharded = [], [], [], Fitted(), None
-            self._find_unused, self._unused = (args.ddp_find_unused_parameters, args.ddp_static_graph), None
+            self._find_unused, self._unused = (getattr(args, "ddp_find_unused_parameters", None), getattr(args, "ddp_static_graph", None)), None
             self._asked = None if self.world.alone else sharding(args.fsdp, args.fsdp_config)
             _refuse(precision(args), self.device)
         finally: self._state = _swap(before)
