@@ -21,9 +21,9 @@ from .tables import duration
 from .work import in_hand, refuse_beside
 
 # %% auto #0
-__all__ = ['LASTING', 'ACTS', 'MOST', 'MOST_ON_DISK', 'free_memory', 'size_of', 'Ring', 'stands_at_first', 'base_for',
-           'acts_after', 'Rewound', 'rewind', 'reachable', 'losses', 'differing_steps', 'announce_replay', 'go_to',
-           'too_large', 'since_first']
+__all__ = ['LASTING', 'ACTS', 'MOST', 'MOST_ON_DISK', 'free_memory', 'size_of', 'Account', 'room_for_snapshots', 'Ring',
+           'stands_at_first', 'base_for', 'acts_after', 'Rewound', 'rewind', 'reachable', 'losses', 'differing_steps',
+           'too_large', 'since_first', 'announce_replay', 'go_to']
 
 # %% ../nbs/320_rewind.ipynb #d4dab8bc
 LASTING = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # of these, what no snapshot has either
@@ -43,26 +43,70 @@ def size_of(run) -> int:
     tensors = [*(p for p in run.params if p.requires_grad or not has_adapters(run.model)), *run.model.buffers(), *(v for s in run.optimizer.state.values() for v in s.values())]
     return sum(nbytes_of(t) for t in tensors if hasattr(t, "nbytes"))
 
+# %% ../nbs/320_rewind.ipynb #32000005
+class Account:
+    "The time that the snapshots of a run take, and when the next one may be taken."
+    share = 0.005                        # of the time
+    factor, beside = 2.0, 0.0005         # times a copy's own, and seconds: what it costs with its effect on the steps after it
+    rate = {"memory": 1e9, "disk": 3e8}  # bytes per second, until a snapshot was taken
+
+    def __init__(self): self.open()
+
+    def open(self):
+        "Count costs and time from here on."
+        self.counted = None   # the last snapshot, once its copy on a GPU was charged
+        self.begun, self.spent, self.last = None, 0.0, None   # (seconds, steps) of the run; seconds charged, in all and for the last snapshot
+
+    def begin(self, run):
+        if self.begun is None: self.begun = run.seconds, run.state.global_step
+
+    def charge(self, seconds: float):
+        "Charge a snapshot."
+        self.last = self.factor * seconds + self.beside
+        self.spent += self.last
+
+    def charge_beside(self, snapshot: Snapshot):
+        "Charge, once, what a GPU has taken to copy the last snapshot beside its work; nothing on a CPU."
+        if snapshot is self.counted: return
+        self.counted = snapshot
+        snapshot.tensors   # long there: it was taken so many steps ago
+        self.spent += self.factor * snapshot.copied_in
+        self.last = (self.last or 0.0) + self.factor * snapshot.copied_in
+
+    def to_wait(self, run, where: str) -> int:  # where: "memory" or "disk"
+        "Steps until the next snapshot keeps to the share of the time, the same in all processes; 0 if that is now, ten where no step was measured."
+        seconds, steps = run.seconds - self.begun[0], run.state.global_step - self.begun[1]
+        next_one = self.last if self.last is not None else self.factor * size_of(run) / self.rate[where] + self.beside
+        missing = (self.spent + next_one) / self.share - seconds
+        wait = 0 if missing <= 0 else 10 if steps <= 0 or seconds <= 0 else min(max(math.ceil(missing * steps / seconds), 1), 1000)
+        return run.device.world.told(wait)
+
+# %% ../nbs/320_rewind.ipynb #32000006
+def room_for_snapshots(run, kept) -> tuple:  # kept: snapshots that the ring has
+    "How many snapshots have room, where, and in how many bytes: the same in all processes."
+    size, world = max(size_of(run), 1), run.device.world
+    if run.args.ring_memory is not None:
+        budget = run.args.ring_memory * 1e9
+        return min(int(budget // size), MOST), "memory", budget
+    first = run.first.in_memory if run.first is not None else 0
+    mine = MEMORY_SHARE * (peak_memory() - sum(s.in_memory for s in kept)) - first
+    budgets = world.everyone((mine, disk_space() / world.size))
+    memory, disk = (min(values) for values in zip(*budgets))
+    if memory >= size: return min(int(memory // size), MOST), "memory", memory
+    return min(int(disk // size), MOST_ON_DISK), "disk", disk
+
 # %% ../nbs/320_rewind.ipynb #2b291cca
 class Ring:
     "The last snapshots of a run, the oldest first, spaced so that they cost little."
-    share = 0.005                                     # of the time
-    charge, beside = 2.0, 0.0005                      # times a copy's own, and seconds: what it costs with its effect on the steps after it
-    rate = {"memory": 1e9, "disk": 3e8}               # bytes per second, until a snapshot was taken
-
     def __init__(self):
-        self.kept, self.budget, self.where = deque(), 0.0, "memory"   # bytes that may be used, and of what
+        self.kept, self.budget, self.where, self.account = deque(), 0.0, "memory", Account()   # bytes that may be used, and of what
         self.clear()
 
     def clear(self):
         "Forget all snapshots; what is about to happen has another past."
         self.kept.clear()
         self.wait, self.seen, self.spare, self.every = 0, 0, (), 1   # steps until the next one; events of the history that were looked at
-        self.open_account()
-
-    def open_account(self):
-        "Count costs and time from here on."
-        self.begun, self.spent, self.last = None, 0.0, None   # (seconds, steps) of the run; seconds charged, in all and for the last snapshot
+        self.account.open()
 
     def before_step(self, moves):
         "Called at the boundary before each step: take a snapshot if it is time, or if something was done that no step would do again."
@@ -79,17 +123,20 @@ class Ring:
 
     def take(self, run, at_once=False):  # at_once: whatever it costs
         "Keep the run as it is now if that is due, and decide when the next one is."
-        if self.begun is None: self.begun = run.seconds, run.state.global_step
-        if stands_at_first(run): self.wait = run.args.ring_every or 10; return
-        self.spent += self.charge * self.copied_in()
-        if not at_once and not run.args.ring_every and (wait := self.to_wait(run)): self.wait = wait; return
+        self.account.begin(run)
+        if not run.state.global_step and run.device.world.told(stands_at_first(run)):
+            self.wait = run.args.ring_every or 10
+            return
+        if self.kept: self.account.charge_beside(self.kept[-1])
+        if not at_once and not run.args.ring_every and (wait := self.account.to_wait(run, self.where)):
+            self.wait = wait
+            return
         start, slots, spare = time.perf_counter(), self.slots(run), None
         while len(self.kept) >= max(slots, 1): spare = self.kept.popleft()
         if not slots: self.wait = 100; return   # looked at again when there may be room
         self.kept.append(self.copy(run, spare))
-        self.last = self.charge * (time.perf_counter() - start) + self.beside
-        self.spent += self.last
-        self.every = self.wait = run.args.ring_every or max(1, self.to_wait(run))
+        self.account.charge(time.perf_counter() - start)
+        self.every = self.wait = run.args.ring_every or max(1, self.account.to_wait(run, self.where))
 
     def copy(self, run, spare) -> Snapshot:  # spare: a snapshot that is not needed any more, or None
         if self.where == "disk":
@@ -97,33 +144,10 @@ class Ring:
             except OSError as error: warn(f"A snapshot to rewind to is kept in memory this time, since the temporary file could not be written ({error}).")
         return capture(run, spare.tensors if spare is not None and spare.file is None else (), beside=True)
 
-    def copied_in(self) -> float:
-        "Seconds that a GPU copied the last snapshot beside its work; 0 on a CPU."
-        if not self.kept: return 0.0
-        self.kept[-1].tensors   # long there: it was taken so many steps ago
-        return self.kept[-1].copied_in
-
-    def to_wait(self, run) -> int:
-        "Steps until the next snapshot keeps to the share of the time; 0 if that is now, ten where no step was measured."
-        seconds, steps = run.seconds - self.begun[0], run.state.global_step - self.begun[1]
-        next_one = self.last if self.last is not None else self.charge * size_of(run) / self.rate[self.where] + self.beside
-        missing = (self.spent + next_one) / self.share - seconds
-        wait = 0 if missing <= 0 else 10 if steps <= 0 or seconds <= 0 else min(max(math.ceil(missing * steps / seconds), 1), 1000)
-        return run.device.world.told(wait)
-
     def slots(self, run) -> int:
-        "So many snapshots have room, in memory or, where none has, on a disk: the same in all processes."
-        size, world = max(size_of(run), 1), run.device.world
-        if run.args.ring_memory is not None: budgets = [(run.args.ring_memory * 1e9, 0.0)]
-        else: budgets = world.everyone((self.memory_budget(run), disk_space() / world.size))
-        self.where, self.budget = "memory", min(memory for memory, _ in budgets)
-        if self.budget >= size or run.args.ring_memory is not None: return min(int(self.budget // size), MOST)
-        self.where, self.budget = "disk", min(disk for _, disk in budgets)
-        return min(int(self.budget // size), MOST_ON_DISK)
-
-    def memory_budget(self, run) -> float:
-        mine = sum(s.in_memory for s in self.kept)
-        return MEMORY_SHARE * (peak_memory() - mine) - (run.first.in_memory if run.first is not None else 0)
+        "So many snapshots have room, in memory or, where none has, on a disk."
+        slots, self.where, self.budget = room_for_snapshots(run, self.kept)
+        return slots
 
     def __repr__(self):
         if not self.kept: return "Ring(empty)"
@@ -213,22 +237,6 @@ def differing_steps(one: dict, other: dict) -> list:  # losses by step
     "The steps whose losses are not the same, byte for byte, among those that both have."
     return [step for step in one if step in other and one[step].tobytes() != other[step].tobytes()]
 
-def announce_replay(run, base, target):
-    "Say beforehand how long it will take, where it is worth saying."
-    seconds = (target - base) * run.seconds / max(run.state.global_step, 1)
-    if seconds > 1: print(f"Going back to step {target}: {target - base} steps are replayed from step {base}, about {duration(seconds)}.", flush=True)
-
-def go_to(run, base):
-    "Restore a snapshot of the run's own past; the ring forgets what came after it."
-    with run.interrupts:
-        check_length(run, base)
-        restore(run, base)
-        base.release()
-        run.ring.open_account()
-        run.ring.kept = deque(s for s in run.ring.kept if s.step <= base.step)
-        run.ring.wait, run.ring.seen = run.ring.every, len(run.history.events)
-        run.paused, run.hands = False, in_hand(run)
-
 # %% ../nbs/320_rewind.ipynb #32000003
 def too_large(run) -> str:
     "Say why no snapshot has room, and which setting gives it some."
@@ -241,3 +249,20 @@ def since_first(run, target):
     "The last act of a run that has its first weights, up to a step; None if there is none."
     if run.first is None or run.first.values["run"] != run.history.run_id: return None
     return next((e for e in reversed(run.history.events) if not e["abandoned"] and e["kind"] in ACTS and e["step"] <= target), None)
+
+# %% ../nbs/320_rewind.ipynb #32000004
+def announce_replay(run, base, target):
+    "Say beforehand how long it will take, where it is worth saying."
+    seconds = (target - base) * run.seconds / max(run.state.global_step, 1)
+    if seconds > 1: print(f"Going back to step {target}: {target - base} steps are replayed from step {base}, about {duration(seconds)}.", flush=True)
+
+def go_to(run, base):
+    "Restore a snapshot of the run's own past; the ring forgets what came after it."
+    with run.interrupts:
+        check_length(run, base)
+        restore(run, base)
+        base.release()
+        run.ring.account.open()
+        run.ring.kept = deque(s for s in run.ring.kept if s.step <= base.step)
+        run.ring.wait, run.ring.seen = run.ring.every, len(run.history.events)
+        run.paused, run.hands = False, in_hand(run)

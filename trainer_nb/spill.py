@@ -51,7 +51,7 @@ def disk_space() -> float:
     try: return 0.0 if folder is None else shutil.disk_usage(folder).free * DISK_SHARE
     except OSError: return 0.0
 
-# %% ../nbs/207_spill.ipynb #2070000a
+# %% ../nbs/207_spill.ipynb #2070000d
 SMALLEST = 1 << 16   # bytes; smaller tensors stay in memory
 _PIECE = 1 << 26     # bytes that are written at a time
 _ALIGNED = 64
@@ -69,6 +69,7 @@ def _in_order(t: torch.Tensor) -> list[int]:
     "Return the dimensions of a tensor in the order in which its memory has them."
     return sorted(range(t.ndim), key=lambda i: -t.stride(i))
 
+# %% ../nbs/207_spill.ipynb #2070000a
 class SnapshotFile:
     "A temporary file without a name for the tensors of a snapshot. OSError if it cannot be written."
     def __init__(self, folder: str):

@@ -72,9 +72,7 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
-        device, wrapped = self.run.device, self.run.wrapped
-        with device.averaging(wrapped, averages_now(self), not self.done): loss = self.moves.training_step(wrapped, self.batch(), self.items)
-        device.complete_averaging(wrapped)
+        with self.run.device.averaging(self.run.wrapped, averages_now(self), not self.done): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
         self.add(loss)
 
     def add(self, loss):
