@@ -70,6 +70,7 @@ class Account:
         if snapshot is self.counted: return
         self.counted = snapshot
         snapshot.tensors   # long there: it was taken so many steps ago
+        if not snapshot.copied_in: return
         self.spent += self.factor * snapshot.copied_in
         self.last = (self.last or 0.0) + self.factor * snapshot.copied_in
 

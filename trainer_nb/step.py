@@ -281,7 +281,7 @@ def take_step(moves, committed=None) -> Committed | None:  # committed: as in St
         run.interrupts.abortable = True
         step.gradients()
         run.interrupts.abortable = False
-    except BaseException as error:
+    except BaseException:
         run.interrupts.abortable = False
         step.rollback()
         raise
