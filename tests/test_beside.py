@@ -82,7 +82,7 @@ def test_a_step_that_fails_and_a_restore(late):
 def test_how_long_a_copy_took_counts_for_the_spacing_of_the_ring(late, monkeypatch, took):
     monkeypatch.setattr(Late, "took", took)
     learn = hard_learner(num_train_epochs=40)
-    learn.step(12)
+    learn.step(3); learn.set(lr=0.001); learn.step(2); learn.set(lr=0.002); learn.step(1)   # a snapshot after each act
     ring = learn.run_state.ring
-    assert [s.step for s in ring.kept] == [0, 10] and ring.kept[0].copied_in == took
-    assert ring.every > 1e5 if took else ring.every < 1e4
+    assert [s.step for s in ring.kept] == [3, 5] and ring.kept[0].copied_in == took
+    assert ring.every == 1000 and ring.account.spent > took if took else ring.account.spent < 1e3

@@ -1,11 +1,16 @@
 "Back to any step, exactly: the ring of snapshots, what is replayed, and what stands in the way."
+import os, subprocess, sys, time
+
 import numpy as np
 import pytest
 import torch
 
+from conftest import ROOT
 from toys import Augmented, Bomb, Boom, accuracy, every_event, finish, hard_learner, told, unequal
 from trainer_nb import TrainerCallback, differences
 from trainer_nb.errors import Refused
+from trainer_nb.rewind import Account
+from trainer_nb.snapshot import capture
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
 
@@ -144,11 +149,11 @@ def test_memory_is_bounded_and_used_again():
 
 
 def test_the_ring_costs_its_share():
-    "The spacing follows from what a copy takes and what a step takes."
-    learn = hard_learner(num_train_epochs=40)
+    "The spacing follows from what a copy takes and what a step takes; a short run cannot afford a snapshot."
+    learn = hard_learner(num_train_epochs=40, hook=lambda *args: time.sleep(0.02), logging_strategy="no")
     learn.train()
     ring = learn.run_state.ring
-    assert 1 < ring.every < 2000 and 1 < len(ring.kept) <= 50 and "snapshots of steps" in repr(ring)
+    assert 1 < ring.every < 2000 and 1 <= len(ring.kept) <= 50 and "snapshots of steps" in repr(ring)
 
 
 def test_losses_that_are_not_the_same_are_told():
@@ -298,3 +303,127 @@ def test_a_pending_log_is_of_its_own_step(back):
     else: learn.rewind(2)
     learn.train()
     assert rows(learn) == rows(like) and len(rows(learn)) == 1
+
+
+# ---- what the ring takes by default ----
+
+class Clock:
+    "A clock that only moves when it is told to."
+    def __init__(self): self.now = 100.0
+    def perf_counter(self): return self.now
+    def time(self): return self.now
+
+
+@pytest.mark.parametrize("step, copy", [(1.0, 0.5), (1.0, 4.0), (0.01, 0.02)])
+def test_the_ring_takes_half_a_percent_of_the_time(monkeypatch, step, copy):
+    "At every moment, whatever a step and a snapshot take; evaluations and acts of callbacks do not change it."
+    clock, spent = Clock(), [0.0]
+    monkeypatch.setattr("trainer_nb.rewind.time", clock)
+    monkeypatch.setattr("trainer_nb.run.time", clock)
+    def slow(*args, **kwargs):
+        clock.now, spent[0] = clock.now + copy, spent[0] + copy
+        return capture(*args, **kwargs)
+    monkeypatch.setattr("trainer_nb.rewind.capture", slow)
+    monkeypatch.setattr("trainer_nb.rewind.size_of", lambda run: copy)   # so that the first estimate is about right, too
+    monkeypatch.setattr(Account, "rate", {"memory": 1.0, "disk": 1.0})
+    class Ticks(TrainerCallback):
+        shares = []
+        def on_step_begin(self, args, state, control, learner, **kwargs):
+            clock.now += step
+            if state.global_step: self.shares.append(spent[0] / (clock.now - 100))
+        def on_step_end(self, args, state, control, learner, **kwargs):
+            if state.global_step % 7 == 0: learner.set(lr=0.01)
+    ticks = Ticks()
+    learn = hard_learner(max_steps=1500, callbacks=[ticks], eval_dataset=Augmented(3), eval_strategy="steps", eval_steps=500, logging_strategy="no")
+    learn.train()
+    assert max(ticks.shares) <= 0.005
+    assert learn.run_state.ring.kept if copy / step < 3 else not spent[0]   # a snapshot that costs 8 s may come after 1600 s
+
+
+def test_an_act_of_the_user_is_followed_by_a_snapshot():
+    "Whatever it costs: what it has changed could not be replayed."
+    learn = hard_learner(**LONG)
+    learn.step(3); learn.set(lr=0.001); learn.step(4)
+    assert [s.step for s in learn.run_state.ring.kept] == [3] and learn.rewind(2).replayed == 2
+
+
+def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
+    "The file has no name; a rewind from it is exact, and so is a reset from the first weights."
+    monkeypatch.setattr("trainer_nb.rewind.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.prepare.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.snapshot.SMALLEST", 0)
+    learn, like = (hard_learner(ring_every=3, **LONG) for _ in range(2))
+    beginning = like.snapshot()
+    learn.step(10)
+    ring = learn.run_state.ring
+    assert ring.where == "disk" and [s.step for s in ring.kept] == [3, 6, 9] and all(s.file is not None for s in [*ring.kept, learn.run_state.first])
+    assert "of a disk" in repr(ring)
+    learn.rewind(2)
+    like.step(8)
+    assert differences(learn.snapshot(), like.snapshot()) == []
+    learn.step(9)
+    assert len(ring.kept) == 4
+    assert unequal(finish(learn), finish(like)) == []
+    learn.reset()
+    assert {n for n in differences(learn.snapshot(), beginning) if n.startswith(("weights", "buffers"))} == set()
+
+
+def test_without_memory_and_disk_the_setting_is_named(monkeypatch):
+    monkeypatch.setattr("trainer_nb.rewind.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.rewind.disk_space", lambda: 0.0)
+    learn = hard_learner(**LONG)
+    learn.step(3); learn.set(lr=0.001); learn.step(3)
+    with pytest.raises(ValueError, match=r"no disk has room for it in a temporary file; ring_memory=0.1 keeps one in memory"): learn.rewind(2)
+    assert learn.rewind(6).step == 0
+
+
+def test_a_full_disk_is_said_and_memory_used(monkeypatch):
+    def full(*args): raise OSError(28, "No space left on device")
+    monkeypatch.setattr("trainer_nb.rewind.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.snapshot.SMALLEST", 0)
+    learn = hard_learner(ring_every=2, **LONG)
+    learn.step(2)
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.warns(UserWarning, match="kept in memory this time.*No space left"): learn.step(2)
+    assert learn.rewind(1).different == []
+
+
+PEAK = '''
+import sys, torch
+from torch.utils.data import TensorDataset
+torch.set_num_threads(1)
+def peak():
+    with open("/proc/self/status") as file: return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(40)), torch.nn.Linear(1024, 2))
+    def forward(self, x, labels): return {"loss": torch.nn.functional.cross_entropy(self.layers(x), labels)}
+x, y = torch.randn(64, 1024), torch.randint(2, (64,))
+rows = [{"x": a, "labels": b} for a, b in zip(x, y)]
+settings = dict(per_device_train_batch_size=4, max_steps=13, learning_rate=1e-5, use_cpu=True, logging_strategy="no", save_strategy="no", disable_tqdm=True, report_to="none")
+if sys.argv[1] == "ours":
+    from trainer_nb import Learner
+    learn = Learner(Net(), train_dataset=rows, **settings, **(dict(ring_every=5) if sys.argv[2] == "often" else {}))
+    learn.train()
+    kept = learn.run_state.ring.kept
+    if sys.argv[2] == "often": assert [s.step for s in kept] == [5, 10]
+else:
+    import transformers
+    transformers.Trainer(Net(), transformers.TrainingArguments(sys.argv[2], **settings), train_dataset=rows).train()
+print("PEAK", peak())
+'''
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak is read from /proc")
+@pytest.mark.timeout(240)
+def test_full_fine_tuning_takes_the_memory_of_the_trainers(tmp_path):
+    "42 million parameters with AdamW, snapshots in a file: at most 1.1 of the Trainer's peak, the first weights for reset() included."
+    def peak(*arguments):
+        done = subprocess.run([sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, timeout=200,
+                              env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, cwd=tmp_path)
+        assert not done.returncode, done.stderr
+        return int(next(line for line in done.stdout.splitlines() if line.startswith("PEAK")).split()[1])
+    theirs = peak("theirs", str(tmp_path / "out"))
+    assert peak("ours", "by default") <= 1.1 * theirs
+    assert peak("ours", "often") <= 1.1 * theirs

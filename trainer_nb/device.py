@@ -16,8 +16,8 @@ from .unused import UnusedParameters
 from .world import ALONE, World, world_size
 
 # %% auto #0
-__all__ = ['AT_ONCE', 'precision', 'on_cpu', 'handlers', 'connected', 'leave_at_exit', 'bare', 'Holding', 'Dividing', 'Device',
-           'Beside', 'in_order', 'empty_cache']
+__all__ = ['AT_ONCE', 'precision', 'on_cpu', 'handlers', 'connected', 'leave_at_exit', 'bare', 'Holding', 'Dividing', 'Averaging',
+           'Device', 'Beside', 'in_order', 'empty_cache']
 
 # %% ../nbs/160_device.ipynb #d09e1712
 def _shared() -> list[dict]:
@@ -107,7 +107,7 @@ class Holding:
             self.accelerator = Accelerator(cpu=on_cpu(args), mixed_precision=precision(args), kwargs_handlers=handlers(args))
             self.device, self.world = self.accelerator.device, connected(self.accelerator)
             self._borrowed, self._wrappers, self._trained, self.fitted, self.sharded = [], [], [], Fitted(), None
-            self._find_unused, self._unused = (args.ddp_find_unused_parameters, args.ddp_static_graph), None
+            self._find_unused, self._unused = (getattr(args, "ddp_find_unused_parameters", None), getattr(args, "ddp_static_graph", None)), None
             self._asked = None if self.world.alone else sharding(args.fsdp, args.fsdp_config)
             _refuse(precision(args), self.device)
         finally: self._state = _swap(before)
@@ -153,8 +153,45 @@ class Dividing(Holding):
         self.sharded.give_up()
         return wrapped
 
+# %% ../nbs/160_device.ipynb #16000010
+class Averaging(Dividing):
+    "What is averaged among processes in a backward pass, and which parameters they have [not used](159_unused.ipynb)."
+    @property
+    def wrapped_parameters(self) -> int: return len(self._trained)   # so many the model has
+
+    def _watch_unused(self, wrapped) -> UnusedParameters | None:
+        "Fills in missing gradients; None where DDP does that itself, or nothing is averaged by it."
+        find, static = self._find_unused
+        if not isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) or find or static: return None
+        return UnusedParameters(wrapped, strict=find is False)
+
+    def averaging(self, wrapped, now: bool, first: bool = True):  # now: with this backward pass; False: with a later one of the same step; first: micro-batch of a step
+        "A context for the forward and the backward pass of a micro-batch."
+        if self.sharded is not None: self.sharded.synchronize(now)
+        if self._unused is not None:
+            self._unused.begin(now, first)
+            if now: return self._completed(wrapped)
+        return AT_ONCE if now or self.world.alone or bare(wrapped) is wrapped else wrapped.no_sync()
+
+    @contextmanager
+    def _completed(self, wrapped):
+        "At the end, average what the backward passes of a micro-batch have left out. ValueError with ddp_find_unused_parameters=False."
+        yield
+        parameter = self._unused.complete(wrapped)
+        if parameter is None: return
+        name = next(n for n, p in bare(wrapped).named_parameters() if p is parameter)
+        raise ValueError(f"{name!r} got no gradient in this step on rank {self.world.rank}, and with ddp_find_unused_parameters=False the others would wait for "
+                         "it forever; leave ddp_find_unused_parameters out.")
+
+    def unused_numbers(self, params: list) -> list[int]:  # the model's first, as in Run.params
+        "The numbers of the parameters that have no gradient of their own in this step: DDP's are filled with zeros by now."
+        count = 0 if self.sharded is not None else self.wrapped_parameters
+        more = [i for i in range(count, len(params)) if params[i].requires_grad and params[i].grad is None]
+        if self._unused is None or not self._unused.unused: return more
+        return [i for i in range(count) if id(params[i]) in self._unused.unused] + more
+
 # %% ../nbs/160_device.ipynb #0f055a45
-class Device(Dividing):
+class Device(Averaging):
     "What the loop asks of a learner's Accelerator."
     @property
     def scaler(self): return self.accelerator.scaler   # of the gradients, None without fp16
@@ -174,12 +211,6 @@ class Device(Dividing):
         if prepared is not model: self._wrappers.append(prepared)
         self._unused = self._watch_unused(prepared)
         return prepared
-
-    def _watch_unused(self, wrapped) -> UnusedParameters | None:
-        "Fills in missing gradients; None where DDP does that itself, or nothing is averaged by it."
-        find, static = self._find_unused
-        if not isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) or find or static: return None
-        return UnusedParameters(wrapped, strict=find is False)
 
     def _unwrap(self, model):
         "Take off what an earlier wrapper has hung on the parameters, whoever still holds that: an error's frames, perhaps."
@@ -201,32 +232,9 @@ class Device(Dividing):
         self.accelerator.scaler = kind(self.device.type) if kind is torch.amp.GradScaler else kind()
         self.accelerator.scaler.load_state_dict(state)
 
-    @property
-    def wrapped_parameters(self) -> int: return len(self._trained)   # so many the model has
     def fits(self, params) -> bool:  # the model's first: a list is looked through at each step, where a walk through the modules takes twenty times as long
         "Whether a wrapped model averages the gradients of what is trained now: DDP looks at that once."
         return self.sharded.fits() if self.sharded is not None else self.world.alone or self._trained == [p.requires_grad for p in params[:len(self._trained)]]
-
-    def averaging(self, wrapped, now: bool, first: bool = True):  # now: with this backward pass; False: with a later one of the same step; first: micro-batch of a step
-        "A context for the forward and the backward pass of a micro-batch."
-        if self.sharded is not None: self.sharded.synchronize(now)
-        if self._unused is not None: self._unused.begin(now, first)
-        return AT_ONCE if now or self.world.alone or bare(wrapped) is wrapped else wrapped.no_sync()
-
-    def complete_averaging(self, wrapped):
-        "Average what the backward passes of a micro-batch have left out. ValueError with ddp_find_unused_parameters=False."
-        parameter = None if self._unused is None else self._unused.complete(wrapped)
-        if parameter is None: return
-        name = next(n for n, p in bare(wrapped).named_parameters() if p is parameter)
-        raise ValueError(f"{name!r} got no gradient in this step on rank {self.world.rank}, and with ddp_find_unused_parameters=False the others would wait for "
-                         "it forever; leave ddp_find_unused_parameters out.")
-
-    def unused_numbers(self, params: list) -> list[int]:  # the model's first, as in Run.params
-        "The numbers of the parameters that have no gradient of their own in this step: DDP's are filled with zeros by now."
-        count = 0 if self.sharded is not None else self.wrapped_parameters
-        more = [i for i in range(count, len(params)) if params[i].requires_grad and params[i].grad is None]
-        if self._unused is None or not self._unused.unused: return more
-        return [i for i in range(count) if id(params[i]) in self._unused.unused] + more
 
     def release(self):
         "Forget the models."

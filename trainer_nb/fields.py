@@ -104,8 +104,8 @@ class Machine:
     data_seed: int | None = opt(None, "the same for the order of the data; None: seed")
     use_cpu: bool = opt(False, "stay on the CPU even if there is an accelerator")
     transaction: str = opt("light", "'light': a failed step puts back buffers; 'copy': weights and optimizer state too")
-    ring_every: int | None = opt(None, "steps between two snapshots to rewind to; None: so many that they cost 3 % of the time; 0: none are taken")
-    ring_memory: float | None = opt(None, "GB of host memory for these snapshots; None: a tenth of what is free")
+    ring_every: int | None = opt(None, "steps between two snapshots to rewind to; None: so many that they cost at most 0.5 % of the time; 0: none are taken")
+    ring_memory: float | None = opt(None, "GB of host memory for these snapshots; None: a tenth of the run's peak memory, larger ones in a temporary file")
 
 # %% ../nbs/015_fields.ipynb #b34583fd
 @dataclass

@@ -15,13 +15,14 @@ from .rates import stretch_schedule
 from .run import Due, modules_of
 from .seeding import be_deterministic
 from .shadows import versions
-from .shards import in_shards
+from .shards import in_shards, nbytes_of
 from .snapshot import capture, made_with, own_memory, samples_in_all
+from .spill import MEMORY_SHARE, disk_folder, disk_space, peak_memory
 
 # %% auto #0
 __all__ = ['ALONE_ONLY', 'prepare_model', 'optimizers_of', 'params_of', 'join', 'alike', 'check_alike', 'check_evaluation',
-           'prepare_data', 'check_optimizer', 'prepare_optimizer', 'tell_of_idle', 'prepare', 'share_anew', 'measure',
-           'measure_anew']
+           'prepare_data', 'check_optimizer', 'prepare_optimizer', 'tell_of_idle', 'first_of', 'prepare', 'share_anew',
+           'measure', 'measure_anew']
 
 # %% ../nbs/250_prepare.ipynb #4023ce49
 ALONE_ONLY = ("auto_find_batch_size=True is for a run in one process: where memory runs out in one of several, the others wait for it in the middle of a step. "
@@ -159,6 +160,14 @@ def tell_of_idle(device):
     if device.device.type == "cuda" and device.world.alone and torch.cuda.device_count() > 1: _tell(torch.cuda.device_count())
 
 # %% ../nbs/250_prepare.ipynb #40ab3e6b
+def first_of(run):
+    "The run before its first step, for reset(); in a temporary file, if it is large beside the run."
+    size = sum(nbytes_of(t) for t in (*run.params, *modules_of(run).buffers()))
+    folder = disk_folder()
+    if folder is None or size <= MEMORY_SHARE * peak_memory() or size * run.device.world.size > disk_space(): return capture(run)
+    try: return capture(run, folder=folder)
+    except OSError: return capture(run)   # no room there after all
+
 def prepare(moves):
     "Make what a step needs and is not there yet; remember the first weights."
     run = moves.run_state
@@ -167,7 +176,7 @@ def prepare(moves):
     with run.interrupts.opened():   # each part is there whole or not at all
         prepare_data(moves)
         prepare_optimizer(moves)
-        if run.first is None and run.state.global_step == 0: run.first, run.freed, run.versions = capture(run), False, versions(run)
+        if run.first is None and run.state.global_step == 0: run.first, run.freed, run.versions = first_of(run), False, versions(run)
 
 # %% ../nbs/250_prepare.ipynb #0187469b
 def share_anew(moves, snapshot):  # that has been restored

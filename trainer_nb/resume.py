@@ -22,7 +22,7 @@ from .saver import data_facts, finish, logged, wait_for_others
 from .settings import SETTABLE, change, go_beyond
 from .shelf import checkpoints, newest, of_trainer, sealed
 from .shards import handed_round, outline, put_into
-from .snapshot import Snapshot, capture, check, made_with, put_back, restore, samples_in_all, undo_restore
+from .snapshot import Snapshot, capture, check, made_with, put_back, samples_in_all, undo_restore
 from .timeline import restore_here
 from .trainer_files import read_trainer
 from .user_state import report_lost

@@ -13,22 +13,26 @@ from .frozen import has_adapters
 from .history import is_past
 from .loop import go
 from .prepare import prepare, share_anew
+from .shadows import versions
 from .shards import nbytes_of
 from .snapshot import Snapshot, capture, check_length, restore_whole
+from .spill import MEMORY_SHARE, disk_folder, disk_space, peak_memory
 from .tables import duration
 from .user_state import report_lost, user_state_bytes
 from .work import in_hand, refuse_beside
 
 # %% auto #0
-__all__ = ['LASTING', 'ACTS', 'MOST', 'free_memory', 'size_of', 'Ring', 'base_for', 'acts_after', 'Rewound', 'rewind',
-           'reachable', 'losses', 'differing_steps', 'announce_replay', 'go_to']
+__all__ = ['LASTING', 'ACTS', 'MOST', 'MOST_ON_DISK', 'free_memory', 'size_of', 'Account', 'room_for_snapshots', 'Ring',
+           'stands_at_first', 'base_for', 'acts_after', 'Rewound', 'rewind', 'reachable', 'losses', 'differing_steps',
+           'too_large', 'since_first', 'announce_replay', 'go_to']
 
 # %% ../nbs/320_rewind.ipynb #d4dab8bc
 LASTING = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # of these, what no snapshot has either
 ACTS = ("set", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING)   # events of a history that no step brings about
 
 # %% ../nbs/320_rewind.ipynb #2913caa1
-MOST = 50   # snapshots in a ring
+MOST = 50            # snapshots in a ring
+MOST_ON_DISK = 4     # of them, where they are in files
 
 def free_memory() -> float:
     "Bytes of host memory that nobody uses; 8 GB where the system does not say."
@@ -40,64 +44,123 @@ def size_of(run) -> int:
     tensors = [*(p for p in run.params if p.requires_grad or not has_adapters(run.model)), *run.model.buffers(), *(v for s in run.optimizer.state.values() for v in s.values())]
     return sum(nbytes_of(t) for t in tensors if hasattr(t, "nbytes")) + user_state_bytes(run)
 
+# %% ../nbs/320_rewind.ipynb #32000005
+class Account:
+    "The time that the snapshots of a run take, and when the next one may be taken."
+    share = 0.005                        # of the time
+    factor, beside = 2.0, 0.0005         # times a copy's own, and seconds: what it costs with its effect on the steps after it
+    rate = {"memory": 1e9, "disk": 3e8}  # bytes per second, until a snapshot was taken
+
+    def __init__(self): self.open()
+
+    def open(self):
+        "Count costs and time from here on."
+        self.counted = None   # the last snapshot, once its copy on a GPU was charged
+        self.begun, self.spent, self.last = None, 0.0, None   # (seconds, steps) of the run; seconds charged, in all and for the last snapshot
+
+    def begin(self, run):
+        if self.begun is None: self.begun = run.seconds, run.state.global_step
+
+    def charge(self, seconds: float):
+        "Charge a snapshot."
+        self.last = self.factor * seconds + self.beside
+        self.spent += self.last
+
+    def charge_beside(self, snapshot: Snapshot):
+        "Charge, once, what a GPU has taken to copy the last snapshot beside its work; nothing on a CPU."
+        if snapshot is self.counted: return
+        self.counted = snapshot
+        snapshot.tensors   # long there: it was taken so many steps ago
+        if not snapshot.copied_in: return
+        self.spent += self.factor * snapshot.copied_in
+        self.last = (self.last or 0.0) + self.factor * snapshot.copied_in
+
+    def to_wait(self, run, where: str) -> int:  # where: "memory" or "disk"
+        "Steps until the next snapshot keeps to the share of the time, the same in all processes; 0 if that is now, ten where no step was measured."
+        seconds, steps = run.seconds - self.begun[0], run.state.global_step - self.begun[1]
+        next_one = self.last if self.last is not None else self.factor * size_of(run) / self.rate[where] + self.beside
+        missing = (self.spent + next_one) / self.share - seconds
+        wait = 0 if missing <= 0 else 10 if steps <= 0 or seconds <= 0 else min(max(math.ceil(missing * steps / seconds), 1), 1000)
+        return run.device.world.told(wait)
+
+# %% ../nbs/320_rewind.ipynb #32000006
+def room_for_snapshots(run, kept) -> tuple:  # kept: snapshots that the ring has
+    "How many snapshots have room, where, and in how many bytes: the same in all processes."
+    size, world = max(size_of(run), 1), run.device.world
+    if run.args.ring_memory is not None:
+        budget = run.args.ring_memory * 1e9
+        return min(int(budget // size), MOST), "memory", budget
+    first = run.first.in_memory if run.first is not None else 0
+    mine = MEMORY_SHARE * (peak_memory() - sum(s.in_memory for s in kept)) - first
+    budgets = world.everyone((mine, disk_space() / world.size))
+    memory, disk = (min(values) for values in zip(*budgets))
+    if memory >= size: return min(int(memory // size), MOST), "memory", memory
+    return min(int(disk // size), MOST_ON_DISK), "disk", disk
+
 # %% ../nbs/320_rewind.ipynb #2b291cca
 class Ring:
     "The last snapshots of a run, the oldest first, spaced so that they cost little."
-    share = 0.005    # of the time; as much again may be lost, because a copy pushes other things out of the caches
-    beside = 0.0005  # seconds that a snapshot takes besides, in what comes after it
-
-    def __init__(self): self.kept, self.room, self.budget = deque(), None, 0.0; self.clear()   # bytes: found free, and to be used
+    def __init__(self):
+        self.kept, self.budget, self.where, self.account = deque(), 0.0, "memory", Account()   # bytes that may be used, and of what
+        self.clear()
 
     def clear(self):
         "Forget all snapshots; what is about to happen has another past."
         self.kept.clear()
-        self.clock, self.pace = None, deque(maxlen=5)   # (seconds, steps) of the run at the last snapshot; seconds a step took since, lately
         self.wait, self.seen, self.spare, self.every = 0, 0, (), 1   # steps until the next one; events of the history that were looked at
+        self.account.open()
 
     def before_step(self, moves):
         "Called at the boundary before each step: take a snapshot if it is time, or if something was done that no step would do again."
         run = moves.run_state
         if run.args.ring_every == 0: return
-        events = run.history.events
+        events, by_hand = run.history.events, False
         if len(events) != self.seen:
-            if any(e["kind"] in ACTS or e["kind"] == "evaluate" for e in events[self.seen:]): self.wait = 0
+            acts = [e for e in events[self.seen:] if e["kind"] in ACTS]
+            if acts or any(e["kind"] == "evaluate" for e in events[self.seen:]): self.wait = 0
+            by_hand = any(e["data"].get("by") != "callback" for e in acts)
             self.seen = len(events)
-        if self.wait <= 0: self.take(run)
+        if self.wait <= 0: self.take(run, by_hand)
         self.wait -= 1
 
-    def take(self, run):
-        "Keep the run as it is now, and decide when the next one is due."
-        start, slots, copied_in = time.perf_counter(), self.slots(run), self.copied_in()
-        while len(self.kept) >= max(slots, 1): self.spare = self.kept.popleft().tensors
-        if not slots: self.wait = 100; return   # looked at again when some memory may be free
-        self.kept.append(capture(run, self.spare, beside=True))
-        self.spare, cost = (), time.perf_counter() - start
-        self.every = self.wait = run.args.ring_every or run.device.world.told(self.spacing(cost + copied_in, run))
+    def take(self, run, at_once=False):  # at_once: whatever it costs
+        "Keep the run as it is now if that is due, and decide when the next one is."
+        self.account.begin(run)
+        if not run.state.global_step and run.device.world.told(stands_at_first(run)):
+            self.wait = run.args.ring_every or 10
+            return
+        if self.kept: self.account.charge_beside(self.kept[-1])
+        if not at_once and not run.args.ring_every and (wait := self.account.to_wait(run, self.where)):
+            self.wait = wait
+            return
+        start, slots, spare = time.perf_counter(), self.slots(run), None
+        while len(self.kept) >= max(slots, 1): spare = self.kept.popleft()
+        if not slots: self.wait = 100; return   # looked at again when there may be room
+        self.kept.append(self.copy(run, spare))
+        self.account.charge(time.perf_counter() - start)
+        self.every = self.wait = run.args.ring_every or max(1, self.account.to_wait(run, self.where))
 
-    def copied_in(self) -> float:
-        "Seconds that a GPU copied the last snapshot beside its work; 0 on a CPU."
-        if not self.kept: return 0.0
-        self.kept[-1].tensors   # long there: it was taken so many steps ago
-        return self.kept[-1].copied_in
-
-    def spacing(self, cost: float, run) -> int:  # cost: seconds that a snapshot takes
-        "Steps until the next snapshot, for them to take their share of the time; ten where no step was measured."
-        now = run.seconds, run.state.global_step
-        if self.clock is not None and now[1] > self.clock[1]: self.pace.append((now[0] - self.clock[0]) / (now[1] - self.clock[1]))
-        self.clock = now
-        if not self.pace or not min(self.pace): return 10
-        return max(1, math.ceil((cost + self.beside) / (self.share * min(self.pace))))
+    def copy(self, run, spare) -> Snapshot:  # spare: a snapshot that is not needed any more, or None
+        if self.where == "disk":
+            try: return capture(run, folder=disk_folder())
+            except OSError as error: warn(f"A snapshot to rewind to is kept in memory this time, since the temporary file could not be written ({error}).")
+        return capture(run, spare.tensors if spare is not None and spare.file is None else (), beside=True)
 
     def slots(self, run) -> int:
-        "So many snapshots have room."
-        if self.room is None: self.room = run.device.world.told(free_memory() / 10 / run.device.world.size)   # all processes keep the same
-        self.budget = self.room if run.args.ring_memory is None else run.args.ring_memory * 1e9
-        return min(int(self.budget // max(size_of(run), 1)), MOST)
+        "So many snapshots have room, in memory or, where none has, on a disk."
+        slots, self.where, self.budget = room_for_snapshots(run, self.kept)
+        return slots
 
     def __repr__(self):
         if not self.kept: return "Ring(empty)"
         return (f"Ring({len(self.kept)} snapshots of steps {self.kept[0].step} to {self.kept[-1].step}, one each {self.every} steps, "
-                f"{sum(s.nbytes for s in self.kept) / 1e6:.4g} MB of {self.budget / 1e6:.4g} MB that ring_memory allows)")
+                f"{sum(s.nbytes for s in self.kept) / 1e6:.4g} MB of {self.budget / 1e6:.4g} MB {'that ring_memory allows' if self.where == 'memory' else 'of a disk'})")
+
+# %% ../nbs/320_rewind.ipynb #32000001
+def stands_at_first(run) -> bool:
+    "Whether the first weights, which are kept anyway, are a snapshot of this very moment."
+    if run.first is None or run.state.global_step or run.versions != versions(run): return False
+    return run.first.values["run"] == run.history.run_id and not acts_after(run.history, run.first, 0)
 
 # %% ../nbs/320_rewind.ipynb #1550803e
 def base_for(moves, step: int) -> Snapshot | None:
@@ -167,7 +230,10 @@ def reachable(moves, n, target) -> Snapshot:
     if act is not None and act["step"] > target: why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
     elif act is not None: why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
     elif moves.run_state.args.ring_every == 0: why = "ring_every=0 keeps no snapshots to go back to"
-    elif not ring.kept and not ring.slots(moves.run_state): why = f"a snapshot takes {size_of(moves.run_state) / 1e9:.3g} GB, which is more than ring_memory allows"
+    elif not ring.kept and not ring.slots(moves.run_state): why = too_large(moves.run_state)
+    elif (act := since_first(moves.run_state, target)) is not None:
+        why = (f"{act['kind']} at step {act['step']} stands in between, and there is no snapshot of the steps after it, since by default snapshots take at most half "
+               "a percent of the time; ring_every=n takes one every n steps")
     elif not ring.kept: why = f"this run begins at step {moves.state.global_step}, and knows of nothing before it; the learner that it comes from may"
     else: why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more ring_memory keeps more of them"
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
@@ -181,6 +247,20 @@ def differing_steps(one: dict, other: dict) -> list:  # losses by step
     "The steps whose losses are not the same, byte for byte, among those that both have."
     return [step for step in one if step in other and one[step].tobytes() != other[step].tobytes()]
 
+# %% ../nbs/320_rewind.ipynb #32000003
+def too_large(run) -> str:
+    "Say why no snapshot has room, and which setting gives it some."
+    size = f"a snapshot takes {size_of(run) / 1e9:.3g} GB, which is more than"
+    if run.args.ring_memory is not None: return f"{size} ring_memory allows"
+    return (f"{size} a tenth of the run's memory, and no disk has room for it in a temporary file; ring_memory={math.ceil(size_of(run) / 1e8) / 10} "
+            "keeps one in memory")
+
+def since_first(run, target):
+    "The last act of a run that has its first weights, up to a step; None if there is none."
+    if run.first is None or run.first.values["run"] != run.history.run_id: return None
+    return next((e for e in reversed(run.history.events) if not e["abandoned"] and e["kind"] in ACTS and e["step"] <= target), None)
+
+# %% ../nbs/320_rewind.ipynb #32000004
 def announce_replay(run, base, target):
     "Say beforehand how long it will take, where it is worth saying."
     seconds = (target - base) * run.seconds / max(run.state.global_step, 1)
@@ -191,6 +271,8 @@ def go_to(run, base):
     with run.interrupts:
         check_length(run, base)
         restore_whole(run, base)
+        base.release()
+        run.ring.account.open()
         run.ring.kept = deque(s for s in run.ring.kept if s.step <= base.step)
         run.ring.wait, run.ring.seen = run.ring.every, len(run.history.events)
         run.paused, run.hands = False, in_hand(run)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib, mmap, os, struct, tempfile, time
 
 # %% auto #0
-__all__ = ['ended', 'list_cells', 'bytes_of', 'Slate', 'new_slate', 'opened_slate']
+__all__ = ['ended', 'list_cells', 'bytes_of', 'write_list', 'read_list', 'Slate', 'new_slate', 'opened_slate']
 
 # %% ../nbs/154_slate.ipynb #5a7e0011
 def ended(pid: int) -> bool:
@@ -24,6 +24,20 @@ _LISTED = 1 << 62      # in the second cell of a number's pair: a list of flags 
 def list_cells(flags: int) -> int: return 2 * (-(-flags // _WORD))   # that one list takes, each of them with its check
 
 def bytes_of(size: int, flags: int = 0) -> int: return 8 * size * (_HEAD + _PLACE + 2 * list_cells(flags))   # that a slate for so many processes takes
+
+# %% ../nbs/154_slate.ipynb #5a7e001c
+def write_list(cells, places: range, count: int, flags):  # places: of pairs of cells; flags: the numbers of those that are set
+    "Write a list of flags."
+    words = [0] * len(places)
+    for number in flags: words[number // _WORD] |= 1 << number % _WORD
+    for at, word in zip(places, words):
+        cells[at] = word
+        cells[at + 1] = word ^ count
+
+def read_list(cells, places: range, count: int) -> set:  # as write_list
+    "Return the flags that are set; the number that goes with them may be visible a moment earlier."
+    while any(cells[at] ^ cells[at + 1] != count for at in places): time.sleep(2e-5)
+    return {_WORD * i + bit for i, at in enumerate(places) for bit in range(_WORD) if cells[at] >> bit & 1}
 
 # %% ../nbs/154_slate.ipynb #5a7e0005
 class Slate:
@@ -46,7 +60,7 @@ class Slate:
         "Show the next number; returns how many this process has shown, to see the others' by."
         count, (bits,) = self.shown + 1, struct.unpack("q", struct.pack("d", value))
         at = self._place(self.rank, count)
-        if flags: self._write_list(count, flags)
+        if flags: write_list(self._cells, self._list(self.rank, count), count, flags)
         self._cells[at], self._cells[at + 1] = bits, bits ^ count ^ (_LISTED if flags else 0)
         self.shown = count   # who is interrupted before this shows the same place again
         return count
@@ -60,26 +74,14 @@ class Slate:
         at = self._place(rank, count)
         return (self._cells[at] ^ self._cells[at + 1]) & ~_LISTED == count
 
-    def _write_list(self, count: int, flags):
-        words = [0] * (list_cells(self.flags) // 2)
-        for number in flags: words[number // _WORD] |= 1 << number % _WORD
-        for at, word in zip(self._list(self.rank, count), words): self._cells[at], self._cells[at + 1] = word, word ^ count
-
     def listed(self, count: int) -> list[set]:  # count: as show has returned it
         "The flags that each process has set, by rank. RuntimeError as in seen."
         self.seen(count)
-        return [self._read_list(rank, count) for rank in range(self.size)]
+        return [read_list(self._cells, self._list(rank, count), count) if self._has_list(rank, count) else set() for rank in range(self.size)]
 
-    def _read_list(self, rank: int, count: int) -> set:
+    def _has_list(self, rank: int, count: int) -> bool:
         at = self._place(rank, count)
-        if not (self._cells[at] ^ self._cells[at + 1]) & _LISTED: return set()
-        words = [self._word(at, count) for at in self._list(rank, count)]
-        return {_WORD * i + bit for i, word in enumerate(words) for bit in range(_WORD) if word >> bit & 1}
-
-    def _word(self, at: int, count: int) -> int:
-        "One cell of a list; the number that goes with it may be visible a moment earlier."
-        while self._cells[at] ^ self._cells[at + 1] != count: time.sleep(2e-5)
-        return self._cells[at]
+        return bool((self._cells[at] ^ self._cells[at + 1]) & _LISTED)
 
     def _of(self, rank: int, count: int) -> float: return struct.unpack("d", struct.pack("q", self._cells[self._place(rank, count)]))[0]
 

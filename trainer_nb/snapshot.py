@@ -20,6 +20,7 @@ from .optim import PLAIN_TENSORS, in_parts, put_together, taken_apart
 from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run
+from .spill import SMALLEST, SnapshotFile
 from .user_state import UserState, capture_optimizer, capture_user_state, code_holders, restore_optimizer, restore_user_state
 from .shards import brought, divided, everywhere, in_shards, joined, like, own_part, put_into
 
@@ -34,8 +35,9 @@ class Snapshot:
     def __init__(self,
                  tensors: dict[str, torch.Tensor],  # on the host, by flat name
                  values: dict[str, Any],            # everything else
-                 copying=None):                     # device.Beside, if the tensors are still being copied
-        self._tensors, self.values, self._copying = tensors, values, copying
+                 copying=None,                      # device.Beside, if the tensors are still being copied
+                 file=None):                        # spill.SnapshotFile, if the larger ones are there
+        self._tensors, self.values, self._copying, self.file = tensors, values, copying, file
         self.copied_in = 0.0                                # seconds that a GPU copied beside its work; known when the tensors have been read
 
     @property
@@ -56,8 +58,17 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        "Bytes of memory that the tensors take, without those that snapshots share."
+        "Bytes that the tensors take, without those that snapshots share."
         return sum(t.nbytes for t in self._tensors.values() if not shared(t))
+
+    @property
+    def in_memory(self) -> int: return self.nbytes - (0 if self.file is None else self.file.size)   # of these, about
+
+    def release(self):
+        "Let the memory go that reading tensors in a file has taken."
+        if self.file is not None: self.file.release()
+
+    def __getstate__(self): return vars(self) | {"_tensors": self.tensors, "_copying": None, "file": None}   # a copy has its own memory
 
     def __repr__(self):
         epoch = self.values["state"].epoch
@@ -83,8 +94,9 @@ def room_for(t: torch.Tensor, among_steps: bool) -> torch.Tensor:  # among_steps
 # %% ../nbs/210_snapshot.ipynb #a9824653
 class Copies(dict):
     "Copies of tensors on the host, by name; memory that is spare is used again."
-    def __init__(self, spare=(), walk=None, among_steps=False):   # spare: tensors that nobody needs any more, by name; walk: the run's, for all keepers; among_steps: as in room_for
-        self.spare, self.walk, self.among_steps, self.later, self.shapes = dict(spare), walk, among_steps, [], {}   # shapes: of the whole, where it is divided among processes
+    def __init__(self, spare=(), walk=None, among_steps=False, folder=None):   # folder: for a file that larger tensors are written to; spare: tensors that nobody needs any more, by name; walk: the run's, for all keepers; among_steps: as in room_for
+        self.spare, self.walk, self.among_steps, self.later, self.shapes = dict(spare), walk, among_steps, [], {}
+        self.folder, self.to_file, self.file = folder, [], None   # shapes: of the whole, where it is divided among processes
 
     def put(self, name, t, changes=False):  # changes: a forward pass may change it
         "Copy a tensor, when `fill` is called. TypeError for a kind that has more to it than its numbers."
@@ -92,6 +104,10 @@ class Copies(dict):
         t = own_part(t)
         if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         if t.layout is not torch.strided: self[name] = t.detach().to("cpu", copy=True); return
+        if self.folder is not None and t.nbytes >= SMALLEST:
+            self[name] = None   # keeps its place
+            self.to_file.append((name, t))
+            return
         old = self.spare.pop(name, None)
         if old is None or old.dtype != t.dtype or old.shape != t.shape or shared(old): old = room_for(t, self.among_steps)
         self[name] = old
@@ -99,7 +115,12 @@ class Copies(dict):
 
     @torch.no_grad()
     def fill(self) -> Beside | None:  # copies from a GPU that go on beside its work, if there are some
-        "Copy what was put, all at once."
+        "Copy what was put, all at once. OSError if there is a file for it and it cannot be written."
+        if self.to_file:
+            self.file = SnapshotFile(self.folder)
+            for _, t in self.to_file: self.file.append(t)
+            self.update(zip([name for name, _ in self.to_file], self.file.tensors()))
+            self.to_file = []
         here = [(copy, t) for copy, t, _ in self.later if not t.is_cuda]
         if here: torch._foreach_copy_([copy for copy, _ in here], [t for _, t in here])
         in_order([(copy, t) for copy, t, changes in self.later if t.is_cuda and changes])
@@ -428,10 +449,11 @@ def samples_in_all(run) -> int | None:
 def capture(run: Run,
             spare=(),               # tensors of a snapshot that nobody needs any more, by name
             kept=tuple(KEEPERS),    # as in put_back
+            folder=None,            # for a temporary file, instead of memory; OSError if it cannot be written
             beside=False            # the loop goes on from here: a GPU may copy beside the next step's work, up to its update
            ) -> Snapshot:
     "The run as a value. Call it between two steps."
-    tensors, values = Copies(spare, Walk(run), beside), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
+    tensors, values = Copies(spare, Walk(run), beside, folder), {"made_with": made_with(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
                                       "length": samples_in_all(run)}
     for name in kept: KEEPERS[name].keep(run, tensors, values)
     copying, values["shapes"] = tensors.fill(), tensors.shapes
@@ -439,7 +461,7 @@ def capture(run: Run,
     if copying is not None:
         if beside: run.copying.append(copying)
         else: copying.before_update()
-    return Snapshot(dict(tensors), values, copying)
+    return Snapshot(dict(tensors), values, copying, tensors.file)
 
 # %% ../nbs/210_snapshot.ipynb #3099b072
 def whole(snapshot: Snapshot, world) -> Snapshot | None:  # world.World; all its processes have to ask

@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
 # %% auto #0
-__all__ = ['missing_indices', 'fill_with_zeros', 'reachable_parameters', 'output_nodes', 'UnusedParameters']
+__all__ = ['missing_indices', 'reduced_parameters', 'missing_parameters', 'expect_gradients', 'fill_with_zeros',
+           'reachable_parameters', 'output_nodes', 'UnusedParameters']
 
 # %% ../nbs/159_unused.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
@@ -24,6 +25,21 @@ def missing_indices(wrapped: DistributedDataParallel) -> list[int]:
         if found is None: raise
         return [int(i) for i in found[1].replace(",", " ").split()]
     return []
+
+def reduced_parameters(wrapped: DistributedDataParallel) -> list:
+    "Return all parameters whose gradients are averaged, each with whether its gradients are sparse."
+    return list(zip(*wrapped._build_params_for_reducer()))
+
+def missing_parameters(wrapped: DistributedDataParallel) -> list:
+    "Return those of them that the reducer waits for."
+    if not (indices := missing_indices(wrapped)): return []
+    every = reduced_parameters(wrapped)
+    return [every[i] for i in indices]
+
+def expect_gradients(wrapped: DistributedDataParallel):
+    "Let the reducer wait for gradients, as a forward pass does, in case there was none."
+    wrapped.reducer._rebuild_buckets()
+    wrapped.reducer.prepare_for_backward([])
 
 # %% ../nbs/159_unused.ipynb #15900007
 def fill_with_zeros(parameters: list, sparse: list):  # sparse: for each of them, whether its gradients are sparse
@@ -78,30 +94,25 @@ class UnusedParameters:
 
     def _before_forward(self, wrapped, inputs):
         if self._active and torch.is_grad_enabled() and missing_indices(wrapped): self.complete(wrapped)
-
     def _after_forward(self, wrapped, inputs, output):
         if self._active and torch.is_grad_enabled(): self._nodes += output_nodes(output)
 
     def after_backward(self, wrapped: DistributedDataParallel):
         "Fill in what no later backward pass of this step can reach."
         if not self._active or self.strict or not self._nodes: return
-        indices = missing_indices(wrapped)
-        if not indices: return
+        if not (found := missing_parameters(wrapped)): return
         reached = reachable_parameters(self._nodes)
-        parameters, sparse = wrapped._build_params_for_reducer()
-        self._fill([(parameters[i], sparse[i]) for i in indices if id(parameters[i]) not in reached])
+        self._fill([one for one in found if id(one[0]) not in reached])
 
     def complete(self, wrapped: DistributedDataParallel):
         "Fill in all that is still missing; in strict mode, return the first such parameter instead."
         if not self._active or self._watched is None: return None
-        indices = missing_indices(wrapped)
-        if not indices and self._nothing_arrived():
-            indices = range(len(wrapped._build_params_for_reducer()[0]))
-            self._prepare(wrapped)
-        if indices:
-            parameters, sparse = wrapped._build_params_for_reducer()
-            if self.strict: return parameters[indices[0]]
-            self._fill([(parameters[i], sparse[i]) for i in indices])
+        found = missing_parameters(wrapped)
+        if not found and self._nothing_arrived():
+            found = reduced_parameters(wrapped)
+            if not self.strict: expect_gradients(wrapped)
+        if found and self.strict: return found[0][0]
+        self._fill(found)
         self.unused = self._missing if self.unused is None else {i: p for i, p in self.unused.items() if i in self._missing}
         self._missing, self._nodes = {}, []
         self._remember()
@@ -115,9 +126,3 @@ class UnusedParameters:
     def _nothing_arrived(self) -> bool:
         grad, version = self._before
         return self._watched.grad is grad and (grad is None or grad._version == version)
-
-    def _prepare(self, wrapped):
-        "Let the reducer expect gradients, in case the model was not called at all."
-        if self.strict: return
-        wrapped.reducer._rebuild_buckets()
-        wrapped.reducer.prepare_for_backward([])

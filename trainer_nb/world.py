@@ -111,7 +111,7 @@ class Words(Numbers):
         dist.gather_object(value, said, dst=0, group=self.host)
         return said
 
-# %% ../nbs/155_world.ipynb #155a0002
+# %% ../nbs/155_world.ipynb #155a0003
 def with_flags(value: torch.Tensor, flags, total: int) -> torch.Tensor:  # value: of one number; flags: the numbers of those that are set, of so many
     "A number, and behind it a one for each flag that is set."
     together = torch.zeros(1 + total, dtype=value.dtype, device=value.device)
@@ -133,6 +133,7 @@ def gathering(value: torch.Tensor, size: int, flags=(), total: int = 0):  # valu
         return set(torch.nonzero(torch.stack(each)[:, 1:].all(0)).flatten().tolist())
     return Soon(mean, work.is_completed), common
 
+# %% ../nbs/155_world.ipynb #155a0002
 class World(Words):
     "The processes that train together, as one of them sees it."
     slate = last = None   # what the processes of one machine show each other their losses on; the mean that was asked for last
