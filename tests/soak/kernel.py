@@ -76,7 +76,7 @@ class Kernel:
             self.until(lambda: cell["idle"] and queued["idle"] and queued["reply"] is not None)
             counts["slowest"] = max(counts["slowest"], round(time.monotonic() - began, 2))
             how = "no reply" if cell["reply"] is None else cell["reply"].get("ename", "ok")
-            if how not in ("ok", "Paused", "KeyboardInterrupt", "Interrupted"): how += ": " + cell["reply"].get("evalue", "")[:200]
+            if how not in ("ok", "no reply", "Paused", "KeyboardInterrupt", "Interrupted"): how += ": " + cell["reply"].get("evalue", "")[:200]
             if how != "ok" and queued["reply"]["status"] == "ok": how += ", and the queued cell ran"
             counts["answers"][how] = counts["answers"].get(how, 0) + 1
         else: raise Late(f"the run is not finished after {MANY} cells: {counts['answers']}")
