@@ -117,6 +117,21 @@ def test_pressed_while_the_turn_is_taken(monkeypatch, name, early):
     assert learn.start().wait(LIMIT).global_step == 18
 
 
+@pytest.mark.parametrize("name", ["__enter__", "take"])
+def test_a_press_at_the_first_line_of_a_long_verb(monkeypatch, name):
+    "It waits for the turn to be taken, and no longer."
+    learn = make()
+    learn.step()
+    learn.model.wait = lambda: time.sleep(LIMIT)
+    Struck(monkeypatch, type(TURN), name, 1, where=lambda turn: turn is TURN)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt): learn.evaluate()
+    with pytest.raises(KeyboardInterrupt):
+        Struck(monkeypatch, type(TURN), name, 1, where=lambda turn: turn is TURN)
+        learn.train()
+    assert time.monotonic() - began < LIMIT / 2 and learn.state.global_step == 1
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_pressed_while_the_lock_of_the_turn_is_taken(monkeypatch, times):
     learn = make()

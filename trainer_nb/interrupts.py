@@ -129,6 +129,7 @@ class Interrupts:
             self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False
             self._pid, self._grad = os.getpid(), torch.is_grad_enabled()
             if _can_be_taken(): self._before = _signal.signal(signal.SIGINT, self._press)
+            if isinstance(outer := getattr(self._before, "__self__", None), Button): self.pressed = outer.handed_on()
         self._depth += 1
         return self
 
@@ -168,13 +169,12 @@ class Interrupts:
         self.check()
 
     @contextmanager
-    def opened(self):
-        "Open within a block, closed after it."
+    def opened(self):   # within a block
         self.open()
         try: yield
         finally: self.abortable = False
 
-    def only_looking(self): self.enough = 1   # nothing is changed: one press breaks in
+    def only_looking(self): self.enough = 1   # one press breaks in
 
 # %% ../nbs/080_interrupts.ipynb #5d0c1a09
 class Button(Interrupts):
@@ -183,6 +183,12 @@ class Button(Interrupts):
         super().__enter__()
         if _in_main_thread() and self._depth == 1: self.enough, self.abortable = 1, True
         return self
+
+    def handed_on(self) -> int:
+        "The presses that wait for the end of a delicate moment, for a handler that takes the place of this one."
+        pressed, self.pressed = self.pressed, 0
+        self._reminder.stop()
+        return pressed
 
     def check(self):
         "Raise now if the button was pressed."
