@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constr
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart lab test test-slow test-gpu browser export bench wheel clean
+.PHONY: help quickstart lab test test-slow test-gpu soak browser export bench wheel clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,16 @@ test-slow: $(VENV)/.dev browser ## what `make test` leaves out: slow tests, and 
 
 test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -q -m gpu $(TESTS)
+
+N    ?= 20000
+RUNS ?= 2000
+SEED ?= 1
+soak: export OMP_NUM_THREADS ?= 1
+soak: $(VENV)/.dev ## N=20000 RUNS=2000 SEED=1: interrupts at random moments and random programs; continues where it was stopped (build/soak/)
+	@mkdir -p build/soak
+	@$(BIN)/python tests/soak/interrupts.py --presses $(N) --seed $(SEED) --burner
+	@$(BIN)/python tests/soak/interrupts.py --presses $$(( $(N) / 10 )) --seed $(SEED) --burner --kernel
+	@$(BIN)/python tests/promises/fuzzer.py --runs $(RUNS) --seed $(SEED) --resume build/soak/fuzzer-$(SEED).json
 
 browser:
 	@sh scripts/install_chromium.sh

@@ -61,17 +61,17 @@ def press(times=1):
 
 
 class Struck:
-    "A method after which the button is pressed, in the main thread, while the method's caller is still at the same line."
-    def __init__(self, monkeypatch, owner, name, times, after=0, where=lambda self: True):
+    "A method at whose end, or `early`, the button is pressed, once, in the main thread."
+    def __init__(self, monkeypatch, owner, name, times, after=0, where=lambda self: True, early=False):
         self.left, self.count, real = 1, -after, getattr(owner, name)
         def struck(*args, **kwargs):
-            result = real(*args, **kwargs)
+            result = None if early else real(*args, **kwargs)
             if self.left and threading.get_ident() == threading.main_thread().ident and where(args[0]):
                 self.count += 1
                 if self.count > 0:
                     self.left = 0
                     press(times)
-            return result
+            return real(*args, **kwargs) if early else result
         # by its name and its module it is the method itself
         code = struck.__code__.replace(co_name=name, co_qualname=f"{owner.__qualname__}.{name}")
         code = type(struck)(code, vars(sys.modules[owner.__module__]) | {"press": press, "threading": threading}, name, None, struck.__closure__)
@@ -102,18 +102,34 @@ def test_pressed_while_a_worker_is_asked_for_a_batch(monkeypatch, persistent, af
     same(learn, like)
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("name", ["__enter__", "take", "__exit__", "leave"])
-def test_pressed_while_the_turn_is_taken(monkeypatch, name):
+def test_pressed_while_the_turn_is_taken(monkeypatch, name, early):
     "The turn is nobody's afterwards, so a run in the background goes on."
     learn = make()
     learn.step()
-    struck = Struck(monkeypatch, type(TURN), name, 1, where=lambda turn: turn is TURN)
+    struck = Struck(monkeypatch, type(TURN), name, 1, where=lambda turn: turn is TURN, early=early)
     with pytest.raises(KeyboardInterrupt):
         for _ in range(3): learn.predict(learn.eval_dataset)
         time.sleep(1)
     assert not struck.left and TURN.holder is None
     monkeypatch.undo()
     assert learn.start().wait(LIMIT).global_step == 18
+
+
+@pytest.mark.parametrize("name", ["__enter__", "take"])
+def test_a_press_at_the_first_line_of_a_long_verb(monkeypatch, name):
+    "It waits for the turn to be taken, and no longer."
+    learn = make()
+    learn.step()
+    learn.model.wait = lambda: time.sleep(LIMIT)
+    Struck(monkeypatch, type(TURN), name, 1, where=lambda turn: turn is TURN)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt): learn.evaluate()
+    with pytest.raises(KeyboardInterrupt):
+        Struck(monkeypatch, type(TURN), name, 1, where=lambda turn: turn is TURN)
+        learn.train()
+    assert time.monotonic() - began < LIMIT / 2 and learn.state.global_step == 1
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -202,19 +218,6 @@ def test_two_presses_and_workers_that_hang(tmp_path):
     assert time.monotonic() - pressed[1] < 8
     learn.train()
     same(learn, like)
-
-
-def test_a_loader_of_ones_own_is_as_deaf(tmp_path):
-    "Workers of a loader that is read as it is do not hear the button either."
-    class Own(torch.utils.data.DataLoader):
-        def __iter__(self): return super().__iter__()
-    learn = make(Own(Rows(), batch_size=4, num_workers=2))
-    learn.step()
-    pids = [w.pid for w in learn.run_state.feed.source.running._workers]
-    for pid in pids: os.kill(pid, signal.SIGINT)
-    time.sleep(0.3)
-    learn.train()
-    assert learn.state.global_step == 18
 
 
 # ---- what a place is taken for

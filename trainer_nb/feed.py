@@ -4,12 +4,11 @@
 
 # %% ../nbs/190_feed.ipynb #8d1ff821
 from __future__ import annotations
-from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, IterableDataset
 from .batches import batch_size
-from .data import WATCH, Cursor, Indexed, Source, deaf, shut_down, tell_epoch, told
+from .data import WATCH, Cursor, Indexed, Source, shut_down, tell_epoch, told
 from .seeding import FETCH, ORDER, mix, seed_all
 from .shares import WHOLE, Share
 from .streams import Streamed, skip
@@ -40,7 +39,7 @@ class Other(Source):
 
     def _read(self, epoch):
         seed_all(mix(self.seed, ORDER, epoch))
-        with deaf() if getattr(self.loader, "num_workers", 0) else nullcontext(): self.running, k = iter(self.loader), 0
+        self.running, k = iter(self.loader), 0
         WATCH.over(self)
         batches = told(self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset))
         while True:

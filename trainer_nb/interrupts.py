@@ -25,25 +25,34 @@ def _can_be_taken() -> bool:
 # %% ../nbs/080_interrupts.ipynb #5d0c1a03
 # modules that hold a lock, or have sent half of a message, for a few instructions
 _DELICATE = frozenset((
-    "threading", "queue", "logging", "weakref", "_weakrefset", "selectors", "concurrent.futures._base", "concurrent.futures.thread",
-    "multiprocessing.queues", "multiprocessing.connection", "multiprocessing.synchronize", "multiprocessing.reduction",
-    "multiprocessing.resource_sharer", "torch.multiprocessing.reductions", "tqdm.std", "tqdm.utils", "zmq.sugar.socket", "zmq.sugar.poll",
-    "jupyter_client.session", "ipykernel.iostream", "ipykernel.zmqshell", "ipykernel.displayhook", "comm.base_comm", "ipykernel.comm.comm"))
+    "threading", "queue", "logging", "weakref", "_weakrefset", "selectors", "concurrent.futures._base",
+    "concurrent.futures.thread", "multiprocessing.queues", "multiprocessing.connection", "multiprocessing.synchronize",
+    "multiprocessing.reduction", "multiprocessing.resource_sharer", "torch.multiprocessing.reductions",
+    "tqdm.std", "tqdm.utils", "zmq.sugar.socket", "zmq.sugar.poll", "jupyter_client.session", "comm.base_comm",
+    "ipykernel.iostream", "ipykernel.zmqshell", "ipykernel.displayhook", "ipykernel.comm.comm"))
 # functions with that name anywhere, and the same for methods of classes in modules that also hold long code of others
 _ENDS = frozenset(("__enter__", "__exit__", "__del__"))
-_METHODS = ("Turn.", "Interrupts.", "Button.", "Reminder.", "_MultiProcessingDataLoaderIter.", "Popen.poll", "Popen.wait")
+_METHODS = ("Turn.", "Interrupts.", "Button.", "Reminder.", "_MultiProcessingDataLoaderIter.", "Popen.poll",
+            "Popen.wait")
 # where such code waits, for as long as it takes
-_WAITS = frozenset((("threading", "wait"), ("selectors", "select"), ("multiprocessing.connection", "_recv"), ("zmq.sugar.poll", "poll")))
+_WAITS = frozenset((
+    ("threading", "wait"), ("selectors", "select"), ("multiprocessing.connection", "_recv"), ("zmq.sugar.poll", "poll")))
 
 def torn_by(frame) -> str:
-    "What an interrupt at a frame, of the main thread, would tear: an empty string, `wait` where only a wait would end, or `inside`."
+    "What an interrupt at a frame would tear: an empty string, `wait` where only a wait would end, or `inside`."
     first = frame
     while frame is not None and frame.f_code.co_flags & inspect.CO_OPTIMIZED:   # up to the cell, or the module
         code, module = frame.f_code, frame.f_globals.get("__name__")
         if module in _DELICATE or code.co_name in _ENDS or code.co_qualname.startswith(_METHODS):
-            return "wait" if (first.f_globals.get("__name__"), first.f_code.co_name) in _WAITS else "inside"
+            where = first.f_globals.get("__name__"), first.f_code.co_name
+            return "wait" if where in _WAITS else "inside"
         frame = frame.f_back
     return ""
+
+# %% ../nbs/080_interrupts.ipynb #5d0c1a16
+def _to_main_thread(number):
+    if hasattr(signal, "pthread_kill"): signal.pthread_kill(threading.main_thread().ident, number)
+    else: _thread.interrupt_main(number)
 
 # %% ../nbs/080_interrupts.ipynb #5d0c1a05
 class Reminder:
@@ -51,7 +60,8 @@ class Reminder:
     LIMIT = 1.0   # seconds that a press may have to wait
 
     def __init__(self):
-        self.lock, self.token, self.soon = _thread.allocate_lock(), None, False   # soon: the handler is called as often as may be
+        self.lock, self.token = _thread.allocate_lock(), None
+        self.soon = False   # whether the handler is called until it answers, and not only if a wait is in vain
         self.sent, self.since, self.place = False, None, None
 
     def may_break(self, frame) -> bool:
@@ -61,8 +71,8 @@ class Reminder:
         self.place = place
         return not kind or (kind == "wait" and place == before) or time.monotonic() - self.since > self.LIMIT
 
-    def begin(self, handler, ready=None):  # ready: asked, in the thread, whether the handler is to be called; None: it is
-        "Call a handler again, until `stop()`."
+    def begin(self, handler, ready=None):
+        "Call a handler again, until `stop()`; with `ready` from when on that is true, which the thread asks."
         token = self.token = object()
         self.soon = ready is None
         try: _thread.start_new_thread(self._remind, (handler, ready or (lambda: True), token))
@@ -77,6 +87,14 @@ class Reminder:
                     self.sent, pause = True, min(2 * pause, 0.05)
                     _to_main_thread(signal.SIGINT)
 
+    def lose_patience(self, interrupts):
+        "After the first press: have the step given up if a batch is waited for in vain."
+        now = time.monotonic()
+        def in_vain():
+            if AWAITED.in_vain(now): interrupts.enough, interrupts.in_vain = 1, True
+            return interrupts.in_vain
+        if self.token is None: self.begin(interrupts._press, in_vain)
+
     def stop(self):
         "Nothing is to be called any more."
         if self.token is not None:
@@ -84,10 +102,6 @@ class Reminder:
             self.token = None
             if free: self.lock.release()
         self.sent, self.soon, self.since, self.place = False, False, None, None
-
-def _to_main_thread(number):
-    if hasattr(signal, "pthread_kill"): signal.pthread_kill(threading.main_thread().ident, number)
-    else: _thread.interrupt_main(number)
 
 # %% ../nbs/080_interrupts.ipynb #5d0c1a07
 class Awaited:
@@ -105,7 +119,8 @@ AWAITED = Awaited()
 class Interrupts:
     "While entered, interrupts are counted, and raised only where that does no harm."
     def __init__(self):
-        self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False   # in_vain: a data worker did not answer
+        # in_vain: the step is given up because a data worker did not answer
+        self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False
         self._depth, self._before, self._pid, self._grad, self._reminder = 0, None, 0, True, Reminder()
 
     def __enter__(self):
@@ -114,6 +129,7 @@ class Interrupts:
             self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False
             self._pid, self._grad = os.getpid(), torch.is_grad_enabled()
             if _can_be_taken(): self._before = _signal.signal(signal.SIGINT, self._press)
+            if isinstance(outer := getattr(self._before, "__self__", None), Button): self.pressed = outer.handed_on()
         self._depth += 1
         return self
 
@@ -128,23 +144,17 @@ class Interrupts:
         try:
             if before is not None: _signal.signal(signal.SIGINT, before)
         finally: unanswered, self.pressed = self.pressed if kind is None else 0, 0
-        for _ in range(unanswered): before(signal.SIGINT, None) if callable(before) else signal.raise_signal(signal.SIGINT)
+        for _ in range(unanswered):
+            before(signal.SIGINT, None) if callable(before) else signal.raise_signal(signal.SIGINT)
 
     def _press(self, number, frame):
         if os.getpid() != self._pid: return
         if self._reminder.sent: self._reminder.sent = False
         else: self.pressed += 1
-        if self.pressed < self.enough: self._be_patient()
+        if self.pressed < self.enough: self._reminder.lose_patience(self)
         elif not self.abortable: pass
         elif self._reminder.may_break(frame): self.check()
         elif not self._reminder.soon: self._reminder.begin(self._press)
-
-    def _be_patient(self):
-        now = time.monotonic()
-        def in_vain():
-            if AWAITED.in_vain(now): self.enough, self.in_vain = 1, True
-            return self.in_vain
-        if self._reminder.token is None: self._reminder.begin(self._press, in_vain)
 
     def check(self):
         "Raise now if the button was pressed often enough."
@@ -159,15 +169,12 @@ class Interrupts:
         self.check()
 
     @contextmanager
-    def opened(self):
-        "Open within a block, closed after it."
+    def opened(self):   # within a block
         self.open()
         try: yield
         finally: self.abortable = False
 
-    def only_looking(self):
-        "One press is enough: nothing is changed."
-        self.enough = 1
+    def only_looking(self): self.enough = 1   # one press breaks in
 
 # %% ../nbs/080_interrupts.ipynb #5d0c1a09
 class Button(Interrupts):
@@ -176,6 +183,12 @@ class Button(Interrupts):
         super().__enter__()
         if _in_main_thread() and self._depth == 1: self.enough, self.abortable = 1, True
         return self
+
+    def handed_on(self) -> int:
+        "The presses that wait for the end of a delicate moment, for a handler that takes the place of this one."
+        pressed, self.pressed = self.pressed, 0
+        self._reminder.stop()
+        return pressed
 
     def check(self):
         "Raise now if the button was pressed."

@@ -38,7 +38,8 @@ class Kernel:
         "Take messages in until something holds; Late if that takes too long."
         end = time.monotonic() + (limit or self.limit)
         while not holds():
-            if time.monotonic() > end: raise Late("no answer" if self.manager.is_alive() else "the kernel has ended")
+            if time.monotonic() > end:
+                raise Late(f"{'no answer' if self.manager.is_alive() else 'the kernel has ended'} to {list(self.cells.values())[-2:]}"[:2000])
             channel = next((o for o in (self.client.shell_channel, self.client.iopub_channel) if o.socket.poll(2)), None)
             if channel is None: continue
             message = channel.get_msg(timeout=1)
@@ -73,11 +74,14 @@ class Kernel:
                 if i: time.sleep(rng.choice([0.0002, 0.002, 0.01, 0.05]) * rng.random())
                 os.killpg(self.pid, signal.SIGINT) if rng.random() < 0.5 else os.kill(self.pid, signal.SIGINT)
                 counts["presses"] += 1
-            self.until(lambda: cell["idle"] and queued["idle"] and queued["reply"] is not None)
+            self.until(lambda: cell["idle"] and queued["idle"])
+            end = time.monotonic() + 0.5   # a press that strikes the kernel behind a cell loses the reply; the next `run` shows that it goes on
+            self.until(lambda: (cell["reply"] and queued["reply"]) or time.monotonic() > end)
             counts["slowest"] = max(counts["slowest"], round(time.monotonic() - began, 2))
             how = "no reply" if cell["reply"] is None else cell["reply"].get("ename", "ok")
-            if how not in ("ok", "Paused", "KeyboardInterrupt", "Interrupted"): how += ": " + cell["reply"].get("evalue", "")[:200]
-            if how != "ok" and queued["reply"]["status"] == "ok": how += ", and the queued cell ran"
+            if how not in ("ok", "no reply", "Paused", "KeyboardInterrupt", "Interrupted"): how += ": " + cell["reply"].get("evalue", "")[:200]
+            if queued["reply"] is None: how += ", and none to the queued cell"
+            elif how != "ok" and queued["reply"]["status"] == "ok": how += ", and the queued cell ran"
             counts["answers"][how] = counts["answers"].get(how, 0) + 1
         else: raise Late(f"the run is not finished after {MANY} cells: {counts['answers']}")
         ended = json.loads(self.run("import json; print(json.dumps(round.end()))"))
