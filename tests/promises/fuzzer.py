@@ -513,8 +513,7 @@ def simpler(config: dict):
 
 def reduce(case: Case, features, seconds: float = 60) -> Case:
     "The shortest case that still fails in the same way."
-    kind, end = kind_of(run_case(case, features)), time.monotonic() + seconds
-    again = True
+    kind, end, again = kind_of(run_case(case, features)), time.monotonic() + seconds, True
     while again and time.monotonic() < end:
         again = False
         for i in reversed(range(len(case.lines))):
@@ -553,7 +552,7 @@ def done_before(path) -> tuple:
     return ended, begun - ended
 
 
-def fuzz(seeds, features=FEATURES, path=None, minutes=float("inf"), shorten=True) -> dict:
+def fuzz(seeds, features=FEATURES, path=None, minutes=float("inf"), seconds=60) -> dict:  # seconds: for the reduction of a failure
     "Run the cases of seeds, print failures, append a line for each case to a file; how many came to which result."
     ended, hung = done_before(path)
     counts, end = {"equal": 0, "reported": 0, "failed": len(hung)}, time.monotonic() + 60 * minutes
@@ -573,7 +572,7 @@ def fuzz(seeds, features=FEATURES, path=None, minutes=float("inf"), shorten=True
         counts[result.state] += 1
         row = dict(seed=seed, state=result.state, seconds=took)
         if result.state == "failed":
-            shorter = reduce(case, features) if shorten else case
+            shorter = reduce(case, features, seconds)
             again = run_case(shorter, features)
             if again.state == "failed": case, result = shorter, again
             else: print("A repetition did not fail:")
@@ -590,6 +589,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--resume", help="a file of results; seeds that it has are left out")
+    parser.add_argument("--reduce", type=float, default=60, help="seconds that the reduction of a failure may take")
     parser.add_argument("--only", type=int, help="run this seed alone, and print its lines")
     parser.add_argument("--without", nargs="*", default=[], choices=sorted(FEATURES), help="features to leave out")
     given = parser.parse_args()
@@ -597,7 +597,7 @@ def main():
     features = FEATURES - set(given.without)
     if given.only is not None: sys.exit(replay(case_of(given.only, features), features).state == "failed")
     started = time.monotonic()
-    counts = fuzz(range(given.seed, given.seed + given.runs), features, given.resume, given.minutes)
+    counts = fuzz(range(given.seed, given.seed + given.runs), features, given.resume, given.minutes, given.reduce)
     print(f"{counts} in {time.monotonic() - started:.0f} s")
     sys.exit(counts["failed"] > 0)
 
