@@ -160,7 +160,7 @@ def choose_travel(rng, config, features):
     if not config["acts"] and "rates" not in config["callbacks"]:
         changes = ["lr=0.002", "max_grad_norm=0.2", "gradient_accumulation_steps=2"]
         if "changed_groups" in features: changes.append("weight_decay=0.3")
-        lines += [f"changed_for_a_while(learn, {rng.randint(1, 2)}, {rng.choice(changes)})", "learn.reset(); learn.snapshots.clear()"]
+        lines += [f"changed_for_a_while(learn, {rng.randint(1, 2)}, {rng.choice(changes)})", "anew(learn)"]
     return rng.choice(lines)
 
 
@@ -205,7 +205,7 @@ class Session:
     def names(self) -> dict:
         "What lines can use."
         mine = ("arm", "upto", "reached", "train", "back", "given_up", "one_by_hand", "other_process", "branch_to_the_end", "branch_and_leave",
-                "changed_for_a_while", "draw", "by_hand")
+                "changed_for_a_while", "anew", "draw", "by_hand")
         return {"learn": self.learn, "pressing_at_line": pressing_at_line} | {name: getattr(self, name) for name in mine}
 
     def make_learner(self, seed: int = 0):
@@ -301,6 +301,12 @@ class Session:
             learn.step(n)
         finally: learn.restore(before)
 
+    def anew(self, learn):
+        "A new run from the first weights, which a learner that goes on from a checkpoint does not have."
+        if learn is not self.learners[0]: return
+        learn.reset()
+        learn.snapshots.clear()
+
     def new_folder(self) -> Path:
         "The name of a folder that is not there yet."
         self.folders += 1
@@ -348,6 +354,7 @@ class Session:
         except Exception as error:
             if not is_injected(error): raise
         self.learn = names["learn"]
+        if self.learn.run_state.open_step is not None: self.learn.run_state.open_step.abort()   # an interrupt came between two of its moves
         if "draw()" not in line and cell_generators() != before: raise AssertionError("The line changed what the cell draws.")
         self.check()
 
