@@ -278,3 +278,23 @@ def test_other_samples_of_the_same_number_are_noticed(tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             made(tmp_path / str(n), train_dataset=one).load_checkpoint(folder)
+
+
+def test_a_checkpoint_saved_before_the_first_step_after_resuming(tmp_path):
+    "The log in output_dir lags behind the checkpoint's own copy of the history, which is read instead."
+    like = made(tmp_path / "like")
+    like.train()
+    first = made(tmp_path / "out")
+    first.step(3)
+    second = made(tmp_path / "out")
+    second.load_checkpoint(first.save_checkpoint(tmp_path / "one"))
+    third = made(tmp_path / "out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        third.load_checkpoint(second.save_checkpoint(tmp_path / "two"))
+        third.step(4)
+        fourth = made(tmp_path / "out")
+        fourth.load_checkpoint(third.save_checkpoint(tmp_path / "three"))
+        fourth.train()
+    assert fourth.history.column("step").tolist() == [*range(1, 31)]
+    assert fourth.history.column("loss").tobytes() == like.history.column("loss").tobytes()

@@ -117,15 +117,18 @@ def history_of(folder: Path, snapshot, output_dir=None) -> History:  # output_di
     run_id, place = snapshot.values["run"], Place(*snapshot.values["place"])
     if "beside" not in about(snapshot): return History(run_id=run_id)   # the Trainer's: it keeps none
     goes_on = None if output_dir is None else log_path(output_dir, run_id)   # it may have gone further than the copy in the folder
-    path = log_path(folder.parent, run_id) if about(snapshot).get("beside") else goes_on if goes_on and goes_on.is_file() else folder / "history.jsonl"
-    try:
-        history = read(path)
-        if history.run_id != run_id or any(n < then for n, then in zip(history.place(), place)): raise ValueError("it ends before the checkpoint")
-        history.path = None   # it is opened where this run writes
-        return history
-    except (OSError, ValueError) as error:
-        warn(f"The history of the run up to step {snapshot.step} is not at {path} ({error}), so it begins here.")
-        return History(run_id=run_id)
+    if about(snapshot).get("beside"): paths = [log_path(folder.parent, run_id)]
+    # the log lags behind the copy where the run was saved before it took a step, and so opened its log
+    else: paths = [*([goes_on] if goes_on and goes_on.is_file() else []), folder / "history.jsonl"]
+    for path in paths:
+        try:
+            history = read(path)
+            if history.run_id != run_id or any(n < then for n, then in zip(history.place(), place)): raise ValueError("it ends before the checkpoint")
+            history.path = None   # it is opened where this run writes
+            return history
+        except (OSError, ValueError) as error: problem = error
+    warn(f"The history of the run up to step {snapshot.step} is not at {path} ({problem}), so it begins here.")
+    return History(run_id=run_id)
 
 def log_history(history, folder, n: int) -> list[dict]:  # n: rows that there were
     "What was logged, from the history; where that is lost, from the Trainer's file."

@@ -160,7 +160,7 @@ def choose_travel(rng, config, features):
     if not config["acts"] and "rates" not in config["callbacks"]:
         changes = ["lr=0.002", "max_grad_norm=0.2", "gradient_accumulation_steps=2"]
         if "changed_groups" in features: changes.append("weight_decay=0.3")
-        lines += [f"changed_for_a_while(learn, {rng.randint(1, 2)}, {rng.choice(changes)})", "learn.reset(); learn.snapshots.clear()"]
+        lines += [f"changed_for_a_while(learn, {rng.randint(1, 2)}, {rng.choice(changes)})", "anew(learn)"]
     return rng.choice(lines)
 
 
@@ -205,7 +205,7 @@ class Session:
     def names(self) -> dict:
         "What lines can use."
         mine = ("arm", "upto", "reached", "train", "back", "given_up", "one_by_hand", "other_process", "branch_to_the_end", "branch_and_leave",
-                "changed_for_a_while", "draw", "by_hand")
+                "changed_for_a_while", "anew", "draw", "by_hand")
         return {"learn": self.learn, "pressing_at_line": pressing_at_line} | {name: getattr(self, name) for name in mine}
 
     def make_learner(self, seed: int = 0):
@@ -301,6 +301,12 @@ class Session:
             learn.step(n)
         finally: learn.restore(before)
 
+    def anew(self, learn):
+        "A new run from the first weights, which a learner that goes on from a checkpoint does not have."
+        if learn is not self.learners[0]: return
+        learn.reset()
+        learn.snapshots.clear()
+
     def new_folder(self) -> Path:
         "The name of a folder that is not there yet."
         self.folders += 1
@@ -348,6 +354,7 @@ class Session:
         except Exception as error:
             if not is_injected(error): raise
         self.learn = names["learn"]
+        if self.learn.run_state.open_step is not None: self.learn.run_state.open_step.abort()   # an interrupt came between two of its moves
         if "draw()" not in line and cell_generators() != before: raise AssertionError("The line changed what the cell draws.")
         self.check()
 
@@ -513,8 +520,7 @@ def simpler(config: dict):
 
 def reduce(case: Case, features, seconds: float = 60) -> Case:
     "The shortest case that still fails in the same way."
-    kind, end = kind_of(run_case(case, features)), time.monotonic() + seconds
-    again = True
+    kind, end, again = kind_of(run_case(case, features)), time.monotonic() + seconds, True
     while again and time.monotonic() < end:
         again = False
         for i in reversed(range(len(case.lines))):
@@ -553,7 +559,7 @@ def done_before(path) -> tuple:
     return ended, begun - ended
 
 
-def fuzz(seeds, features=FEATURES, path=None, minutes=float("inf"), shorten=True) -> dict:
+def fuzz(seeds, features=FEATURES, path=None, minutes=float("inf"), seconds=60) -> dict:  # seconds: for the reduction of a failure
     "Run the cases of seeds, print failures, append a line for each case to a file; how many came to which result."
     ended, hung = done_before(path)
     counts, end = {"equal": 0, "reported": 0, "failed": len(hung)}, time.monotonic() + 60 * minutes
@@ -573,7 +579,7 @@ def fuzz(seeds, features=FEATURES, path=None, minutes=float("inf"), shorten=True
         counts[result.state] += 1
         row = dict(seed=seed, state=result.state, seconds=took)
         if result.state == "failed":
-            shorter = reduce(case, features) if shorten else case
+            shorter = reduce(case, features, seconds)
             again = run_case(shorter, features)
             if again.state == "failed": case, result = shorter, again
             else: print("A repetition did not fail:")
@@ -590,6 +596,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--resume", help="a file of results; seeds that it has are left out")
+    parser.add_argument("--reduce", type=float, default=60, help="seconds that the reduction of a failure may take")
     parser.add_argument("--only", type=int, help="run this seed alone, and print its lines")
     parser.add_argument("--without", nargs="*", default=[], choices=sorted(FEATURES), help="features to leave out")
     given = parser.parse_args()
@@ -597,7 +604,7 @@ def main():
     features = FEATURES - set(given.without)
     if given.only is not None: sys.exit(replay(case_of(given.only, features), features).state == "failed")
     started = time.monotonic()
-    counts = fuzz(range(given.seed, given.seed + given.runs), features, given.resume, given.minutes)
+    counts = fuzz(range(given.seed, given.seed + given.runs), features, given.resume, given.minutes, given.reduce)
     print(f"{counts} in {time.monotonic() - started:.0f} s")
     sys.exit(counts["failed"] > 0)
 
