@@ -11,7 +11,7 @@ from .batches import map_tensors, shallow_copy
 from .errors import warn
 from .fsdp import clip_parts
 from .models import describe
-from .moves import WindowMoves
+from .moves import StepMoves, WindowMoves
 from .optim import check_state
 from .prepare import prepare_model
 from .run import modules_of
@@ -73,6 +73,8 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
+        # an override may leave out what the method of the base class does first
+        if type(self.moves).training_step is not StepMoves.training_step: self.run.modes.enter(self.run.wrapped, self.run.model)
         with self.run.device.averaging(self.run.wrapped, averages_now(self)): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
         self.add(loss)
 
