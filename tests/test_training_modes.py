@@ -404,3 +404,22 @@ def test_a_cache_that_train_empties_is_emptied_after_an_evaluation():
     learn.step(3); learn.evaluate()
     learn.restore(taken)
     assert learn.evaluate()["eval_loss"] == first
+
+
+def test_several_processes_keep_it():
+    "Frozen before the launch, there, and at home again: the layers are in evaluation mode in all processes."
+    learn = learner()
+    learn.freeze("encoder", eval_mode=True)
+    learn.launch(2)
+    learn.step(2)
+    used = learn.each(lambda one: set(one.model.used))
+    learn.unfreeze()
+    learn.step(2)
+    awake = learn.each(lambda one: one.model.used[-1])
+    learn.freeze("encoder", eval_mode=True)
+    learn.step(2)
+    learn.close()
+    learn.step(2)
+    assert used == [{ASLEEP}] * 2 and awake == [AWAKE] * 2 and learn.model.used[-1] == ASLEEP
+    learn.each(lambda one: one.model.eval())
+    assert len(said(learn.step)) == 1
