@@ -10,6 +10,7 @@ from .errors import warn
 from .optim import taken_apart
 from .shards import in_shards, own_part
 from .snapshot import own_memory
+from .weight_sample import WeightSample
 
 # %% auto #0
 __all__ = ['SMALL', 'PART', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'FullCopy']
@@ -71,6 +72,7 @@ class LookingShadows(Shadows):
         super().__init__(model)
         self.slots += _frozen(model)
         self.common = None   # the slots of the buffers that change in any of the processes
+        self.sample = WeightSample()   # of weights, which are not copied
 
     def keep(self):
         "Copy what changes; before the first step has been looked at, everything."

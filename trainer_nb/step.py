@@ -57,6 +57,7 @@ class Step:
         if run.shadows is None: run.shadows = [LookingShadows(modules_of(run))] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
         for shadow in run.shadows: shadow.keep()
         self.weights = [] if len(run.shadows) > 1 else [(p, p._version) for p in run.params if p.requires_grad]
+        if self.weights: run.shadows[0].sample.take([p for p, _ in self.weights])
         self.wishes = run.control, dict(vars(run.control))
 
     def batch(self):
@@ -242,9 +243,14 @@ def rollback(step):
 
 def warn_of_weights(step):
     "Say that code of the user's has changed weights before the update, which a step does not copy."
+    if not step.weights: return
     own = {id(t) for shadow in (step.run.shadows or [])[:1] for t in shadow.kept}
-    if not any(p._version != version and id(p) not in own for p, version in step.weights): return
-    warn("The step failed after weights had been changed in it, before the update. Unless the code that changed them has put them back, "
+    counted = [p for p, version in step.weights if p._version != version and id(p) not in own]
+    written = [p for p in (step.weights[i][0] for i in step.run.shadows[0].sample.changed()) if id(p) not in own]
+    if written: step.run.history.note("by hand", step.run.state.global_step, changed=["weights"])   # no replay does that again
+    if not counted and not written: return
+    name = next((repr(n) for n, p in step.run.model.named_parameters() if p is (written or counted)[0]), "one that the optimizer holds")
+    warn(f"The step failed after weights had been changed in it, {name} among them, before the update. Unless the code that changed them has put them back, "
                   "they are not what they were before the step; Learner(..., transaction='copy') copies them before each step.")
 
 # %% ../nbs/260_step.ipynb #4a71bedb
@@ -270,6 +276,7 @@ def tear(step, error, first):  # first: as first_groups gave it, before the upda
 
 def begin_again(step, first):  # first: as first_groups gave it
     "The run as before its first step."
+    step.weights = []   # they are put back here
     rollback(step)
     step.run.optimizer.state.clear()
     step.run.optimizer.state.update(first[1])
