@@ -100,7 +100,7 @@ class Bomb:
 def every_event(act, **attributes):
     "A callback class that hands every event's name and state to a function of (callback, event, state)."
     def method(event): return lambda self, args, state, control, **kwargs: act(self, event, state)
-    return type("EveryEvent", (TrainerCallback,), {event: method(event) for event in EVENTS} | attributes)
+    return type("EveryEvent", (TrainerCallback,), {event: method(event) for event in EVENTS} | {"not_state": ("heard",)} | attributes)
 
 
 def told(order=0):

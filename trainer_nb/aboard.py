@@ -22,8 +22,9 @@ from .progress import ProgressCallback
 from .run import Run
 from .runlog import LogFile, dump
 from .saver import finish
-from .snapshot import Snapshot, capture, restore, whole
+from .snapshot import Snapshot, capture, whole
 from .telling import put_down
+from .timeline import restore_here
 from .trial import of_status
 from .work import pause_at
 
@@ -162,7 +163,7 @@ def go_to(learn, snapshot, first):
     run.first = first
     prepare(learn)
     if first is None: run.first = None   # the present weights are not the first ones
-    restore(run, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "place": learn.history.place()}))   # its history is here already, and goes on
+    restore_here(learn, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "place": learn.history.place()}))   # its history is here already, and goes on
     if run.feed is not None: drop_feed(run)
     prepare(learn)
 

@@ -4,7 +4,7 @@
 
 # %% ../nbs/390_branch.ipynb #7d7afe01
 from __future__ import annotations
-import copy, os
+import copy, os, weakref
 import numpy as np
 import torch
 from .args import plain, resolve
@@ -20,6 +20,7 @@ from .settings import SETTABLE, change
 from .snapshot import Snapshot, capture, restore
 from .tables import Table
 from .timeline import Snapshots
+from .user_state import enter_in_memo, own_attributes, own_data, report_lost, user_state_holders
 
 # %% auto #0
 __all__ = ['NOT_IN_BRANCH', 'twin', 'copied', 'with_past', 'check_branch', 'coefficients', 'branch', 'Comparison', 'compare']
@@ -32,12 +33,18 @@ def twin(moves, args, why, anew=False):  # args: the settings that the new one b
     run, new = moves.run_state, object.__new__(type(moves))
     vars(new).update(vars(moves))
     known = (moves.train_dataset, moves.eval_dataset, moves.processing_class, moves.data_collator, run.feed, run.history)
-    memo = {id(moves): new} | {id(o): o for o in known if o is not None}
+    memo = {id(moves): new, id(run.args): args} | {id(o): o for o in known if o is not None}
     if anew and run.model is not None: memo[id(run.model)] = None   # no copy of what is made anew
+    for holder in user_state_holders(run):
+        for value in holder.items().values(): enter_in_memo(value, memo)
+    new._train_dataset, new.data_collator = (own_data(data, memo) for data in (moves.train_dataset, moves.data_collator))
     model, new.loss_func, new.compute_loss_func = (copied(o, memo) for o in (None if anew else run.model, moves.loss_func, moves.compute_loss_func))
     callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
+    shared = own_attributes(moves, new, memo)
+    if shared: warn(f"{type(moves).__name__}.{shared[0]} cannot be copied, so the branch shares it.")
     new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=type(run.saver)(),
-                        relief=run.relief, meter=None if run.meter is None else type(run.meter)())
+                        relief=run.relief, meter=None if run.meter is None else type(run.meter)(), learner=weakref.ref(new), identity=run.identity,
+                        reported=set(run.reported), callbacks_begun=run.callbacks_begun)
     new.snapshots, new._facts, new._takes_items, new._signature_columns = Snapshots(), None, None, None
     return new
 
@@ -100,9 +107,13 @@ def branch(moves, changes: dict):
     new.run_state.given = args.to_dict()
     taken = capture(run)
     prepare(new)
+    for name in [k for k, v in vars(moves).items() if v is not None and (v is run.optimizer or v is run.lr_scheduler)]:
+        vars(new)[name] = new.run_state.optimizer if vars(moves)[name] is run.optimizer else new.run_state.lr_scheduler
     restore(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id, "place": new.run_state.history.place()}))
     coefficients(new.run_state.optimizer, run.args, args)
     if later: change(new, later)
+    run.lost = {n: why for n, why in new.run_state.lost.items() if n not in taken.values["user"]["left_out"]}   # those have been copied, or shared with a warning
+    report_lost(run, "branch()")
     for one, other in ((run, new.run_state), (new.run_state, run)):
         one.history.note("branch", one.state.global_step, run=other.history.run_id, changes=changes, into=new.run_state.history.run_id)
     return new

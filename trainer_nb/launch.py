@@ -20,9 +20,11 @@ from .saver import finish
 from .serving import Served, Serving
 from .settings import check_kept
 from .shares import divided_batch
-from .snapshot import Snapshot, capture, restore
+from .snapshot import Snapshot, capture
 from .team import Team
 from .telling import put_down
+from .timeline import restore_here
+from .user_state import report_lost
 from .work import in_hand
 from .world import world_size
 
@@ -193,11 +195,12 @@ def come_home(moves, snapshot: Snapshot | None, first):
     try:
         try: prepare(moves)
         finally: run.first = held
-        restore(run, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
+        restore_here(moves, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
         drop_feed(run)
         prepare(moves)
     finally: run.interrupts, run.torn = mine, torn
     run.hands = in_hand(run)
+    report_lost(run, "close()")
 
 def close(moves):
     "Bring the run home and end the processes; nothing, if it is here."

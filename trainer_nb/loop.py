@@ -32,6 +32,7 @@ def open_epoch(moves):
     run = moves.run_state
     if not run.begun:
         run.begun, run.control.should_training_stop = True, False
+        run.callbacks_begun = True
         run.due.append(Due("event", "on_train_begin"))
         if run.args.eval_on_start and run.state.global_step == 0: run.due.append(Due("evaluate"))
     if not run.epoch_open:

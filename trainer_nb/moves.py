@@ -4,7 +4,7 @@
 
 # %% ../nbs/240_moves.ipynb #a6599667
 from __future__ import annotations
-import inspect, math, sys
+import inspect, math, sys, weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import islice
@@ -630,6 +630,7 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
         self.current_micro_batch = 0   # its number in the step
         self.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
         self.run_state.modes.see(model)
+        self.run_state.learner = weakref.ref(self)
 
 # %% ../nbs/240_moves.ipynb #3ddf9ad9
 def refuse_to_replace(run, name, present):

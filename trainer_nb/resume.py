@@ -23,7 +23,9 @@ from .settings import SETTABLE, change, go_beyond
 from .shelf import checkpoints, newest, of_trainer, sealed
 from .shards import handed_round, outline, put_into
 from .snapshot import Snapshot, capture, check, made_with, put_back, restore, samples_in_all
+from .timeline import restore_here
 from .trainer_files import read_trainer
+from .user_state import report_lost
 from .work import in_hand, where
 from .world import NotLed
 
@@ -169,6 +171,7 @@ def load(moves, place) -> Resumed:  # place: a folder, or True
     said += [f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()]
     run.history.note("resume", run.state.global_step, folder=str(folder), said=said, given=then, **({"anew": True} if anew else {}))
     for sentence in said: warn(f"{folder.name}: {sentence}.")
+    report_lost(run, "load_checkpoint()")
     return Resumed(run.state.global_step, str(folder), said, where(run))
 
 # %% ../nbs/510_resume.ipynb #510aac2c
@@ -208,7 +211,7 @@ def go_there(moves, folder, snapshot, edits):
     try:
         if not same: run.history = history_of(folder, snapshot, run.args.output_dir)
         if not same and not len(run.history): snapshot.values["place"] = run.history.place()
-        restore(run, snapshot)
+        restore_here(moves, snapshot)
         run.state.log_history = run.state.log_history or log_history(run.history, folder, about(snapshot).get("logs", 0))
         if about(snapshot).get("data") not in (None, data_facts(moves)) and run.feed is not None: drop_feed(run)   # to be measured anew
         prepare(moves)

@@ -16,6 +16,7 @@ from .prepare import prepare, share_anew
 from .shards import nbytes_of
 from .snapshot import Snapshot, capture, check_length, restore
 from .tables import duration
+from .user_state import report_lost, user_state_bytes
 from .work import in_hand, refuse_beside
 
 # %% auto #0
@@ -37,7 +38,7 @@ def free_memory() -> float:
 def size_of(run) -> int:
     "Bytes of a snapshot: weights that it does not share, buffers and optimizer state."
     tensors = [*(p for p in run.params if p.requires_grad or not has_adapters(run.model)), *run.model.buffers(), *(v for s in run.optimizer.state.values() for v in s.values())]
-    return sum(nbytes_of(t) for t in tensors if hasattr(t, "nbytes"))
+    return sum(nbytes_of(t) for t in tensors if hasattr(t, "nbytes")) + user_state_bytes(run)
 
 # %% ../nbs/320_rewind.ipynb #2b291cca
 class Ring:
@@ -144,6 +145,7 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: steps; advance: as loop.
                        "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
     if run.saver is not None: run.saver.went_back(run, best)   # now: what was replayed has been saved again
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
+    report_lost(run, "rewind()")
     return Rewound(run.state.global_step, target - base.step, time.perf_counter() - start, different)
 
 # %% ../nbs/320_rewind.ipynb #f68c3bd8

@@ -4,7 +4,7 @@
 
 # %% ../nbs/200_run.ipynb #4dafdedc
 from __future__ import annotations
-import time
+import time, uuid
 import torch
 from collections import deque
 from contextlib import contextmanager
@@ -85,6 +85,7 @@ class Run(Passing):
     modes: TrainingModes = kept(TrainingModes)               # which modules steps use in evaluation mode
     callbacks: CallbackHandler = kept(CallbackHandler)       # the ones with a state
     due: deque = kept(deque)                                 # of Due, the next first
+    learner: Any = kept()                                    # weak reference to the learner: what user code keeps is found from there
 
     state: TrainerState = value(TrainerState)
     control: TrainerControl = value(TrainerControl)
@@ -123,6 +124,10 @@ class Run(Passing):
     eval_dataloader: Any = part()
     unwritable: Any = part()                                 # the output_dir that a log could not be opened in
     background: Any = part()                                 # background.Background: the handle of the thread that trains
+    identity: str = part(lambda: uuid.uuid4().hex)           # of the learner in this process: its snapshots know all its attributes
+    lost: dict = part(dict)                                  # attributes that did not go back with the run, by name, and why
+    reported: set = part(set)                                # the names that the user has been warned of
+    callbacks_begun: bool = part(False)                      # on_train_begin has been called on the callbacks that this process has
     team: Any = part()                                       # team.Team: the processes that have the run
     processes: int = part(1)                                 # that have it, or are about to
     undivided: dict = part(dict)                             # settings that are divided among processes here, as they are at home

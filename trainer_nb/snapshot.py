@@ -21,6 +21,7 @@ from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run
 from .training_modes import put_modes
+from .user_state import UserState, capture_optimizer, capture_user_state, code_holders, restore_optimizer, restore_user_state
 from .shards import brought, divided, everywhere, in_shards, joined, like, own_part, put_into
 
 # %% auto #0
@@ -253,6 +254,7 @@ def _keep_optimizer(run, tensors, values):
             else: plain[name] = copy.deepcopy(v)
             if isinstance(v, torch.Tensor) and v.is_cpu and not p.is_cpu: on_cpu.append(name)
     groups = [{k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()} for g in run.optimizer.param_groups]
+    values["of_optimizer"] = capture_optimizer(run, lambda name, t: tensors.put(name, t))
     values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu, "apart": apart}
 
 # %% ../nbs/210_snapshot.ipynb #a8d1b2a6
@@ -270,6 +272,14 @@ def _check_optimizer(run, snapshot):
 def _put_optimizer(run, snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: run.optimizer = None; return
+    _put_groups(run, snapshot, saved)
+    own = snapshot.values.get("of_optimizer")   # an older checkpoint has none
+    problems, again = restore_optimizer(run, own, snapshot.tensors) if own is not None else ({}, False)
+    if again: _put_groups(run, snapshot, saved)   # its load_state_dict() has replaced them
+    run.lost = run.lost | problems
+
+def _put_groups(run, snapshot, saved):
+    "Give an optimizer the groups and the state that it had."
     weights = named_weights(run)
     names = _names(run, weights)
     params = {names[id(p)]: p for p in [*(p for _, p in weights), *(p for g in run.optimizer.param_groups for p in g["params"])]}
@@ -371,12 +381,25 @@ def _put_due(run, snapshot):
         callbacks = None if todo is None else [run.callbacks.callbacks[i] for i in todo if i < len(run.callbacks.callbacks)]
         run.due.append(Due(kind, name, copy.deepcopy(data), callbacks))
 
+# %% ../nbs/210_snapshot.ipynb #a2c10002
+def _keep_user_state(run, tensors, values):
+    def put(name, t):
+        tensors.put(name, t, changes=True)   # user code may change it at any time
+        return t
+    state = capture_user_state(run, put, find=code_holders)
+    values["user"] = {"holders": state.holders, "left_out": state.left_out, "of": run.identity}
+
+def _put_user_state(run, snapshot):
+    saved = snapshot.values.get("user") or {"holders": {}, "left_out": {}}   # an older checkpoint has none
+    problems = restore_user_state(run, UserState(saved["holders"], {}, snapshot.tensors), find=code_holders, delete=saved.get("of") == run.identity)
+    run.lost = run.lost | saved["left_out"] | problems
+
 # %% ../nbs/210_snapshot.ipynb #b1c560b3
 KEEPERS = {"model": _Keeper(_keep_model, _put_model, _check_model), "args": _Keeper(_keep_args, _put_args, _check_args),   # in this order
            "lr_scheduler": _Keeper(_keep_schedule, _put_schedule, _check_schedule),
            "optimizer": _Keeper(_keep_optimizer, _put_optimizer, _check_optimizer),
-           "device": _Keeper(_keep_scaler, _put_scaler), "modes": _Keeper(_keep_modes, _put_modes),
-           "callbacks": _Keeper(_keep_callbacks, _put_callbacks), "due": _Keeper(_keep_due, _put_due)}
+           "device": _Keeper(_keep_scaler, _put_scaler), "modes": _Keeper(_keep_modes, _put_modes), "callbacks": _Keeper(_keep_callbacks, _put_callbacks),
+           "learner": _Keeper(_keep_user_state, _put_user_state), "due": _Keeper(_keep_due, _put_due)}
 
 _KINDS = {f.name: f.metadata["kind"] for f in fields(Run)}
 _VALUES = [n for n, kind in _KINDS.items() if kind == "value"]
@@ -468,6 +491,6 @@ def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks, logs and the bookmark are not compared."
     def same(n): return n in a.tensors and n in b.tensors and equal(a.tensors[n], b.tensors[n])
     left_out = {"modes_seen", "shapes", "made_with", "run", "taken", "place", "length", "about", "seconds", "callbacks", "bookmark"}
-    def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"state": vars(values["state"]) | {"log_history": None}}
+    def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"user": (values.get("user") or {}).get("holders"), "state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not equal(x.get(k), y.get(k))]

@@ -8,16 +8,44 @@ import gc, time
 from collections import deque
 from dataclasses import MISSING, fields
 import torch
+from .agenda import settle
 from .errors import Refused, let_go_last, nearest
 from .history import History
 from .prepare import prepare, share_anew
-from .run import note_act
+from .run import Due, note_act
+from .seeding import generators_kept
 from .snapshot import OF_PLACE, Snapshot, check, check_length, put_back, restore
 from .tables import html_table, text_table
 from .telling import put_down
+from .user_state import report_lost
 
 # %% auto #0
-__all__ = ['check_place', 'named', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free']
+__all__ = ['restore_here', 'begin_callbacks', 'check_place', 'named', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again',
+           'first_again', 'free']
+
+# %% ../nbs/310_timeline.ipynb #a2d10003
+def restore_here(moves, snapshot):
+    "Restore a snapshot; where the callbacks of this process have not begun, call what begins a run and an epoch on them first."
+    run = moves.run_state
+    restore(run, snapshot)
+    if run.begun and not run.callbacks_begun:
+        begin_callbacks(moves)
+        run.lost = {}
+        restore(run, snapshot)
+    run.callbacks_begun = run.callbacks_begun or run.begun
+
+def begin_callbacks(moves):
+    "Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before."
+    run = moves.run_state
+    waiting = {d.name: d.todo for d in run.due if d.kind == "event"}   # None: all of them
+    held, run.due = run.due, deque()
+    for event in ("on_train_begin", "on_epoch_begin") if run.epoch_open else ("on_train_begin",):
+        left = waiting.get(event, ())
+        todo = [] if left is None else [c for c in run.callbacks.listeners(event) if not any(c is o for o in left)]
+        run.due.append(Due("event", event, todo=todo))
+    try:
+        with generators_kept(), run.device.in_force(): settle(moves)
+    finally: run.due, run.later = held, []
 
 # %% ../nbs/310_timeline.ipynb #edb8ead1
 def check_place(moves, snapshot):
@@ -45,11 +73,12 @@ def go_back(moves, snapshot):  # a Snapshot, or a name in moves.snapshots
     if snapshot.values["run"] != run.history.run_id:   # of an earlier run: its rows are not this history's
         run.history.close_log()
         run.history = History(parent=snapshot.values["run"])
-    restore(run, snapshot)
+    restore_here(moves, snapshot)
     share_anew(moves, snapshot)
     if run.ring is not None: run.ring.clear()   # what it holds may be of another past
     if run.saver is not None: run.saver.went_back(run, best)
     note_act(run, "restore")
+    report_lost(run, "restore()")
 
 # %% ../nbs/310_timeline.ipynb #1b21989a
 class Snapshots(dict):
@@ -92,10 +121,11 @@ def first_again(moves):
     if run.first is None:
         if not run.freed: return   # it has not begun
         raise Refused("reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into learn.model.")
-    put_back(run, run.first, ["model", "modes", "callbacks", *as_given(moves)])
+    put_back(run, run.first, ["model", "modes", "callbacks", "learner", *as_given(moves)])
     fresh(run)
     note_act(run, "reset", settings=run.args.changed())
     prepare(moves)
+    report_lost(run, "reset()")
 
 # %% ../nbs/310_timeline.ipynb #cb3d5892
 def free(moves):

@@ -1,0 +1,280 @@
+"State that user code keeps: what is reported, what is left out, and what a new process calls before it restores."
+import json, logging, os, subprocess, sys, warnings
+from pathlib import Path
+
+import pytest, torch
+from torch import nn
+
+from trainer_nb import TrainerCallback
+from trainer_nb.snapshot import capture
+from trainer_nb.user_state import LEARNER, capture_user_state, changed_user_state, restore_user_state
+
+from test_going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, scaled_loss, straight
+
+HERE = Path(__file__).parent
+
+
+class Helper:
+    "An object that may keep anything."
+    def __init__(self): self.n = 0
+
+
+class Helped(TrainerCallback):
+    def __init__(self): self.helper = Helper()
+    def on_step_end(self, args, state, control, **kwargs): self.helper.n += 1
+
+
+def warned(function):
+    "The warnings that a call gives, as text."
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    return [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+
+
+# --- reports -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("verb", [v for v in VERBS if v.__name__ in ("restore", "rewind", "reset", "load_here", "load_in_a_new_learner")],
+                         ids=lambda f: f.__name__)
+def test_each_verb_reports_by_name_once(verb, tmp_path):
+    made = []
+    def make():
+        made.append(learner(callbacks=[Helped]))
+        return made[-1]
+    said = warned(lambda: verb(make(), make, tmp_path))
+    assert len(said) == 1 and "Helped.helper is an object of Helper" in said[0] and 'not_state = (\'helper\',)' in said[0]
+    learn = made[-1]
+    taken = learn.snapshot()
+    learn.step(1)
+    assert warned(lambda: learn.restore(taken)) == []   # each name once
+
+
+def test_a_branch_copies_what_a_snapshot_cannot():
+    "So it has nothing to report, and both have a helper of their own."
+    learn = learner(callbacks=[Helped])
+    learn.step(BEFORE)
+    made = []
+    said = warned(lambda: made.append(learn.branch()))
+    made[-1].step(AFTER)
+    ours, theirs = (next(c for c in o.callback_handler.callbacks if isinstance(c, Helped)).helper.n for o in (learn, made[-1]))
+    assert said == [] and (ours, theirs) == (BEFORE, BEFORE + AFTER)
+
+
+def test_names_that_a_class_declares_are_left_alone():
+    class Quiet(Helped):
+        not_state = ("helper", "seen")
+        def __init__(self): super().__init__(); self.seen, self.steps = [], 0
+        def on_step_end(self, args, state, control, **kwargs): self.seen.append(state.global_step); self.steps += 1
+    learn = learner(callbacks=[Quiet])
+    callback = next(c for c in learn.callback_handler.callbacks if isinstance(c, Quiet))
+    learn.step(1)
+    taken = learn.snapshot()
+    learn.step(2)
+    assert warned(lambda: learn.restore(taken)) == []
+    assert callback.seen == [1, 2, 3] and callback.steps == 1
+
+
+def test_resources_are_no_state(tmp_path):
+    class Writes(TrainerCallback):
+        def __init__(self):
+            self.file, self.log, self.function, self.kind, self.module = open(tmp_path/"log", "w"), logging.getLogger("a"), print, dict, json
+        def on_train_begin(self, args, state, control, model=None, optimizer=None, learner=None, **kwargs):
+            self.model, self.layer, self.weight, self.optimizer, self.learner, self.args = model, model.inner, model.inner.weight, optimizer, learner, args
+        def on_step_end(self, args, state, control, **kwargs): self.file.write(f"{state.global_step} ")
+    learn = learner(callbacks=[Writes])
+    learn.step(1)
+    taken = learn.snapshot()
+    learn.step(1)
+    assert warned(lambda: learn.restore(taken)) == []
+    learn.step(1)
+    assert not [n for n in taken.tensors if n.startswith("user/")]   # the model is not copied a second time
+
+
+def test_an_attribute_above_the_limit_is_reported():
+    class Caches(TrainerCallback):
+        state_limit = 1000
+        def on_step_end(self, args, state, control, **kwargs): self.cache, self.n = torch.zeros(1000), state.global_step
+    learn = learner(callbacks=[Caches])
+    learn.step(1)
+    taken = learn.snapshot()
+    learn.step(1)
+    said = warned(lambda: learn.restore(taken))
+    assert len(said) == 1 and "Caches.cache takes 0.004 MB, more than the limit of 0.001 MB" in said[0]
+    assert next(c for c in learn.callback_handler.callbacks if isinstance(c, Caches)).n == 1
+
+
+def test_averaged_weights_count_as_memory():
+    plain, averaged = learner(), ITEMS["averaged_weights_of_a_subclass"]()
+    sizes = []
+    for learn in (plain, averaged):
+        learn.step(1)
+        sizes.append(learn.snapshot().nbytes)
+    assert sizes[1] - sizes[0] >= sum(p.nbytes for p in plain.model.parameters())
+
+
+def test_generators_that_data_workers_advance_are_reported():
+    learn = ITEMS["data_set"]()
+    learn.args.dataloader_num_workers = 1
+    learn.step(1)
+    taken = learn.snapshot()
+    said = warned(lambda: learn.restore(taken))
+    assert len(said) == 1 and "train_dataset.rng is advanced in the copies that the data workers have" in said[0]
+
+
+def test_a_checkpoint_without_this_state_is_read_and_reported(tmp_path):
+    "As an earlier version has written it."
+    learn = ITEMS["attributes_of_a_callback"]()
+    learn.step(BEFORE)
+    taken = capture(learn.run_state)
+    for name in ("user", "of_optimizer"): taken.values.pop(name)
+    said = warned(lambda: learn.restore(taken))
+    assert len(said) == 1 and "Noisy.steps is not in the snapshot" in said[0]
+
+
+def test_framework_attributes_are_known():
+    "What every learner has is no state of a subclass."
+    learn = learner()
+    learn.step(1)
+    learn.evaluate(learn.train_dataset)
+    assert set(vars(learn)) <= LEARNER
+
+
+def test_what_has_changed_is_named():
+    "For a rollback: the names of what has changed, and only these are put back."
+    learn = ITEMS["generators"]()
+    learn.step(1)
+    run = learn.run_state
+    before = capture_user_state(run)
+    assert changed_user_state(run, before) == []
+    torch.rand(1, generator=learn.g)
+    learn.r.random()
+    learn.late = 3
+    assert sorted(changed_user_state(run, before)) == ["Scaled.g", "Scaled.late", "Scaled.r"]
+    assert restore_user_state(run, before, only={"Scaled.g"}) == {}
+    assert sorted(changed_user_state(run, before)) == ["Scaled.late", "Scaled.r"]
+    assert restore_user_state(run, before) == {} and changed_user_state(run, before) == [] and not hasattr(learn, "late")
+
+
+def test_references_stay_valid():
+    "Values are put back in place: what others refer to goes back, too."
+    def begin(self): self.seen, self.table, self.mean = [], {"a": [0]}, torch.zeros(2)
+    def factor(self, *_):
+        self.seen.append(1); self.table["a"].append(1); self.mean += 1
+        return 0
+    learn = learner(scaled_loss(dict(begin=begin, factor=factor)))
+    learn.step(1)
+    taken, seen, inner, mean, view = learn.snapshot(), learn.seen, learn.table["a"], learn.mean, learn.mean[:1]
+    learn.step(2)
+    learn.restore(taken)
+    assert learn.seen is seen == [1] and learn.table["a"] is inner and learn.mean is mean and view.item() == 1
+
+
+# --- a new process -----------------------------------------------------------------------------------------------------
+
+class Begins(TrainerCallback):
+    "Makes what it needs when the run and the epoch begin."
+    not_state = ("heard", "weights")
+    def __init__(self): self.heard, self.weights = [], None
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.heard.append(("train", state.global_step))
+        self.weights = model.inner.weight.detach().clone()
+        self.total = 0
+        state.global_step, control.should_training_stop = 100, True   # the snapshot is restored over this
+        with torch.no_grad(): model.inner.weight.zero_()
+    def on_epoch_begin(self, args, state, control, **kwargs): self.heard.append(("epoch", self.total))
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        self.total += 1
+        with torch.no_grad(): model.outer.bias.add_(self.total)
+
+
+class BeginsGently(Begins):
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        if state.global_step: return super().on_train_begin(args, state, control, model=model, **kwargs)
+        self.heard.append(("train", 0))
+        self.total = 0
+
+
+def callback_of(learn, kind): return next(c for c in learn.callback_handler.callbacks if isinstance(c, kind))
+
+
+def test_events_of_a_resumed_run(tmp_path):
+    "on_train_begin and on_epoch_begin once, with the checkpoint's step and weights; then the whole snapshot."
+    learn = learner(callbacks=[BeginsGently])
+    learn.step(BEFORE)
+    path = learn.save_checkpoint(tmp_path/"checkpoint-3")
+    weights = learn.model.inner.weight.detach().clone()
+    learn.step(AFTER)
+    new = learner(callbacks=[BeginsGently])
+    new.load_checkpoint(path)
+    callback = callback_of(new, Begins)
+    assert callback.heard == [("train", BEFORE), ("epoch", 0)] and torch.equal(callback.weights, weights)
+    assert (new.state.global_step, new.control.should_training_stop, callback.total) == (BEFORE, False, BEFORE)
+    new.step(1)
+    new.load_checkpoint(path)   # within the process: not again
+    new.step(AFTER)
+    assert callback.heard[2:] == [("epoch", 5)] and look(new) == look(learn)   # the second epoch
+    new.rewind(1)
+    assert len(callback.heard) == 3
+
+
+def test_at_the_end_of_an_epoch_only_the_run_begins(tmp_path):
+    learn = learner(callbacks=[Begins])
+    learn.args.max_steps = 12
+    callback_of(learn, Begins).__class__ = BeginsGently
+    learn.run(epochs=1)
+    path = learn.save_checkpoint(tmp_path/"checkpoint-5")
+    new = learner(callbacks=[BeginsGently])
+    new.load_checkpoint(path)
+    assert callback_of(new, Begins).heard == [("train", 5)]
+    new.step(1)
+    assert callback_of(new, Begins).heard == [("train", 5), ("epoch", 5)]
+
+
+def test_a_callback_that_fails_to_begin_leaves_the_learner_as_it_was(tmp_path):
+    class Fails(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            if state.global_step: raise RuntimeError("no disk")
+    learn = learner(callbacks=[Fails])
+    learn.step(BEFORE)
+    path = learn.save_checkpoint(tmp_path/"checkpoint-3")
+    new = learner(callbacks=[Fails])
+    with pytest.raises(RuntimeError, match="no disk"): new.load_checkpoint(path)
+    assert new.state.global_step == 0 and all(map(torch.equal, new.model.parameters(), learner().model.parameters()))
+
+
+PROGRAM = """
+import sys
+sys.path[:0] = [{here!r}]
+from test_going_back import AFTER, BEFORE, ITEMS, look
+for name in sys.argv[3].split():
+    learn = ITEMS[name]()
+    if sys.argv[1] == "save":
+        learn.step(BEFORE)
+        learn.save_checkpoint(sys.argv[2] + "/" + name + "/checkpoint-3")
+    else:
+        learn.load_checkpoint(sys.argv[2] + "/" + name + "/checkpoint-3")
+        learn.step(AFTER)
+        print("found", name, repr(look(learn)), sep="|")
+"""
+
+def test_in_another_process(tmp_path):
+    "The same for a real new process."
+    names = "averaged_weights_of_a_callback object_with_a_state_dict generators second_optimizer containers modules optimizer_around_another data_set"
+    for act in ("save", "resume"):
+        done = subprocess.run([sys.executable, "-c", PROGRAM.format(here=str(HERE)), act, str(tmp_path), names], capture_output=True, text=True,
+                              env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}, timeout=250)
+        assert done.returncode == 0, done.stderr[-2000:]
+    found = dict(line.split("|", 2)[1:] for line in done.stdout.splitlines() if line.startswith("found|"))
+    assert found == {name: repr(straight(name)) for name in names.split()}
+
+
+@pytest.mark.parametrize("steps", [0, BEFORE])
+def test_launch_and_close(steps):
+    "One process in place of the kernel gives the same bytes; what callbacks make there comes home."
+    learn = learner(callbacks=[Averages, Noisy])
+    if steps: learn.step(steps)
+    with learn.launch(1, threads=torch.get_num_threads()): learn.step(5 - steps)
+    learn.step(BEFORE + AFTER - 5)
+    other = learner(callbacks=[Averages, Noisy])
+    other.step(BEFORE + AFTER)
+    assert look(learn) == look(other)
