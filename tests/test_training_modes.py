@@ -97,6 +97,7 @@ def test_dropout_of_a_pretrained_model_is_that_of_the_trainer(saved, tmp_path, m
 
 class Net(nn.Module):
     "An encoder with BatchNorm and dropout, and a head; notes in which mode the encoder was used."
+    not_state = ("used", "calls", "cache")
     def __init__(self):
         super().__init__()
         self.encoder = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))

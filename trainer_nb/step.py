@@ -22,6 +22,7 @@ from .shards import in_shards, put_into
 from .snapshot import named_weights
 from .telling import tell, tell_all
 from .tokens import add_tokens, tokens_in
+from .user_backup import UserBackup
 
 # %% auto #0
 __all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'offered', 'complete_gradients', 'clip_whole',
@@ -54,8 +55,9 @@ class Step:
     def keep(self):
         "Copy what has to be put back if this step fails."
         run = self.run
-        if run.shadows is None: run.shadows = [LookingShadows(modules_of(run))] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
+        if run.shadows is None: run.shadows = [LookingShadows(modules_of(run), UserBackup(run))] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
         for shadow in run.shadows: shadow.keep()
+        run.shadows[0].user.keep()
         self.weights = [] if len(run.shadows) > 1 else [(p, p._version) for p in run.params if p.requires_grad]
         if self.weights: run.shadows[0].sample.take([p for p, _ in self.weights])
         self.wishes = run.control, dict(vars(run.control))
@@ -90,6 +92,7 @@ class Step:
     def gradients(self):
         if not self.run.device.world.alone: self.loss = as_one(self.run, self.loss)
         self.norm = complete_gradients(self.moves)
+        self.run.shadows[0].user.before_update()
     def commit(self): return commit(self)
     def rollback(self): rollback(self)
 
@@ -232,6 +235,7 @@ def rollback(step):
     run.interrupts.abortable = False
     if step.wishes is not None:
         for shadow in run.shadows: shadow.put_back()
+        run.shadows[0].user.put_back()
         run.control = step.wishes[0]
         vars(run.control).update(step.wishes[1])
     if any(t._version != version for t, version in step.seen): run.window = None   # changed in place: it is fetched again
