@@ -1,5 +1,5 @@
 "Training and evaluation mode: each step uses the model as the Trainer does, and what is to stay in evaluation mode stays."
-import copy, warnings
+import warnings
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 from trainer_nb import Learner, TrainerCallback, differences
 from test_same_numbers import for_classes, sentences
-from toys import Augmented, collate, hard_learner, outcome, unequal
+from toys import Augmented, collate, outcome, unequal
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 

@@ -78,6 +78,12 @@ class LookingShadows(Shadows):
         "Copy what changes; before the first step has been looked at, everything."
         super().keep()
         if not self.looked: self.constant = self._watched(self.slots)
+        if self.user is not None: self.user.keep()
+
+    def put_back(self):
+        "The same, and the attributes of user code."
+        super().put_back()
+        if self.user is not None: self.user.put_back()
 
     def _watched(self, slots):
         "Those that hardly ever change, large ones and frozen ones, with their fingerprints."

@@ -25,9 +25,9 @@ from .tokens import add_tokens, tokens_in
 from .user_backup import UserBackup
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'offered', 'complete_gradients', 'clip_whole',
-           'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count', 'rollback', 'warn_of_weights',
-           'first_groups', 'tear', 'begin_again', 'take_step']
+__all__ = ['Step', 'take_micro_batch', 'seen_weights', 'checked', 'as_one', 'Unused', 'averages_now', 'check_unused', 'offered',
+           'complete_gradients', 'clip_whole', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count',
+           'rollback', 'warn_of_weights', 'first_groups', 'tear', 'begin_again', 'take_step']
 
 # %% ../nbs/260_step.ipynb #e2fb8b87
 class Step:
@@ -57,9 +57,7 @@ class Step:
         run = self.run
         if run.shadows is None: run.shadows = [LookingShadows(modules_of(run), UserBackup(run))] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
         for shadow in run.shadows: shadow.keep()
-        run.shadows[0].user.keep()
-        self.weights = [] if len(run.shadows) > 1 else [(p, p._version) for p in run.params if p.requires_grad]
-        if self.weights: run.shadows[0].sample.take([p for p, _ in self.weights])
+        self.weights = [] if len(run.shadows) > 1 else seen_weights(run)
         self.wishes = run.control, dict(vars(run.control))
 
     def batch(self):
@@ -76,10 +74,7 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
-        # an override may leave out what the method of the base class does first
-        if type(self.moves).training_step is not StepMoves.training_step: self.run.modes.enter(self.run.wrapped, self.run.model)
-        with self.run.device.averaging(self.run.wrapped, averages_now(self)): loss = self.moves.training_step(self.run.wrapped, self.batch(), self.items)
-        self.add(loss)
+        self.add(take_micro_batch(self))
 
     def add(self, loss):
         "Count a micro-batch that has been through backward."
@@ -92,11 +87,23 @@ class Step:
     def gradients(self):
         if not self.run.device.world.alone: self.loss = as_one(self.run, self.loss)
         self.norm = complete_gradients(self.moves)
-        self.run.shadows[0].user.before_update()
     def commit(self): return commit(self)
     def rollback(self): rollback(self)
 
 # %% ../nbs/260_step.ipynb #b403149b
+def take_micro_batch(step: Step):
+    "Run forward and backward of the next micro-batch; return what training_step returns."
+    run = step.run
+    # an override may leave out what the method of the base class does first
+    if type(step.moves).training_step is not StepMoves.training_step: run.modes.enter(run.wrapped, run.model)
+    with run.device.averaging(run.wrapped, averages_now(step)): return step.moves.training_step(run.wrapped, step.batch(), step.items)
+
+def seen_weights(run) -> list[tuple[torch.Tensor, int]]:
+    "Return the trainable weights with their versions, and take a sample of them."
+    found = [(p, p._version) for p in run.params if p.requires_grad]
+    run.shadows[0].sample.take([p for p, _ in found])
+    return found
+
 def checked(loss):
     "The loss that training_step returned, detached. TypeError if it is not one number."
     if isinstance(loss, (int, float)): return loss
@@ -150,6 +157,7 @@ def complete_gradients(moves):
     if run.device.sharded is not None: norm = clip_parts(params, run.args.max_grad_norm, run.device.world)
     else: norm = clip_whole(params, run.args.max_grad_norm)
     tell(moves, "on_pre_optimizer_step")
+    run.shadows[0].user.before_update()
     return norm
 
 def clip_whole(params, limit: float):  # as clip
@@ -235,7 +243,6 @@ def rollback(step):
     run.interrupts.abortable = False
     if step.wishes is not None:
         for shadow in run.shadows: shadow.put_back()
-        run.shadows[0].user.put_back()
         run.control = step.wishes[0]
         vars(run.control).update(step.wishes[1])
     if any(t._version != version for t, version in step.seen): run.window = None   # changed in place: it is fetched again

@@ -76,6 +76,7 @@ def changes(run, before) -> list[tuple[str, Any, str]]:  # before: user_state.Us
         found += [(f"{holder.name}.{k}", holder.owner, k) for k in {**then, **here} if not same(then.get(k), here.get(k))]
     return found
 
+# %% ../nbs/219_user_backup.ipynb #89aaecb9
 class UserBackup:
     "Copies of the attributes that change before the update, taken before each step."
     def __init__(self, run):

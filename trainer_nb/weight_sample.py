@@ -26,6 +26,9 @@ def places_of(p: torch.Tensor) -> list[tuple[int, int]]:
     chosen = sorted({*range(4), *range(100, 104), *range(rows - 4, rows), *spread})
     return [(r * row, min(WIDTH, row)) for r in chosen]
 
+class _Moved(Exception):
+    "A weight does not lie where it lay."
+
 # %% ../nbs/218_weight_sample.ipynb #69282805
 class WeightSample:
     "A few numbers of each weight, to be compared after a failed step."
@@ -33,7 +36,7 @@ class WeightSample:
 
     def _plan(self, weights: list):
         "Choose the places."
-        self.weights, self.host, self.others = list(weights), [], []
+        self.weights, self.host, self.others, self.copies = list(weights), [], [], []
         for i, p in enumerate(weights):
             simple = p.device.type == "cpu" and type(p) in (torch.Tensor, torch.nn.Parameter) and p.layout is torch.strided and p.is_contiguous()
             if simple and p.data_ptr(): self.host.append((p, p.nbytes, [(at * p.itemsize, n * p.itemsize) for at, n in places_of(p)], i))
@@ -41,20 +44,18 @@ class WeightSample:
         per_weight = max(MOST // max(len(self.others), 1), 1)
         step = max(len(self.others) // MOST, 1)
         self.others = [(i, place) for i in self.others[::step] for place in places_of(own_part(weights[i]))[:per_weight]]
-        self.copies = []
 
     def take(self, weights: list):  # the trainable ones
         "Remember the numbers that the weights have now."
         if len(weights) != len(self.weights) or any(a is not b for a, b in zip(weights, self.weights)): self._plan(weights)
-        try: self.bytes = self._read()
-        except _Moved:
+        try: self._take()
+        except (_Moved, RuntimeError):   # a weight lies elsewhere, or in less memory, than when the places were chosen
             self._plan(weights)
-            self.bytes = self._read()
-        try: self._copy()
-        except RuntimeError:   # one of the weights lies in less memory now
-            self._plan(weights)
-            self.bytes = self._read()
-            self._copy()
+            self._take()
+
+    def _take(self):
+        self.bytes = self._read()
+        self._copy()
 
     def _read(self) -> list[bytes]:
         found, read = [], ctypes.string_at
@@ -89,6 +90,3 @@ class WeightSample:
         try: found.update(i for (i, _), a, b in zip(self.others, self._now(), self.copies) if not torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
         except RuntimeError: pass   # a device that has failed reports that itself
         return sorted(found)
-
-class _Moved(Exception):
-    "A weight does not lie where it lay."
