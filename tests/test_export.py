@@ -366,6 +366,8 @@ EXACT = {   # cells after those with the model and the data
     "steps in every way": ["net = Net()", learner(), "for rec in learn.steps():\n    if rec.step == 3: break", "s = learn.debug_step()", "s.forward(); s.backward(); s.forward(); s.backward(); s.update()", "learn.step()"],
     "an optimizer given later": ["net = Net()\n" + learner() + "\nlearn.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)", "learn.step(3)"],
     "before the first step": ["net = Net()\n" + learner(), "learn.add_callback(TrainerCallback())\nlearn.set(max_grad_norm=0.2)\nlearn.freeze('body')", "learn.step(3); learn.unfreeze(); learn.step()"],
+    "layers in evaluation mode": ["net = Net(0.3)\n" + learner(), "learn.freeze('body', eval_mode=True)",
+                                  "learn.step(2); learn.unfreeze('body', eval_mode=True); learn.step(); learn.unfreeze(); learn.step()"],
     "a callback from a future left behind": ["class C(TrainerCallback):\n    def on_step_end(self, args, state, control, learner, **kwargs): learner.set(lr=0.01 / (1 + state.global_step))", "net = Net()\n" + learner(),
                                              "learn.snapshot('a'); learn.step(6)", "learn.add_callback(C)", "learn.step(2); learn.restore('a'); learn.step(4)"],
     "arguments": ["args = TrainingArguments(learning_rate=0.02, use_cpu=True, max_steps=9, output_dir='runs_here')", "net = Net()\nlearn = Learner(net, args, train_dataset=train, loss_func=nn.functional.mse_loss, seed=3)", "learn.step(4)"],

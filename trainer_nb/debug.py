@@ -15,7 +15,7 @@ from .prepare import prepare
 from .rows import given
 from .seeding import generator_states, generators_kept, set_generator_states
 from .step import Step
-from .work import failed, go_on, in_hand, note_hands, refuse_beside
+from .work import enter_training, failed, go_on, in_hand, note_hands, refuse_beside
 
 # %% auto #0
 __all__ = ['in_one_piece', 'next_move', 'OpenStep', 'DebugStep', 'check', 'make_move', 'in_reach', 'note_touched', 'begin',
@@ -140,6 +140,7 @@ def make_move(debug, move, last=False):  # a function; last: the step is over af
             run.start_clock()
             if debug._generators is not None: set_generator_states(debug._generators)
             if last: note_touched(debug)
+            else: enter_training(run)
             result = move()
             debug._generators = generator_states()
             if not last: run.read_clock()
@@ -153,6 +154,7 @@ def make_move(debug, move, last=False):  # a function; last: the step is over af
             failed(moves, error)
         finally:
             run.interrupts.abortable = False
+            run.modes.see(run.model)
             if last:
                 close(debug, "updated" if run.state.global_step > before else "given up because the optimizer failed")
                 run.phase = "idle"

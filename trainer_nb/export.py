@@ -14,6 +14,7 @@ from .doubts import changed_by_functions, check_classes, forgetful, library_sett
 from .doubts import settings_by_hand, settle_seeds, unheard, unknown_callbacks, users_callbacks
 from .errors import Refused, warn
 from .fsdp import refuse_in_shards
+from .groups import layer_groups
 from .journal import WORDS
 from .making import FILES, PARTS, Draft, ancestors, beginning, by_object, data_code, draws, expression, first_weights, frozen_lines
 from .making import given_parts, is_plain_code, model_code, of_class, other_modules, plain_settings, same_part
@@ -25,8 +26,8 @@ from .work import note_hands
 
 # %% auto #0
 __all__ = ['WRITTEN', 'acts_of', 'code_of', 'keywords', 'quoted', 'act_lines', 'typed_acts', 'by_hand', 'default_part',
-           'part_code', 'settings_text', 'call_text', 'learner_lines', 'by_function', 'weights_digest', 'title',
-           'level_with_stored', 'placed', 'parted', 'imports_of', 'assemble', 'compose', 'Exported', 'beside',
+           'part_code', 'settings_text', 'call_text', 'learner_lines', 'by_function', 'held_lines', 'weights_digest',
+           'title', 'level_with_stored', 'placed', 'parted', 'imports_of', 'assemble', 'compose', 'Exported', 'beside',
            'checked_path', 'checked_beginning', 'export_script', 'doubt', 'write']
 
 # %% ../nbs/540_export.ipynb #835897ea
@@ -60,8 +61,8 @@ def quoted(names) -> str: return ", ".join(map(code_of, names))
 
 WRITTEN = {   # the line of an act, by kind: of the learner's name and the act's data
     "set": lambda learn, d: f"{learn}.set({keywords(d)})",
-    "freeze": lambda learn, d: f"{learn}.freeze({quoted(d['groups'])})",
-    "unfreeze": lambda learn, d: f"{learn}.unfreeze({quoted(d['groups'])})",
+    "freeze": lambda learn, d: f"{learn}.freeze({quoted(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})",
+    "unfreeze": lambda learn, d: f"{learn}.unfreeze({quoted(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})",
     "branch": lambda learn, d: f"{learn} = {learn}.branch({keywords(d['changes'])})",
     "launch": lambda learn, d: f"{learn}.launch({keywords(d)})", "close": lambda learn, d: f"{learn}.close()",
     "stop": lambda learn, d: f"{learn}.stop()",
@@ -107,7 +108,7 @@ def typed_acts(draft) -> dict:  # time of the event -> line
     return lines
 
 _HANDS = {"weights": "weights were changed", "requires_grad": "requires_grad was changed", "param_groups": "the optimizer's groups were changed",
-          "gradients": "gradients were changed"}
+          "gradients": "gradients were changed", "training modes": "modules were put into another mode"}
 
 def by_hand(draft, e) -> str:
     "A comment in place of what cannot be written."
@@ -182,7 +183,7 @@ def learner_lines(draft, begun) -> list[str]:
     for c in unknown_callbacks(draft, given["callbacks"]) if "callbacks" in given else ():
         draft.doubt(f"The callback {type(c).__name__} was added before this run began, and is not in the script; "
                     "give the Learner callbacks=[...] with it.")
-    return [*before, call_text(f"{made.name} = {cls}", args + settings_text(draft, begun.settings)), *after, *optimizer]
+    return [*before, call_text(f"{made.name} = {cls}", args + settings_text(draft, begun.settings)), *after, *held_lines(draft, begun), *optimizer]
 
 def by_function(draft, begun) -> list[str]:
     "The lines where a function of the session, or of somebody else, has made the learner."
@@ -198,7 +199,20 @@ def by_function(draft, begun) -> list[str]:
     if begun.settings["output_dir"] is not None: lines.append(f"{made.name}.args.output_dir = {draft.ours('output_dir')}")
     if moves.model_init is None: lines.append(load.format(f"{made.name}.model", "first"))
     if first_weights(begun, "(loss)."): lines.append(load.format(f"{made.name}.loss_func", "first_loss"))
-    return lines + frozen_lines(draft, f"{made.name}.model", begun)
+    return lines + frozen_lines(draft, f"{made.name}.model", begun) + held_lines(draft, begun)
+
+def held_lines(draft, begun) -> list[str]:
+    "The lines that keep layer groups in evaluation mode from the beginning on."
+    saved = begun.snapshot.values.get("modes") or {"held": []}
+    if not saved["held"]: return []
+    trained, found = set(begun.snapshot.values["trainable"]), {"freeze": [], "unfreeze": []}
+    prefixes = tuple(f"{name}." if name else "" for name in saved["held"])
+    for group, params in layer_groups(draft.moves.model, draft.moves.args.layer_groups):
+        if not all(n.startswith(prefixes) for n, _ in params): continue
+        states = {n in trained for n, _ in params}
+        if len(states) == 1: found["unfreeze" if states.pop() else "freeze"].append(group)
+        else: draft.doubt(f"A part of the layer group {group!r} was frozen when the run began, and the group was kept in evaluation mode, which the script does not do.")
+    return [WRITTEN[verb](draft.construct.name, {"groups": groups, "eval_mode": True}) for verb, groups in found.items() if groups]
 
 # %% ../nbs/540_export.ipynb #89ce4523
 _LOAD = '''def load_weights(module, file):

@@ -13,7 +13,7 @@ __all__ = ['WORDS', 'Journal']
 # %% ../nbs/460_journal.ipynb #6c50cfe9
 WORDS = {   # what is said of an act's data, by kind
     "set": lambda d: ", ".join(f"{k}={v}" for k, v in d.items()),
-    "freeze": lambda d: ", ".join(d["groups"]), "unfreeze": lambda d: ", ".join(d["groups"]),
+    **dict.fromkeys(("freeze", "unfreeze"), lambda d: ", ".join(d["groups"]) + (", in evaluation mode" if d.get("eval_mode") else "")),
     "by hand": lambda d: "changed: " + ", ".join(d["changed"]),
     "rewind": lambda d: f"{d['steps']} steps back",
     "branch": lambda d: f"run {d['run']}" + "".join(f", {k}={v}" for k, v in d["changes"].items()),

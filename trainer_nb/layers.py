@@ -16,6 +16,7 @@ from .rates import add_group
 from .run import note_act
 from .samples import first_batch
 from .tables import Table, escaped
+from .training_modes import hold
 
 # %% auto #0
 __all__ = ['groups_of', 'chosen', 'set_trainable', 'all_but_last', 'admit', 'Count', 'Summary', 'output_shapes', 'summarize']
@@ -35,15 +36,16 @@ def chosen(groups: dict, which) -> list[str]:  # which: names, or numbers that c
     return [names[w] if isinstance(w, int) else w for w in which]
 
 # %% ../nbs/380_layers.ipynb #1286a961
-def set_trainable(moves, which, trainable: bool):  # which: layer groups; none: all but the last to freeze, all to thaw
-    "Freeze or thaw layer groups from the next step on."
+def set_trainable(moves, which, trainable: bool, eval_mode: bool = False):  # which: layer groups; none: all but the last to freeze, all to thaw
+    "Freeze or thaw layer groups from the next step on; with eval_mode their modules are in evaluation mode then, otherwise in training mode."
     groups, run = groups_of(moves), moves.run_state
     names = chosen(groups, which) if which else list(groups) if trainable else all_but_last(groups)
+    hold(run.modes, moves.model, groups, names, eval_mode)
     for name in names:
         for _, p in groups[name]: p.requires_grad_(trainable); p.grad = None
     run.shadows = None   # what is frozen is looked at again
     if run.optimizer is not None and trainable: admit(moves)
-    note_act(run, "unfreeze" if trainable else "freeze", groups=list(names))
+    note_act(run, "unfreeze" if trainable else "freeze", groups=list(names), **({"eval_mode": True} if eval_mode else {}))
 
 def all_but_last(groups: dict) -> list[str]:
     "The groups below the last one. ValueError if there are none."

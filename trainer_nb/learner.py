@@ -236,16 +236,19 @@ class Changing:
         return in_turn(self, "set()", lambda: change(self, changes)) if changes else settable(self)
 
     @taking_turns
-    def freeze(self, *groups):   # names of layer groups, or their numbers from the input on (-1 is the last)
+    def freeze(self,
+               *groups,                   # names of layer groups, or their numbers from the input on (-1 is the last)
+               eval_mode: bool = False    # steps use these layers in evaluation mode: no dropout, no new BatchNorm statistics
+              ):
         "Freeze layer groups; without arguments all but the last. ValueError names the groups there are."
         from trainer_nb.layers import set_trainable
-        in_turn(self, "freeze()", lambda: set_trainable(self, groups, False))
+        in_turn(self, "freeze()", lambda: set_trainable(self, groups, False, eval_mode))
 
     @taking_turns
-    def unfreeze(self, *groups):   # as in freeze
-        "Make layer groups trainable again; without arguments all."
+    def unfreeze(self, *groups, eval_mode: bool = False):   # as in freeze
+        "Make layer groups trainable again, and use them in training mode unless eval_mode=True; without arguments all."
         from trainer_nb.layers import set_trainable
-        in_turn(self, "unfreeze()", lambda: set_trainable(self, groups, True))
+        in_turn(self, "unfreeze()", lambda: set_trainable(self, groups, True, eval_mode))
 
     @taking_turns
     def free(self):

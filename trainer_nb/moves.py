@@ -426,7 +426,7 @@ class StepMoves(WindowMoves, FlopMoves):
 
     def forward_move(self, model, inputs, num_items_in_batch=None):
         "The micro-batch's part of the step's loss."
-        if not model.training: model.train()
+        self.run_state.modes.enter(model, self.run_state.model)
         if hasattr(self.optimizer, "train"): self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
         more = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
@@ -659,6 +659,7 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
         self.current_weight = 1.0   # of the micro-batch under way: feed.Fetched.weight
         self.current_micro_batch = 0   # its number in the step
         self.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
+        self.run_state.modes.see(model)
         self.run_state.learner = weakref.ref(self)
 
 # %% ../nbs/240_moves.ipynb #3ddf9ad9
@@ -711,6 +712,7 @@ def replace_model(moves, model):
     put_on(model, run.args.generation_config)
     if run.device is not None: run.device.release()
     run.model, moves._facts, moves._signature_columns = model, None, None
+    run.modes.see(model)
     run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.first = run.held = None
     if run.feed is not None: drop_feed(run)
 
@@ -746,4 +748,5 @@ def make_model(moves):
         with run.interrupts.opened(): model = moves.call_model_init(*as_many(moves.call_model_init, moves._trial))
     if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     put_on(model, run.args.generation_config)
+    run.modes.see(model)
     run.model = model

@@ -25,7 +25,7 @@ def parts_of(moves) -> dict:
     attributes = {k: v for k, v in vars(moves).items() if k not in FOUND}
     process = {"dtype": torch.get_default_dtype(), "children": multiprocessing.get_start_method(allow_none=True)}
     return {"learner's class": type(moves), "model": run.model, "settings": run.args, "given settings": dict(run.given), "callbacks": list(run.callbacks.callbacks),
-            "history": history_lines(run.history), "process": process, "callbacks begun": run.callbacks_begun} | {f"learner's {k.lstrip('_')}": v for k, v in attributes.items()} | {"names": list(attributes)}
+            "history": history_lines(run.history), "process": process, "modes": run.modes.held, "callbacks begun": run.callbacks_begun} | {f"learner's {k.lstrip('_')}": v for k, v in attributes.items()} | {"names": list(attributes)}
 
 def history_lines(history) -> list[dict]:
     "A history as the lines of its log, the first of them tells which run it is."
@@ -41,6 +41,7 @@ def made_of(parts: dict):
     vars(learn).update(FOUND | {name: parts[f"learner's {name.lstrip('_')}"] for name in parts["names"]})
     learn.run_state = Run(args=parts["settings"], given=parts["given settings"], model=parts["model"], callbacks=CallbackHandler(parts["callbacks"]),
                           history=history_of(parts["history"]), ring=Ring(), saver=Saver(), callbacks_begun=parts["callbacks begun"])
+    learn.run_state.modes.held = parts["modes"]
     learn.snapshots, learn.run_state.learner = Snapshots(), weakref.ref(learn)
     return learn
 

@@ -14,6 +14,7 @@ from .events import CallbackHandler, TrainerControl, TrainerState
 from .history import History
 from .data import Cursor
 from .interrupts import Interrupts
+from .training_modes import TrainingModes, modes_of, put_modes
 
 # %% auto #0
 __all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'UserCode', 'Run', 'modules_of', 'modes_kept',
@@ -91,6 +92,7 @@ class Run(Passing, UserCode):
     optimizer: Any = kept()
     lr_scheduler: Any = kept()
     device: Any = kept()                                     # device.Device: its gradient scaler is kept
+    modes: TrainingModes = kept(TrainingModes)               # which modules steps use in evaluation mode
     callbacks: CallbackHandler = kept(CallbackHandler)       # the ones with a state
     due: deque = kept(deque)                                 # of Due, the next first
 
@@ -151,10 +153,9 @@ def modules_of(run) -> torch.nn.ModuleList:
 @contextmanager
 def modes_kept(module):
     "Afterwards the module and all within are in the modes that they were in, training or not."
-    modes = [(m, m.training) for m in module.modules()]
+    modes = modes_of(module)
     try: yield
-    finally:
-        for m, mode in modes: m.training = mode
+    finally: put_modes(modes)
 
 # %% ../nbs/200_run.ipynb #811d21b5
 def note_act(run, kind: str, /, **data):

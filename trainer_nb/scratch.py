@@ -25,7 +25,7 @@ from .work import in_hand, note_hands, refuse_beside, where
 __all__ = ['SHARED', 'scratch_of', 'without_trace', 'given_up', 'Still']
 
 # %% ../nbs/600_scratch.ipynb #7b60566a
-SHARED = ("model", "lr_scheduler", "optimizer", "device", "learner")   # kept fields that a tool works with and that are put back
+SHARED = ("model", "modes", "lr_scheduler", "optimizer", "device", "learner")   # kept fields that a tool works with and that are put back
 
 def scratch_of(run):
     "A copy of a run to train with: it shares the model and what trains it, and stands where the run stands."

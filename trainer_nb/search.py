@@ -67,7 +67,7 @@ def learner_for(moves, trial, args):
     new = twin(moves, args, "hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model", anew)
     new.run_state.given, new.run_state.saver = args.to_dict(), Saver()
     new._trial, new.hp_search_backend, new.current_gradient_accumulation_steps = trial, "optuna", args.gradient_accumulation_steps
-    if run.first is not None: put_back(new.run_state, run.first, ["callbacks", "learner"] if anew else ["model", "callbacks", "learner"])
+    if run.first is not None: put_back(new.run_state, run.first, ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"])
     return new
 
 # %% ../nbs/695_search.ipynb #3742a1f1

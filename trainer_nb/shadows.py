@@ -11,6 +11,7 @@ from .optim import taken_apart
 from .schedules import schedule_parts
 from .shards import in_shards, own_part
 from .snapshot import own_memory
+from .weight_sample import WeightSample
 
 # %% auto #0
 __all__ = ['SMALL', 'PART', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'copied_schedule',
@@ -68,16 +69,23 @@ class Shadows:
 # %% ../nbs/220_shadows.ipynb #3c594cf9
 class LookingShadows(Shadows):
     "Shadows that find out what has to be copied."
-    def __init__(self, model):
-        self.model, self.looked, self.constant = model, False, []   # constant: slots with their fingerprints
+    def __init__(self, model, user=None):  # user: user_backup.UserBackup, of what is not in the model
+        self.model, self.looked, self.constant, self.user = model, False, [], user   # constant: slots with their fingerprints
         super().__init__(model)
         self.slots += _frozen(model)
         self.common = None   # the slots of the buffers that change in any of the processes
+        self.sample = WeightSample()   # of weights, which are not copied
 
     def keep(self):
         "Copy what changes; before the first step has been looked at, everything."
         super().keep()
         if not self.looked: self.constant = self._watched(self.slots)
+        if self.user is not None: self.user.keep()
+
+    def put_back(self):
+        "The same, and the attributes of user code."
+        super().put_back()
+        if self.user is not None: self.user.put_back()
 
     def _watched(self, slots):
         "Those that hardly ever change, large ones and frozen ones, with their fingerprints."
@@ -108,6 +116,7 @@ class LookingShadows(Shadows):
 
     def look(self):
         "Let what has begun to change, or to exist, join, and say so."
+        if self.user is not None: self.user.look()
         self.constant = [(s, f) for s, f in self.constant if not _trained(s)]   # unfrozen by hand
         self._join([s for s, f in self.constant if self._moved(s, f)], "has begun to change in the forward pass")
         known = {_key(s) for s in (*self.slots, *(s for s, _ in self.constant))}

@@ -21,6 +21,7 @@ from .rates import stretch_schedule
 from .schedules import load_scheduler_state, scheduler_state
 from .run import Due, Run
 from .spill import SMALLEST, SnapshotFile
+from .training_modes import put_modes
 from .user_state import UserState, capture_optimizer, capture_user_state, code_holders, restore_optimizer, restore_user_state
 from .shards import brought, divided, everywhere, in_shards, joined, like, own_part, put_into
 
@@ -366,6 +367,19 @@ def _put_scaler(run, snapshot):
     run.device.scaler.load_state_dict(snapshot.values["scaler"])
 
 # %% ../nbs/210_snapshot.ipynb #9d884333
+def _keep_modes(run, tensors, values):
+    values["modes"] = {"evaluation": [n for n, m in tensors.walk.each if not m.training], "held": list(run.modes.held)}
+    values["modes_seen"] = None if run.modes.seen is None else sorted(run.modes.seen)
+
+def _put_modes(run, snapshot):
+    "Each module's flag, and which modules stay in evaluation mode; a checkpoint of an older version has neither."
+    saved, seen = snapshot.values.get("modes"), snapshot.values.get("modes_seen")
+    if saved is None: return
+    off = set(saved["evaluation"])
+    put_modes([(m, n not in off) for n, m in Walk(run).each])
+    run.modes.held, run.modes.lasting = tuple(saved["held"]), None
+    run.modes.seen = None if seen is None else frozenset(seen)
+
 def _keep_callbacks(run, tensors, values):
     def state(c): return c.state_dict() if hasattr(c, "state_dict") else c.state()["attributes"] if callable(getattr(c, "state", None)) else None
     def made(c): return c.state().get("args") if callable(getattr(c, "state", None)) and not hasattr(c, "state_dict") else None
@@ -415,8 +429,8 @@ def _put_user_state(run, snapshot):
 KEEPERS = {"model": _Keeper(_keep_model, _put_model, _check_model), "args": _Keeper(_keep_args, _put_args, _check_args),   # in this order
            "lr_scheduler": _Keeper(_keep_schedule, _put_schedule, _check_schedule),
            "optimizer": _Keeper(_keep_optimizer, _put_optimizer, _check_optimizer),
-           "device": _Keeper(_keep_scaler, _put_scaler), "callbacks": _Keeper(_keep_callbacks, _put_callbacks), "learner": _Keeper(_keep_user_state, _put_user_state),
-           "due": _Keeper(_keep_due, _put_due)}
+           "device": _Keeper(_keep_scaler, _put_scaler), "modes": _Keeper(_keep_modes, _put_modes), "callbacks": _Keeper(_keep_callbacks, _put_callbacks),
+           "learner": _Keeper(_keep_user_state, _put_user_state), "due": _Keeper(_keep_due, _put_due)}
 
 _KINDS = {f.name: f.metadata["kind"] for f in fields(Run)}
 _VALUES = [n for n, kind in _KINDS.items() if kind == "value"]
@@ -529,7 +543,7 @@ def undo_restore(run: Run, before: Snapshot, torn: str):  # before: the run as i
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks, logs and the bookmark are not compared."
     def same(n): return n in a.tensors and n in b.tensors and equal(a.tensors[n], b.tensors[n])
-    left_out = {"shapes", "made_with", "run", "taken", "place", "length", "about", "seconds", "callbacks", "bookmark"}
+    left_out = {"modes_seen", "shapes", "made_with", "run", "taken", "place", "length", "about", "seconds", "callbacks", "bookmark"}
     def user(values): return {h: o["items"] for h, o in (values.get("user") or {"holders": {}})["holders"].items() if o["items"]}
     def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"user": user(values), "state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)

@@ -21,11 +21,12 @@ from .shards import in_shards, put_into
 from .snapshot import named_weights
 from .telling import tell, tell_all
 from .tokens import add_tokens, tokens_in
+from .user_backup import UserBackup
 
 # %% auto #0
-__all__ = ['Step', 'checked', 'as_one', 'averages_now', 'training_step_of', 'counted', 'offered', 'complete_gradients',
-           'clip_whole', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step', 'count', 'rollback',
-           'warn_of_weights', 'first_groups', 'tear', 'begin_again', 'take_step']
+__all__ = ['Step', 'take_micro_batch', 'seen_weights', 'checked', 'as_one', 'averages_now', 'training_step_of', 'counted',
+           'offered', 'complete_gradients', 'clip_whole', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step',
+           'count', 'rollback', 'warn_of_weights', 'first_groups', 'tear', 'begin_again', 'take_step']
 
 # %% ../nbs/260_step.ipynb #e2fb8b87
 class Step:
@@ -53,9 +54,9 @@ class Step:
     def keep(self):
         "Copy what has to be put back if this step fails."
         run = self.run
-        if run.shadows is None: run.shadows = [LookingShadows(modules_of(run))] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
+        if run.shadows is None: run.shadows = [LookingShadows(modules_of(run), UserBackup(run))] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
         for shadow in run.shadows: shadow.keep()
-        self.weights = [] if len(run.shadows) > 1 else [(p, p._version) for p in run.params if p.requires_grad]
+        self.weights = [] if len(run.shadows) > 1 else seen_weights(run)
         self.wishes = run.control, dict(vars(run.control))
 
     def batch(self):
@@ -72,10 +73,7 @@ class Step:
 
     def substep(self):
         "Forward and backward of the next micro-batch."
-        device, wrapped = self.run.device, self.run.wrapped
-        with device.averaging(wrapped, averages_now(self), not self.done): loss = self.training_step(wrapped, self.batch(), self.items)
-        device.complete_averaging(wrapped)
-        self.add(loss)
+        self.add(take_micro_batch(self))
 
     def add(self, loss):
         "Count a micro-batch that has been through backward."
@@ -92,6 +90,24 @@ class Step:
     def rollback(self): rollback(self)
 
 # %% ../nbs/260_step.ipynb #b403149b
+def take_micro_batch(step: Step):
+    "Run forward and backward of the next micro-batch; return what training_step returns."
+    run = step.run
+    device = run.device
+    wrapped = run.wrapped
+    # an override may leave out what the method of the base class does first
+    if type(step.moves).training_step is not StepMoves.training_step: run.modes.enter(run.wrapped, run.model)
+    with device.averaging(wrapped, averages_now(step), not step.done):
+        loss = step.training_step(wrapped, step.batch(), step.items)
+    device.complete_averaging(wrapped)
+    return loss
+
+def seen_weights(run) -> list[tuple[torch.Tensor, int]]:
+    "Return the trainable weights with their versions, and take a sample of them."
+    found = [(p, p._version) for p in run.params if p.requires_grad]
+    run.shadows[0].sample.take([p for p, _ in found])
+    return found
+
 def checked(loss):
     "The loss that training_step returned, detached. TypeError if it is not one number."
     if isinstance(loss, (int, float)): return loss
@@ -148,6 +164,7 @@ def complete_gradients(moves):
     if run.device.sharded is not None: norm = clip_parts(params, run.args.max_grad_norm, run.device.world)
     else: norm = clip_whole(params, run.args.max_grad_norm)
     tell(moves, "on_pre_optimizer_step")
+    run.shadows[0].user.before_update()
     return norm
 
 def clip_whole(params, limit: float):  # as clip
@@ -249,9 +266,14 @@ def rollback(step):
 
 def warn_of_weights(step):
     "Say that code of the user's has changed weights before the update, which a step does not copy."
+    if not step.weights: return
     own = {id(t) for shadow in (step.run.shadows or [])[:1] for t in shadow.kept}
-    if not any(p._version != version and id(p) not in own for p, version in step.weights): return
-    warn("The step failed after weights had been changed in it, before the update. Unless the code that changed them has put them back, "
+    counted = [p for p, version in step.weights if p._version != version and id(p) not in own]
+    written = [p for p in (step.weights[i][0] for i in step.run.shadows[0].sample.changed()) if id(p) not in own]
+    if written: step.run.history.note("by hand", step.run.state.global_step, changed=["weights"])   # no replay does that again
+    if not counted and not written: return
+    name = next((repr(n) for n, p in step.run.model.named_parameters() if p is (written or counted)[0]), "one that the optimizer holds")
+    warn(f"The step failed after weights had been changed in it, {name} among them, before the update. Unless the code that changed them has put them back, "
                   "they are not what they were before the step; Learner(..., transaction='copy') copies them before each step.")
 
 # %% ../nbs/260_step.ipynb #4a71bedb
@@ -277,6 +299,7 @@ def tear(step, error, first,   # first: as first_groups gave it, before the upda
 
 def begin_again(step, first):  # first: as first_groups gave it
     "The run as before its first step."
+    step.weights = []   # they are put back here
     rollback(step)
     step.run.optimizer.state.clear()
     step.run.optimizer.state.update(first[1])

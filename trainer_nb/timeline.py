@@ -135,7 +135,7 @@ def first_again(moves):
     if run.first is None:
         if not run.freed: return   # it has not begun
         raise Refused("reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into learn.model.")
-    put_back(run, run.first, ["model", "callbacks", "learner", *as_given(moves)])
+    put_back(run, run.first, ["model", "modes", "callbacks", "learner", *as_given(moves)])
     run.first.release()
     fresh(run)
     note_act(run, "reset", settings=run.args.changed())

@@ -19,8 +19,9 @@ from .telling import tell_all
 
 # %% auto #0
 __all__ = ['step_aside', 'stand_by', 'pausable', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on',
-           'tell_plan', 'bring_rows', 'in_hand', 'norms_of', 'others', 'note_hands', 'tell_outside', 'failed',
-           'half_done', 'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn', 'not_within']
+           'tell_plan', 'bring_rows', 'in_hand', 'enter_training', 'norms_of', 'others', 'note_hands', 'tell_outside',
+           'failed', 'half_done', 'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn',
+           'not_within']
 
 # %% ../nbs/280_work.ipynb #439f6e9f
 def step_aside(run):
@@ -80,6 +81,7 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
             note_hands(run)
             prepare(moves)
             refuse_alone(run.args, run.device.world.size, verb)
+            enter_training(run)
             stop_if_pressed(moves)
         except BaseException as error: failed(moves, error)
         with run.device.in_force():
@@ -89,6 +91,7 @@ def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: brin
             finally:
                 for copying in run.copying: copying.before_update()   # the user may change weights now
                 run.phase, run.hands = "idle", in_hand(run)
+                run.modes.see(run.model)
                 if rows: bring_rows(run)
         stop_if_pressed(moves)
 
@@ -132,6 +135,10 @@ def in_hand(run) -> dict:
     groups = [{k: v for k, v in g.items() if isinstance(v, int | float | str | tuple)} | {"params": len(g["params"])} for g in run.optimizer.param_groups]
     return {"weights": [p._version for p in run.params], "norms": norms_of(run.params), "requires_grad": [p.requires_grad for p in run.params], "param_groups": groups,
             "settings": dict(vars(run.args))}
+
+def enter_training(run):
+    "Put the model into training mode when a verb begins; a mode that steps do not undo is noted as changed by hand."
+    if run.modes.begin(run.wrapped, run.model, run.loss): run.history.note("by hand", run.state.global_step, changed=["training modes"])
 
 def norms_of(params) -> tuple | None:
     "The norms of parameters to the last bit, and with how many threads they were summed up; None on a GPU, where one would have to wait for them."
