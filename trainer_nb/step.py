@@ -93,14 +93,10 @@ class Step:
 def take_micro_batch(step: Step):
     "Run forward and backward of the next micro-batch; return what training_step returns."
     run = step.run
-    device = run.device
-    wrapped = run.wrapped
     # an override may leave out what the method of the base class does first
     if type(step.moves).training_step is not StepMoves.training_step: run.modes.enter(run.wrapped, run.model)
-    with device.averaging(wrapped, averages_now(step), not step.done):
-        loss = step.training_step(wrapped, step.batch(), step.items)
-    device.complete_averaging(wrapped)
-    return loss
+    with run.device.averaging(run.wrapped, averages_now(step), not step.done):
+        return step.training_step(run.wrapped, step.batch(), step.items)
 
 def seen_weights(run) -> list[tuple[torch.Tensor, int]]:
     "Return the trainable weights with their versions, and take a sample of them."
