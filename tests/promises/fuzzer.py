@@ -28,6 +28,7 @@ FEATURES = frozenset({
     "cell_eval",           # model.eval() in a cell
     "extra_state",         # modules with get_extra_state
     "module_state",        # generators and counters in modules and data sets
+    "failed_fetch",        # a data set with state of its own whose fetch fails
     "callback_state",      # state of callbacks before the commit, and without a state_dict
     "learner_state",       # attributes of a subclass
     "optimizer_state",     # optimizers whose state_dict adds something
@@ -96,7 +97,7 @@ def choose_acts(rng, config, features):
     "Changes that the reference makes as well: (step, setting, value)."
     if rng.random() > 0.3 or "rates" in config["callbacks"]: return []
     chosen = [(rng.randint(1, 5), "lr", 0.003), (rng.randint(1, 5), "max_grad_norm", 0.5), (rng.randint(1, 5), "logging_steps", 4)]
-    if "changed_groups" in features: chosen.append((rng.randint(1, 5), "weight_decay", 0.2))
+    if "changed_groups" in features and config["optim"] != "lookahead": chosen.append((rng.randint(1, 5), "weight_decay", 0.2))
     if "rate_in_warmup" in features: chosen.append((0, "lr", 0.003))
     if config["schedule"] in ("sequential", "chained", "cyclic", "cycle", "one_cycle", "reduce_lr_on_plateau", "product", "zigzag"):
         chosen = [c for c in chosen if c[1] != "lr"]
@@ -130,9 +131,10 @@ def choose_training(rng):
                        f"reach = reached({n})\nfor record in learn.steps():\n    if reach(record): break", "train(learn)", "one_by_hand(learn)"])
 
 
-def choose_failure(rng, features):
-    "A line that arms a place; half of the time the next line trains to it."
+def choose_failure(rng, config, features):
+    "A line that arms a place."
     places = FORWARD_PLACES + EVENT_PLACES + OTHER_PLACES + ("schedule",) * ("failing_schedule" in features)
+    if config["data"] == "counted" and "failed_fetch" not in features: places = places[2:]
     place, n = rng.choice(places), rng.choice([1, 1, 2, 3, 5, 9])
     if rng.random() < 0.6: return f"arm({place!r}, {n})"
     return f"arm({place!r}, {n}, press={rng.choice([1, 2, 2])})"
@@ -159,18 +161,18 @@ def choose_travel(rng, config, features):
         lines += ["branch_to_the_end(learn)", f"branch_and_leave(learn, {rng.randint(1, 3)})"]
     if not config["acts"] and "rates" not in config["callbacks"]:
         changes = ["lr=0.002", "max_grad_norm=0.2", "gradient_accumulation_steps=2"]
-        if "changed_groups" in features: changes.append("weight_decay=0.3")
+        if "changed_groups" in features and config["optim"] != "lookahead": changes.append("weight_decay=0.3")
         lines += [f"changed_for_a_while(learn, {rng.randint(1, 2)}, {rng.choice(changes)})", "anew(learn)"]
     return rng.choice(lines)
 
 
 def make_lines(rng, config, features) -> list:
     "Random lines for a configuration."
-    lines = []
+    lines, any_line = [], "any_line" in features and (config["data"] != "counted" or "failed_fetch" in features)
     for _ in range(rng.randint(4, 10)):
-        kind = rng.choices(["train", "fail", "look", "travel", "line"], [4, 4, 2, 3, "any_line" in features])[0]
+        kind = rng.choices(["train", "fail", "look", "travel", "line"], [4, 4, 2, 3, any_line])[0]
         if kind == "train": lines.append(choose_training(rng))
-        elif kind == "fail": lines += [choose_failure(rng, features), *([choose_training(rng)] if rng.random() < 0.5 else [])]
+        elif kind == "fail": lines += [choose_failure(rng, config, features), *([choose_training(rng)] if rng.random() < 0.5 else [])]
         elif kind == "look": lines.append(choose_look(rng, features))
         elif kind == "travel": lines.append(choose_travel(rng, config, features))
         else:
@@ -331,7 +333,8 @@ class Session:
 
     def branch_and_leave(self, learn, n):
         "A branch that trains and is forgotten."
-        branch = learn.branch(weight_decay=0.05)
+        # lookahead keeps weights by their place in the groups, which another weight decay changes
+        branch = learn.branch(**{"max_grad_norm" if self.config["optim"] == "lookahead" else "weight_decay": 0.05})
         self.learners.append(branch)
         if not branch.run_state.finished: branch.step(n)
 
