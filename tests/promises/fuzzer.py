@@ -343,8 +343,9 @@ class Session:
     def do(self, line: str):
         "Execute a line; errors that were injected, and refusals of a finished run, are part of it."
         learn, names = self.learn, self.names()
-        if learn.run_state.torn: self.repair()
-        try: self.act(learn)   # it may do pending tasks, which may fail as well
+        try:
+            if learn.run_state.torn: self.repair()
+            self.act(learn)   # both may do pending tasks, which may fail as well
         except (Boom, KeyboardInterrupt): return
         by_hand = any(o in line for o in BY_HAND_LINES)
         if by_hand and learn.run_state.due and "acts_on_pending" not in self.features: return
