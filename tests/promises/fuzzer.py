@@ -27,8 +27,8 @@ FEATURES = frozenset({
     "eval_part",           # parts of the model begin in evaluation mode
     "cell_eval",           # model.eval() in a cell
     "extra_state",         # modules with get_extra_state
-    "module_state",        # generators and counters in modules and data sets
-    "failed_fetch",        # a data set with state of its own whose fetch fails
+    "module_state",        # a generator and a counter in a module
+    "data_state",          # a generator and a counter in a data set
     "callback_state",      # state of callbacks before the commit, and without a state_dict
     "learner_state",       # attributes of a subclass
     "optimizer_state",     # optimizers whose state_dict adds something
@@ -109,7 +109,7 @@ def make_config(rng, features) -> dict:
     config = {"model": choose_model(rng, features), "samples": rng.randint(9, 14), "saves": rng.random() < 0.25}
     config["optim"] = rng.choice([*NAMED_OPTIMIZERS, "halfway", "noisy", "given", *(["lookahead"] if "optimizer_state" in features else [])])
     config["schedule"] = rng.choice([*NAMED_SCHEDULES, *(n for n in MADE_SCHEDULES if n != "zigzag" or "failing_schedule" in features)])
-    config["data"] = rng.choice(["rows", "noise", "pairs", "stream", *(["counted"] if "module_state" in features else [])])
+    config["data"] = rng.choice(["rows", "noise", "pairs", "stream", *(["counted"] if "data_state" in features else [])])
     config["learner"] = rng.choice(["plain"] * 6 + ["baseline"] * ("learner_state" in features) + ["attacked"] * ("data_writes" in features))
     config["callbacks"] = choose_callbacks(rng, features)
     config["args"] = choose_args(rng, config)
@@ -131,10 +131,9 @@ def choose_training(rng):
                        f"reach = reached({n})\nfor record in learn.steps():\n    if reach(record): break", "train(learn)", "one_by_hand(learn)"])
 
 
-def choose_failure(rng, config, features):
+def choose_failure(rng, features):
     "A line that arms a place."
     places = FORWARD_PLACES + EVENT_PLACES + OTHER_PLACES + ("schedule",) * ("failing_schedule" in features)
-    if config["data"] == "counted" and "failed_fetch" not in features: places = places[2:]
     place, n = rng.choice(places), rng.choice([1, 1, 2, 3, 5, 9])
     if rng.random() < 0.6: return f"arm({place!r}, {n})"
     return f"arm({place!r}, {n}, press={rng.choice([1, 2, 2])})"
@@ -168,11 +167,11 @@ def choose_travel(rng, config, features):
 
 def make_lines(rng, config, features) -> list:
     "Random lines for a configuration."
-    lines, any_line = [], "any_line" in features and (config["data"] != "counted" or "failed_fetch" in features)
+    lines = []
     for _ in range(rng.randint(4, 10)):
-        kind = rng.choices(["train", "fail", "look", "travel", "line"], [4, 4, 2, 3, any_line])[0]
+        kind = rng.choices(["train", "fail", "look", "travel", "line"], [4, 4, 2, 3, "any_line" in features])[0]
         if kind == "train": lines.append(choose_training(rng))
-        elif kind == "fail": lines += [choose_failure(rng, config, features), *([choose_training(rng)] if rng.random() < 0.5 else [])]
+        elif kind == "fail": lines += [choose_failure(rng, features), *([choose_training(rng)] if rng.random() < 0.5 else [])]
         elif kind == "look": lines.append(choose_look(rng, features))
         elif kind == "travel": lines.append(choose_travel(rng, config, features))
         else:
