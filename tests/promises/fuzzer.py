@@ -27,7 +27,8 @@ FEATURES = frozenset({
     "eval_part",           # parts of the model begin in evaluation mode
     "cell_eval",           # model.eval() in a cell
     "extra_state",         # modules with get_extra_state
-    "module_state",        # generators and counters in modules and data sets
+    "module_state",        # a generator and a counter in a module
+    "data_state",          # a generator and a counter in a data set
     "callback_state",      # state of callbacks before the commit, and without a state_dict
     "learner_state",       # attributes of a subclass
     "optimizer_state",     # optimizers whose state_dict adds something
@@ -96,7 +97,7 @@ def choose_acts(rng, config, features):
     "Changes that the reference makes as well: (step, setting, value)."
     if rng.random() > 0.3 or "rates" in config["callbacks"]: return []
     chosen = [(rng.randint(1, 5), "lr", 0.003), (rng.randint(1, 5), "max_grad_norm", 0.5), (rng.randint(1, 5), "logging_steps", 4)]
-    if "changed_groups" in features: chosen.append((rng.randint(1, 5), "weight_decay", 0.2))
+    if "changed_groups" in features and config["optim"] != "lookahead": chosen.append((rng.randint(1, 5), "weight_decay", 0.2))
     if "rate_in_warmup" in features: chosen.append((0, "lr", 0.003))
     if config["schedule"] in ("sequential", "chained", "cyclic", "cycle", "one_cycle", "reduce_lr_on_plateau", "product", "zigzag"):
         chosen = [c for c in chosen if c[1] != "lr"]
@@ -108,7 +109,7 @@ def make_config(rng, features) -> dict:
     config = {"model": choose_model(rng, features), "samples": rng.randint(9, 14), "saves": rng.random() < 0.25}
     config["optim"] = rng.choice([*NAMED_OPTIMIZERS, "halfway", "noisy", "given", *(["lookahead"] if "optimizer_state" in features else [])])
     config["schedule"] = rng.choice([*NAMED_SCHEDULES, *(n for n in MADE_SCHEDULES if n != "zigzag" or "failing_schedule" in features)])
-    config["data"] = rng.choice(["rows", "noise", "pairs", "stream", *(["counted"] if "module_state" in features else [])])
+    config["data"] = rng.choice(["rows", "noise", "pairs", "stream", *(["counted"] if "data_state" in features else [])])
     config["learner"] = rng.choice(["plain"] * 6 + ["baseline"] * ("learner_state" in features) + ["attacked"] * ("data_writes" in features))
     config["callbacks"] = choose_callbacks(rng, features)
     config["args"] = choose_args(rng, config)
@@ -131,7 +132,7 @@ def choose_training(rng):
 
 
 def choose_failure(rng, features):
-    "A line that arms a place; half of the time the next line trains to it."
+    "A line that arms a place."
     places = FORWARD_PLACES + EVENT_PLACES + OTHER_PLACES + ("schedule",) * ("failing_schedule" in features)
     place, n = rng.choice(places), rng.choice([1, 1, 2, 3, 5, 9])
     if rng.random() < 0.6: return f"arm({place!r}, {n})"
@@ -159,7 +160,7 @@ def choose_travel(rng, config, features):
         lines += ["branch_to_the_end(learn)", f"branch_and_leave(learn, {rng.randint(1, 3)})"]
     if not config["acts"] and "rates" not in config["callbacks"]:
         changes = ["lr=0.002", "max_grad_norm=0.2", "gradient_accumulation_steps=2"]
-        if "changed_groups" in features: changes.append("weight_decay=0.3")
+        if "changed_groups" in features and config["optim"] != "lookahead": changes.append("weight_decay=0.3")
         lines += [f"changed_for_a_while(learn, {rng.randint(1, 2)}, {rng.choice(changes)})", "anew(learn)"]
     return rng.choice(lines)
 
@@ -331,7 +332,8 @@ class Session:
 
     def branch_and_leave(self, learn, n):
         "A branch that trains and is forgotten."
-        branch = learn.branch(weight_decay=0.05)
+        # lookahead keeps weights by their place in the groups, which another weight decay changes
+        branch = learn.branch(**{"max_grad_norm" if self.config["optim"] == "lookahead" else "weight_decay": 0.05})
         self.learners.append(branch)
         if not branch.run_state.finished: branch.step(n)
 
@@ -340,8 +342,9 @@ class Session:
     def do(self, line: str):
         "Execute a line; errors that were injected, and refusals of a finished run, are part of it."
         learn, names = self.learn, self.names()
-        if learn.run_state.torn: self.repair()
-        try: self.act(learn)   # it may do pending tasks, which may fail as well
+        try:
+            if learn.run_state.torn: self.repair()
+            self.act(learn)   # both may do pending tasks, which may fail as well
         except (Boom, KeyboardInterrupt): return
         by_hand = any(o in line for o in BY_HAND_LINES)
         if by_hand and learn.run_state.due and "acts_on_pending" not in self.features: return
