@@ -79,8 +79,8 @@ class Counts(TrainerCallback):
 def learner(*at, **given):
     torch.manual_seed(0)
     settings = dict(max_steps=8, per_device_train_batch_size=4, gradient_accumulation_steps=2, learning_rate=1e-2, use_cpu=True, disable_tqdm=True,
-                    logging_steps=1) | given
-    return subclass(Fails(*at))(Net(), train_dataset=Augmented(30), data_collator=collate, callbacks=[Counts()], **settings)
+                    logging_steps=1, train_dataset=Augmented(30), callbacks=[Counts()]) | given
+    return subclass(Fails(*at))(Net(), data_collator=collate, **settings)
 
 
 @pytest.mark.filterwarnings("ignore:.*has begun to change")
@@ -127,3 +127,53 @@ def test_a_failed_debug_step_and_an_abort():
     debug.forward(); debug.backward()
     debug.abort()
     assert differences(before, learn.snapshot()) == []
+
+
+class Named(TrainerCallback):
+    "Counts in a state that it names itself."
+    def __init__(self): self.n = 0
+    def on_step_begin(self, args, state, control, **kwargs): self.n += 1
+
+
+class WithStateDict(Named):
+    def state_dict(self): return {"n": self.n}
+    def load_state_dict(self, state): self.n = state["n"]
+
+
+class Exportable(Named):
+    def state(self): return {"args": {}, "attributes": {"n": self.n}}
+
+
+@pytest.mark.parametrize("kind", [Named, WithStateDict, Exportable])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_callbacks_that_name_their_state(kind, steps):
+    "However a callback keeps its state: what it counted in a step that failed goes back."
+    callback = kind()
+    learn = learner(callbacks=[callback])
+    if steps: learn.step(steps)
+    debug = learn.debug_step()
+    assert callback.n == steps + 1
+    debug.abort()
+    assert callback.n == steps
+    learn.step()
+    assert callback.n == steps + 1
+
+
+class Drawing(Augmented):
+    "Examples with noise from a generator of the data set."
+    def __init__(self): super().__init__(); self.generator, self.fetched = torch.Generator().manual_seed(3), 0
+    def __getitem__(self, i):
+        self.fetched += 1
+        row = super().__getitem__(i)
+        return row | {"x": row["x"] + torch.randn(4, generator=self.generator)}
+
+
+@pytest.mark.parametrize("look", [lambda learn: learn.summary(), lambda learn: learn.show_batch(), lambda learn: learn.inspect()], ids=["summary", "show_batch", "inspect"])
+def test_looking_at_data_does_not_move_its_generator(look):
+    "Tools that fetch training data leave a data set's own generator and counters as they were."
+    calm, learn = learner(train_dataset=Drawing()), learner(train_dataset=Drawing())
+    calm.step(2), learn.step(2)
+    look(learn)
+    assert learn.train_dataset.fetched == calm.train_dataset.fetched
+    calm.train(), learn.train()
+    assert differences(learn.snapshot(), calm.snapshot()) == []

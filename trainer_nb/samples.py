@@ -27,6 +27,7 @@ from .pictures import Picture, grid, wave
 from .seeding import generators_kept
 from .telling import tell
 from .tables import escaped, html_table, text
+from .user_state import capture_user_state, code_holders, restore_user_state
 
 # %% ../nbs/350_samples.ipynb #f3667a27
 def eval_loader(moves, dataset, verb):  # a data set, the name of one, or None for the learner's own
@@ -91,7 +92,10 @@ def _alone(loader):
 
 def first_batch(moves, dataset=None):
     "The first training batch; of another set, the first batch of an evaluation. None if there is none."
-    with generators_kept(): return _first_batch(moves, dataset)
+    with generators_kept():
+        before = capture_user_state(moves.run_state, find=code_holders)   # a data set may count, or draw from a generator of its own
+        try: return _first_batch(moves, dataset)
+        finally: restore_user_state(moves.run_state, before, find=code_holders)
 
 def _first_batch(moves, dataset):
     if dataset is not None:

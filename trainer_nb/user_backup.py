@@ -60,10 +60,15 @@ def content_of(run, value, name: str) -> Callable[[], Any]:
 # %% ../nbs/219_user_backup.ipynb #6cdcf11e
 LOOKING, ALWAYS = 0.005, 3   # of the training time; the logs after which the next step is looked at, whatever that takes
 
-def _extras(run) -> list[tuple[str, torch.nn.Module]]:
-    "The modules that keep an extra state."
+def _own_states(run) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    "By name: how to get and to set the state of modules with an extra state, and of callbacks that name their state themselves."
     base = torch.nn.Module.get_extra_state
-    return [(n, m) for n, m in modules_of(run).named_modules() if type(m).get_extra_state is not base]
+    found = {n: (m.get_extra_state, m.set_extra_state) for n, m in modules_of(run).named_modules() if type(m).get_extra_state is not base}
+    for i, c in enumerate(run.callbacks.callbacks):
+        name = f"{type(c).__name__} (callback {i})"
+        if hasattr(c, "state_dict") and hasattr(c, "load_state_dict"): found[name] = c.state_dict, c.load_state_dict
+        elif callable(getattr(c, "state", None)): found[name] = (lambda c=c: c.state()["attributes"]), vars(c).update
+    return found
 
 def changes(run, before) -> list[tuple[str, Any, str]]:  # before: user_state.UserState
     "Return the attributes that are not what they were: name, owner and key."
@@ -82,34 +87,34 @@ class UserBackup:
     def __init__(self, run):
         self.run, self.looking, self.first, self.spent = run, True, True, 0.0   # spent: seconds of looking
         self.logs = 0
-        self.slots, self.modules = {}, {}       # what changes, by name: (owner, key), and modules with an extra state
-        self.state, self.kept, self.extra = None, [], []
+        self.slots, self.changing = {}, {}      # what changes, by name: (owner, key), and as _own_states gives it
+        self.state, self.kept, self.own = None, [], {}
 
     def keep(self):
         "Copy what changes; in a step that is looked at, everything."
-        self.kept, self.extra, self.state = [], [], None
+        self.kept, self.own, self.state = [], {}, None
         if self.looking:
             start = time.perf_counter()
             self.state = capture_user_state(self.run, find=code_holders)
-            self.extra = [(n, m, copy.deepcopy(m.get_extra_state())) for n, m in _extras(self.run)]
+            self.own = {n: (get, put, copy.deepcopy(get())) for n, (get, put) in _own_states(self.run).items()}
             self.spent += time.perf_counter() - start
             return
         for name, (owner, key) in self.slots.items():
             value = vars(owner).get(key, _MISSING)
             try: self.kept.append((owner, key, None if value is _MISSING else content_of(self.run, value, name)))
             except (CannotCapture, NotState): pass   # an object of another kind was put there; snapshots report it
-        self.extra = [(n, m, copy.deepcopy(m.get_extra_state())) for n, m in self.modules.items()]
+        self.own = {n: (get, put, copy.deepcopy(get())) for n, (get, put) in self.changing.items()}
 
     def before_update(self):
         "Compare, where this step is looked at; what has begun to change joins."
         if not self.looking or self.state is None: return
         start = time.perf_counter()
         found = {name: (owner, key) for name, owner, key in changes(self.run, self.state)}
-        extra = {n: m for n, m, then in self.extra if not equal(then, m.get_extra_state())}
-        new = [n for n in (*found, *extra) if n not in self.slots and n not in self.modules]
+        own = {n: (get, put) for n, (get, put, then) in self.own.items() if not equal(then, get())}
+        new = [n for n in (*found, *own) if n not in self.slots and n not in self.changing]
         if new and not self.first:
             warn(f"{new[0]!r} has begun to change before the update of a step; from now on it is put back too when a step fails.")
-        self.slots, self.modules = self.slots | found, self.modules | extra
+        self.slots, self.changing = self.slots | found, self.changing | own
         self.looking = self.first = False
         self.spent += time.perf_counter() - start
 
@@ -124,4 +129,4 @@ class UserBackup:
         for owner, key, content in self.kept:
             if content is None: vars(owner).pop(key, None)
             else: vars(owner)[key] = content()
-        for _, m, state in self.extra: m.set_extra_state(copy.deepcopy(state))
+        for _, put, state in self.own.values(): put(copy.deepcopy(state))
