@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from .agenda import ask_later
 from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses, warn
 from .fsdp import refuse_alone
-from .interrupts import AWAITED, TURN, Interrupts, answered
+from .interrupts import AWAITED, TURN, Interrupts
 from .prepare import prepare
 from .run import Due, for_callback
 from .seeding import generators_kept
@@ -197,7 +197,6 @@ def pause_at(moves, message) -> Paused:
         run.history.note("pause", run.state.global_step)
         tell_outside(moves, "on_pause")
     let_go_after_cell()
-    answered()
     show_pauses()
     return Paused(message + (". Nothing is lost: learn.train(), learn.run(...) or learn.step() goes on." if run.paused else "; the run was just finished."))
 
