@@ -430,6 +430,23 @@ def test_pressed_once_more_while_the_kernel_ends_the_cell(kernel, moment):
     assert kernel.run("learn.remove_callback(Arms); learn.train(); check(learn, like)").splitlines()[-1] == "the same"
 
 
+@pytest.mark.parametrize("moment", ["finish_metadata", "post_handler_hook"])
+def test_pressed_once_more_behind_an_evaluation(kernel, moment):
+    "The same, of a verb that one press ends."
+    kernel.run(f"""
+        learn, armed, ran = make(), [], False
+        learn.step(); owner, name = get_ipython().kernel, {moment!r}; real = getattr(owner, name)
+        def struck(*args, **kwargs):
+            if armed: armed.clear(); signal.raise_signal(signal.SIGINT)
+            return real(*args, **kwargs)
+        def wait(model): model.wait = None; armed.append(True); signal.raise_signal(signal.SIGINT)
+        learn.model.wait = wait; setattr(owner, name, struck)""")
+    cell, queued = kernel.send("learn.evaluate()"), kernel.send("ran = True")
+    kernel.wait(cell, queued)
+    assert cell.ename == "KeyboardInterrupt" and queued.status == "aborted"
+    assert kernel.run("setattr(owner, name, real); armed, ran") == "([], False)"
+
+
 def test_pressed_between_two_steps(kernel):
     "There the run is the user's, and so is the button."
     kernel.run("like = make(); like.train(); learn = make(); records = []")

@@ -129,7 +129,7 @@ class Interrupts:
             self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False
             self._pid, self._grad = os.getpid(), torch.is_grad_enabled()
             if _can_be_taken(): self._before = _signal.signal(signal.SIGINT, self._press)
-            if isinstance(outer := getattr(self._before, "__self__", None), Button): self.pressed = outer.handed_on()
+            if isinstance(outer := getattr(self._before, "__self__", None), Interrupts): self.pressed = outer.handed_on()
         self._depth += 1
         return self
 
@@ -175,6 +175,7 @@ class Interrupts:
         finally: self.abortable = False
 
     def only_looking(self): self.enough = 1   # one press breaks in
+    def handed_on(self) -> int: return 0      # presses that another handler is to answer
 
 # %% ../nbs/080_interrupts.ipynb #5d0c1a09
 class Button(Interrupts):
@@ -250,11 +251,14 @@ class Turn:
         except BaseException: self.button.__exit__(*sys.exc_info()); raise
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, kind, *error):
+        last = self.depth == 1
         try:
-            if self.depth > 1: self.depth -= 1
+            if not last: self.depth -= 1
             else: self.leave()
-        finally: self.button.__exit__(*error)
+        finally:
+            if last and kind is not None and issubclass(kind, KeyboardInterrupt): answered()
+            self.button.__exit__(kind, *error)
 
 # %% ../nbs/080_interrupts.ipynb #dac30a15
 TURN = Turn()
@@ -306,11 +310,12 @@ class Answered:
         self.before(number, frame)
 
 def answered():
-    "A press has been answered by an error, within a verb: what is pressed until the cell is over belongs to it. Only in a kernel."
+    "A verb ends by an interrupt: in a kernel, what is pressed until the cell is over belongs to it."
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is None or not _in_main_thread(): return
     def over(*ignored):
         shell.events.unregister("post_run_cell", over)
         if _in_main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)   # as the kernel does, a little later
     shell.events.register("post_run_cell", over)
-    if callable(TURN.button._before): TURN.button._before = Answered(TURN.button._before)
+    before = getattr(TURN.button._before, "before", TURN.button._before)
+    if callable(before): TURN.button._before = Answered(before)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from .agenda import ask_later, wishes_kept
 from .errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses, warn
 from .fsdp import refuse_alone
-from .interrupts import AWAITED, TURN, Interrupts, answered
+from .interrupts import AWAITED, TURN, Interrupts
 from .prepare import prepare
 from .run import Due, for_callback
 from .seeding import generators_kept
@@ -213,7 +213,6 @@ def pause_at(moves, message, whole=True) -> Paused:  # whole: nothing was broken
         run.history.note("pause", run.state.global_step)
         tell_outside(moves, "on_pause")
     let_go_after_cell()
-    answered()
     show_pauses()
     goes_on = f". {'Nothing is lost: ' if whole else ''}learn.train(), learn.run(...) or learn.step() goes on."
     return Paused(message + (goes_on if run.paused else "; the run was just finished."))
