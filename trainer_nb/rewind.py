@@ -120,7 +120,8 @@ class Ring:
             if acts or any(e["kind"] == "evaluate" for e in events[self.seen:]): self.wait = 0
             by_hand = any(e["data"].get("by") != "callback" for e in acts)
             self.seen = len(events)
-        if self.wait <= 0: self.take(run, by_hand)
+        # a run that was resumed, or comes from another process, has nothing else to go back to
+        if self.wait <= 0: self.take(run, by_hand or (not self.kept and (run.first is None or run.first.values["run"] != run.history.run_id)))
         self.wait -= 1
 
     def take(self, run, at_once=False):  # at_once: whatever it costs

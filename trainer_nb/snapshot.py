@@ -544,7 +544,9 @@ def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "The names of what is not equal, byte for byte, in two snapshots. Clocks, logs and the bookmark are not compared."
     def same(n): return n in a.tensors and n in b.tensors and equal(a.tensors[n], b.tensors[n])
     left_out = {"modes_seen", "shapes", "made_with", "run", "taken", "place", "length", "about", "seconds", "callbacks", "bookmark"}
-    def user(values): return {h: o["items"] for h, o in (values.get("user") or {"holders": {}})["holders"].items() if o["items"]}
-    def plain(values): return {k: v for k, v in values.items() if k not in left_out} | {"user": user(values), "state": vars(values["state"]) | {"log_history": None}}
+    # attributes by value; that an attribute has been made, as a schedule does on its optimizer, is no difference
+    def items(saved): return {h: o["items"] for h, o in (saved or {"holders": {}})["holders"].items() if o["items"]}
+    def own(values): return {"user": items(values.get("user")), "of_optimizer": (items(values.get("of_optimizer")), (values.get("of_optimizer") or {}).get("more"))}
+    def plain(values): return {k: v for k, v in values.items() if k not in left_out} | own(values) | {"state": vars(values["state"]) | {"log_history": None}}
     x, y = plain(a.values), plain(b.values)
     return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not equal(x.get(k), y.get(k))]
