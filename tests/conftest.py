@@ -80,6 +80,6 @@ def one_thread():
 @pytest.fixture
 def hasty(monkeypatch):
     "Processes that do not answer are not waited for as long as usual."
-    from trainer_nb import asking
+    from trainer_nb.launch import remote_calls as asking
     monkeypatch.setattr(asking, "GRACE", 0.3)
     monkeypatch.setitem(asking.Asked.aside.__kwdefaults__, "timeout", 0.5)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from trainer_nb import Learner, TrainerCallback, differences
-from trainer_nb.events import EVENTS
+from trainer_nb.core.callbacks import EVENTS
 
 
 def silent(name): "A hook that does nothing."

@@ -2,22 +2,26 @@
 
 __version__ = "0.1.0"
 
-from . import metrics
-from .args import TrainingArguments
-from .batches import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
-from .collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq, DataCollatorForTokenClassification,
-                        DataCollatorForWholeWordMask, DataCollatorWithFlattening)
-from .callbacks import EarlyStoppingCallback, PrinterCallback
-from .errors import Paused, Refused
-from .evaluate import EvalPrediction, PredictionOutput
-from .events import DefaultFlowCallback, ExportableState, TrainerCallback, TrainerControl, TrainerState
-from .history import History, Record, Records
+from . import aliases
+from .core.callbacks import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, PrinterCallback, TrainerCallback,
+                             TrainerControl, TrainerState)
+from .core.errors import Paused, Refused
+from .core.history import History, Record, Records
+from .core.seeding import set_seed
+from .args.training_args import TrainingArguments
+from .data.collate import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
+                           DataCollatorForTokenClassification, DataCollatorForWholeWordMask, DataCollatorWithFlattening,
+                           DataCollatorWithPadding, DefaultDataCollator, default_data_collator)
+from .engine import metrics
+from .engine.evaluate import EvalPrediction, PredictionOutput
+from .engine.loop import TrainOutput
+from .engine.snapshot import Snapshot, differences
+from .live.progress import ProgressCallback
+from .live.reporting import ReportCallback
 from .learner import Learner
-from .loop import TrainOutput
-from .progress import ProgressCallback
-from .reports import ReportCallback
-from .seeding import set_seed
-from .snapshot import Snapshot, differences
+
+# trainer_nb.metrics, trainer_nb.generate and trainer_nb.parsing are documented names of modules that live in chapters.
+aliases.install()
 
 # A script written for transformers' Trainer runs after changing the line that imports these.
 Trainer = Seq2SeqTrainer = Learner
@@ -25,33 +29,37 @@ Seq2SeqTrainingArguments = TrainingArguments
 
 
 def parse_args(*classes, argv=None):
-    "A command line as arguments: see trainer_nb.parsing.parse_args, which is imported when it is needed."
-    from .parsing import parse_args
-    return parse_args(*classes, argv=argv)
+    "Read the command line into argument dataclasses; see `trainer_nb.args.cli.parse_args`."
+    # imported here, so that importing the package stays light
+    from .args.cli import parse_args as read
+    return read(*classes, argv=argv)
 
 
 def compare(learn, other):
-    "The losses of two learners side by side: see trainer_nb.branch.compare, which is imported when it is needed."
-    from .branch import compare
+    "Show the losses of two learners side by side; see `trainer_nb.state.time_travel.compare`."
+    from .state.time_travel import compare
     return compare(learn, other)
 
 
 def get_last_checkpoint(folder):
-    "The checkpoint in a folder to go on from: see trainer_nb.shelf.get_last_checkpoint, which is imported when it is needed."
-    from .shelf import get_last_checkpoint
+    "Return the newest valid checkpoint in a folder, or None; see `trainer_nb.state.checkpoint_dirs`."
+    from .state.checkpoint_dirs import get_last_checkpoint
     return get_last_checkpoint(folder)
 
 
 def follow(path, also=()):
-    "A live view of a run that trains elsewhere, from its log: see trainer_nb.tail.follow, which is imported when it is needed."
-    from .tail import follow
+    "Show a live view of a run in another process, read from its log; see `trainer_nb.live.follow`."
+    from .live.follow import follow
     return follow(path, also)
 
 
-__all__ = ["DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification",
-           "DataCollatorForWholeWordMask", "DataCollatorWithFlattening", "DataCollatorWithPadding", "DefaultDataCollator",
-           "DefaultFlowCallback", "EarlyStoppingCallback", "EvalPrediction", "ExportableState", "History", "Learner", "Paused",
-           "PredictionOutput", "PrinterCallback", "ProgressCallback", "Record", "Records", "Refused", "ReportCallback", "Seq2SeqTrainer",
-           "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl", "TrainerState",
-           "TrainingArguments", "compare", "default_data_collator", "differences", "follow", "get_last_checkpoint", "metrics",
-           "parse_args", "set_seed"]
+__all__ = [
+    "DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq",
+    "DataCollatorForTokenClassification", "DataCollatorForWholeWordMask", "DataCollatorWithFlattening",
+    "DataCollatorWithPadding", "DefaultDataCollator", "DefaultFlowCallback", "EarlyStoppingCallback",
+    "EvalPrediction", "ExportableState", "History", "Learner", "Paused", "PredictionOutput", "PrinterCallback",
+    "ProgressCallback", "Record", "Records", "Refused", "ReportCallback", "Seq2SeqTrainer",
+    "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
+    "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
+    "get_last_checkpoint", "metrics", "parse_args", "set_seed",
+]

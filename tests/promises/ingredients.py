@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 
 import trainer_nb
 from trainer_nb import Learner, TrainerCallback
-from trainer_nb.events import EVENTS
+from trainer_nb.core.callbacks import EVENTS
 
 
 # --- places ------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest, torch
 from torch import nn
 
 from trainer_nb import Learner, TrainerCallback
-from trainer_nb.events import ExportableState
+from trainer_nb.core.callbacks import ExportableState
 
 BEFORE, AFTER = 3, 4   # steps before and after the moment that is gone back to
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trainer_nb import Learner, differences
-from trainer_nb.fields import OPTIMIZER_NAMES, TARGETED
+from trainer_nb.args.fields import OPTIMIZER_NAMES, TARGETED
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 

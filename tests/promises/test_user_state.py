@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest, torch
 
 from trainer_nb import TrainerCallback
-from trainer_nb.snapshot import capture
-from trainer_nb.user_state import LEARNER, capture_user_state, changed_user_state, restore_user_state
+from trainer_nb.engine.snapshot import capture
+from trainer_nb.engine.user_state import LEARNER, capture_user_state, changed_user_state, restore_user_state
 
 from test_going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, scaled_loss, straight
 

@@ -1,0 +1,85 @@
+"Rows by themselves: where a value is at any moment, and that lists of them come back as they were."
+import json, math
+
+import numpy as np
+import pytest, torch
+
+from trainer_nb.core.columns import (CODES, COLUMNS, PACK, Pending, Rows, abandon, column, extend, last_of, mean_loss,
+                                     part, rates, to_lists)
+from trainer_nb.core.log_file import strict
+
+
+def filled(n, loss=float, norm=lambda i: None, start=1):
+    rows = Rows()
+    for i in range(start, start + n): rows.append(i, i / 10, 1e-3, 32, i * 0.02, loss(i), norm(i))
+    return rows
+
+
+@pytest.mark.parametrize("n", [1, PACK - 1, PACK, PACK + 1, 3 * PACK + 7])
+def test_peek_sees_a_value_wherever_it_is(n):
+    rows = filled(n, lambda i: torch.tensor(float(i)), lambda i: [None, math.nan, torch.tensor(-1.0 * i)][i % 3])
+    for row in {0, n // 2, n - 1}:
+        seen = rows.peek("loss", row)
+        assert isinstance(seen, torch.Tensor) and seen == row + 1 and rows.peek("step", row) == row + 1
+        norm = rows.peek("grad_norm", row)
+        assert norm is None if (row + 1) % 3 == 0 else math.isnan(norm) if (row + 1) % 3 == 1 else norm == -(row + 1)
+    assert rows.whole() == 0
+    rows.fetch()
+    assert rows.whole() == n and [rows.peek("loss", row) for row in range(n)] == [row + 1.0 for row in range(n)]
+    rows.append(n + 1, 0.1, 1e-3, 32, 1.0, torch.tensor(7.0))
+    assert rows.whole() == n and rows.peek("loss", n - 1) == float(n) and isinstance(rows.peek("loss", n), torch.Tensor)
+
+
+def test_find_with_two_devices():
+    pending = Pending()
+    for row in range(5): pending.add(3 * row, torch.tensor(float(row), device="cpu" if row % 2 else "meta"))
+    for _ in range(2):                       # single, then stacked
+        assert [pending.find(3 * row).device.type for row in range(5)] == ["meta", "cpu", "meta", "cpu", "meta"]
+        assert pending.find(9) == 3.0 and pending.find(1) is None and pending.find(15) is None
+        pending.pack()
+
+
+def test_rows_without_tensors_are_whole_at_once():
+    rows = filled(10)
+    assert rows.whole() == 10 and rows.fetched == 0 and not rows.pending and rows.peek("loss", 9) == 10.0
+
+
+def test_lists_and_back():
+    odd = [math.nan, math.inf, -math.inf, 0.1, None]
+    rows = filled(500, lambda i: odd[i % 5], lambda i: odd[i % 3])
+    lists = to_lists(part(rows, 0, 500))
+    assert set(lists) == set(COLUMNS) - {"abandoned"} and all(len(o) == 500 for o in lists.values())
+    back = Rows()
+    extend(back, json.loads(json.dumps(strict(lists), allow_nan=False)))
+    extend(back, to_lists(part(rows, 490, 500)), skip=10)          # known already
+    assert len(back) == 500 and back.whole() == 500
+    for name in CODES: np.testing.assert_array_equal(back.columns.view(name), rows.columns.view(name))
+    with pytest.raises(ValueError): extend(Rows(), lists | {"loss": [1.0]})
+    with pytest.raises(KeyError): extend(Rows(), {"step": [1]})
+
+
+def test_a_part_is_a_copy():
+    rows = filled(10)
+    copied = part(rows, 2, 4)
+    rows.columns.loss[2] = -1.0
+    assert to_lists(copied)["loss"] == [3.0, 4.0]
+
+
+def test_left_behind():
+    rows = filled(6)
+    abandon(rows, column(rows, "step") > 4)
+    rows.append(5, 0.5, 1e-3, 32, 1.0, 50.0)
+    assert column(rows, "abandoned").tolist() == [0, 0, 0, 0, 1, 1, 0] and mean_loss(rows) == (1 + 2 + 3 + 4 + 50) / 5
+    assert last_of(rows, 5, 7) == 6 and last_of(rows, 5, 6) == 4 and last_of(rows, 9, 7) is None
+    assert math.isnan(rates(rows)[6]) and rates(rows, 3, 4)[0] == pytest.approx(32 / 0.02)
+
+
+def test_an_interrupt_while_growing_leaves_whole_rows(monkeypatch):
+    rows = filled(256)
+    def interrupted(): raise KeyboardInterrupt
+    with monkeypatch.context() as m:
+        m.setattr(rows.columns, "grow", interrupted)
+        with pytest.raises(KeyboardInterrupt): rows.append(257, 1.0, 1e-3, 32, 5.0, torch.tensor(1.0))
+    assert len(rows) == 256 and not rows.pending
+    rows.append(257, 1.0, 1e-3, 32, 5.0, 1.0)
+    assert column(rows, "step").tolist() == list(range(1, 258))

@@ -1,0 +1,173 @@
+"The collators give the numbers of transformers' own, with their tokenizers and with any object that pads; what they draw is a function of the place in the run."
+import copy, logging
+
+import numpy as np
+import pytest, torch
+from torch import nn
+
+import trainer_nb
+from trainer_nb import Learner, differences
+from trainer_nb.data.collate import pad_rows
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat un believ able and slept well under that big old tree".split()
+
+
+@pytest.fixture
+def hf():
+    "transformers, with a new fast tokenizer of a few words."
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    plain = tokenizers.Tokenizer(tokenizers.models.WordPiece({f"##{w}" if w in ("believ", "able") else w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    plain.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    transformers.tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]")
+    return transformers
+
+
+TEXTS = ["the cat sat on a mat", "unbelievable", "the old cat slept well under that big old tree and unbelievable mat", "a tree"]
+
+
+def same(ours, theirs):
+    assert sorted(ours) == sorted(theirs)
+    for k in theirs:
+        a, b = ours[k], theirs[k]
+        assert (torch.equal(a, b) and a.dtype == b.dtype) if isinstance(b, torch.Tensor) else a == b, k
+
+
+def both(hf, name, features, *args, **how):
+    "A batch of ours and one of theirs, from the same state of the generator."
+    out = []
+    for module in (trainer_nb, hf):
+        torch.manual_seed(3)
+        out.append(getattr(module, name)(*args, **how)(copy.deepcopy(features)))
+    same(*out)
+    return out[0]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_numbers_are_transformers(hf, side, recwarn):
+    tok = hf.tokenizer
+    tok.padding_side = side
+    texts = [dict(tok(t)) for t in TEXTS]
+    for how in ({}, dict(pad_to_multiple_of=8), dict(padding="max_length", max_length=20)):
+        both(hf, "DataCollatorWithPadding", [t | {"label": i} for i, t in enumerate(texts)], tok, **how)
+        for kind in (list, np.array): both(hf, "DataCollatorForTokenClassification", [t | {"labels": list(range(len(t["input_ids"])))} for t in texts], tok, **how)
+        for kind in (list, np.array): both(hf, "DataCollatorForSeq2Seq", [t | {"labels": kind([5, 6, 7, 8][:i + 1])} for i, t in enumerate(texts)], tok, **how)
+    both(hf, "DataCollatorForSeq2Seq", [texts[0] | {"labels": [1, 2]}] * 2, tok, padding=False)
+    for how in ({}, dict(pad_to_multiple_of=8)):
+        for rows in (texts, [t | {"special_tokens_mask": [1, *[0] * (len(t["input_ids"]) - 2), 1]} for t in texts], [t["input_ids"] for t in texts], [torch.tensor(t["input_ids"]) for t in texts]):
+            both(hf, "DataCollatorForLanguageModeling", rows, tok, mlm=False, **how)
+            for shares in ({}, dict(mlm_probability=0.5), dict(mask_replace_prob=1.0, random_replace_prob=0.0), dict(mask_replace_prob=0.0, random_replace_prob=1.0, mlm_probability=0.9)):
+                both(hf, "DataCollatorForLanguageModeling", rows, tok, **how, **shares)
+    both(hf, "DataCollatorForMultipleChoice", [{"input_ids": [[2, 5], [2, 6, 7]], "label": 1}, {"input_ids": [[2, 5, 8, 9], [2]], "label": 0}], tok)
+    assert not [w for w in recwarn if "fast tokenizer" in str(w.message)]
+
+
+def test_flattened_texts_and_stacked_ones(hf):
+    rows = [{"input_ids": [5, 6, 7]}, {"input_ids": [8]}, {"input_ids": [9, 10]}]
+    for how in ({}, dict(return_flash_attn_kwargs=True, return_seq_idx=True), dict(return_position_ids=False, separator_id=-1), dict(position_ids_start=2)):
+        both(hf, "DataCollatorWithFlattening", rows, **how)
+        both(hf, "DataCollatorWithFlattening", [r | {"labels": torch.tensor([1, 2, 3][:len(r["input_ids"])])} for r in rows], **how)
+    both(hf, "DefaultDataCollator", [{"x": 1.0, "label": 1}, {"x": 2.0, "label": 0}])
+    both(hf, "DefaultDataCollator", [{"x": np.ones(3), "label_ids": [1, 2]}, {"x": np.zeros(3), "label_ids": [0, 3]}])
+
+
+def test_whole_words_are_hidden_as_wholes(hf):
+    tok = hf.tokenizer
+    rows = [dict(tok(TEXTS[2], return_offsets_mapping=True)), dict(tok(TEXTS[2], return_offsets_mapping=True))]
+    assert len(rows[0]["input_ids"]) > len(TEXTS[2].split()) + 2   # a word of several tokens
+    torch.manual_seed(3)
+    ours = trainer_nb.DataCollatorForWholeWordMask(tok, mlm_probability=0.5)(copy.deepcopy(rows))
+    torch.manual_seed(3)
+    with pytest.warns(UserWarning): theirs = hf.DataCollatorForLanguageModeling(tok, whole_word_mask=True, mlm_probability=0.5, mask_replace_prob=0.9)(copy.deepcopy(rows))
+    same(ours, theirs)
+    long = [dict(tok(t, return_offsets_mapping=True)) for t in TEXTS]   # of different lengths, which theirs cannot pad
+    for seed in range(5):
+        torch.manual_seed(seed)
+        batch = trainer_nb.DataCollatorForLanguageModeling(tok, whole_word_mask=True, mlm_probability=0.5)(copy.deepcopy(long))
+        first, second, third = batch["labels"][1, 1:4].tolist()   # un ##believ ##able
+        assert (first == -100) == (second == -100) == (third == -100)
+    with pytest.raises(ValueError, match="leave them out"): trainer_nb.DataCollatorForWholeWordMask(tok, mask_replace_prob=0.5)
+
+
+def test_any_object_that_pads_will_do():
+    class Pads:
+        "The least that a tokenizer can be."
+        mask_token_id, pad_token_id = 1, 0
+        def __len__(self): return 9
+        def pad(self, features, return_tensors): return {"input_ids": pad_rows([f["input_ids"] for f in features], 0)}
+    rows = [{"input_ids": [2, 3, 4, 5]}, {"input_ids": [6, 7]}] * 200
+    batch = trainer_nb.DataCollatorForLanguageModeling(Pads(), mlm_probability=0.3)(rows)
+    ids, labels, at_first = batch["input_ids"], batch["labels"], pad_rows([r["input_ids"] for r in rows], 0)
+    chosen = labels != -100
+    assert torch.equal(labels[chosen], at_first[chosen]) and torch.equal(ids[~chosen], at_first[~chosen]) and not (chosen & (at_first == 0)).any()
+    share = chosen.sum() / (at_first != 0).sum()
+    assert 0.25 < share < 0.35 and 0.7 < (ids[chosen] == 1).float().mean() < 0.9
+    with pytest.raises(ValueError, match="no mask token"):
+        class None_(Pads): mask_token_id = None
+        trainer_nb.DataCollatorForLanguageModeling(None_())
+    for name in ("DefaultDataCollator", "DataCollatorWithFlattening"):
+        with pytest.raises(ValueError, match="return_tensors='np'"): getattr(trainer_nb, name)(return_tensors="np")([{"input_ids": [1]}])
+
+
+def test_decoder_inputs_are_the_models(hf):
+    class Model:
+        def prepare_decoder_input_ids_from_labels(self, labels): return torch.cat([torch.zeros_like(labels[:, :1]), labels[:, :-1].clamp(min=0)], 1)
+    rows = [dict(hf.tokenizer(t)) | {"labels": [5, 6, 7][:i + 1]} for i, t in enumerate(TEXTS[:3])]
+    batch = both(hf, "DataCollatorForSeq2Seq", rows, hf.tokenizer, model=Model())
+    assert batch["decoder_input_ids"].tolist() == [[0, 5, 0], [0, 5, 6], [0, 5, 6]]
+    assert "decoder_input_ids" not in trainer_nb.DataCollatorForSeq2Seq(hf.tokenizer)(rows)
+
+
+# --- in a run ----------------------------------------------------------------------------------------------------------
+
+class Guess(nn.Module):
+    "Guesses tokens; notes what it was given."
+    def __init__(self):
+        super().__init__()
+        self.table, self.seen = nn.Embedding(30, 30), []
+    def forward(self, input_ids, attention_mask=None, labels=None):
+        self.seen.append((input_ids, labels))
+        logits = self.table(input_ids)
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100), "logits": logits}
+
+
+def guessing(collator, rows, **settings):
+    torch.manual_seed(0)
+    return Learner(Guess(), train_dataset=rows, data_collator=collator, **dict(per_device_train_batch_size=2, num_train_epochs=2, use_cpu=True, disable_tqdm=True, learning_rate=1e-2) | settings)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_what_is_hidden_depends_on_the_place_alone(hf, tmp_path):
+    "Ours without and with a seed, and theirs with one: however the run is taken apart, with workers too, the same tokens are hidden."
+    rows = [{"input_ids": hf.tokenizer(t)["input_ids"]} for t in TEXTS * 2 + TEXTS[:1]]
+    runs = []
+    for n, make in enumerate([lambda: trainer_nb.DataCollatorForLanguageModeling(hf.tokenizer, mlm_probability=0.4), lambda: trainer_nb.DataCollatorForLanguageModeling(hf.tokenizer, mlm_probability=0.4, seed=7),
+                              lambda: hf.DataCollatorForLanguageModeling(hf.tokenizer, mlm_probability=0.4), lambda: hf.DataCollatorForLanguageModeling(hf.tokenizer, mlm_probability=0.4, seed=7)]):
+        whole, parts = guessing(make(), rows), guessing(make(), rows, output_dir=str(tmp_path / str(n)), save_strategy="no", ring_every=1)
+        whole.train()
+        parts.step(3)
+        parts.rewind(2)
+        torch.rand(5)
+        parts.step(2)
+        parts.save_checkpoint()
+        later = guessing(make(), rows, output_dir=str(tmp_path / str(n)), save_strategy="no", dataloader_num_workers=2 * (n == 3))
+        if n == 3: parts.set(dataloader_num_workers=2); parts.train(); later = parts
+        else: later.train(resume_from_checkpoint=True)
+        assert set(differences(whole.snapshot(), later.snapshot())) <= {"args"}
+        runs.append(torch.cat([ids.flatten() for ids, _ in whole.model.seen]))
+    assert torch.equal(runs[0], runs[2])                                       # theirs draws the same where nothing has a seed
+    assert not torch.equal(runs[0], runs[1]) and not torch.equal(runs[2], runs[3])   # a seed of the collator's gives other draws
+
+
+def test_columns_that_are_for_the_collator_reach_it(hf, caplog):
+    datasets = pytest.importorskip("datasets")
+    rows = [{k: v for k, v in hf.tokenizer(t, return_offsets_mapping=True).items() if k in ("input_ids", "offset_mapping")} | {"text": t} for t in TEXTS]
+    for data in (rows, datasets.Dataset.from_list(rows)):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "trainer_nb"):
+            learn = guessing(trainer_nb.DataCollatorForWholeWordMask(hf.tokenizer, mlm_probability=0.5), data)
+            learn.step()
+        told, = [r.message for r in caplog.records if r.name == "trainer_nb"]
+        assert told == "The training set has columns that Guess's forward does not take, and they are left out: text."

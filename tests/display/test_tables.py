@@ -1,0 +1,100 @@
+"Tables: the same rows as text, as HTML and as a frame; nothing from outside reaches a page unescaped."
+import math, re, sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest, torch
+
+from trainer_nb.display.tables import (Table, escaped, headings, html_table, is_number, text, text_table, thinned,
+                                       to_frame)
+
+ROWS = [{"layer": "body", "size": 1200, "norm": 0.25}, {"layer": "head.first", "size": 33, "norm": None, "note": "<b>"}]
+
+
+class Page(HTMLParser):
+    "The cells of a table with their tag and alignment; anything that should not be there fails."
+    def __init__(self, page):
+        super().__init__()
+        self.rows, self.open = [], []
+        self.feed(page)
+        assert not self.open
+    def handle_starttag(self, tag, attrs):
+        assert tag in ("table", "thead", "tbody", "tr", "th", "td", "i"), tag
+        assert all(k == "style" and re.fullmatch(r"text-align:(left|right)", v) for k, v in attrs), attrs
+        if tag == "tr": self.rows.append([])
+        if tag in ("th", "td"): self.rows[-1].append([tag, attrs[0][1].split(":")[1], ""])
+        self.open.append(tag)
+    def handle_endtag(self, tag): assert self.open.pop() == tag
+    def handle_data(self, data):
+        if self.rows: self.rows[-1][-1][2] += data
+
+
+def test_numbers_have_four_digits_and_unknown_is_a_dash():
+    values = [1 / 3, np.float64(1 / 3), np.float32(1 / 3), torch.tensor(1 / 3), np.array(1 / 3), 12345.678, 1e9, 1e-9, 12, 123456789, np.int64(12), True, None, math.nan, -math.inf]
+    assert [text(o) for o in values] == ["0.3333"] * 5 + ["12346", "1e+09", "1e-09", "12", "123456789", "12", "True", "—", "nan", "-inf"]
+    assert [is_number(o) for o in (1, 1.5, math.nan, np.float32(1), np.int8(1), torch.tensor(1), np.array(2.0))] == [True] * 7
+    assert [is_number(o) for o in (True, np.bool_(True), torch.tensor(True), None, "1", [1], np.zeros(2), torch.zeros(1))] == [False] * 8
+
+
+def test_text_from_outside_is_cut_and_cleaned():
+    assert text("a\nb\x1b[31m\u202e\udc80") == "a b [31m  " and text("x" * 500) == "x" * 31 + "…" and len(text("x" * 500, 7)) == 7
+    assert text("x" * 32) == "x" * 32 and text(["<b>"]) == "['<b>']" and escaped(["<b>"]) == "[&#x27;&lt;b&gt;&#x27;]"
+
+
+def test_both_forms_show_the_same_and_align_alike():
+    page, lines = Page(html_table(ROWS)).rows, text_table(ROWS).splitlines()
+    assert [[o[2] for o in row] for row in page] == [re.split(r"\s{2,}", line.strip()) for line in lines]
+    assert [o[:2] for o in page[0]] == [["th", "left"], ["th", "right"], ["th", "right"], ["th", "left"]]
+    assert all(o[1] == head[1] for row in page[1:] for o, head in zip(row, page[0]))
+    assert lines == ["layer       size  norm  note", "body        1200  0.25  —", "head.first    33     —  <b>"]
+    assert text_table([]) == "no rows" and "no rows" in html_table([])
+    assert headings([{"a": None}, None, {"b": "1"}]) == {"a": True, "b": False}
+
+
+def test_hostile_cells_and_headings():
+    nasty = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a\x00b\x1b[31mc\u202e", "x" * 10_000, "</td></table>"]
+    rows = [{o: o for o in nasty} | {"n": 1.0}]
+    page, plain = html_table(rows), text_table(rows)
+    Page(page)
+    assert len(page) < 6000 and len(plain) < 1500 and len(plain.splitlines()) == 2 and not set("\x00\x1b\u202e") & set(page + plain)
+
+
+def test_thinned():
+    assert thinned(range(12)) == list(range(12)) and thinned(range(13)) == [0, 1, 2, 3, 4, None, 8, 9, 10, 11, 12] and thinned([]) == []
+    class Long(Table): thin = True
+    class Never:
+        def __getattr__(self, name): raise AssertionError(name)
+    shown = Long([{"i": i} for i in range(1000)])
+    assert [o.strip() for o in repr(shown).splitlines()] == ["i", *"01234", "…", *map(str, range(995, 1000))]
+    assert len(Page(shown._repr_html_()).rows) == 12 and len(repr(Table(shown)).splitlines()) == 1001
+
+
+def test_a_table_is_a_list():
+    t = Table(ROWS)
+    assert t == ROWS and t[0] is ROWS[0] and t[-1:] == ROWS[-1:] and type(t[:1]) is Table and len(t) == 2 and list(t) == ROWS
+    class Words(Table):
+        def _cells(self, word): return {"word": word, "letters": len(word)}
+    words = Words(["one", "three"])
+    assert repr(words) == "word   letters\none          3\nthree        5" and type(words[1:]) is Words and repr(words[1:]).endswith("three        5")
+
+
+def test_a_cell_may_have_a_look_of_its_own():
+    class Picture:
+        def _repr_html_(self): return "<i>seen</i>"
+        def __repr__(self): return "told"
+    t = Table([{"p": Picture()}])
+    assert "<i>seen</i>" in t._repr_html_() and repr(t) == "p\ntold"
+
+
+def test_in_a_kernel_both_forms_are_ours():
+    format_display_data = pytest.importorskip("IPython").core.formatters.format_display_data
+    class Sub(Table): pass
+    data, _ = format_display_data(Sub(ROWS))
+    assert data["text/plain"] == text_table(ROWS) and data["text/html"] == html_table(ROWS)
+
+
+def test_frame(monkeypatch):
+    pd = pytest.importorskip("pandas")
+    assert Table(ROWS).frame().shape == (2, 4) and isinstance(to_frame({"a": [1]}), pd.DataFrame)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"): Table(ROWS).frame()

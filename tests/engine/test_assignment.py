@@ -1,0 +1,139 @@
+"Assigning to a setting, or to a name that is almost one, is an error that says what to type; everything else is allowed."
+import functools, types
+
+import pytest
+import torch
+
+from toys import Augmented, hard_learner
+from trainer_nb import Learner
+from trainer_nb.engine.assignment import one_edit
+from trainer_nb.engine.settings import SETTABLE
+
+MISTAKES = {"lr": r"lr is a setting, and learn.set\(lr=...\) changes it", "learning_rate": r"learn.set\(learning_rate=...\)", "max_steps": r"learn.set\(max_steps=...\)",
+            "seed": r"fixed when the learner is made, by Learner\(..., seed=...\)", "lerning_rate": r"Did you mean learn.set\(learning_rate=...\)\?",
+            "max_step": r"learn.set\(max_steps=...\)", "lr_": r"learn.set\(lr=...\)", "LR": r"learn.set\(lr=...\)", "weigth_decay": r"learn.set\(weight_decay=...\)",
+            "stpe": r"learn.step\(...\)", "evalute": r"learn.evaluate\(...\)", "compute_los": r"learn.compute_loss\(...\)",
+            "step": r"step is a method.*call it: learn.step\(...\)", "train": r"learn.train\(...\)", "batch_size": r"learn.set\(per_device_train_batch_size=...\)",
+            "epochs": r"learn.set\(num_train_epochs=...\)", "label_names": r"Learner\(..., label_names=...\)"}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name):
+    learn = hard_learner()
+    with pytest.raises(AttributeError, match=MISTAKES[name]): setattr(learn, name, 1)
+    assert name not in vars(learn)
+
+
+@pytest.mark.parametrize("name", sorted(SETTABLE))
+def test_every_setting(name):
+    learn = hard_learner()
+    with pytest.raises(AttributeError, match=rf"learn\.set\({name}=|is a method"): setattr(learn, name, 1)
+
+
+def test_what_is_allowed():
+    learn = hard_learner()
+    learn.teacher, learn.alpha, learn.model2, learn.losses, learn.history_of_mine, learn._lr = "a model", 0.5, 2, [], {}, 1
+    learn.loss_is_scaled_for_ga, learn.hp_name, learn.compute_metrics, learn.data_collator = True, None, None, learn.data_collator
+    learn.train_dataset, learn.eval_dataset = Augmented(), Augmented(6)
+    learn.model = learn.model
+    calls = []
+    learn.floating_point_ops = lambda inputs: calls.append(1) or 0
+    learn.step()
+    assert calls and learn.alpha == 0.5
+    learn.alpha = 1
+    with pytest.raises(AttributeError, match="no setter"): learn.history = []
+
+
+class Own(Learner):
+    "Its own names, some of which are settings', in every kind of method."
+    steps_per_epoch = 3
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.lr = 0.5
+
+    def training_step(self, *args):
+        self.max_step = 7
+        def nested(): self.epochs = 9
+        nested()
+        return super().training_step(*args)
+
+    @functools.wraps(Learner.evaluate)
+    def evaluate(self, *args, **kwargs):
+        self.logg = 1
+        return super().evaluate(*args, **kwargs)
+
+    @property
+    def seed_of_mine(self):
+        self.sed = 1
+        return self.sed
+
+    @classmethod
+    def made(cls, learn): learn.stepp = 4
+
+
+def test_a_subclass_may_use_any_name():
+    learn = hard_learner(Own, eval_dataset=Augmented(6))
+    learn.step()
+    learn.evaluate()
+    Own.made(learn)
+    assert (learn.lr, learn.max_step, learn.epochs, learn.logg, learn.seed_of_mine, learn.stepp) == (0.5, 7, 9, 1, 1, 4)
+    learn.lr, learn.max_step, learn.steps_per_epoch = 0.25, 1, 2   # from a cell: its code reads them
+    for name in ("learning_rate", "lerning_rate", "stpe"):         # names that its code does not use
+        with pytest.raises(AttributeError, match="would change nothing"): setattr(learn, name, 1)
+
+
+def test_a_subclass_that_sets_names_that_are_computed():
+    class Computed(Learner):
+        def __init__(self, *args, mine=(), **kwargs):
+            super().__init__(*args, **kwargs)
+            for name in mine: setattr(self, name, 1)
+    learn = hard_learner(Computed, mine=("lr", "stpe"))
+    assert learn.lr == learn.stpe == 1
+
+
+def test_what_is_added_later():
+    def training_step(self, *args):
+        self.lrr = 1
+        return Learner.training_step(self, *args)
+    learn = hard_learner()
+    with pytest.raises(AttributeError): learn.lrr = 2
+    learn.training_step = types.MethodType(training_step, learn)
+    learn.step()
+    assert learn.lrr == 1
+    class Later(Learner): pass
+    later = hard_learner(Later)
+    with pytest.raises(AttributeError): later.lrr = 2
+    Later.training_step = training_step
+    later.step()
+    assert later.lrr == 1
+
+
+def test_names_of_a_mix_in():
+    class Mixed:
+        def remember(self): self.lr = 3
+    class Both(Mixed, Learner): pass
+    learn = hard_learner(Both)
+    learn.remember()
+    assert learn.lr == 3
+
+
+def test_branches_and_closures_keep_what_was_assigned():
+    def named(function):
+        def inner(self, *args):
+            return function(self, *args)
+        return inner
+    class Wrapped(Learner):
+        @named
+        def training_step(self, *args):
+            self.lrs = 1
+            return Learner.training_step(self, *args)
+    learn = hard_learner(Wrapped)
+    learn.teacher = torch.zeros(2)
+    branch = learn.branch()
+    branch.step()
+    assert branch.lrs == 1 and branch.teacher is learn.teacher
+
+
+@pytest.mark.parametrize("a, b, near", [("lr", "lrr", True), ("lr", "rl", True), ("step", "stop", True), ("step", "step", False), ("stpe", "step", True), ("abcd", "badc", False),
+                                        ("learning_rate", "leaning_rte", False), ("", "a", True), ("seed", "seeds", True), ("seed", "sedes", False)])
+def test_one_edit(a, b, near): assert one_edit(a, b) == one_edit(b, a) == near

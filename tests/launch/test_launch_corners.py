@@ -1,0 +1,747 @@
+"Several processes in unusual hands: other numbers of them, runs that begin anew, scripts, and ends at bad moments."
+import ctypes, gc, multiprocessing, os, signal, subprocess, sys, threading, time, warnings, weakref
+
+import pytest, torch
+from torch.utils.data import DataLoader, Dataset
+from torch.nn.functional import cross_entropy
+
+from trainer_nb import Learner, TrainerCallback
+from trainer_nb.state import resume
+from trainer_nb.launch.remote_calls import Asked
+from trainer_nb.live.run_view import status_of
+from trainer_nb.launch.worker import INTERRUPTED
+from trainer_nb.core.errors import Refused
+from trainer_nb.core.history import read
+from trainer_nb.launch.launch import tell_idle
+from trainer_nb.launch.launchers import free_port
+from trainer_nb.launch.recovery import as_before
+from trainer_nb.engine.snapshot import differences
+from trainer_nb.launch.worker import Failed
+from launched import Fails, Net, is_gone, like, make, pids, rows, same   # noqa: F401  (like is a fixture)
+from presses import acts, press   # noqa: F401
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
+
+PLAIN = {"model": dict(norm=False, drop=0.0)}
+
+
+# ---- another number of processes
+
+def test_a_checkpoint_is_counted_anew_by_another_number(tmp_path):
+    "48 samples an epoch, of which one process takes 4 in a step, two take 8."
+    first = make(output_dir=str(tmp_path), save_steps=4, **PLAIN)
+    with first.launch(2): first.step(5)
+    assert first.state.max_steps == 5 + 2 + 2 * 12
+    for n, steps in ((1, 4 + 4 + 2 * 12), (2, 18), (3, 4 + 2 + 2 * 4)):
+        learn = make(output_dir=str(tmp_path), save_strategy="no", **PLAIN)
+        with learn.launch(n), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            learn.load_checkpoint(tmp_path/"checkpoint-4")
+            assert learn.state.max_steps == steps
+            assert learn.step(1)[0].samples == 4 * n and learn.train().global_step == steps and learn.state.epoch == 3
+
+
+def test_a_snapshot_is_counted_anew_by_another_number():
+    learn = make()
+    with learn.launch(2):
+        learn.step(2)
+        there = learn.snapshot("there")
+    learn.step(3)
+    learn.restore(there)
+    assert learn.state.max_steps == 2 + 8 + 2 * 12 and learn.step(1)[0].samples == 4
+    with learn.launch(2):
+        learn.restore("there")
+        assert learn.state.max_steps == 18 and learn.train().global_step == 18
+
+
+def test_snapshots_with_a_divided_batch():
+    "A snapshot has the settings of home, wherever it was taken and wherever it goes."
+    learn = make(per_device_train_batch_size=8)
+    learn.step(1)
+    before = learn.snapshot()
+    with learn.launch(2, keep_global_batch=True):
+        learn.step(1)
+        there = learn.snapshot()
+        learn.restore(before)
+        assert learn.step(1)[0].samples == 8 and learn.each(lambda learn: learn.args.per_device_train_batch_size) == [4, 4]
+    learn.restore(there)
+    assert learn.args.per_device_train_batch_size == 8 == learn.step(1)[0].samples and learn.state.max_steps == 18
+
+
+def test_behind_the_launch_only_the_beginning_is_reached_at_home():
+    "Steps in between would be taken again by another number of processes."
+    learn = make()
+    learn.step(3)
+    with learn.launch(2):
+        learn.step(2)
+    with pytest.raises(ValueError, match="cannot go back to step 4: launch at step 3"): learn.rewind(1)
+    assert learn.rewind(5).step == 0 and learn.state.max_steps == 36   # the first weights are known
+
+
+# ---- runs that begin anew
+
+def test_a_run_begins_anew_there():
+    "With a history of its own, here and there, like one that was begun so."
+    like, learn = make(**PLAIN), make(**PLAIN)
+    like.launch(2, train=True)
+    like.launch(2, train=True)
+    with learn.launch(2):
+        assert learn.train().global_step == 18
+        first = learn.history
+        assert learn.train().global_step == 18 and learn.history.parent == first.run_id and len(learn.history) == len(first) == 18
+        kept = learn.snapshot()
+        learn.reset()
+        assert learn.state.global_step == 0 == len(learn.history) and learn.step(2)[-1].step == 2
+        assert set(learn.each(lambda learn: (learn.history.run_id, len(learn.history)))) == {(learn.history.run_id, 2)}
+        learn.restore(kept)
+        assert learn.run_state.finished
+    assert not set(differences(like.snapshot(), learn.snapshot())) - {"args"}
+
+
+def test_the_last_callback_breaks():
+    "The run is over; the next train() is another."
+    class Breaks(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            if state.global_step == 6: raise ValueError("at the end")
+    learn = make(num_train_epochs=1, callbacks=[Breaks()])
+    with learn.launch(2):
+        with pytest.raises(ValueError, match="at the end"): learn.train()
+        assert learn.state.global_step == 6
+
+
+# ---- bad moments
+
+class Slow(Net):
+    def forward(self, x):
+        if not self.training: time.sleep(0.2)
+        return super().forward(x)
+
+
+def slow():
+    learn = make()
+    torch.manual_seed(0)
+    learn.model = Slow()
+    return learn
+
+
+def test_a_process_is_killed_in_a_long_evaluation():
+    "The other has the run, and is not waited for until its part is done."
+    learn = slow()
+    with learn.launch(2):
+        learn.step(3)
+        threading.Timer(0.5, os.kill, (pids(learn)[1], signal.SIGKILL)).start()
+        with pytest.raises(RuntimeError, match="rank 1 was ended by SIGKILL.*after step 3"): learn.evaluate(rows(4000))
+        assert learn.step(1)[0].step == 4
+
+
+def test_all_are_killed_before_anything_was_kept():
+    "The run begins anew, and says so."
+    learn = make()
+    with learn.launch(2):
+        learn.step(3)
+        for pid in pids(learn): os.kill(pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="after step 0"): learn.train()
+        assert learn.state.global_step == 0 and learn.step(1)[0].step == 1
+
+
+def test_the_button_while_it_is_launched():
+    "The run stays here: nobody would have the processes in hand."
+    learn = make()
+    learn.step(1)
+    threading.Timer(0.03, signal.raise_signal, (signal.SIGINT,)).start()
+    with pytest.raises(KeyboardInterrupt): learn.launch(2, start="spawn")
+    assert learn.processes is None and learn.step(1)[0].step == 2
+
+
+def slow_to_start():
+    "A model that takes for ever to arrive in a fresh process."
+    learn = make()
+    torch.manual_seed(0)
+    learn.model = Sleeps()
+    return learn
+
+
+class Sleeps(Net):
+    def __setstate__(self, state): time.sleep(600)
+
+
+def test_the_button_ends_a_start_at_once():
+    "Not when the processes are ready, which may take long; none is left, and the run is here."
+    learn = slow_to_start()
+    threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
+    with pytest.raises(KeyboardInterrupt): learn.launch(2, start="spawn")
+    assert learn.processes is None and learn.step(1)[0].step == 1
+    assert not [p for p in multiprocessing.active_children()]
+
+
+# ---- the button, while processes do not come out of what they do
+
+
+
+class Naps(Dataset):
+    "Data that takes long on the second rank, as long as a file is there."
+    def __init__(self, path=None): self.path, self.rows = path and str(path), rows(48)
+    def __len__(self): return 48
+    def __getitem__(self, i):
+        if os.environ.get("RANK") == "1" and (self.path is None or os.path.exists(self.path)): time.sleep(0.5 if self.path is None else 600)
+        return self.rows[i]
+
+
+
+
+def test_a_press_that_is_answered_does_not_give_up_the_restart(hasty, like):
+    "One is enough in an evaluation; the other process waits for the one that came out, and new ones go on with the run."
+    before, learn = dict(os.environ), make()
+    with learn.launch(2):
+        learn.step(5)
+        victims = pids(learn)
+        press(0.5)
+        with pytest.raises(KeyboardInterrupt): learn.evaluate(Naps())
+        assert all(map(is_gone, victims)) and learn.processes is not None and learn.state.global_step == 5 and dict(os.environ) == before
+        learn.train()
+    same(like, learn)
+
+
+def test_pressed_twice_while_one_loads_for_ever(hasty, tmp_path, like):
+    nap = tmp_path/"nap"
+    learn = make(data=Naps(nap))
+    with learn.launch(2):
+        learn.step(4)
+        nap.touch()
+        press(0.5, 0.1)
+        with pytest.raises(KeyboardInterrupt, match="after step 4 of 18"): learn.train()
+        nap.unlink()
+        assert learn.processes is not None and acts(learn) == ["launch", "restart"]
+        learn.train()
+    same(like, learn)
+
+
+def test_a_process_that_stands_still_is_left_by_the_button(hasty, like):
+    "It does not hear that it is to come out; so it is ended, and the others go on from where they were."
+    learn = make()
+    with learn.launch(2):
+        learn.step(5)
+        victims = pids(learn)
+        os.kill(victims[1], signal.SIGSTOP)
+        learn.run_state.team.said.clear()   # the first steps were slow
+        press(0.3, 0.1)
+        with pytest.raises(KeyboardInterrupt, match="after step 5 of 18"): learn.train()
+        assert all(map(is_gone, victims)) and learn.processes is not None and len(learn.history) == 5
+        learn.train()
+    same(like, learn)
+
+
+def caught(learn):
+    "Wait for oneself, in a library that no signal interrupts."
+    libc, lock = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+    for _ in range(2): libc.pthread_mutex_lock(lock)
+
+
+def test_all_are_caught_and_the_button_is_pressed_once_more(hasty, like):
+    "Nobody knows who is to blame. The run goes on from the last that they have kept, and that is said."
+    learn = make(ring_every=1)
+    with learn.launch(2):
+        learn.step(5)
+        press(0.3, 0.1, 1.2)
+        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="after step 4, the run stands where it was last known"): learn.each(caught)
+        assert learn.state.global_step == 4 and learn.processes is not None
+        learn.train()
+    same(like, learn)
+
+
+def test_a_press_that_comes_too_late_is_not_for_the_next_verb(like):
+    "Where one has failed, the others are told to come out, and may have come out by themselves already."
+    learn = make()
+    with learn.launch(2):
+        learn.step(5)
+        before = pids(learn)
+        learn.each(lambda learn: setattr(learn.run_state.interrupts, "pressed", 2))
+        assert learn.rewind(1).step == 4 and pids(learn) == before
+        learn.train()
+    same(like, learn)
+
+
+def test_no_press_loses_a_run_that_comes_home():
+    "Two while the processes end: it is at home, whole; and the button is heard after that."
+    learn, other = make(), make()
+    for o in (learn, other): o.launch(2); o.step(5)
+    crew = learn.run_state.team.crew
+    end, crew.close = crew.close, lambda: (signal.raise_signal(signal.SIGINT), signal.raise_signal(signal.SIGINT), end())
+    with pytest.raises(KeyboardInterrupt): learn.close()
+    other.close()
+    assert learn.processes is None and acts(learn) == ["launch", "close"]
+    for o in (learn, other): o.step(2)
+    same(other, learn)
+
+
+class NotThere(Learner):
+    "Its data takes for ever to be made in a process."
+    def get_train_dataloader(self):
+        if "RANK" in os.environ: time.sleep(600)
+        return super().get_train_dataloader()
+
+
+def test_two_presses_while_it_is_launched():
+    before, learn, other = dict(os.environ), make(kind=NotThere), make()
+    for o in (learn, other): o.step(4)
+    press(0.4, 0.02)
+    with pytest.raises(KeyboardInterrupt): learn.launch(2)
+    assert learn.processes is None and acts(learn) == ["launch", "close"] and dict(os.environ) == before
+    for o in (learn, other): o.step(2)
+    same(other, learn)
+
+
+# ---- nothing is lost, and what is old is said
+
+class AtHome(Learner):
+    "Its data cannot be read at home, as long as a file is there."
+    path = "none"
+    def get_train_dataloader(self):
+        if "RANK" not in os.environ and os.path.exists(self.path): raise OSError("the disk of the processes is not here")
+        return super().get_train_dataloader()
+
+
+def test_a_run_that_cannot_be_taken_up_at_home_is_kept(tmp_path):
+    learn, other = make(kind=AtHome), make()
+    learn.path = str(tmp_path/"away")
+    for o in (learn, other): o.launch(2); o.step(5)
+    open(learn.path, "w").close()
+    with pytest.raises(OSError, match="not here") as raised: learn.close()
+    assert "learn.restore('at the close')" in raised.value.__notes__[-1] and learn.processes is None
+    with pytest.raises(OSError, match="not here"): learn.restore("at the close")   # still
+    os.unlink(learn.path)
+    learn.restore("at the close")
+    other.close()
+    same(other, learn)
+    for o in (learn, other): o.step(3)
+    same(other, learn)
+    assert learn.reset() is None and learn.state.global_step == 0 and learn.step(1)[0].loss == make().step(1)[0].loss   # the first weights are known as well
+
+
+def test_a_restart_from_an_older_state_is_said(tmp_path, monkeypatch):
+    "With the error; as a warning where there is none but the button."
+    bad = tmp_path/"bad"
+    learn = make(data=Fails(bad, "1"))
+    with learn.launch(2):
+        learn.step(4)
+        bad.touch()
+        monkeypatch.setattr(Asked, "aside", lambda *args, **kwargs: None)   # nobody can say anything
+        with pytest.raises(OSError, match="no such picture") as raised: learn.step(2)
+        assert "after step 0, the run stands where it was last known" in raised.value.__notes__[-1] and learn.state.global_step == 0
+    for what in (None, *(Failed(0, kind, "", "") for kind in INTERRUPTED)):
+        with pytest.warns(UserWarning, match="after step 3, the run stands where it was last known"): assert type(as_before(what, 3)) is KeyboardInterrupt
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert type(as_before(None, None)) is KeyboardInterrupt
+
+
+def test_a_block_ends_with_its_launch_though_a_process_has_died():
+    learn, other = make(), make()
+    with other.launch(2): other.step(5)
+    with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.* after step 5. The run is as it was before the step, and is at home."):
+        with learn.launch(2):
+            learn.step(5)
+            victims = pids(learn)
+            os.kill(victims[1], signal.SIGKILL)
+    assert learn.processes is None and all(map(is_gone, victims)) and acts(learn) == ["launch", "restart", "close"]
+    same(other, learn)
+
+
+class HalfWay(torch.optim.AdamW):
+    "Fails in the midst of the third update."
+    left = 3
+    def step(self, *args):
+        self.left -= 1
+        if self.left: return super().step(*args)
+        with torch.no_grad(): self.param_groups[0]["params"][0].add_(1.0)
+        raise KeyError("half-way")
+
+
+def test_a_torn_run_comes_home_as_it_is():
+    learn = make(ring_every=0)
+    learn.optimizer_cls_and_kwargs = HalfWay, {"lr": 1e-2}
+    with pytest.raises(KeyError, match="half-way"): learn.launch(2, train=True)
+    assert learn.processes is None and learn.state.global_step == 2
+    with pytest.raises(Refused, match="step.. cannot go on: the optimizer failed in the middle"): learn.step(1)
+    learn.reset()
+    assert learn.step(1)[0].step == 1
+
+
+def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
+    "The others were too far to be asked; what all have kept before that step counts, and that is said."
+    class There(HalfWay):
+        left = 6
+        def step(self, *args):
+            if os.environ.get("RANK") == "1": return super().step(*args)
+            return torch.optim.AdamW.step(self, *args)
+    learn, other = make(ring_every=1), make()
+    learn.optimizer_cls_and_kwargs, other.optimizer_cls_and_kwargs = (There, {"lr": 1e-2}), (torch.optim.AdamW, {"lr": 1e-2})
+    for o in (learn, other): o.launch(2)
+    with pytest.raises(KeyError, match="half-way") as raised: learn.train()
+    assert "after step 5, the run stands where it was last known" in raised.value.__notes__[-1]
+    other.step(5)
+    for o in (learn, other): o.close()
+    assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.torn
+
+
+def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
+    "Each mistake is named before anything begins; and the last steps can be taken back afterwards, also where it was the start that failed."
+    learn = make()
+    learn.step(6)
+    for kind, words, how in ((TypeError, "does not know 'max_restart'.*Did you mean 'max_restarts'", dict(max_restart=1)), (ValueError, "hear='al': say whose prints are shown, 'first'", dict(hear="al")),
+                             (ValueError, "hear=1: .*hear=.0, 1.", dict(hear=1)), (ValueError, "threads='2': .* whole number from 1 on", dict(threads="2")), (ValueError, "threads=0", dict(threads=0)),
+                             (ValueError, "max_restarts=-1: .*from 0 on", dict(max_restarts=-1)), (ValueError, "start='thread': say 'fork' or 'spawn'", dict(start="thread"))):
+        with pytest.raises(kind, match=words): learn.launch(2, **how)
+    assert not acts(learn)
+    with open(__file__) as file:
+        learn.train_dataset.file = file
+        with pytest.raises(ValueError, match="train_dataset cannot be carried there"): learn.launch(2, start="spawn")
+    assert [(row["act"], row["abandoned"]) for row in learn.journal if row["act"] in ("launch", "close")] == [("launch", True), ("close", True)]
+    monkeypatch.setattr("trainer_nb.launch.launch.capture", lambda run: (_ for _ in ()).throw(MemoryError("no room for a snapshot")))
+    with pytest.raises(MemoryError): learn.launch(2)
+    assert learn.processes is None and learn.run_state.processes == 1
+    assert learn.rewind(1).step == 5 and learn.step(1)[0].step == 6
+
+
+def test_a_launch_leaves_no_snapshot_in_memory():
+    learn = make()
+    with learn.launch(2):
+        learn.step(1)
+        team = learn.run_state.team
+        assert team.base is not None and team.finalizer.alive
+    assert team.base is None and not team.finalizer.alive
+    found = weakref.ref(team)
+    del team
+    gc.collect()
+    assert found() is None
+
+
+def test_the_kernel_knows_how_long_the_run_is_before_its_first_step():
+    learn = make()
+    with learn.launch(2):
+        assert learn.state.max_steps == 18 and learn.state.num_train_epochs == 3
+        learn.reset()
+        assert learn.state.max_steps == 18
+
+
+def test_what_a_function_trains_is_known_at_once():
+    learn = make()
+    with learn.launch(2):
+        learn.each(lambda learn: learn.step(2)[-1].step)
+        assert learn.state.global_step == 2 == len(learn.history) == learn.history[-1].step
+
+
+def test_the_batch_that_stays_is_set_as_at_home():
+    "What one process takes, divided anew among all; the snapshots have it as it was asked for."
+    learn = make(per_device_train_batch_size=8, gradient_accumulation_steps=1)
+    with learn.launch(2, keep_global_batch=True):
+        assert learn.step(1)[0].samples == 8
+        assert "16" in repr(learn.set(per_device_train_batch_size=16)) and learn.args.per_device_train_batch_size == 16
+        assert learn.each(lambda learn: learn.args.per_device_train_batch_size) == [8, 8] and learn.step(1)[0].samples == 16
+        there = learn.snapshot()
+        learn.set(gradient_accumulation_steps=2, disable_tqdm=False)
+        assert learn.each(lambda learn: (learn.args.gradient_accumulation_steps, learn.args.per_device_train_batch_size, learn.args.disable_tqdm)) == [(1, 16, True)] * 2
+        assert not learn.args.disable_tqdm
+        with pytest.raises(ValueError, match="cannot be divided among 2"): learn.set(per_device_train_batch_size=3, gradient_accumulation_steps=1)
+        os.kill(pids(learn)[1], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="SIGKILL"): learn.step(1)
+        assert learn.each(lambda learn: learn.args.per_device_train_batch_size) == [16, 16]
+    assert learn.args.per_device_train_batch_size == 16 and learn.args.gradient_accumulation_steps == 2
+    learn.restore(there)
+    assert learn.args.per_device_train_batch_size == 16 and learn.args.gradient_accumulation_steps == 1 and learn.step(1)[0].samples == 16
+
+
+def test_a_launcher_with_another_number_is_refused(monkeypatch):
+    "Two were asked for, four are there: nobody would see it."
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    learn = make()
+    for how in (dict(num_processes=2), dict(num_processes=3, num_nodes=2)):
+        with pytest.raises(ValueError, match="one of 4 processes that a launcher has started"): learn.launch(**how)
+    for how in ({}, dict(num_processes=4), dict(num_processes=2, num_nodes=2, node_rank=0)): assert "One of several" in repr(learn.launch(**how))
+
+
+def test_a_launcher_is_not_told_what_it_decides_itself(monkeypatch):
+    "Unknown names are refused; what has no effect is named, once."
+    for name, value in dict(WORLD_SIZE="2", RANK="0").items(): monkeypatch.setenv(name, value)
+    tell_idle.cache_clear()
+    with pytest.raises(TypeError, match="does not know 'bogus'"): make().launch(2, bogus=1)
+    with pytest.raises(ValueError, match=r"launch\(num_processes=2, num_nodes=2\) was called in one of 2 .* let it start 4"): make().launch(2, num_nodes=2)
+    with pytest.warns(UserWarning, match="so max_restarts, start, threads, hear has no effect") as heard:
+        for _ in range(2): make().launch(2, max_restarts=3, start="spawn", threads=4, hear="all")
+    assert len(heard) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make().launch(2, keep_global_batch=True, num_nodes=1, timeout=5)
+    tell_idle.cache_clear()
+
+
+class OwnLoader(Learner):
+    "One that follows the settings, or not."
+    size = None
+    def get_train_dataloader(self): return DataLoader(rows(48), batch_size=self.size or self.args.train_batch_size)
+
+
+def test_a_batch_that_stays_needs_a_loader_that_follows(monkeypatch):
+    "Smaller micro-batches come from the learner's own loader; fewer of them from any."
+    def batches(learn):
+        with learn.launch(2, keep_global_batch=True): return learn.step(1)[0].samples
+    def own(size=None, **settings):
+        learn = make(kind=OwnLoader, **settings)
+        learn.size = size
+        return learn
+    loader = DataLoader(rows(48), batch_size=8)
+    for learn in (make(data=loader), own(4)):
+        with pytest.raises(ValueError, match="come from a loader of yours"): batches(learn)
+        assert learn.processes is None and learn.args.per_device_train_batch_size == 4 and learn.step(1)[0].step == 1
+        with monkeypatch.context() as m, pytest.raises(ValueError, match="come from a loader of yours"):
+            m.setenv("WORLD_SIZE", "2")
+            learn.launch(keep_global_batch=True)
+        assert not learn.run_state.undivided
+    learn = make(data=loader, gradient_accumulation_steps=2)
+    with learn.launch(2, keep_global_batch=True):
+        assert learn.step(1)[0].samples == 16
+        with pytest.raises(ValueError, match="come from a loader of yours"): learn.set(gradient_accumulation_steps=3)
+        assert learn.step(1)[0].samples == 16
+    assert batches(own()) == 4
+
+
+class Heard(TrainerCallback):
+    "Writes down, wherever it is, which steps it has heard of."
+    def __init__(self, path): self.path = path
+    def on_step_end(self, args, state, control, **kwargs):
+        with open(self.path, "a") as f: f.write(f"{os.environ.get('RANK')}:{state.global_step} ")
+
+
+def test_what_is_set_here_does_not_reach_them(tmp_path, monkeypatch):
+    "Parts and settings that are assigned are refused and stay what they were; folders and callbacks are those of the notebook."
+    parts = ("model", "train_dataset", "eval_dataset", "optimizer", "lr_scheduler", "loss_func", "compute_loss_func", "compute_metrics", "data_collator", "metrics", "optimizers",
+             "optimizer_cls_and_kwargs", "processing_class", "preprocess_logits_for_metrics", "model_init")
+    learn, heard = make(), [Heard(tmp_path/name) for name in "abc"]
+    learn.add_callback(heard[0])
+    with learn.launch(2):
+        for c in heard[1:]: learn.add_callback(c)
+        learn.step(1)
+        before = learn.eval_dataset
+        for name in parts:
+            with pytest.raises(Refused, match=f"learn.{name} has to wait: 2 processes"): setattr(learn, name, None)
+        assert learn.eval_dataset is before is not None
+        for verb in (learn.step, learn.evaluate, lambda: learn.each(lambda learn: 1)):
+            learn.args.max_grad_norm = 0.1
+            with pytest.raises(Refused, match=r"max_grad_norm was changed by hand.* it is 1.0 again: learn.set\(max_grad_norm=0.1\)"): verb()
+        learn.args.seed = 7
+        with pytest.raises(Refused, match=r"args.seed was changed .* learn.close\(\)"): learn.train()
+        learn.args.nothing = 1
+        with pytest.raises(Refused, match="args.nothing was changed"): learn.train()
+        assert not hasattr(learn.args, "nothing") and learn.args.seed == 42 and learn.state.global_step == 1
+        learn.set(max_grad_norm=0.1)
+        learn.run(until=lambda record: setattr(learn.args, "max_grad_norm", 9.0) or True)   # while they are at work
+        with pytest.raises(Refused, match="it is 0.1 again"): learn.evaluate()
+        assert learn.pop_callback(heard[1]) is heard[1] and learn.pop_callback(heard[1]) is None
+        learn.remove_callback(Heard)   # the first of them
+        learn.step(1)
+        os.makedirs(tmp_path/"elsewhere")
+        monkeypatch.chdir(tmp_path/"elsewhere")
+        assert learn.save_model("model").is_dir() and learn.save_checkpoint(output_dir="here").is_dir()
+        assert sorted(os.listdir()) == ["here", "model"]
+        learn.each(lambda learn: learn.add_callback(Heard("d")))
+        last = learn.callback_handler.callbacks[-1]
+        with pytest.raises(ValueError, match="other callbacks than the notebook"): learn.pop_callback(last)
+        assert learn.callback_handler.callbacks[-1] is last
+        learn.args.max_grad_norm = 0.2
+    assert learn.args.max_grad_norm == 0.2   # at home it may be set, and is in force
+    assert [e["data"]["changed"] for e in learn.history.events if e["kind"] == "by hand"] == [["args.max_grad_norm"]]
+    for i, steps in enumerate(([1, 2], [1, 2], [1, 2, 3])): assert sorted((tmp_path/"abc"[i]).read_text().split()) == [f"{r}:{s}" for r in "01" for s in steps]
+    learn.eval_dataset = rows(5)
+    assert learn.evaluate()["eval_loss"] > 0
+
+
+def test_evaluation_sets_of_different_lengths_are_refused():
+    "Metrics would be of neither. The processes go on."
+    learn = make()
+    with learn.launch(2):
+        learn.each(lambda learn: setattr(learn, "eval_dataset", rows(21 + int(os.environ["RANK"]), 1)))
+        with pytest.raises(ValueError, match="data sets for the evaluation of different lengths: 21 on rank 0, 22 on rank 1"): learn.evaluate()
+        assert len(learn.predict(rows(9)).predictions) == 9
+
+
+def test_the_slowest_process_is_named_wherever_the_run_is_shown():
+    learn = make()
+    with learn.launch(2):
+        learn.step(1)
+        learn.run_state.team.said = {0: {"step": 1, "own": 0.008, "seconds": 0.02, "memory": 3e8}, 1: {"step": 1, "own": 0.019, "seconds": 0.02, "memory": 3e8}}
+        assert [row[""] for row in learn.processes] == ["", "the slowest"] and "MB" in learn.processes[0]
+        status = status_of(learn.run_state)
+        assert "on 2 processes, of which rank 1 is the slowest" in status["words"] and status["memory"] == "0.6 GB"
+        assert "rank 1 is the slowest" in repr(learn.dashboard())
+
+
+# ---- scripts
+
+PARTS = """
+import torch
+from torch.utils.data import TensorDataset
+def net(): return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+def rows(n, seed=0):
+    x = torch.randn(n, 8, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(x, (x[:, :3].sum(1) > 0).long())
+"""
+
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
+
+@pytest.mark.parametrize("how, keep", [([], False), (TORCHRUN, True), *(pytest.param(*o, marks=pytest.mark.slow) for o in (([], True), (TORCHRUN, False)))])
+def test_the_script_of_a_launched_run(tmp_path, monkeypatch, keep, how):
+    "It launches, even if the run was launched before its first step; or it is launched, and keeps the global batch."
+    (tmp_path/f"parts_{keep}_{len(how)}.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    parts = __import__(f"parts_{keep}_{len(how)}")
+    learn = Learner(model_init=parts.net, train_dataset=parts.rows(41), loss_func=cross_entropy, use_cpu=True, disable_tqdm=True, per_device_train_batch_size=4, num_train_epochs=1)
+    learn.launch(2, train=True, keep_global_batch=keep)
+    learn.export_script(tmp_path/"script.py")
+    done = subprocess.run([sys.executable, *how, "script.py"], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
+    assert "byte for byte" in done.stdout, done.stdout + done.stderr
+
+
+def torchrun(*more): return [sys.executable, "-m", "torch.distributed.run", *map(str, more), "script.py"]
+
+
+def scripted(folder, monkeypatch, name, **settings):
+    "A learner whose script can be exported into a folder."
+    (folder/f"{name}.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(folder)
+    parts = __import__(name)
+    return Learner(model_init=parts.net, train_dataset=parts.rows(41), loss_func=cross_entropy, use_cpu=True, disable_tqdm=True, per_device_train_batch_size=4, num_train_epochs=1, **settings)
+
+
+def said_by(folder, *commands):
+    "What these print that are started together; how they exit is torch's business, which may abort at the end."
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+    started = [subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) for command in commands]
+    return "".join(o.communicate(timeout=200)[0] for o in started)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["accelerate", "two torchruns", "anew"])
+def test_the_script_of_a_launched_run_in_other_hands(tmp_path, monkeypatch, how):
+    "Under Accelerate's launcher, on two machines that torchrun brings together, and of a run that has begun anew on its processes."
+    learn = scripted(tmp_path, monkeypatch, f"parts_of_{how.replace(' ', '_')}")
+    with learn.launch(2):
+        learn.train()
+        if how == "anew": learn.reset(); learn.train()
+    text = learn.export_script(tmp_path/"script.py").path.read_text()
+    assert "launch(num_processes=2)" in text
+    port = free_port()
+    if how == "accelerate": commands = [[sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", str(port), "script.py"]]
+    elif how == "anew": commands = [[sys.executable, "script.py"]]
+    else: commands = [torchrun("--nnodes", 2, "--node_rank", node, "--master_addr", "127.0.0.1", "--master_port", port, "--nproc_per_node", 1) for node in (0, 1)]
+    assert "byte for byte" in (said := said_by(tmp_path, *commands)), said
+
+
+@pytest.mark.slow
+def test_the_script_of_two_processes_under_four_is_refused(tmp_path, monkeypatch):
+    learn = scripted(tmp_path, monkeypatch, "parts_for_four")
+    learn.launch(2, train=True)
+    learn.export_script(tmp_path/"script.py")
+    assert "in one of 4 processes that a launcher has started" in said_by(tmp_path, torchrun("--nproc_per_node", 4))
+
+
+# ---- data
+
+class OfCell(Dataset):
+    "As if it had been defined in a cell: a fresh process cannot import it."
+    def __len__(self): return 48
+    def __getitem__(self, i): return rows(48)[i]
+
+OfCell.__module__, OfCell.__qualname__ = "__main__", "OfCell"
+
+
+def test_data_of_a_cell_with_workers_of_its_own():
+    "Processes that were spawned fork those that load their data, as the notebook does."
+    learn = make(data=OfCell(), dataloader_num_workers=1)
+    with learn.launch(2, start="spawn"): assert learn.step(2)[-1].step == 2
+
+
+def test_gpus_that_stand_by_are_told_of_once(monkeypatch, capsys):
+    "One line, on a GPU beside others, by one process; on a CPU and among several processes nothing."
+    from types import SimpleNamespace
+    from trainer_nb.engine import prepare
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    prepare._tell.cache_clear()
+    for kind, alone in (("cpu", True), ("cuda", False), ("cuda", True), ("cuda", True)):
+        prepare.tell_of_idle(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(alone=alone)))
+    prepare._tell.cache_clear()
+    assert capsys.readouterr().out == "This machine has 4 GPUs, and one of them is used; learn.launch(num_processes=4) uses all.\n"
+# ---- a kernel that is gone
+
+class Lasts(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs): time.sleep(0.01)
+
+
+def test_a_killed_kernel_leaves_a_whole_log_and_whole_checkpoints(tmp_path):
+    "What is on the disk is what the processes had told; the run goes on from there as if nothing had happened."
+    inside, outside = multiprocessing.Pipe()
+    def kernel():
+        learn = make(output_dir=str(tmp_path), save_steps=2, callbacks=[Lasts()])
+        learn.launch(2)
+        outside.send(pids(learn))
+        learn.train()
+    process = multiprocessing.get_context("fork").Process(target=kernel)
+    process.start()
+    found = inside.recv()
+    while not (tmp_path/"checkpoint-6").exists(): time.sleep(0.01)
+    process.kill()
+    process.join()
+    assert all(map(is_gone, found))
+    log = next((tmp_path/"runs").glob("*.jsonl"))
+    told = read(log)
+    steps = [r.step for r in told if not r.abandoned]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 6   # no row is missing of those before the checkpoint
+    assert {"launch", "checkpoint"} <= {e["kind"] for e in told.events}
+    second, whole = make(output_dir=str(tmp_path), save_strategy="no"), make()
+    with second.launch(2): second.train(resume_from_checkpoint=True)
+    whole.launch(2, train=True)
+    second.state.best_model_checkpoint = None
+    same(whole, second)
+
+
+def test_the_script_of_a_run_that_began_anew_launches():
+    "Its history begins with where it is."
+    def kinds(learn): return [e["kind"] for e in learn.history.events if e["kind"] in ("launch", "close")]
+    learn = make(num_train_epochs=1, **PLAIN)
+    with learn.launch(2, keep_global_batch=True):
+        learn.train()
+        learn.reset()
+        learn.step(1)
+        assert kinds(learn) == ["launch"] and learn.history.events[-1].get("keep_global_batch", True)
+        learn.step(1)
+    assert kinds(learn) == ["launch", "close"]
+
+
+def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypatch):
+    "The others may be on a machine with another disk."
+    found = resume.best_folder
+    def first_only(run, path):
+        if os.environ.get("RANK", "0") != "0": raise ValueError("there is no such folder on this machine")
+        return found(run, path)
+    monkeypatch.setattr(resume, "best_folder", first_only)
+    def best_of(learn):
+        with learn.launch(2, start="fork"):
+            learn.train()
+            weights = learn.each(lambda learn: [t.tolist() for t in learn.model.state_dict().values()])
+        assert weights[0] == weights[1] == [t.tolist() for t in learn.model.state_dict().values()]
+        return weights[0]
+    settings = dict(save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="accuracy", greater_is_better=False)   # the worst, then: not the last
+    learn = make(output_dir=str(tmp_path), **settings)
+    best = best_of(learn)
+    assert "load_best" in [e["kind"] for e in learn.history.events] and learn.state.best_global_step < 18
+    like = make()
+    with like.launch(2): like.step(learn.state.best_global_step)
+    assert best == [t.tolist() for t in like.model.state_dict().values()]
+
+
+def test_the_best_model_of_an_optimizer_of_two_modes(tmp_path):
+    "Each process needs the state that the weights to be used are computed from."
+    learn = make(output_dir=str(tmp_path), optim="schedule_free_adamw", lr_scheduler_type="constant", learning_rate=0.3, save_strategy="epoch", load_best_model_at_end=True,
+                 metric_for_best_model="loss", greater_is_better=True, num_train_epochs=2)   # the worst, then: not the last
+    with learn.launch(2):
+        learn.train()
+        assert learn.state.best_global_step == 6 and learn.evaluate()["eval_loss"] == learn.state.best_metric

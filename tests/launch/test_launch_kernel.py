@@ -1,0 +1,119 @@
+"Several processes from a real kernel, with classes and data of its cells: the button, what is printed, and what is left when the kernel ends."
+import os, signal, time
+
+import pytest
+
+from kernels import Kernel, paused
+from launched import is_gone
+
+pytestmark = pytest.mark.xdist_group("launch")
+
+SETUP = """
+import gc, os, threading, time, torch
+from trainer_nb import Learner, TrainerCallback, differences
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inward, self.norm, self.out, self.nap = torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 3), {}
+    def forward(self, x):
+        nap = self.nap.get("train" if self.training else "eval", 0)
+        if nap: print("here", flush=True); time.sleep(nap)
+        return self.out(torch.tanh(self.norm(self.inward(x))))
+
+def rows(n, seed=0):
+    made = torch.Generator().manual_seed(seed)
+    return torch.utils.data.TensorDataset(torch.randn(n, 6, generator=made), torch.randint(3, (n,), generator=made))
+
+def make(nap={}, **settings):
+    torch.manual_seed(0)
+    net = Net()
+    net.nap = nap
+    settings = dict(num_train_epochs=3, per_device_train_batch_size=4, learning_rate=0.01, eval_strategy="epoch", use_cpu=True) | settings
+    return Learner(net, train_dataset=rows(48), eval_dataset=rows(10, 1), loss_func=torch.nn.functional.cross_entropy, **settings)
+
+def steps(): return learn.each(lambda learn: learn.state.global_step)
+def check(a, b): print("the same" if set(differences(a.snapshot(), b.snapshot())) <= {"args"} and [r.loss for r in a.history] == [r.loss for r in b.history] else differences(a.snapshot(), b.snapshot()))
+like = make(); like.launch(2, train=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    kernel = Kernel(tmp_path_factory.mktemp("kernel"))
+    kernel.run(SETUP)
+    yield kernel
+    kernel.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(kernel):
+    kernel.cells.clear()
+    yield
+    pids = eval(kernel.run("pids = [row['pid'] for row in learn.processes or []]; learn.run_state.team and learn.free(); print(pids)"))
+    assert all(map(is_gone, pids))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_run_from_cells(kernel, start):
+    "What is defined in cells goes along; rows are shown, prints come whole, and the run is the same run."
+    shown = kernel.run(f"learn = make(); learn.launch(2, start={start!r})")
+    assert "2 processes" in shown and "pid" in shown
+    assert "loss" in kernel.run("learn.step(2)")
+    kernel.run("class Says(TrainerCallback):\n    def on_epoch_end(self, args, state, control, **kwargs): print('epoch', state.epoch, 'is over')\nlearn.add_callback(Says())")
+    assert [o for o in kernel.run("learn.run(epochs=1).step[-1]").splitlines() if "is over" in o] == ["epoch 1.0 is over"]
+    assert kernel.run("wanted = 8; learn.run(until=lambda record: record.step == wanted); steps()") == "[8, 8]"
+    kernel.run("learn.train(); learn.close()")
+    assert kernel.run("check(learn, like)") == "the same"
+
+
+def test_pressed_once(kernel):
+    "All stop at the same boundary, with one line; the next cell goes on."
+    kernel.run("learn = make(nap={'train': 0.03}); learn.launch(2); learn.step(2)")
+    paused(kernel.pressed("learn.train()"))
+    assert kernel.run("len(set(steps())) == 1 and steps()[0] == learn.state.global_step == len(learn.history)") == "True"
+    paused(kernel.pressed("learn.run(epochs=2)"))
+    kernel.run("learn.train(); learn.close()")
+    assert kernel.run("check(learn, like)") == "the same"
+    assert "pause" in kernel.run("print([e['kind'] for e in learn.history.events])")
+
+
+def test_pressed_twice(kernel):
+    "The step under way is given up, on all; the run is as it was before it."
+    kernel.run("learn = make(nap={'train': 4}); learn.launch(2)")
+    cell = kernel.pressed("learn.train()", times=2)
+    assert paused(cell, "") and cell.seconds < 12
+    assert kernel.run("steps(), learn.state.global_step, len(learn.history)") == "([0, 0], 0, 0)"
+    kernel.run("learn.each(lambda learn: learn.model.nap.clear()); learn.train(); learn.close()")
+    assert kernel.run("check(learn, like)") == "the same"
+
+
+def test_one_press_stops_what_only_looks(kernel):
+    kernel.run("learn = make(nap={'eval': 3}); learn.launch(2); learn.step(3)")
+    cell = kernel.pressed("learn.evaluate()")
+    assert cell.ename == "KeyboardInterrupt" and cell.seconds < 12, cell
+    kernel.run("learn.each(lambda learn: learn.model.nap.clear()); learn.train(); learn.close()")
+    assert kernel.run("check(learn, like)") == "the same"
+
+
+def test_in_the_background_with_a_view(kernel):
+    "The view shows the steps as they come, and its state."
+    kernel.run("learn = make(nap={'train': 0.01}, num_train_epochs=30); learn.launch(2); view = learn.dashboard(); run = learn.start()")
+    time.sleep(1)
+    status = eval(kernel.run("view.board.message(); s = view.board.told['status']; print({k: s[k] for k in ('state', 'step', 'words')})"))
+    assert status["state"] == "training" and status["step"] > 5 and "2 processes" in status["words"]
+    assert kernel.run("run.pause(); learn.state.global_step == steps()[0] == steps()[1]") == "True"
+    assert kernel.run("before = learn.state.global_step; run.step(3).wait(20); learn.state.global_step - before") == "3"
+    assert kernel.run("metrics = learn.evaluate(); run.resume(); time.sleep(0.3); run.pause(); learn.set(max_steps=learn.state.global_step + 5); run.resume().wait(60).global_step == learn.state.max_steps") == "True"
+
+
+def test_the_kernel_is_killed(tmp_path):
+    "No process is left, whatever they were doing."
+    kernel = Kernel(tmp_path)
+    try:
+        kernel.run(SETUP + "\nlearn = make(nap={'train': 0.05}, num_train_epochs=300); learn.launch(2)")
+        pids = eval(kernel.run("[row['pid'] for row in learn.processes]"))
+        kernel.run("run = learn.start(); time.sleep(0.3)")
+        os.kill(kernel.pid, signal.SIGKILL)
+        assert all(map(is_gone, pids))
+    finally: kernel.close()

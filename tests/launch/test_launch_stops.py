@@ -1,0 +1,139 @@
+"Runs on several processes that stop for other reasons than most: code that raises KeyboardInterrupt, a function that takes too long, a death while nothing is trained."
+import gc, os, signal, subprocess, sys, tempfile, time
+
+import pytest
+
+from trainer_nb import TrainerCallback
+from launched import is_gone, like, make, pids, same   # noqa: F401  (like is a fixture)
+from presses import acts, press
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
+
+
+# ---- a KeyboardInterrupt of the user's own
+
+class Enough(TrainerCallback):
+    "Stops the run as some do, once."
+    at, ranks, told = ("begin", 5), "01", 0
+    def stop(self, when, state):
+        if (when, state.global_step) == self.at and os.environ.get("RANK", "0") in self.ranks and not self.told:
+            self.told = 1
+            raise KeyboardInterrupt("enough")
+    def on_step_begin(self, args, state, control, **kwargs): self.stop("begin", state)
+    def on_step_end(self, args, state, control, **kwargs): self.stop("end", state)
+
+
+@pytest.mark.parametrize("at", [("begin", 5), ("end", 5)])
+def test_a_keyboard_interrupt_of_the_users_code_pauses_the_run(at, like):
+    "As with one process."
+    class Now(Enough): pass
+    Now.at = at
+    alone, learn = make(callbacks=[Now()]), make(callbacks=[Now()])
+    with pytest.raises(KeyboardInterrupt, match="paused after step 5 of 36"): alone.train()
+    with learn.launch(2):
+        with pytest.raises(KeyboardInterrupt, match="Interrupted in the process of rank [01]; paused after step 5 of 18"): learn.train()
+        assert learn.state.global_step == 5 and learn.run_state.paused and acts(learn) == ["launch"]
+        learn.train()
+    assert learn.history.column("loss").tolist() == like.history.column("loss").tolist()
+
+
+def test_a_keyboard_interrupt_on_one_process_pauses_the_run(hasty, like):
+    "The other waits for it in the middle of its step; so both are begun anew, and stand where they stood."
+    class Now(Enough): ranks = "1"
+    learn = make(callbacks=[Now()])
+    with learn.launch(2):
+        with pytest.raises(KeyboardInterrupt, match="Interrupted in the process of rank 1; paused after step 5 of 18"): learn.train()
+        assert learn.run_state.paused and acts(learn) == ["launch", "restart"]
+        learn.pop_callback(Now)
+        learn.train()
+    assert learn.history.column("loss").tolist() == like.history.column("loss").tolist()
+
+
+# ---- each
+
+def test_a_function_of_the_users_can_be_interrupted(like):
+    learn = make()
+    with learn.launch(2):
+        learn.step(5)
+        before = pids(learn)
+        press(0.3, 0.1)
+        with pytest.raises(KeyboardInterrupt): learn.each(lambda learn: time.sleep(600))
+        assert pids(learn) == before and learn.each(lambda learn: learn.state.global_step) == [5, 5]
+        learn.train()
+    same(like, learn)
+
+
+# ---- a death while nothing is trained
+
+def test_a_verb_that_only_looks_is_done_once_more(hasty, like):
+    learn = make()
+    with learn.launch(2, max_restarts=1):
+        learn.step(5)
+        here = learn.evaluate()["eval_loss"]
+        os.kill(pids(learn)[1], signal.SIGKILL)
+        with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.* after step 5.*goes on by itself .max_restarts allows 0 more"): assert learn.evaluate()["eval_loss"] == here
+        assert acts(learn) == ["launch", "restart"] and [e["step"] for e in learn.history.evaluations()] == [5, 5]
+        victim = pids(learn)[1]
+        os.kill(victim, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="rank 1 was ended by SIGKILL"): learn.evaluate()
+        assert is_gone(victim) and learn.evaluate()["eval_loss"] == here
+
+
+def test_what_changes_the_run_is_not_done_once_more(hasty):
+    learn = make()
+    with learn.launch(2, max_restarts=1):
+        learn.step(5)
+        os.kill(pids(learn)[1], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="rank 1 was ended by SIGKILL"): learn.set(lr=1e-3)
+
+
+# ---- callbacks that are taken out
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_callback_of_a_cell_is_taken_out_there_too(start):
+    "By its class or itself, of which the processes have others; the second of a kind is not the first."
+    class Own(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs): state.told = self.told
+        def __init__(self, told): self.told = told
+    first, second, third = map(Own, "abc")
+    learn = make(callbacks=[first, second, third])
+    def there(learn): return [c.told for c in learn.callback_handler.callbacks if type(c).__name__ == "Own"]
+    with learn.launch(2, start=start):
+        assert learn.pop_callback(second).told == "b" and learn.each(there) == [["a", "c"]] * 2
+        learn.remove_callback(Own)
+        assert learn.each(there) == [["c"]] * 2 == [there(learn)] * 2 and learn.pop_callback(second) is None
+    assert [row["act"] for row in learn.journal].count("remove_callback") == 2
+
+
+# ---- what is left in the temp folder
+
+def test_a_run_that_nobody_brings_home_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    learn = make()
+    learn.launch(2, start="fork")
+    learn.step(1)
+    found, pid = pids(learn), os.fork()
+    if pid == 0: learn = None; gc.collect(); os._exit(0)   # a fork that lets go of its copy leaves the run alone
+    os.waitpid(pid, 0)
+    assert learn.step(1)[0].step == 2 and list(tmp_path.glob("trainer_nb-*"))
+    del learn
+    gc.collect()
+    assert all(map(is_gone, found)) and not list(tmp_path.glob("trainer_nb-*"))
+
+
+def test_a_launch_that_does_not_come_about_leaves_no_folder(tmp_path, monkeypatch):
+    def fail(moves): raise LookupError("no such device")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("trainer_nb.launch.launch.let_go", fail)
+    learn = make()
+    with pytest.raises(LookupError): learn.launch(2)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_script_that_ends_with_its_processes_leaves_no_folder(tmp_path):
+    (tmp_path/"temp").mkdir()
+    (tmp_path/"script.py").write_text("from launched import make\nif __name__ == '__main__':\n    learn = make()\n    learn.launch(2)\n    learn.step(1)\n")
+    env = os.environ | {"TMPDIR": str(tmp_path/"temp"), "PYTHONPATH": os.pathsep.join([os.path.dirname(os.path.dirname(__file__)), *filter(None, sys.path)])}
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, check=True)
+    assert not list(tmp_path.glob("temp/trainer_nb-*"))

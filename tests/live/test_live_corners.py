@@ -1,0 +1,228 @@
+"Corners of runs in the background and of their views: waiting for oneself, steps that are none, races, logs that are exchanged, and stills of very much."
+import threading, time
+
+import pytest
+
+from backgrounds import CELL, kernel, like, make, reach  # noqa: F401 (kernel is a fixture)
+from trainer_nb import TrainerCallback, differences, follow
+from trainer_nb.live.background import Wish, handle_of
+from trainer_nb.core.errors import Refused
+from trainer_nb.live.dashboard import still
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def at_step(step, act):
+    "A callback that does something after a step, with the handle."
+    class Acts(TrainerCallback):
+        def on_step_end(self, args, state, control, learner, **kwargs):
+            if state.global_step == step: act(learner.run_state.background)
+    return Acts()
+
+
+# --- waiting for oneself --------------------------------------------------------------------------------------------------
+
+def test_a_callback_of_the_run_pauses_it():
+    learn = make(callbacks=[at_step(5, lambda run: run.pause())])
+    run = learn.start()
+    assert run.wait(30).global_step == 5
+    run.resume().wait(30)
+    assert differences(learn.snapshot(), like(learn)) == []
+
+
+def test_a_condition_pauses_the_run():
+    learn = make()
+    def until(record):
+        if record.step == 4: run.pause()
+        return False
+    run = handle_of(learn)
+    learn.start(until=until)
+    assert run.wait(30).global_step == 4
+
+
+@pytest.mark.parametrize("verb, said", [("wait", "from inside a verb or a callback"), ("stop", "control.should_training_stop")])
+def test_what_cannot_be_done_from_a_callback_is_refused(verb, said):
+    learn = make(callbacks=[at_step(5, lambda run: getattr(run, verb)())])
+    with pytest.raises(Refused, match=said): learn.start().wait(30)
+    assert learn.state.global_step == 5
+    learn.start().wait(30)
+    assert differences(learn.snapshot(), like(learn)) == []
+
+
+def test_a_callback_of_another_verb_pauses_the_run():
+    asked = []
+    def act(run):
+        if threading.current_thread() is threading.main_thread() and not asked: asked.append(run.pause())
+    class Acts(TrainerCallback):
+        def on_step_end(self, args, state, control, learner, **kwargs): act(learner.run_state.background)
+    learn = make(nap=0.005, callbacks=[Acts()])
+    run = learn.start()
+    reach(learn, 2)
+    learn.step(3)
+    assert asked and run.wait(30).global_step < 60
+
+
+def test_a_step_by_hand_and_the_handle():
+    "The thread stands aside while the step is open, whether it was there before or is started then."
+    learn = make(nap=0.005)
+    run = learn.start()
+    reach(learn, 2)
+    with learn.debug_step():
+        run.pause()
+        with pytest.raises(Refused, match="a debug step is open"): run.wait()
+    run.wait(30)
+    with learn.debug_step() as debug:
+        at = learn.state.global_step
+        run.resume()
+        time.sleep(0.1)
+        assert run.error is None and learn.state.global_step == at
+        debug.forward(), debug.backward(), debug.update()
+    learn.model.nap = 0
+    run.wait(30)
+    assert learn.run_state.finished and differences(learn.snapshot(), like(learn)) == []
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("n, kind", [(-3, ValueError), (0, ValueError), (1.5, TypeError), ("3", TypeError), (True, TypeError)])
+def test_steps_that_are_none(n, kind):
+    learn = make()
+    run = learn.start(steps=2)
+    run.wait(30)
+    with pytest.raises(kind, match="number of steps"): run.step(n)
+    assert run.wait(30).global_step == 2 and not run.training
+
+
+def test_paused_keeps_what_is_left():
+    learn = make(nap=0.005)
+    run = handle_of(learn)
+    run.step(12)
+    for step in (2, 5, 8):
+        reach(learn, step)
+        with run.paused(): pass
+    assert run.wait(30).global_step == 12
+
+
+def test_a_resume_while_the_thread_ends_is_not_lost():
+    wish = Wish()
+    assert wish.want(5)
+    wish.want(0)
+    assert not wish.holds()      # the thread is about to end
+    wish.want(2)                 # somebody wants it to go on
+    wish.ended()
+    assert wish.goes_on() and wish.steps == 2
+
+
+def test_steps_in_a_loop_while_it_trains():
+    "The generator waits for its turn like every other verb."
+    learn = make(nap=0.004)
+    run = learn.start()
+    for _ in range(10):
+        reach(learn, learn.state.global_step + 1)
+        next(learn.steps())
+    learn.model.nap = 0
+    run.wait(30)
+    assert differences(learn.snapshot(), like(learn)) == []
+
+
+def test_stop_waits_for_its_turn():
+    "Beside verbs of other threads it is neither refused nor torn into two."
+    learn = make(nap=0.001, num_train_epochs=30)
+    over, wrong = threading.Event(), []
+    def others():
+        while not over.is_set():
+            time.sleep(0.002)              # a thread that never lets go would keep the run waiting
+            try: learn.evaluate(), learn.inspect()
+            except Refused as error: wrong.append(error)
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        for last in range(5, 40, 5):
+            learn.set(max_steps=600)
+            learn.start()
+            reach(learn, last)
+            handle_of(learn).stop()
+            assert learn.run_state.finished and learn.state.max_steps == 600 > learn.state.global_step
+    finally:
+        over.set()
+        thread.join()
+    assert not wrong
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------------
+
+def logged(folder, steps):
+    learn = make(output_dir=str(folder), save_strategy="no")
+    learn.step(steps)
+    learn.history.flush()
+    return next(folder.glob("runs/*.jsonl")).read_bytes()
+
+
+def test_following_a_log_that_is_exchanged(tmp_path):
+    short, long = logged(tmp_path/"a", 5), logged(tmp_path/"b", 30)
+    path = tmp_path/"run-x.jsonl"
+    path.write_bytes(short)
+    view = follow(path)
+    path.write_bytes(long)                                     # longer than what was there: not told by its size
+    view.refresh()
+    assert len(view.board.sources[0].history) == 30 and view.board.told["status"]["step"] == 30
+
+
+def test_following_a_log_that_is_damaged_and_put_right(tmp_path):
+    whole, path = logged(tmp_path/"a", 5), tmp_path/"run-x.jsonl"
+    path.write_bytes(whole)
+    view = follow(path)
+    for garbage in (b"garbage\n", b"\xff\xfe\n"):
+        path.write_bytes(whole + garbage)
+        view.refresh()
+        assert view.board.told["status"]["state"] == "stopped" and "damaged" in view.board.told["status"]["words"]
+        path.write_bytes(whole)
+        view.refresh()
+        assert view.board.told["status"]["state"] == "training"
+
+
+def test_a_view_that_fails_says_so_once(kernel):
+    kernel.run(CELL + "learn.step(2)\nview = learn.dashboard()\nview")
+    kernel.run("def fails(): raise OSError('gone')\nview.board.sources[0].look = fails; import time; time.sleep(0.6)")
+    cells = [kernel.taken(f"{i}") for i in range(2)]
+    assert all("Error in callback" not in c.text + c.shown and "gone" not in c.text for c in cells)
+
+
+def test_an_interrupt_as_a_step_is_opened_leaves_none_open(monkeypatch):
+    "The button, pressed at the very end of debug_step(): nobody would have the step that is open."
+    from trainer_nb.diagnostics import debug_step as debug
+    real = debug.make_move
+    def pressed(*args, **kwargs):
+        real(*args, **kwargs)
+        raise KeyboardInterrupt
+    learn = make()
+    monkeypatch.setattr(debug, "make_move", pressed)
+    with pytest.raises(KeyboardInterrupt): learn.debug_step()
+    monkeypatch.undo()
+    assert learn.run_state.phase == "idle"
+    learn.step(3)
+    assert differences(learn.snapshot(), like(learn)) == []
+
+
+# --- very much ------------------------------------------------------------------------------------------------------------
+
+def test_a_still_of_many_long_metrics_is_small():
+    learn = make()
+    for step in range(1, 400):
+        learn.history.append(step, step / 10, 1e-3, 8, step * 0.1, 1.0, 1.0)
+        learn.history.note("evaluate", step, **{f"eval_set{i}_loss": 1 + step * i % 7 for i in range(60)}, **{f"eval_{i}_" + "x" * 5000: step * i % 5 for i in range(20)})
+    view = learn.dashboard()
+    made = still(view.board, "7")
+    assert sum(map(len, made.values())) < 200_000 and "<img" in made["text/html"]
+
+
+def test_a_still_of_many_branches_is_small():
+    learn, branches = make(), []
+    learn.step(50)
+    for i in range(30):
+        branches.append(learn.branch(run_name=f"branch {i}"))
+        branches[-1].step(2)
+        for step in range(53, 900): branches[-1].history.append(step, step / 10, 1e-3, 8, step * 0.1, step * i % 11, 1.0)
+    view = learn.dashboard()
+    made = still(view.board, "7")
+    assert len(view.board.curves) == 31 and sum(map(len, made.values())) < 200_000

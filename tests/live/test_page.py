@@ -1,0 +1,588 @@
+"The dashboard's page in a browser, with a model that a test plays: what it sends, what it shows, and what it never does."
+import base64, math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+
+pytestmark = pytest.mark.browser
+
+STATIC = ROOT/"trainer_nb"/"static"
+SOURCE = "\n".join(o.read_text("utf-8") for o in sorted(STATIC.glob("*.js")))
+CSS = (STATIC/"dashboard.css").read_text("utf-8")
+HOSTILE = "</script><img src=x onerror='window.hacked=1'><b>&amp;"
+
+
+class Page:
+    "A page with the dashboard in it."
+    def __init__(self, tab): self.tab = tab
+    def js(self, code, given=None): return self.tab.evaluate(code, given)
+    def feed(self, content, buffers=()): self.js("([c, b]) => feed(c, b)", [content, [packed(o) for o in buffers]])
+    def settle(self): self.js("frames_(4)")
+    def sent(self, kind="do"): return [o for o in self.js("sent") if o["kind"] == kind]
+    def orders(self): return [(o["verb"], o["with"]) for o in self.sent()]
+    def text(self, css): return self.tab.locator(css).first.text_content()
+    def answer(self, kind, id, text=None): self.feed({"kind": kind, "id": id, "text": text})
+    def field(self, name): return self.tab.get_by_role("textbox", name=name, exact=True)
+    def button(self, name): return self.tab.locator(".tnb-button", has=self.tab.locator(f".tnb-label:text-is('{name}')"))
+
+
+def packed(values): return base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode()
+
+
+def blocks(n, width=1, first=1, loss=None):
+    "Blocks that say which they are: the loss of step s is 1 + 1 / s."
+    steps = (first - 1) + np.arange(1, n + 1) * width
+    mean = 1 + 1 / steps if loss is None else np.full(n, loss)
+    three = lambda a, b=0.1: np.stack([a - b, a + b, a], 1)
+    where = np.stack([steps, steps / 100, steps / 60], 1)
+    return np.concatenate([where, three(mean), three(np.full(n, 1e-3), 0), three(mean * 2), three(np.full(n, 500.0), 5)], 1).astype("<f4")
+
+
+def a_run(rows, run="r1", buffer=0, **changes):
+    return {"run": run, "label": f"run {run}", "generation": 1, "first": 0, "rows": rows, "width": 1, "buffer": buffer, "left_rows": 0, "left_buffer": None, **changes}
+
+
+def status(**changes):
+    return {"state": "training", "words": "training in the background", "where": "background", "step": 50, "total": 100, "epoch": 0.5, "epochs": 1, "share": 0.5, "loss": "1.02",
+            "rate": "9 steps/s", "left": "5 s", "elapsed": "5 s", "memory": None, "evaluating": None, "tone": "good", "verdict": "The loss falls", **changes}
+
+
+SETTINGS = [{"name": "lr", "value": 1e-3, "kind": "float", "log": True, "help": "of the next step"}, {"name": "learning_rate", "value": 1e-3, "kind": "float", "log": True, "help": ""}, {"name": "max_steps", "value": 100, "kind": "int", "help": ""},
+            {"name": "eval_strategy", "value": "no", "kind": "choice", "choices": ["no", "steps"], "help": ""}, {"name": "bf16", "value": False, "kind": "bool", "help": ""},
+            {"name": "run_name", "value": "one", "kind": "text", "help": ""}]
+
+
+def everything(**changes):
+    return {"kind": "all", "version": 1, "controls": True, "compact": False, "title": "digits", "status": status(), "runs": [a_run(50)], "metrics": {"r1": {
+        "eval_loss": [[25, 0.25, 25 / 60, 1.1], [50, 0.5, 50 / 60, 1.05]], "accuracy": [[25, 0.25, 25 / 60, 0.7], [50, 0.5, 50 / 60, 0.8]]}},
+        "marks": [{"kind": "set", "word": "learning rate 0.001", "step": 20, "epoch": 0.2, "minutes": 20 / 60, "gone": False}], "evaluations": {"columns": ["step", "eval_loss"],
+        "rows": [["25", "1.1"], ["50", "1.05"]], "earlier": 0}, "notices": [], "layers": [], "settings": SETTINGS, "still": "s1", "cell_hint": "A cell trains.", **changes}
+
+
+@pytest.fixture
+def page(browser):
+    "A page that has said hello and has not been answered; nothing may go wrong in it."
+    context = browser.new_context(viewport={"width": 1000, "height": 1400}, offline=True)
+    tab, errors = context.new_page(), []
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.set_content((Path(__file__).parents[1]/"page.html").read_text("utf-8"))
+    tab.evaluate("([source, css]) => start(source, css)", [SOURCE, CSS])
+    yield Page(tab)
+    context.close()
+    assert errors == []
+
+
+@pytest.fixture
+def live(page):
+    "A page that shows a run of 50 steps."
+    page.feed(everything(), [blocks(50)])
+    page.settle()
+    return page
+
+
+@pytest.fixture
+def timed(browser):
+    "A page whose clock can be moved."
+    context = browser.new_context()
+    tab = context.new_page()
+    tab.clock.install()
+    tab.set_content((Path(__file__).parents[1]/"page.html").read_text("utf-8"))
+    tab.evaluate("([source, css]) => start(source, css)", [SOURCE, CSS])
+    yield Page(tab)
+    context.close()
+
+
+# ---- what it sends
+
+def test_hello_until_somebody_answers(timed):
+    "Hello says which page and which view it is, every two seconds until everything has come; then never again."
+    page, tab = timed, timed.tab
+    assert "Connecting" in page.text(".tnb-waiting")
+    tab.clock.run_for(1100)
+    assert "Waiting for the kernel (a cell is running, or the kernel is gone)" in page.text(".tnb-waiting")
+    tab.clock.run_for(4000)
+    hellos = page.sent("hello")
+    assert len(hellos) == 3 and len({(o["page"], o["view"]) for o in hellos}) == 1 and hellos[0]["page"] == page.js("window.__trainer_nb_page")
+    page.feed({"kind": "news", "status": status()})   # half of what there is to say is no answer
+    assert tab.locator(".tnb-body").is_hidden()
+    page.feed(everything(), [blocks(50)])
+    assert tab.locator(".tnb-body").is_visible() and tab.locator(".tnb-waiting").is_hidden()
+    tab.clock.run_for(10_000)
+    assert len(page.sent("hello")) == 3
+    page.js("cleanup(); open_view()")
+    assert page.sent("hello")[-1]["page"] == hellos[0]["page"] and page.sent("hello")[-1]["view"] != hellos[0]["view"]
+
+
+def test_each_control_sends_one_command(live):
+    wanted = []
+    for name, verb, given in [("Pause", "pause", {}), ("Step", "step", {"n": 1}), ("steps", "step", {"n": 10}), ("Stop", "stop", {}), ("Rewind", "rewind", {"n": 10}),
+                              ("Evaluate", "evaluate", {}), ("Checkpoint", "checkpoint", {}), ("Snapshot", "snapshot", {"name": ""})]:
+        live.button(name).click()
+        wanted.append((verb, given))
+        assert live.orders() == wanted
+    live.field("number of steps").fill("1,234")
+    live.field("number of steps").press("Enter")
+    live.field("number of steps to rewind").fill("7")
+    live.button("Rewind").click()
+    live.field("name of the snapshot").fill(" before ")
+    live.field("name of the snapshot").press("Enter")
+    assert live.orders()[len(wanted):] == [("step", {"n": 1234}), ("rewind", {"n": 7}), ("snapshot", {"name": "before"})]
+    live.feed({"kind": "news", "status": status(state="paused")})
+    live.button("Resume").click()
+    assert live.orders()[-1] == ("resume", {}) and len(live.orders()) == 12
+
+
+def test_settings_send_one_command_each(live):
+    tab = live.tab
+    tab.get_by_text("More settings").click()
+    live.field("max_steps").fill("200")
+    assert live.orders() == []   # not before Enter
+    live.field("max_steps").press("Enter")
+    live.field("max_steps").press("Tab")
+    tab.get_by_label("eval_strategy").select_option("steps")
+    tab.get_by_label("bf16").click()
+    live.field("run_name").fill("two")
+    live.field("run_name").press("Enter")
+    live.field("Learning rate").fill("3e-4")
+    live.field("Learning rate").press("Enter")
+    assert live.orders() == [("set", o) for o in [{"max_steps": 200}, {"eval_strategy": "steps"}, {"bf16": True}, {"run_name": "two"}, {"lr": 3e-4}]]
+
+
+def test_the_slider_applies_when_it_is_let_go(live):
+    box = live.tab.locator(".tnb-rate .tnb-slider").bounding_box()
+    x, y, mouse = box["x"], box["y"] + box["height"] / 2, live.tab.mouse
+    mouse.move(x + box["width"] / 2, y)
+    mouse.down()
+    for share in (0.6, 0.7, 0.8): mouse.move(x + box["width"] * share, y)
+    assert live.orders() == []
+    live.feed({"kind": "news", "settings": [{**SETTINGS[0], "value": 5e-4}]})   # the kernel's news do not take it out of the hand
+    shown = float(live.field("Learning rate").input_value())
+    mouse.up()
+    live.tab.wait_for_function("sent.some(o => o.kind == 'do')")
+    assert live.orders() == [("set", {"lr": shown})] and 5e-3 < shown < 1
+    live.settle()
+    assert len(live.orders()) == 1
+
+
+def test_what_is_no_number_is_not_sent(live):
+    for label, given in [("number of steps to rewind", "0"), ("number of steps", "ten"), ("Learning rate", "fast")]:
+        field = live.field(label)
+        field.fill(given)
+        field.press("Enter")
+        assert field.get_attribute("aria-invalid") == "true" and given in live.text(".tnb-notice")
+    assert live.orders() == []
+
+
+def test_a_field_under_the_hand_keeps_its_text(live):
+    live.tab.get_by_text("More settings").click()
+    field, other = live.field("max_steps"), live.field("run_name")
+    field.fill("30")
+    live.feed({"kind": "news", "settings": [{**o, "value": {"max_steps": 120, "run_name": "new"}.get(o["name"], o["value"])} for o in SETTINGS]})
+    assert (field.input_value(), other.input_value()) == ("30", "new")
+    field.press("Escape")
+    assert field.input_value() == "120"
+    field.fill("1")
+    field.press("Enter")
+    live.answer("refused", live.sent()[-1]["id"], "max_steps is at least 50: step 50 has been made.")
+    assert field.input_value() == "120" and "at least 50" in live.text(".tnb-notice")
+
+
+# ---- how a command stands
+
+def test_three_clicks_are_three_commands(live):
+    step = live.button("Step")
+    for _ in range(3): step.click()
+    ids = [o["id"] for o in live.sent()]
+    assert live.orders() == [("step", {"n": 1})] * 3 and len(set(ids)) == 3 and all(o.startswith(live.js("view.id")) for o in ids)
+    assert (step.get_attribute("data-phase"), step.get_attribute("aria-busy"), step.locator(".tnb-badge").text_content()) == ("sent", "true", "3")
+    for id in ids: live.answer("heard", id)
+    live.answer("done", ids[0], "made step 51")
+    live.answer("done", ids[1], "made step 52")
+    assert (step.get_attribute("data-phase"), step.locator(".tnb-badge").text_content()) == ("heard", "…")
+    live.answer("done", ids[2], "made step 53")
+    assert (step.get_attribute("data-phase"), step.get_attribute("aria-busy"), step.locator(".tnb-badge").text_content()) == ("done", None, "✓")
+    assert live.text(".tnb-notice") == "made step 53"
+
+
+def test_sent_heard_done_refused(live):
+    evaluate, line = live.button("Evaluate"), live.tab.locator(".tnb-notice")
+    assert (line.get_attribute("aria-live"), line.get_attribute("role")) == ("polite", "status")
+    evaluate.click()
+    id = live.sent()[-1]["id"]
+    assert evaluate.get_attribute("data-phase") == "sent" and "sent" in line.text_content()
+    live.answer("heard", id)
+    assert evaluate.get_attribute("data-phase") == "heard" and "heard" in line.text_content()
+    live.answer("refused", id, "There is no eval_dataset: give Learner one.")
+    assert (evaluate.get_attribute("data-phase"), line.get_attribute("data-tone"), line.text_content()) == ("refused", "bad", "There is no eval_dataset: give Learner one.")
+    live.button("Rewind").click()
+    live.answer("done", live.sent()[-1]["id"], "rewound to step 40")   # without a word before it
+    assert (line.get_attribute("data-tone"), line.text_content()) == ("good", "rewound to step 40")
+    live.feed({"kind": "news", "status": status(step=51)})
+    assert line.text_content() == "rewound to step 40"
+    live.feed({"kind": "news", "status": status(state="finished")})   # it stands no longer as it was done
+    assert line.text_content() == ""
+
+
+def test_answers_to_others_are_passed_over(live):
+    live.button("Evaluate").click()
+    before = live.text(".tnb-notice")
+    for id in ("somebody-1", live.sent()[-1]["id"] + "0", "", None):
+        for kind in ("heard", "done", "refused"): live.answer(kind, id, "meant for another page")
+    assert live.text(".tnb-notice") == before and live.button("Evaluate").get_attribute("data-phase") == "sent"
+
+
+def test_a_kernel_that_does_not_hear_is_said_to_be_busy(timed):
+    page, tab = timed, timed.tab
+    page.feed(everything(status=status(where="cell")), [blocks(50)])
+    assert page.text(".tnb-hint") == "A cell trains." and tab.locator(".tnb-hint").is_visible()
+    tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + 1)   # from here on only as far as it is told
+    page.button("Evaluate").click()
+    tab.clock.run_for(1400)
+    assert page.button("Evaluate").get_attribute("data-phase") == "sent"
+    tab.clock.run_for(200)
+    assert page.button("Evaluate").get_attribute("data-phase") == "busy" and "sent; the kernel is busy with a cell" in page.text(".tnb-notice")
+    page.answer("heard", page.sent()[-1]["id"])
+    page.answer("done", page.sent()[-1]["id"], "evaluated at step 50")
+    assert page.text(".tnb-notice") == "evaluated at step 50"
+    page.feed({"kind": "news", "status": status()})
+    assert tab.locator(".tnb-hint").is_hidden()
+
+
+def test_a_kernel_that_is_gone(live):
+    "It says so, keeps the picture, sends nothing; and is there again when the kernel speaks."
+    live.js("fire('comm:close')")
+    assert live.text(".tnb-link") == "not connected" and live.tab.locator(".tnb-link").is_visible() and live.tab.locator(".tnb-grid").is_visible()
+    live.button("Step").click()
+    assert live.orders() == [] and "not connected" in live.text(".tnb-notice") and live.button("Step").get_attribute("data-phase") == "refused"
+    live.feed({"kind": "news", "status": status(step=51)})
+    assert live.tab.locator(".tnb-link").is_hidden()
+    live.button("Step").click()
+    assert live.orders() == [("step", {"n": 1})]
+    live.js("model.comm_live = false; fire('comm_live_update')")
+    assert live.tab.locator(".tnb-link").is_visible()
+
+
+def test_a_connection_that_comes_back(timed):
+    "Hello could not be sent: it is tried again, and says once what was wrong."
+    page, tab, warned = timed, timed.tab, []
+    tab.on("console", lambda message: warned.append(message.text) if "not sent" in message.text else None)
+    page.js("window.there = model.send; model.send = () => { throw new Error('not now') }; null")
+    before = len(page.sent("hello"))
+    tab.clock.run_for(6100)
+    assert len(page.sent("hello")) == before and len(warned) == 1 and page.text(".tnb-link") == "not connected"
+    page.js("model.send = window.there; null")
+    tab.clock.run_for(2100)
+    assert len(page.sent("hello")) == before + 1
+    page.feed(everything(), [blocks(50)])
+    assert tab.locator(".tnb-link").is_hidden()
+
+
+# ---- what it holds
+
+def held(page, run="r1"): return page.js("id => { const o = view.runs.get(id); return o && Array.from({length: o.rows}, (_, i) => [o.get(i, 0), o.get(i, 5)]) }", run)
+
+
+def test_news_merge_and_generations_replace(live):
+    assert [o[0] for o in held(live)] == list(range(1, 51))
+    live.feed({"kind": "news", "changed_runs": [a_run(3, first=49)]}, [blocks(3, first=50, loss=0.5)])
+    assert [o[0] for o in held(live)] == list(range(1, 53)) and [o[1] for o in held(live)[48:]] == [pytest.approx(1 + 1 / 49), 0.5, 0.5, 0.5]
+    live.feed({"kind": "news", "changed_runs": [a_run(10, generation=2, width=5, buffer=0)]}, [blocks(10, 5)])
+    assert [o[0] for o in held(live)] == list(range(5, 55, 5))
+    live.feed({"kind": "news", "changed_runs": [a_run(20, "r2")]}, [blocks(20)])
+    assert len(held(live, "r2")) == 20 and len(held(live)) == 10
+    live.feed({"kind": "news", "runs": [a_run(0, generation=2, buffer=None)]})
+    assert held(live, "r2") is None and len(held(live)) == 10
+    assert live.text(".tnb-legend").count("run r") == 1
+    live.feed(everything(), [blocks(50)])   # everything may come at any time
+    assert len(held(live)) == 50 and len(live.sent("hello")) == 1
+
+
+def test_a_hole_in_the_news_asks_for_everything(live):
+    live.feed({"kind": "news", "changed_runs": [a_run(3, first=60)]}, [blocks(3, first=61)])
+    assert len(live.sent("hello")) == 2 and len(held(live)) == 50
+    live.feed(everything(runs=[a_run(63)]), [blocks(63)])
+    assert len(held(live)) == 63
+
+
+def smoothed(values, weight, steps=1):
+    total = share = 0
+    for value in values:
+        keep = weight ** steps
+        total, share = total * keep + value * (1 - keep), share * keep + 1 - keep
+        yield total / share
+
+
+def test_the_running_mean_weighs_steps(live):
+    "Bias-corrected; a block of 5 steps counts as 5, the last one of 2 as 2."
+    loss = [float(o) for o in np.random.default_rng(0).normal(2, 1, 40)]
+    rows = blocks(40)
+    rows[:, 5] = loss
+    live.feed(everything(runs=[a_run(40)]), [rows])
+    assert live.js("[...view.main().curve(5, 0.9).y]") == pytest.approx(list(smoothed(rows[:, 5].tolist(), 0.9)))
+    assert live.js("[...view.main().curve(5, 0).y]") == pytest.approx(rows[:, 5].tolist())
+    wide = blocks(4, 5)
+    wide[3, 0] = 17
+    wide[:, 5] = [4, 2, math.nan, 1]
+    live.feed(everything(runs=[a_run(4, generation=2, width=5)]), [wide])
+    keep, last = 0.9 ** 5, 0.9 ** 2
+    two = (4 * (1 - keep) * keep + 2 * (1 - keep)) / (1 - keep ** 2)
+    four = (two * (1 - keep ** 2) * last + 1 * (1 - last)) / ((1 - keep ** 2) * last + 1 - last)
+    y = live.js("[...view.main().curve(5, 0.9).y].map(o => Number.isNaN(o) ? null : o)")
+    assert y == [pytest.approx(4), pytest.approx(two), None, pytest.approx(four)]
+
+
+def test_what_was_left_behind_goes_on_from_where_it_left(live):
+    left = blocks(5, first=31, loss=3.0)
+    gap = np.full((1, 15), np.nan, "<f4")
+    live.feed(everything(runs=[a_run(50, left_rows=9, left_buffer=1)]), [blocks(50), np.concatenate([left, gap, blocks(3, first=41)])])
+    parts = live.js("view.main().leftBehind(0, 5, 0)")
+    assert [[o[0] for o in part] for part in parts] == [[30, 31, 32, 33, 34, 35], [40, 41, 42, 43]] and [o[1] for o in parts[0]] == [pytest.approx(1 + 1 / 30)] + [3] * 5
+    assert "left behind" in live.text(".tnb-legend")
+    live.feed({"kind": "news", "changed_runs": [a_run(1, first=50)]}, [blocks(1, first=51)])   # news without it: it stays
+    assert live.js("view.main().left.length") == 9 * 15
+    live.feed({"kind": "news", "changed_runs": [a_run(25, generation=2, width=2)]}, [blocks(25, 2)])   # nor do coarser blocks end it
+    assert live.js("view.main().left.length") == 9 * 15
+    live.feed(everything(), [blocks(50)])
+    assert live.js("view.main().left.length") == 0
+
+
+# ---- what it shows
+
+def test_texts_are_texts(live):
+    "Names from data and users are never markup."
+    given = everything(title=HOSTILE, status=status(words=HOSTILE, verdict=HOSTILE, loss=HOSTILE, state=HOSTILE), cell_hint=HOSTILE)
+    given["runs"][0]["label"] = HOSTILE
+    given["metrics"]["r1"][HOSTILE] = [[25, 0.25, 0.4, 1.0]]
+    given["marks"][0].update(word=HOSTILE, kind=HOSTILE)
+    given["evaluations"] = {"columns": [HOSTILE], "rows": [[HOSTILE]], "earlier": 2}
+    given["notices"] = [{"tone": HOSTILE, "text": HOSTILE, "at": HOSTILE}]
+    given["layers"] = [{"title": HOSTILE, "label": HOSTILE, "rows": [HOSTILE], "columns": 2, "x": [1, 50], "log": False, "buffer": 1}]
+    given["settings"] = [{"name": HOSTILE, "value": HOSTILE, "kind": "text", "help": HOSTILE}, {"name": "c", "value": HOSTILE, "kind": "choice", "choices": [HOSTILE], "help": ""}]
+    live.feed(given, [blocks(50), np.ones((1, 2))])
+    live.button("Step").click()
+    live.answer("done", live.sent()[-1]["id"], HOSTILE)
+    live.tab.get_by_text("More settings").click()
+    live.tab.locator(".tnb-big .tnb-plot").hover(position={"x": 265, "y": 60})
+    for card in live.tab.locator(".tnb-grid .tnb-plot").all(): card.hover(position={"x": 200, "y": 40})
+    live.settle()
+    assert live.js("[window.hacked, document.querySelectorAll('.tnb img, .tnb script, .tnb b > *').length]") in ([None, 0],)
+    for css in (".tnb-title", ".tnb-verdict", ".tnb-legend", ".tnb-notice", ".tnb-table", ".tnb-notices", ".tnb-settings", ".tnb-words"): assert HOSTILE in live.text(css), css
+    assert HOSTILE in live.js("[...document.querySelectorAll('.tnb-card-title')].map(o => o.textContent)")
+
+
+def test_zoom_hidden_and_log_outlive_news(live):
+    plot = live.tab.locator(".tnb-big .tnb-plot").bounding_box()
+    mouse = live.tab.mouse
+    mouse.move(plot["x"] + 150, plot["y"] + 60)
+    mouse.down()
+    mouse.move(plot["x"] + 300, plot["y"] + 60)
+    mouse.up()
+    live.tab.get_by_label("Loss: logarithmic axis").click()
+    live.tab.locator(".tnb-entry", has_text="evaluations").click()
+    live.settle()
+    zoom, state = live.js("view.zoom"), "[view.zoom, [...view.charts.values()].map(o => o.x && [o.x.low, o.x.high, o.log]), [...view.hidden]]"
+    before = live.js(state)
+    assert 0 < zoom[0] < zoom[1] < 50 and [o and o[2] for o in before[1]] == [True, None, False, False, False] and all(o[:2] == zoom for o in before[1] if o) and before[2] == ["kind:evaluations"]
+    assert live.tab.locator(".tnb-card[aria-label=accuracy] .tnb-empty").text_content() == "Hidden in the legend"
+    live.feed({"kind": "news", "changed_runs": [a_run(30, first=50)], "metrics": {"r1": {"eval_loss": [[70, 0.7, 70 / 60, 1.0]], "accuracy": [[70, 0.7, 70 / 60, 1.0]]}}}, [blocks(30, first=51)])
+    live.feed(everything(runs=[a_run(80)]), [blocks(80)])
+    live.settle()
+    assert live.js(state) == before and live.js("view.charts.get('loss').evaluations().length") == 0
+    live.tab.get_by_role("radio", name="Epochs").check()   # the same part of the run on another axis
+    assert live.js("view.zoom") == [pytest.approx(o / 100, abs=0.01) for o in zoom]
+    live.tab.locator(".tnb-big .tnb-plot").dblclick(position={"x": 200, "y": 60})
+    live.settle()
+    assert live.js("[view.zoom, view.charts.get('loss').x.high]") == [None, pytest.approx(0.8)]
+
+
+def test_the_crosshair_says_the_values(live):
+    live.tab.locator(".tnb-big .tnb-plot").hover(position={"x": 300, "y": 80})
+    live.settle()
+    step = round(live.js("view.hovered.x"))
+    said = live.text(".tnb-tooltip")
+    assert f"step {step}" in said and f"{1 + 1 / step:.3f}" in said and "epoch" in said
+    mark = live.js("(() => { const o = view.charts.get('loss'); return o.x.at(20) })()")
+    live.tab.locator(".tnb-big .tnb-plot").hover(position={"x": mark, "y": 80})
+    live.settle()
+    assert "learning rate 0.001" in live.text(".tnb-tooltip")
+    live.tab.mouse.move(2, 2)
+    live.settle()
+    assert live.tab.locator(".tnb-tooltip").is_hidden()
+
+
+def test_hiding_a_run_hides_it_in_all_charts(live):
+    live.feed(everything(runs=[a_run(50), a_run(50, "r2", 1)]), [blocks(50), blocks(50, loss=4.0)])
+    live.settle()
+    top = "view.charts.get('loss').y.high"
+    assert live.js(top) > 4
+    live.tab.locator(".tnb-entry", has_text="run r2").click()
+    live.settle()
+    assert live.js(top) < 2.5 and live.tab.locator(".tnb-entry", has_text="run r2").get_attribute("aria-pressed") == "false"
+
+
+def test_the_state_is_said_in_words_and_shape(live):
+    shapes = set()
+    for state in ("new", "training", "paused", "finished", "stopped", "waiting", "quiet"):
+        live.feed({"kind": "news", "status": status(state=state)})
+        assert live.text(".tnb-pill") == state
+        shapes.add(live.js("document.querySelector('.tnb-pill path').getAttribute('d')"))
+    assert len(shapes) == 7
+    bar = live.tab.locator("[role=progressbar]")
+    assert (bar.get_attribute("aria-valuenow"), bar.get_attribute("aria-valuetext")) == ("50", "step 50 of 100")
+
+
+@pytest.mark.parametrize("changes", [dict(metrics={}, marks=[], evaluations={"columns": [], "rows": [], "earlier": 0}, runs=[a_run(0, buffer=None)]), dict(runs=[], metrics={}), dict(runs=[a_run(1)]),
+                                     dict(status=status(step=None, total=None, epoch=None, epochs=None, share=None, loss=None, rate=None, left=None, elapsed=None, verdict=None, words=None))])
+def test_little_is_shown_as_little(page, changes):
+    "Without steps, runs, totals: words in their place, and no error."
+    page.feed(everything(**changes), [blocks(1) if changes.get("runs") == [a_run(1)] else blocks(50)])
+    page.settle()
+    page.tab.locator(".tnb-big .tnb-plot").hover(position={"x": 100, "y": 50})
+    page.settle()
+    if page.js("view.main().rows") == 0: assert page.text(".tnb-big .tnb-empty") == "No steps yet" and page.tab.locator(".tnb-big .tnb-empty").is_visible()
+    else: assert page.tab.locator(".tnb-big .tnb-empty").is_hidden()
+    assert "undefined" not in page.text(".tnb") and "NaN" not in page.text(".tnb") and "null" not in page.text(".tnb")
+
+
+def test_values_that_are_not_numbers_leave_gaps(live):
+    rows = blocks(50)
+    rows[10:20, 3:6] = np.nan
+    rows[30, 3:6] = np.inf
+    rows[:, 9:12] = np.nan
+    live.feed(everything(runs=[a_run(50)]), [rows])
+    live.settle()
+    assert live.js("Number.isFinite(view.charts.get('loss').y.high)") and live.js("[...view.charts.keys()]") == ["loss", "metric accuracy", "learning_rate", "samples_per_second"]
+
+
+def test_compact_is_the_head_and_the_buttons(live):
+    live.feed({"kind": "news", "compact": True})
+    assert [live.tab.locator(o).is_visible() for o in (".tnb-header", ".tnb-controls", ".tnb-grid", ".tnb-toolbar", ".tnb-foot", ".tnb-settings-bar")] == [True, True, False, False, False, False]
+    live.button("Step").click()
+    assert live.orders() == [("step", {"n": 1})]
+
+
+def test_without_controls_there_are_none(live):
+    live.feed(everything(controls=False, status=status(where="cell")), [blocks(50)])
+    assert [live.tab.locator(o).is_visible() for o in (".tnb-header", ".tnb-controls", ".tnb-settings-bar", ".tnb-hint", ".tnb-grid")] == [True, False, False, False, True]
+
+
+# ---- stills
+
+def test_the_still_is_hidden_while_the_view_lives(live):
+    live.js("""document.getElementById('stills').innerHTML = '<div data-trainer-nb-still="s1"><p id=a>a</p></div>';
+      const more = document.createElement('div'); more.id = 'more';
+      more.innerHTML = '<img id=b alt="trainer_nb still s1: the loss"><img id=c alt="trainer_nb still s12"><div id=d title="trainer_nb still s1">d</div><div id=e data-trainer-nb-still="s2">e</div>';
+      document.querySelector('.jp-OutputArea').append(more)""")
+    shown = "['stills', 'b', 'c', 'd', 'e', 'el'].filter(o => getComputedStyle(document.getElementById(o)).display !== 'none').join(' ')"
+    live.tab.wait_for_function(f"{shown} == 'c e el'")
+    live.js("document.getElementById('stills').remove(); document.querySelector('.jp-OutputArea').insertAdjacentHTML('beforeend', '<div class=jp-OutputArea-child id=stills><img title=\"trainer_nb still s1\"></div>')")
+    live.tab.wait_for_function(f"{shown} == 'c e el'")   # drawn anew, hidden anew
+    live.js("cleanup()")
+    assert live.js(shown) == "stills b c d e el"
+
+
+def test_a_still_stays_where_nobody_lives(page):
+    page.js("document.getElementById('stills').innerHTML = '<div data-trainer-nb-still=s1>a</div>'")
+    page.settle()
+    assert page.tab.locator("#stills").is_visible()
+    page.feed(everything(), [blocks(50)])
+    assert page.tab.locator("#stills").is_hidden()
+
+
+# ---- how it behaves
+
+def test_the_theme_is_followed(live):
+    greys = """() => {   // how often each grey stands on the canvas: of words and axes
+      const found = {}, { data } = view.charts.get('loss').canvas.getContext('2d').getImageData(0, 0, 600, 400);
+      for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 120 && data[i] === data[i + 1] && data[i] === data[i + 2]) found[data[i]] = (found[data[i]] || 0) + 1;
+      return found
+    }"""
+    read = lambda: {int(k): v for k, v in live.js(greys).items()}
+    light = read()
+    live.js("document.body.dataset.jpThemeLight = 'false'")
+    live.settle()
+    dark = read()
+    assert live.js("view.root.classList.contains('tnb-dark')") and min(light) < 60 and max(dark) > 240 and min(dark) > 20
+    live.js("document.body.dataset.jpThemeLight = 'true'")
+    live.settle()
+    assert read() == light
+
+
+def test_everything_can_be_reached_by_keys(live):
+    tab, seen = live.tab, []
+    tab.keyboard.press("Tab")
+    for _ in range(60):
+        seen.append(live.js("(document.activeElement.getAttribute('aria-label') || document.activeElement.textContent || document.activeElement.type).trim()"))
+        if live.js("document.activeElement === document.body"): break
+        assert live.js("getComputedStyle(document.activeElement).outlineStyle") != "none" or live.js("document.activeElement.type") == "radio", seen[-1]
+        tab.keyboard.press("Tab")
+    for name in ("Pause", "Step", "number of steps", "steps", "Stop", "Rewind", "Evaluate", "Checkpoint", "Snapshot", "More settings", "run r1", "evaluations", "Loss: logarithmic axis"): assert name in seen, seen
+    live.button("Step").focus()
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("Space")
+    assert live.orders() == [("step", {"n": 1})] * 2
+    tab.locator(".tnb-big .tnb-plot").focus()
+    for key in ("ArrowLeft", "ArrowLeft", "+"): tab.keyboard.press(key)
+    live.settle()
+    assert tab.locator(".tnb-tooltip").is_visible() and live.js("view.zoom !== null")
+    tab.keyboard.press("Escape")
+    live.settle()
+    assert tab.locator(".tnb-tooltip").is_hidden() and live.js("view.zoom === null")
+    tab.locator(".tnb-segments input").first.focus()
+    tab.keyboard.press("ArrowRight")
+    assert live.js("view.axis") == "epochs"
+
+
+def test_a_notebooks_shortcuts_do_not_hear_the_keys(live):
+    live.js("window.keys = []; document.addEventListener('keydown', o => keys.push(o.key))")
+    live.js("window.marks = []; document.addEventListener('keydown', o => marks.push(view.root.getAttribute('data-lm-suppress-shortcuts')), true)")   # as JupyterLab looks for the mark
+    live.button("Step").focus()
+    for key in ("a", "Enter", "Control+s", "b"): live.tab.keyboard.press(key)
+    assert live.js("keys") == ["Control", "s"] and live.js("marks") == ["true", "true", "true", None, "true"]   # saving is the notebook's, all else is not
+
+
+def test_work_is_bounded(page):
+    "Many blocks: a few points for a pixel. Many news in one frame: one drawing. Out of sight: none. Nothing new: nothing written."
+    runs = [a_run(4000, o, i, width=250) for i, o in enumerate(("r1", "r2", "r3"))]
+    many = everything(runs=runs, metrics={}), [blocks(4000, 250)] * 3
+    page.feed(*many)
+    page.settle()
+    charts = page.js("[...view.charts.values()].map(o => [o.points, o.area.width])")
+    assert all(0 < points <= 3 * 7 * (width + 2) for points, width in charts), charts
+    before = page.js("view.charts.get('loss').draws")
+    page.js("""([c, b]) => { for (let i = 0; i < 10; i++) feed(c, b) }""", [{"kind": "news", "changed_runs": [a_run(1, first=3999, width=250)]}, [packed(blocks(1, 250, first=999_751))]])
+    page.settle()
+    assert page.js("view.charts.get('loss').draws") == before + 1
+    page.js("window.writes = 0; new MutationObserver(o => writes += o.length).observe(view.root, { childList: true, subtree: true, attributes: true, characterData: true })")
+    page.feed(*many)
+    page.settle()
+    assert page.js("writes") == 0
+    page.js("document.body.prepend(Object.assign(document.createElement('div'), { style: 'height: 5000px' }))")
+    page.settle()
+    before = page.js("view.charts.get('loss').draws")
+    page.feed({"kind": "news", "changed_runs": [a_run(1, first=3999, width=250)]}, [blocks(1, 250, first=999_751)])
+    page.settle()
+    assert page.js("view.charts.get('loss').draws") == before
+    page.tab.locator(".tnb-big").scroll_into_view_if_needed()
+    page.settle()
+    assert page.js("view.charts.get('loss').draws") == before + 1
+
+
+def test_it_fits_wherever_it_stands(live):
+    for width in (1400, 900, 620, 360):
+        live.tab.set_viewport_size({"width": width, "height": 900})
+        live.settle()
+        assert live.js("document.documentElement.scrollWidth <= innerWidth"), width
+        assert live.js("[...view.charts.values()].filter(o => o.visible).every(o => Math.abs(o.canvas.width - o.plot.clientWidth * devicePixelRatio) <= 1)")
+
+
+def test_cleaning_up_leaves_nothing(live):
+    live.js("cleanup()")
+    assert live.js("[document.getElementById('el').children.length, Object.values(handlers).flat().length]") == [0, 0]
+    live.feed(everything(), [blocks(50)])
+    live.js("document.body.dataset.jpThemeLight = 'false'")
+    live.settle()
+    assert live.js("sent.length") == 1

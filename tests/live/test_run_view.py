@@ -1,0 +1,190 @@
+"What a view is told: bounded for runs of any length, exact at the extremes, only what is new, and text stays text."
+import json, math
+
+import numpy as np
+import pytest
+import torch
+
+from trainer_nb import Learner
+from trainer_nb.core import log_file as runlog
+from trainer_nb.live.curves import QUANTITIES, WIDTH, Blocks, left_behind
+from trainer_nb.live.run_view import Beside, Board, Live, numbers, pace
+from trainer_nb.core.history import History
+from trainer_nb.live.dashboard import still
+from trainer_nb.live.run_view import verdict
+
+HOSTILE = "<img src=x onerror=\"alert(1)\">"
+
+
+class Held:
+    "A source that is only a history."
+    def __init__(self, history, label="a run"): self.history, self.label = history, label
+    def look(self): pass
+    def settings(self): return []
+    def status(self): return {"state": "training", "words": "training", "verdict": verdict(self.history).sentence} | numbers(self.history, len(self.history), None, True)
+
+
+def million(n=1_000_000):
+    "A run of many steps with one loss out of the ordinary, written straight into the columns."
+    history, noise = History(), np.random.default_rng(0)
+    loss = 1 / (1 + np.arange(n) / n * 10) + 0.05 * noise.standard_normal(n)
+    loss[n // 3], loss[n // 2] = 77.0, -5.0
+    for i in range(0, n, 100_000):
+        part = slice(i, min(i + 100_000, n))
+        for step, value in zip(range(part.start + 1, part.stop + 1), loss[part].tolist()): history.append(step, step / n, 1e-3, 8, 0.001 * step, value, 1.0)
+    return history
+
+
+@pytest.fixture(scope="module")
+def long(): return million()
+
+
+def size(message): return len(json.dumps(message[0])) + sum(o.nbytes for o in message[1])
+
+
+def test_a_million_steps(long):
+    "A bounded message in which the extremes are seen; then only what is new; and a small still."
+    board = Board([Held(long)])
+    everything = board.message(full=True)
+    blocks = everything[1][0]
+    assert size(everything) < 300_000 and blocks.shape[0] <= 4000 and blocks.shape[1] == WIDTH
+    assert blocks[:, 4].max() == 77.0 and blocks[:, 3].min() == -5.0 and blocks[-1, 0] == 1_000_000
+    long.append(1_000_001, 1.0, 1e-3, 8, 1000.001, 0.5, 1.0)
+    news = board.message()
+    assert size(news) < 2000 and news[1][0].shape[0] <= 1
+    assert len(still(board, "1")["text/html"]) < 150_000
+
+
+def test_blocks_hold_every_extreme_however_they_grow():
+    rng = np.random.default_rng(1)
+    for most in (2, 8, 64):
+        blocks, history, losses = Blocks(most), History(), []
+        for i in range(1000):
+            losses.append(float(rng.standard_normal() * 10.0 ** rng.integers(-3, 3)) if rng.random() > 0.1 else math.nan)
+            history.append(i + 1, i / 10, 1e-3, 8, 0.1 * i, losses[-1], None)
+            if rng.random() < 0.2: blocks.update(history)
+        blocks.update(history)
+        known = np.array(losses, np.float32)
+        assert len(blocks.table) <= most and blocks.table[-1, 0] == 1000
+        assert np.nanmin(blocks.table[:, 3]) == np.nanmin(known) and np.nanmax(blocks.table[:, 4]) == np.nanmax(known)
+        for k in range(blocks.full):   # every block is that of its rows
+            part = known[k * blocks.width:(k + 1) * blocks.width]
+            part = part[np.isfinite(part)]
+            if len(part): assert blocks.table[k, 3] == part.min() and blocks.table[k, 4] == part.max()
+            else: assert np.isnan(blocks.table[k, 3])
+
+
+def test_after_a_rewind_the_page_has_what_counts():
+    history = History()
+    for i in range(100): history.append(i + 1, i, 1e-3, 8, 0.1 * i, float(i), 1.0)
+    board = Board([Held(history)])
+    held = board.message(full=True)
+    place = history.place()
+    for i in range(100, 130): history.append(i + 1, i, 1e-3, 8, 0.1 * i, float(i), 1.0)
+    board.message()
+    history.abandon(place)
+    for i in range(100, 105): history.append(i + 1, i, 1e-3, 8, 0.1 * i, -1.0, 1.0)
+    content, buffers = board.message()
+    run = content["changed_runs"][0]
+    assert run["generation"] != held[0]["runs"][0]["generation"] and run["first"] == 0 and run["rows"] == 105
+    assert buffers[run["buffer"]][-1, 5] == -1.0
+    assert run["left_rows"] == 30 and buffers[run["left_buffer"]][:, 0].tolist() == list(range(101, 131))
+    assert len(left_behind(history)) == 30
+
+
+def test_every_message_is_json_and_text_stays_text():
+    "Names of attackers, and numbers that JSON lacks."
+    history = History(HOSTILE)
+    for i in range(30): history.append(i + 1, i, 1e-3, 8, 0.1 * i, [1.0, math.nan, math.inf][i % 3], math.nan)
+    history.note("evaluate", 30, **{"eval_loss": math.nan, HOSTILE: 1.0, "eval_text": HOSTILE})
+    history.note("set", 30, **{HOSTILE: HOSTILE})
+    history.note("exception", 30, type="ValueError", message=HOSTILE)
+    board = Board([Held(history, HOSTILE), Beside(million(50), HOSTILE)])
+    content, buffers = board.message(full=True)
+    json.dumps(content, allow_nan=False)
+    made = still(board, "1")["text/html"]
+    assert "<img src=x" not in made and "&lt;img src=x" in made
+    assert all(o.dtype == np.float32 for o in buffers)
+
+
+def test_a_branch_is_drawn_beside_by_itself():
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randint(0, 2, (64,)))
+    learn = Learner(torch.nn.Linear(3, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True)
+    view = learn.dashboard()
+    learn.step(5)
+    branch = learn.branch(learning_rate=1.0)
+    branch.step(3)
+    content, _ = view.board.message()
+    assert content["kind"] == "all" and [o["run"] for o in content["runs"]] == [learn.history.run_id, branch.history.run_id]
+
+
+def test_a_learner_that_begins_anew_is_told_anew():
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randint(0, 2, (64,)))
+    learn = Learner(torch.nn.Linear(3, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True, max_steps=5)
+    board = Board([Live(learn)])
+    learn.train()
+    assert board.message()[0]["status"]["state"] == "finished"
+    learn.train()
+    content, buffers = board.message()
+    assert content["status"]["state"] == "finished" and buffers[0][:, 0].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_pace_is_that_of_the_loop_and_not_of_the_pauses():
+    history = History()
+    for i in range(50): history.append(i + 1, i, 1e-3, 8, 0.1 * i, 1.0, 1.0)
+    assert pace(history) == pytest.approx(10.0)
+    assert pace(History()) is None and len(QUANTITIES) == 4
+
+
+def made(**settings):
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
+    return Learner(torch.nn.Linear(4, 2), train_dataset=data, eval_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True,
+                   disable_tqdm=True, max_steps=100, learning_rate=0.1, **settings)
+
+
+def told(learn):
+    board = Board([Live(learn)])
+    board.message()
+    return board
+
+
+def test_after_a_rewind():
+    "Marks stand at the step that was gone back to, though nothing was replayed; the loss is that of this step."
+    learn = made(ring_every=1)
+    learn.step(20)
+    then = learn.history[11].loss
+    assert learn.rewind(8).replayed == 0
+    learn.set(lr=0.01)
+    said = told(learn).told
+    assert [(o["kind"], o["step"]) for o in said["marks"]] == [("rewind", 12), ("set", 12)]
+    assert float(said["status"]["loss"]) == float(f"{then:.4g}") and then != learn.history.frame(all=True).loss.iloc[-1]
+    learn.step(3)
+    assert [o["step"] for o in told(learn).told["marks"]] == [12, 12]
+    learn.rewind(15)
+    assert told(learn).told["marks"][-1]["step"] == 0 and told(learn).told["status"]["loss"] is None
+
+
+def test_after_free():
+    "What was seen of a run stays when its memory is given back; a run that begins anew is told of."
+    learn = made()
+    learn.step(20)
+    board = told(learn)
+    learn.free()
+    board.message()
+    assert board.told["status"]["words"] == "freed" and board.told["status"]["step"] == 20 and len(board.curves[0].history) == 20
+    learn.step(2)
+    board.message()
+    assert board.told["status"]["step"] == 2 and len(board.curves[0].history) == 2
+
+
+def test_a_claim_outlives_its_module(tmp_path, monkeypatch):
+    "At the end of a process modules lose their names before the last history goes: it lets go of its log all the same, without a word."
+    claim = runlog.Claim(tmp_path/"log")
+    monkeypatch.setattr(runlog, "os", None)
+    claim.drop()
+    monkeypatch.undo()
+    runlog.Claim(tmp_path/"log").drop()

@@ -1,0 +1,46 @@
+"The table of the Trainer's features is whole, and each of its lines names a test that there is."
+import ast, dataclasses, inspect, json, re
+
+import pytest
+
+from conftest import ROOT
+from trainer_nb.args.fields import CHOICES
+from trainer_nb.args.validation import REFUSED
+
+transformers = pytest.importorskip("transformers")
+PAGE = "\n".join("".join(c["source"]) for c in json.loads((ROOT/"nbs"/"trainer.ipynb").read_text(encoding="utf-8"))["cells"])
+ROWS = [[c.strip() for c in re.split(r"(?<!\\)\|", line.strip("|"))] for line in PAGE.splitlines() if line.startswith("| ")]
+ROWS = [row for row in ROWS if row[0] != "of the Trainer"]
+NAMES = {name for row in ROWS for name in re.findall(r"[A-Za-z_]\w*", " ".join(re.findall(r"`([^`]*)`", row[0])))}
+
+
+def test_each_line_has_its_test():
+    tests = {str(p.relative_to(ROOT/"tests")): {n.name for n in ast.parse(p.read_text(encoding="utf-8")).body if isinstance(n, ast.FunctionDef)}
+             for p in (ROOT/"tests").rglob("test_*.py")}
+    assert len(ROWS) > 150
+    for row in ROWS:
+        assert len(row) == 3, row
+        named = re.findall(r"`([^`]+)`", row[2])
+        assert named, f"no test: {row}"
+        for name in named:
+            file, _, test = name.partition("::")
+            assert file in tests and (not test or test in tests[file]), f"{name} is no test: {row[0]}"
+
+
+def test_every_argument_is_there_and_refused_ones_say_so():
+    for f in dataclasses.fields(transformers.Seq2SeqTrainingArguments):
+        row = next((r for r in ROWS if r[0] == f"`{f.name}`"), None)
+        assert row is not None, f.name
+        assert row[1].startswith("refused") == (f.name in REFUSED), row
+
+
+def test_every_other_name_of_the_trainers_is_there():
+    "Methods, parameters of the constructor, optimizers, schedules, callbacks."
+    from transformers.training_args import OptimizerNames
+    from transformers.trainer_utils import SchedulerType
+    methods = {n for cls in (transformers.Trainer, transformers.Seq2SeqTrainer) for n, f in vars(cls).items() if not n.startswith("_") and callable(f)}
+    parameters = set(inspect.signature(transformers.Trainer.__init__).parameters) - {"self"}
+    callbacks = {"DefaultFlowCallback", "ProgressCallback", "PrinterCallback", "EarlyStoppingCallback"}
+    wanted = methods | parameters | {o.value for o in OptimizerNames} | {o.value for o in SchedulerType} | callbacks
+    assert wanted - NAMES == set()
+    assert set(CHOICES["optim"]) | set(CHOICES["lr_scheduler_type"]) <= NAMES

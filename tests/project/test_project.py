@@ -1,0 +1,339 @@
+"What holds for the project as a whole: the modules are what the notebooks give, in layers, light, and fit to be read."
+import ast, json, os, re, subprocess, sys, tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest, yaml
+
+from conftest import ROOT, tracked
+from forking import Forks
+
+PACKAGE, NBS = ROOT/"trainer_nb", ROOT/"nbs"
+NOTEBOOKS = [ROOT/o for o in tracked() if o.suffix == ".ipynb" and o.parts[0] == "nbs"]
+# not __init__, not nbdev's index
+MODULES = sorted(".".join(o.relative_to(PACKAGE).with_suffix("").parts) for o in PACKAGE.rglob("*.py") if not o.stem.startswith("_"))
+CHAPTERS = [o.name.partition("_")[2] for o in sorted(NBS.glob("[0-9][0-9]_*")) if o.is_dir()]   # from the ground up
+HEAVY = {"accelerate", "datasets", "pandas", "plotly", "ipywidgets", "anywidget", "IPython", "transformers", "matplotlib",
+         "sklearn", "torch._dynamo", "nbdev", "fastcore", "execnb"}
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda o: str(o.relative_to(NBS)))
+each_module = pytest.mark.parametrize("module", MODULES)
+
+
+def run(*command, cwd=ROOT, ok=True, timeout=240, **env):
+    "Run a command, without what would let it see the repository by accident; `ok` asks that it succeeds."
+    __tracebackhide__ = True
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSTARTUP", "IN_TEST")} | env
+    done = subprocess.run([str(o) for o in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
+    if ok and done.returncode:
+        raise AssertionError(f"{' '.join(map(str, command))} ended with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return done
+
+
+def nbdev(module, call, **kwargs):
+    "Call one of nbdev's commands with this Python, wherever its scripts lie."
+    __tracebackhide__ = True
+    return run(sys.executable, "-c", f"from nbdev.{module} import *; {call}", **kwargs)
+
+
+def stage(tree):
+    "Make the copy a git repository that has everything staged."
+    run("git", "init", "-q", cwd=tree)
+    run("git", "add", "-A", cwd=tree)
+    return tree
+
+
+def changes(tree):
+    "What is not as staged, in the words of git."
+    status = run("git", "status", "--porcelain", cwd=tree).stdout.splitlines()
+    return [o for o in status if not re.match(r"A  ", o)]
+
+
+def cells(path, kind="code"):
+    "The cells of a kind, with their text in one piece."
+    found = [c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == kind]
+    return [{**c, "source": "".join(c["source"])} for c in found]
+
+
+def default_exp(path):
+    "The module that a notebook exports, or None."
+    names = [m[1] for c in cells(path) if (m := re.search(r"^#\s*\|\s*default_exp\s+(\S+)", c["source"], re.M))]
+    assert len(names) < 2, f"{path.name} has {len(names)} default_exp"
+    return names[0] if names else None
+
+
+ROOF = ["aliases", "trainer_compat", "learner"]   # the modules above all chapters, in the order of their imports
+
+
+def place(module):
+    "The place of a module in the order of imports: its chapter's number and its own."
+    path = next(o for o in NOTEBOOKS if default_exp(o) == module)
+    if module in ROOF: return len(CHAPTERS), ROOF.index(module)
+    return CHAPTERS.index(path.parent.name.partition("_")[2]), int(re.match(r"\d+", path.name)[0])
+
+
+# ---- the modules are what the notebooks give ----
+
+def test_export_changes_nothing(tree):
+    "Cleaning and exporting leave every file as it is, byte for byte, and bring no new one."
+    stage(tree)
+    nbdev("clean", "nbdev_clean()", cwd=tree)
+    nbdev("doclinks", "nbdev_export()", cwd=tree)
+    assert not changes(tree), "run `make export`"
+
+
+def test_notebooks_and_modules_match():
+    "Each module has its one notebook, each notebook that exports has its module."
+    names = Counter(o for o in map(default_exp, NOTEBOOKS) if o)
+    assert not [k for k, v in names.items() if v > 1], "a default_exp that is used more than once"
+    assert sorted(names) == MODULES
+
+
+def test_tutorials_export_nothing():
+    assert [o.name for o in NOTEBOOKS if o.parent.name == "tutorials" and default_exp(o)] == []
+
+
+def test_chapters_are_folders():
+    "The folders of nbs/ are the sub-packages of trainer_nb/, and each notebook in one exports the module that it is named after."
+    assert CHAPTERS == ["display", "core", "args", "data", "device", "optim", "engine", "state", "diagnostics", "tune", "live", "launch"]
+    for path in NOTEBOOKS:
+        if not re.match(r"\d\d_", path.parent.name): continue
+        assert default_exp(path) == f"{path.parent.name[3:]}.{path.stem[3:]}"
+    assert sorted(o for o in MODULES if "." not in o) == sorted(ROOF)
+    for chapter in CHAPTERS: assert ast.get_docstring(ast.parse((PACKAGE/chapter/"__init__.py").read_text(encoding="utf-8")))
+
+
+def test_one_version():
+    "settings.ini has it, the package repeats it."
+    wanted = re.search(r"^version\s*=\s*(\S+)", (ROOT/"settings.ini").read_text(), re.M)[1]
+    assert f'__version__ = "{wanted}"' in (PACKAGE/"__init__.py").read_text()
+
+
+def test_readme_is_the_index():
+    run(sys.executable, "scripts/make_readme.py", "--check")
+
+
+def test_site_lists_every_notebook():
+    "The sidebar, kept by hand, names each notebook once and none that does not exist."
+    assert (NBS/"_quarto.yml").is_symlink() and (NBS/"_quarto.yml").resolve() == ROOT/"_quarto.yml"
+    def files(o):
+        if isinstance(o, str): yield o
+        elif isinstance(o, list):
+            for p in o: yield from files(p)
+        else: yield from files([o.get("href", []), o.get("contents", [])])
+    listed = list(files(yaml.safe_load((ROOT/"_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
+    assert sorted(listed) == sorted(str(o.relative_to(NBS)) for o in NOTEBOOKS)
+
+
+# ---- layers, names, weight ----
+
+def imported(code, package="trainer_nb"):
+    """The modules of this package that are imported anywhere in some code of `package`; '' is the package itself."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            found = [o.name for o in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")[:len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parts, *filter(None, [node.module])])
+            found = [f"{base}.{o.name}" if f"{base}.{o.name}".partition(".")[2] in MODULES else base for o in node.names]
+        else: continue
+        for o in found:
+            package_name, _, rest = o.partition(".")
+            if package_name == "trainer_nb": yield rest if rest in MODULES else ""
+
+
+LAYERS = {o: place(o) for o in map(default_exp, NOTEBOOKS) if o}
+ABOVE = (99, 0)   # the package itself, which imports every chapter
+
+
+def source_of(module): return (PACKAGE/f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+
+
+def outside(module):
+    "What a module imports from elsewhere, anywhere in it."
+    for node in ast.walk(ast.parse(source_of(module))):
+        if isinstance(node, ast.Import): yield from (o.name for o in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level: yield node.module
+
+
+@each_module
+def test_imports_go_down(module):
+    "A module imports from lower chapters and from earlier modules of its own, inside functions too, and never from the package."
+    package = f"trainer_nb.{module}".rpartition(".")[0]
+    assert [o for o in imported(source_of(module), package) if not LAYERS.get(o, ABOVE) < LAYERS[module]] == []
+
+
+@pytest.mark.parametrize("path", [o for o in NOTEBOOKS if default_exp(o)], ids=lambda o: o.stem)
+def test_examples_go_down(path):
+    "So do the examples of a notebook, which may also import its own module: it can be read in its place in the book."
+    for cell in cells(path):
+        code = "\n".join("" if re.match(r"\s*[%!]", o) else o for o in cell["source"].splitlines())
+        higher = [o for o in imported(code) if o != default_exp(path) and not LAYERS.get(o, ABOVE) < LAYERS[default_exp(path)]]
+        assert higher == [], f"an example of {path.name} imports what comes later: {higher}\n{cell['source'][:300]}"
+
+
+def test_ruff():
+    "An import that was not exported passes in the notebook and fails in the module: F821 finds it. No star imports, nothing unused."
+    run(sys.executable, "-m", "ruff", "check", "--no-cache", "--select", "F821,F403,F405,F401,F841", "trainer_nb", "tests", "scripts", "benchmarks")
+
+
+def test_dependencies_are_declared():
+    "Whatever a module imports, inside functions too, is Python's, declared in pyproject.toml, or named here with the reason."
+    project = tomllib.loads((ROOT/"pyproject.toml").read_text())["project"]
+    declared = {re.match(r"[\w-]+", o)[0] for o in project["dependencies"]}
+    known = declared | set(sys.stdlib_module_names) | {"trainer_nb", "__future__",
+        "IPython",        # only where a notebook has it
+        "transformers",   # only for models that are its own
+        "pandas",         # comes with datasets
+        "peft",           # only for models that are its own
+        "seqeval",        # only for entities, if somebody has it
+        "optuna",         # only for a search, which says how to install it
+        "tensorboardX", "wandb", "trackio", "mlflow", "codecarbon",   # trackers that somebody has asked for by name
+        "psutil",         # comes with accelerate
+        "liger_kernel"}   # only where use_liger_kernel asks for it
+    found = {(m, o.split(".")[0]) for m in MODULES for o in outside(m)}
+    assert {(m, o) for m, o in found if o not in known} == set()
+    assert declared >= {"torch", "accelerate", "datasets"}, "the check looked at nothing"
+
+
+@pytest.fixture(scope="module")
+def torch_alone(tmp_path_factory):
+    "A process that has imported torch and nothing else, to be forked for each module; and what that brings."
+    with Forks("import torch") as process: yield process, modules_with(process, "pass", tmp_path_factory.mktemp("before"))
+
+
+def modules_with(forks, code, folder):
+    "What a fork has imported after some code."
+    forks.call(f"{code}; import sys; print(*sys.modules)", folder, folder/"printed.txt", 240)
+    return set((folder/"printed.txt").read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("module", ["", *MODULES], ids=lambda o: o or "trainer_nb")
+def test_import_is_light(module, torch_alone, tmp_path):
+    "Each module imports alone, in a process that has torch, and brings little else."
+    process, before = torch_alone
+    brought = modules_with(process, f"import {f'trainer_nb.{module}'.rstrip('.')}", tmp_path)
+    assert "torch" in before and "trainer_nb" in brought and (brought - before) & HEAVY == set()
+
+
+@pytest.mark.parametrize("module", ["", "learner"])
+def test_import_is_light_in_a_fresh_process(module, tmp_path):
+    "And in one that has nothing."
+    brought = set(run(sys.executable, "-c", f"import trainer_nb.{module or 'args'}, sys; print(*sys.modules)", cwd=tmp_path).stdout.split())
+    assert brought & HEAVY - set(run(sys.executable, "-c", "import torch, sys; print(*sys.modules)").stdout.split()) == set()
+
+
+# ---- the notebooks as a book ----
+
+def outputs(path):
+    "Every stored output, with its text by kind (pictures left out)."
+    for cell in cells(path):
+        for out in cell["outputs"]:
+            kinds = {"stream": out.get("text", "")} | out.get("data", {})
+            yield out, {k: v if isinstance(v, str) else "".join(v) if isinstance(v, list) else json.dumps(v)
+                        for k, v in kinds.items() if k not in ("image/png", "image/jpeg")}
+
+
+@each_notebook
+def test_outputs_are_small_static_and_ours(path):
+    "No live widgets, no errors, nothing of the machine that they were made on."
+    assert "widgets" not in json.loads(path.read_text())["metadata"]
+    assert path.stat().st_size < 400_000
+    for out, kinds in outputs(path):
+        assert out["output_type"] != "error", out.get("evalue")
+        for kind, text in kinds.items():
+            assert "widget-view" not in kind
+            text = re.sub(r"data:[\w/+-]+;base64,[\w+/=]+", "", text)
+            assert "Traceback" not in text
+            found = re.search(r"(?<![\w.])/(work|root|tmp|home|Users)/\S*", text)
+            assert not found, f"a path of one machine: {found[0]}"
+
+
+@each_notebook
+def test_notebook_reads_as_a_book(path):
+    "Ids once each; prose beside code; exported cells that fit a screen; imports in cells of their own."
+    everything = json.loads(path.read_text())["cells"]
+    ids = [c["id"] for c in everything]
+    assert len(ids) == len(set(ids)), "a cell id twice"
+    code = [c for c in cells(path) if c["source"].strip()]
+    assert 3 * len(cells(path, "markdown")) >= len(code), "less than one Markdown cell per three code cells"
+    for cell in code:
+        flags = re.findall(r"^#\s*\|\s*(\w+)", cell["source"], re.M)
+        lines = [o for o in cell["source"].splitlines() if not re.match(r"#\s*\|", o)]
+        body = ast.parse("\n".join("" if re.match(r"\s*[%!]", o) else o for o in lines)).body
+        one_class = len(body) == 1 and isinstance(body[0], ast.ClassDef)   # a class is written whole if it fits a screen
+        if "export" in flags: assert len(lines) <= (60 if one_class else 40), f"an exported cell of {len(lines)} lines: {lines[0]}"
+        if "hide" in flags or path.name == "index.ipynb": continue          # the README's example is one piece
+        imports = sum(isinstance(o, (ast.Import, ast.ImportFrom)) for o in body)
+        assert imports in (0, len(body)), f"imports stand together with something else:\n{cell['source'][:300]}"
+
+
+@pytest.fixture(scope="module")
+def forks():
+    "A process that has imported what takes long, to be forked for each notebook."
+    with Forks() as process: yield process
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("path", [pytest.param(o, id=str(o.relative_to(NBS)), marks=pytest.mark.xdist_group(o.stem))
+                                  for o in NOTEBOOKS])
+def test_notebook_runs(path, tree, forks, tmp_path):
+    "From top to bottom, as nbdev runs it, without its slow cells; and it leaves nothing behind."
+    stage(tree)
+    printed = tmp_path/"printed.txt"
+    forks.call(f"nbdev_test(path={str(path.relative_to(ROOT))!r}, n_workers=0, do_print=True)", tree, printed, 840)
+    assert f"Completed {tree/path.relative_to(ROOT)}\nSuccess." in printed.read_text(encoding="utf-8")
+    assert not changes(tree)
+
+
+# ---- what is given away ----
+
+def test_readme_code_runs(tmp_path):
+    "The README's Python, in one fresh process and an empty folder."
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT/"README.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert blocks, "README.md shows no Python"
+    (tmp_path/"readme.py").write_text("\n".join(blocks), encoding="utf-8")
+    run(sys.executable, "readme.py", cwd=tmp_path)
+
+
+def test_links_lead_somewhere():
+    "Relative links in the README and in notebooks, and nothing left to be filled in."
+    for path in [ROOT/"README.md", *NOTEBOOKS]:
+        text = path.read_text(encoding="utf-8") if path.suffix == ".md" else "\n".join(c["source"] for c in cells(path, "markdown"))
+        assert not re.search(r"\b(BENCH|TODO|FIXME|XXX|TBD)\b", text), f"something is left to be filled in in {path.name}"
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if not re.match(r"\w+:|#", target): assert (path.parent/target.split("#")[0]).exists(), f"{path.name} links to {target}"
+
+
+TRAIN = '''
+import sys, torch, trainer_nb
+from torch.utils.data import TensorDataset
+from trainer_nb import Learner
+x = torch.randn(64, 4)
+learn = Learner(torch.nn.Linear(4, 1), train_dataset=TensorDataset(x, x.sum(1, keepdim=True)),
+                loss_func=torch.nn.functional.mse_loss, output_dir="out", max_steps=3, use_cpu=True)
+assert learn.train().global_step == 3
+assert not {"nbdev", "fastcore", "execnb"} & set(sys.modules)
+print(trainer_nb.__file__)
+'''
+
+
+def test_wheel_trains_without_the_repository(tree, tmp_path):
+    """The wheel has every module, and trains a model in an environment that has never heard of this repository.
+
+    That environment borrows torch and the rest from the present one: a .pth file puts the present site-packages on its
+    path, behind its own. The editable install there is a .pth file too, and Python reads .pth files only in site
+    folders, not in folders that a .pth file names: so the repository stays out of sight."""
+    run(sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--wheel-dir", tmp_path/"dist", tree)
+    [wheel] = (tmp_path/"dist").glob("*.whl")
+    packed = run(sys.executable, "-m", "zipfile", "-l", wheel).stdout
+    assert [o for o in MODULES if f"trainer_nb/{o.replace('.', '/')}.py" not in packed] == []
+    venv = tmp_path/"venv"
+    run(sys.executable, "-m", "venv", "--without-pip", venv)
+    python = venv/"bin"/"python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-qq", "--no-deps", wheel)
+    site, here = (run(o, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip() for o in (python, sys.executable))
+    (Path(site)/"borrowed.pth").write_text(here + "\n")
+    (tmp_path/"train.py").write_text(TRAIN)
+    where = run(python, "train.py", cwd=tmp_path).stdout.split()[-1]
+    assert Path(where).is_relative_to(venv)

@@ -1,0 +1,207 @@
+"""Adapters of PEFT: the base is kept once and never written, and every promise about a run holds with it."""
+import copy
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+from trainer_nb import Learner, differences
+from trainer_nb.state.checkpoint import base_names
+from trainer_nb.engine.snapshot import has_adapters, shared
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+def gpt2(seed=0, layers=1):
+    torch.manual_seed(seed)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=40, n_positions=24, n_embd=16, n_layer=layers, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=0, eos_token_id=0))
+
+
+def bert():
+    torch.manual_seed(0)
+    return transformers.BertForSequenceClassification(transformers.BertConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, max_position_embeddings=16, num_labels=3))
+
+
+def config(**given): return peft.LoraConfig(**dict(r=4, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM") | given)
+
+
+def lora(seed=0, **given):
+    base = gpt2(seed)
+    torch.manual_seed(1)
+    return peft.get_peft_model(base, config(**given))
+
+
+def texts(n=24):
+    rows = torch.randint(1, 40, (n, 8), generator=torch.Generator().manual_seed(0))
+    return [{"input_ids": row, "labels": row} for row in rows]
+
+
+def learner(model, folder, **given):
+    settings = dict(max_steps=6, save_steps=3, learning_rate=1e-2, use_cpu=True, disable_tqdm=True, logging_steps=2, lr_scheduler_type="cosine") | given
+    return Learner(model, train_dataset=settings.pop("train_dataset", texts()), output_dir=str(folder), **settings)
+
+
+def files(folder): return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "trainer"])
+def test_a_run_resumes_exactly_and_the_base_is_not_written(tmp_path, layout):
+    "In a new process the script makes the base again; the checkpoint has the adapter, once, and digests."
+    one = learner(lora(lora_dropout=0.3), tmp_path, save_format=layout)
+    one.train()
+    names = files(tmp_path / "checkpoint-3")
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= set(names)
+    assert not {"rest.safetensors", "model.safetensors"} & set(names)   # what is trained lies in the adapter's file, and nowhere else
+    two = learner(lora(lora_dropout=0.3), tmp_path, save_format=layout)
+    two.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert differences(one.snapshot(), two.snapshot()) == []
+    other = learner(lora(seed=5, lora_dropout=0.3), tmp_path, save_format=layout)
+    before = other.snapshot()
+    with pytest.raises(ValueError, match="beside another base model: .* is not what it was"):
+        other.load_checkpoint(tmp_path / "checkpoint-3")
+    assert differences(before, other.snapshot()) == []
+
+
+def test_snapshots_share_the_base_and_what_changes_it_is_noticed(tmp_path):
+    learn = learner(lora(), tmp_path, save_strategy="no")
+    learn.step(2)
+    a, b = learn.snapshot(), learn.step(1) and learn.snapshot()
+    name = "weights/base_model.model.transformer.wte.weight"
+    assert a.tensors[name] is b.tensors[name] is learn.run_state.first.tensors[name] and shared(a.tensors[name])
+    trained = sum(p.nbytes for p in learn.model.parameters() if p.requires_grad)
+    assert a.nbytes < 4 * trained + 1000 < sum(t.nbytes for t in a.tensors.values())   # weights and AdamW's two
+    learn.model.merge_adapter()                       # writes through .data, which torch does not count
+    merged = learn.snapshot()
+    attention = "weights/base_model.model.transformer.h.0.attn.c_attn.base_layer.weight"
+    assert merged.tensors[attention] is not a.tensors[attention] and merged.tensors[name] is a.tensors[name]
+    learn.model.unmerge_adapter()
+    learn.restore(b)
+    now = learn.snapshot()
+    assert differences(now, b) == []                  # the last bits that merging costs, too
+    with torch.no_grad(): learn.model.get_input_embeddings().weight.zero_()
+    learn.restore(a)
+    assert differences(learn.snapshot(), a) == []
+
+
+def test_rewind_branch_reset_and_spare_memory(tmp_path):
+    "Snapshots that are written again into old memory never touch what is shared."
+    learn = learner(lora(), tmp_path, ring_every=1, save_steps=1)
+    learn.step(4)
+    then = learn.snapshot()
+    base = {n: t.clone() for n, t in then.tensors.items() if n in base_names(learn.run_state)}
+    learn.step(2)
+    assert not learn.rewind(2).different
+    assert differences(learn.snapshot(), then) == []
+    branch = learn.branch(learning_rate=5e-3)
+    branch.step(1)
+    assert all(torch.equal(branch.snapshot().tensors[n], t) for n, t in base.items())
+    learn.unfreeze()                                  # the base too: from here on it is copied
+    learn.step(2)
+    assert base_names(learn.run_state) == frozenset() and not learn.rewind(1).different
+    learn.restore(then)
+    assert differences(learn.snapshot(), then) == []
+    learn.reset()
+    learn.step(4)
+    assert all(torch.equal(then.tensors[n], t) for n, t in base.items())
+
+
+@pytest.mark.parametrize("only_model", [False, True])
+def test_the_best_adapter_is_loaded(tmp_path, only_model):
+    learn = learner(lora(), tmp_path, eval_dataset=texts(8), eval_strategy="steps", eval_steps=3, load_best_model_at_end=True,
+                    metric_for_best_model="loss", greater_is_better=True, save_only_model=only_model)   # the first is the best
+    learn.step(3)
+    then = learn.snapshot()
+    learn.train()
+    assert learn.state.best_global_step == 3
+    weights = {n: t for n, t in learn.snapshot().tensors.items() if n.startswith("weights/")}
+    assert all(torch.equal(t, then.tensors[n]) for n, t in weights.items())
+
+
+KINDS = {
+    "modules_to_save": lambda: peft.get_peft_model(gpt2(), config(modules_to_save=["ln_f"])),
+    "prompt tuning": lambda: peft.get_peft_model(gpt2(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)),
+    "IA3": lambda: peft.get_peft_model(gpt2(), peft.IA3Config(task_type="CAUSAL_LM", target_modules=["c_attn", "mlp.c_proj"], feedforward_modules=["mlp.c_proj"],
+                                                              fan_in_fan_out=True)),
+    "several": lambda: _several(),
+    "in the model": lambda: _inside(),
+}
+
+
+def _several():
+    model = lora()
+    model.add_adapter("other", config(r=2))
+    model.set_adapter("other")
+    return model
+
+
+def _inside():
+    model = gpt2()
+    torch.manual_seed(1)
+    model.add_adapter(config())
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_adapter(tmp_path, kind):
+    "Resumed exactly; and the weights alone come back out of what save_model wrote."
+    def made():
+        torch.manual_seed(3)
+        return KINDS[kind]()
+    one = learner(made(), tmp_path, max_steps=4, save_steps=2)
+    assert has_adapters(one.model) and one.label_names == ["labels"]
+    one.train()
+    two = learner(made(), tmp_path, max_steps=4, save_steps=2)
+    two.load_checkpoint(tmp_path / "checkpoint-2")
+    two.train()
+    assert differences(one.snapshot(), two.snapshot()) == []
+    from trainer_nb.state.checkpoint import weights_for
+    fresh, folder = made(), one.save_model(tmp_path / "saved")
+    before = copy.deepcopy(fresh.state_dict())
+    weights = weights_for(fresh, folder)
+    assert all(torch.equal(t, before[k]) for k, t in fresh.state_dict().items())   # looking has left nothing
+    fresh.load_state_dict(weights, strict=False)
+    assert all(torch.equal(t, one.model.state_dict()[k]) for k, t in fresh.state_dict().items())
+    loaded = peft.PeftModel.from_pretrained(gpt2(), folder / "other" if kind == "several" else folder) if kind != "in the model" else None
+    if kind == "modules_to_save":
+        assert torch.equal(loaded.base_model.model.transformer.ln_f.modules_to_save["default"].weight, one.model.base_model.model.transformer.ln_f.modules_to_save["default"].weight)
+
+
+def test_an_adapter_of_another_rank_is_refused(tmp_path):
+    from trainer_nb.state.checkpoint import weights_for
+    lora().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="holds another adapter: .* has the shape"): weights_for(lora(r=2), tmp_path)
+    with pytest.raises(ValueError, match="holds another adapter: .* is not in both"): weights_for(lora(modules_to_save=["ln_f"]), tmp_path)
+
+
+def test_the_same_numbers_as_the_trainer_and_its_checkpoints(tmp_path):
+    "A tiny LoRA model: logs and weights of the two; and a run that the Trainer began is finished here."
+    settings = dict(max_steps=12, save_steps=6, learning_rate=1e-2, lr_scheduler_type="linear", use_cpu=True, disable_tqdm=True, logging_steps=2, gradient_accumulation_steps=2)
+    theirs = transformers.Trainer(lora(), transformers.TrainingArguments(output_dir=str(tmp_path / "theirs"), report_to="none", dataloader_pin_memory=False,
+                                                                         **settings), train_dataset=texts())
+    theirs.remove_callback(transformers.PrinterCallback)
+    theirs.train()
+    ours = learner(lora(), tmp_path / "ours", **settings)
+    ours.train()
+    def trained(one): return torch.cat([p.detach().flatten() for p in one.model.parameters() if p.requires_grad])
+    assert (trained(ours) - trained(theirs)).norm() < 1e-6 * trained(theirs).norm()
+    logs = [[{k: row[k] for k in ("loss", "grad_norm", "learning_rate") if k in row} for row in one.state.log_history] for one in (theirs, ours)]
+    for a, b in zip(*logs, strict=True): assert b == pytest.approx(a, rel=1e-4)
+    gone_on = learner(lora(), tmp_path / "theirs", **settings)
+    gone_on.train(resume_from_checkpoint=str(tmp_path / "theirs/checkpoint-6"))
+    assert gone_on.state.global_step == 12
+    assert (trained(gone_on) - trained(theirs)).norm() < 1e-6 * trained(theirs).norm()
+
+
+@pytest.mark.slow
+def test_on_two_processes(tmp_path):
+    "The base travels with the learner; a checkpoint that was written there is resumed here."
+    learn = learner(lora(), tmp_path)
+    learn.launch(num_processes=2, train=True)
+    home = learner(lora(), tmp_path)
+    home.load_checkpoint(tmp_path / "checkpoint-3")
+    assert home.state.global_step == 3 and learn.state.global_step == 6
+    assert all(torch.equal(t, dict(home.model.named_parameters())[n]) for n, t in learn.model.named_parameters() if not t.requires_grad)

@@ -1,0 +1,162 @@
+"Two runs from one place: what is equal, what is changed, what is copied; and the journal of what was done."
+import pytest
+import torch
+from torch import nn
+
+import trainer_nb
+from toys import Augmented, accuracy, finish, hard_learner, outcome, unequal
+from trainer_nb import Learner, TrainerCallback, compare, differences
+from trainer_nb.core.errors import Refused
+
+LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
+
+
+@pytest.mark.parametrize("step, workers", [(0, 0), (1, 0), (3, 0), (8, 0), (30, 0), (3, 2), *(pytest.param(step, 2, marks=pytest.mark.slow) for step in (0, 1, 8, 30))])
+def test_a_branch_with_nothing_changed_is_the_same_run(step, workers):
+    "Byte for byte, in turns, with everything that makes a run hard to repeat; and neither disturbs the other."
+    settings = LONG | dict(dataloader_num_workers=workers, eval_dataset=Augmented(9), compute_metrics=accuracy, eval_strategy="steps", eval_steps=5)
+    want = finish(hard_learner(**settings))
+    learn = hard_learner(**settings)
+    if step: learn.step(step)
+    other = learn.branch()
+    assert differences(learn.snapshot(), other.snapshot()) == []
+    while not (learn.run_state.finished and other.run_state.finished):
+        for one in (learn, other):
+            if not one.run_state.finished: one.step(min(2, one.state.max_steps - one.state.global_step))
+    assert unequal(outcome(learn), want) == [] and unequal(outcome(other), want) == []
+    assert other.history.parent == learn.history.run_id and compare(learn, other).parted is None
+
+
+@pytest.mark.parametrize("changes", [dict(lr=0.001), dict(weight_decay=0.3), dict(per_device_train_batch_size=2), dict(bf16=True),
+                                     dict(max_steps=12, learning_rate=0.02), dict(label_smoothing_factor=0.0, max_grad_norm=0.1)])
+def test_twice_the_same_changes(changes):
+    "Two branches with the same changes are equal, differ from where they came from, and leave that as it was."
+    want = finish(hard_learner(**LONG))
+    learn = hard_learner(**LONG)
+    learn.step(7)
+    one, other = learn.branch(**changes), learn.branch(**changes)
+    assert unequal(finish(one), finish(other)) == []
+    assert unequal(finish(learn), want) == []
+    parted = compare(learn, one)
+    assert parted.parted in (8, 9) and set(parted.settings) >= {o for o in changes if o not in ("lr",)} - {"label_smoothing_factor"}
+    assert "they part at step" in repr(parted) and "<table" in parted._repr_html_() and parted.frame().shape[1] == 4
+
+
+def test_what_set_does_is_what_a_branch_does():
+    learn = hard_learner(**LONG)
+    learn.step(5)
+    other = learn.branch(lr=0.002)
+    learn.set(lr=0.002)
+    assert unequal(finish(learn), finish(other)) == []
+
+
+def test_a_change_that_cannot_be_made():
+    "Refused, and there is no branch; nothing has happened to the run."
+    learn = hard_learner(**LONG)
+    learn.step(3)
+    before, events = learn.snapshot(), len(learn.history.events)
+    for changes, error in ((dict(learning_rat=1), TypeError), (dict(lr=-1.0), ValueError), (dict(max_steps=2), ValueError), (dict(optim="sgd"), ValueError)):
+        with pytest.raises(error): learn.branch(**changes)
+    assert differences(before, learn.snapshot()) == [] and len(learn.history.events) == events
+
+
+def test_an_optimizer_that_was_given():
+    model = nn.Linear(4, 3)
+    learn = Learner(model, train_dataset=[(torch.randn(4), 0)] * 8, loss_func=nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,
+                    optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None))
+    learn.step()
+    with pytest.raises(Refused, match="cannot copy an optimizer.*optimizer_cls_and_kwargs"): learn.branch()
+
+
+def test_subclasses_and_callbacks_are_copied_together():
+    "What refers to the model refers to the copy of it, in the branch; and a subclass keeps what is its own."
+    class Mine(Learner):
+        factor = 1.0
+        def compute_loss(self, *args, **kwargs): return super().compute_loss(*args, **kwargs) * self.factor
+    class Averages(TrainerCallback):
+        def __init__(self, model): self.model, self.mean = model, [p.detach().clone() for p in model.parameters()]
+        def on_step_end(self, args, state, control, **kwargs):
+            for mean, p in zip(self.mean, self.model.parameters()): mean.lerp_(p.detach(), 0.1)
+    learn = hard_learner(cls=Mine, **LONG)
+    learn.factor = 0.5
+    learn.add_callback(Averages(learn.model))
+    learn.step(4)
+    other = learn.branch()
+    theirs = next(c for c in other.callback_handler.callbacks if isinstance(c, Averages))
+    ours = next(c for c in learn.callback_handler.callbacks if isinstance(c, Averages))
+    assert isinstance(other, Mine) and other.factor == 0.5 and theirs.model is other.model is not learn.model
+    learn.step(3)
+    assert not any(map(torch.equal, theirs.mean[:2], ours.mean[:2]))
+    other.step(3)
+    assert all(map(torch.equal, theirs.mean, ours.mean))
+    assert other.train_dataset is learn.train_dataset
+
+
+def test_a_callback_that_cannot_be_copied(tmp_path):
+    class Writes(TrainerCallback):
+        def __init__(self): self.file = open(tmp_path / "log", "w")
+        def on_step_end(self, args, state, control, **kwargs): self.file.write(f"{state.global_step} ")
+    learn = hard_learner(callbacks=[Writes()], **LONG)
+    learn.step(2)
+    with pytest.warns(UserWarning, match="Writes cannot be copied.*the branch shares it"): other = learn.branch()
+    other.step(1)
+
+
+def test_a_branch_of_a_branch_rewinds_and_resets():
+    "It has the past of where it came from; what was taken back there is not in it."
+    learn = hard_learner(ring_every=2, **LONG)
+    learn.step(9); learn.rewind(3)
+    other = learn.branch(lr=0.005)
+    assert other.history.column("step").tolist() == [1, 2, 3, 4, 5, 6]
+    other.step(4)
+    third = other.branch()
+    third.step(2), other.step(2)
+    assert differences(third.snapshot(), other.snapshot()) == []
+    other.rewind(3)
+    assert other.state.global_step == 9
+    other.reset()
+    first = hard_learner(**LONG)
+    assert all(map(torch.equal, other.model.parameters(), first.model.parameters()))
+
+
+def test_logs_of_branches_lie_beside_the_run(tmp_path):
+    "Each in a folder of its own, with the common past in it."
+    learn = hard_learner(output_dir=str(tmp_path), **LONG)
+    learn.step(4)
+    other = learn.branch(max_grad_norm=0.1)
+    learn.step(2), other.step(3)
+    for one in (learn, other): one.history.close_log()
+    assert other.args.output_dir == str(tmp_path / "branches" / other.history.run_id)
+    read = trainer_nb.core.history.read(other.args.output_dir)
+    assert read.parent == learn.history.run_id and read.column("step").tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert len(trainer_nb.core.history.read(learn.history.path)) == 6
+
+
+def test_the_journal():
+    "Every act, in order, with what it was; an act that was taken back is marked."
+    learn = hard_learner(ring_every=4, **LONG)
+    learn.step(2); learn.set(lr=0.02); learn.step(4)
+    with torch.no_grad(): learn.model.outer.bias.zero_()
+    learn.step(); learn.freeze("inner"); learn.rewind(2); learn.branch(max_grad_norm=0.5); learn.evaluate(Augmented(6)); learn.step()
+    acts = [(o["step"], o["act"], o["what"], o["abandoned"]) for o in learn.journal]
+    assert acts[:-1] == [(2, "set", "lr=0.02", False), (6, "by hand", "changed: weights", True), (7, "freeze", "inner", True), (5, "rewind", "2 steps back", False)]
+    assert acts[-1][:2] == (5, "branch") and acts[-1][2].endswith("max_grad_norm=0.5")
+    assert "left behind" in repr(learn.journal) and "<table" in learn.journal._repr_html_()
+    assert not hard_learner().journal
+
+
+def test_what_a_branch_takes_over_cannot_be_another():
+    "The coefficients of Adam can; what else the optimizer, the schedule or the learner was made from is refused, and not shown as if it counted."
+    learn = hard_learner(**LONG)
+    learn.step(3)
+    for name, value in dict(lr_scheduler_type="polynomial", warmup_steps=3, lr_scheduler_kwargs={"num_cycles": 2}, optim_args="a=1", optim="sgd", report_to="tensorboard",
+                            skip_memory_metrics=False, enable_jit_checkpoint=True, eval_on_start=True).items():
+        with pytest.raises(ValueError, match=f"{name}.*cannot be changed by branch.*make a new"): learn.branch(**{name: value})
+    same = learn.branch(lr_scheduler_type=learn.args.lr_scheduler_type, adam_beta1=0.5, adam_epsilon=1e-6)
+    assert {(g["betas"], g["eps"]) for g in same.optimizer.param_groups} == {((0.5, 0.999), 1e-6)} and learn.optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+    plain = learn.branch()
+    for one in (same, plain): one.step(2)
+    assert compare(plain, same).parted == 5
+    sgd = hard_learner(**LONG | dict(optim="sgd"))
+    sgd.step()
+    with pytest.raises(ValueError, match="no betas"): sgd.branch(adam_beta1=0.5)

@@ -1,0 +1,300 @@
+"What a stranger has tried with checkpoints."
+import errno, os, shutil, subprocess, sys, time, warnings
+
+import numpy as np
+import pytest
+import torch
+
+from toys import Augmented, finish, unequal
+from trainer_nb import Learner, get_last_checkpoint
+from trainer_nb.state import async_save as saver
+from trainer_nb.state.async_save import SaveFailed
+from trainer_nb.state.checkpoint_dirs import checkpoints
+from stranger_runs import made   # noqa: F401
+
+
+
+
+
+class Turned(torch.nn.Module):
+    "Weights that do not lie in the order of their numbers, whose state an optimizer goes through beside them."
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.w, self.conv = torch.nn.Parameter(torch.randn(4, 2).t()), torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+    def forward(self, x): return self.conv((x @ self.w.t()).reshape(-1, 2, 5, 5).to(memory_format=torch.channels_last)).flatten(1)
+
+
+@pytest.mark.parametrize("given", [{}, dict(save_format="trainer")])
+def test_weights_that_lie_otherwise(tmp_path, given):
+    x = torch.randn(60 * 25, 4).reshape(60, 25, 4)
+    def learner(folder):
+        return Learner(Turned(), train_dataset=torch.utils.data.TensorDataset(x), loss_func=lambda out, labels: out.square().mean(), learning_rate=0.05,
+                       output_dir=str(folder), disable_tqdm=True, save_strategy="no", num_train_epochs=3)
+    want, learn = finish(learner(tmp_path / "like")), learner(tmp_path / "a")
+    learn.step(9)
+    learn.set(save_format=given.get("save_format", "safetensors"))
+    folder = learn.save_checkpoint()
+    other = learner(tmp_path / "b")
+    with warnings.catch_warnings(): warnings.simplefilter("ignore"); other.load_checkpoint(folder)
+    state, weight = other.optimizer.state[other.model.w]["exp_avg"], other.model.w
+    assert state.stride() == weight.stride() == (1, 2) and other.optimizer.state[other.model.conv.weight]["exp_avg"].is_contiguous(memory_format=torch.channels_last)
+    assert [n for n in unequal(finish(other), want, ignore=("args",)) if isinstance(n, str) and "/" in n] == []
+
+
+def test_a_folder_of_the_users_is_not_touched(tmp_path):
+    learn = made(tmp_path / "out", save_strategy="steps", save_steps=5)
+    learn.step(7)
+    (tmp_path / "mine").mkdir(); (tmp_path / "mine" / "notes.txt").write_text("x")
+    for folder in (tmp_path / "out", tmp_path / "mine", tmp_path):
+        with pytest.raises(ValueError, match="name a folder that is not there yet"): learn.save_checkpoint(folder)
+    assert (tmp_path / "mine" / "notes.txt").exists() and (tmp_path / "out" / "checkpoint-5").is_dir() and not list(tmp_path.glob("retired*"))
+    (tmp_path / "new").mkdir()   # an empty one may be used
+    learn.save_checkpoint(tmp_path / "new"); learn.step(1); learn.save_checkpoint(tmp_path / "new")   # its own: written again
+    (tmp_path / "new" / "notes.txt").write_text("x")
+    with pytest.raises(ValueError, match="name a folder"): learn.save_checkpoint(tmp_path / "new")
+    (tmp_path / "out" / "checkpoint-5" / "notes.txt").write_text("x")
+    learn.load_checkpoint(tmp_path / "out" / "checkpoint-5"); learn.save_checkpoint()
+    assert (tmp_path / "out" / "retired-checkpoint-5" / "notes.txt").exists() and (tmp_path / "out" / "checkpoint-5").is_dir()
+
+
+@pytest.mark.parametrize("how", ["edited", "set", "epochs"])
+def test_a_finished_run_is_prolonged_by_resuming(tmp_path, how):
+    first = dict(max_steps=12) if how != "epochs" else dict(num_train_epochs=4)
+    more = dict(max_steps=20) if how != "epochs" else dict(num_train_epochs=6)
+    learn = made(tmp_path, save_strategy="steps", save_steps=100, **first)
+    learn.train(); learn.free()
+    other = made(tmp_path, save_strategy="steps", save_steps=100, **(first if how == "set" else more))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if how == "set": other.load_checkpoint(); other.set(**more); other.train()
+        else: other.train(resume_from_checkpoint=True)
+    end = 20 if how != "epochs" else 18
+    assert other.state.global_step == end and other.history.frame().step.tolist() == [*range(1, end + 1)] and other.run_state.finished
+
+
+def scripted(values):
+    values = iter(values)
+    return lambda p: {"score": next(values, 0.0)}
+
+BEST = dict(eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, metric_for_best_model="score", load_best_model_at_end=True)
+
+
+def test_the_best_of_another_run_is_not_taken(tmp_path):
+    "A cell that is run again writes under the same names."
+    alone = made(tmp_path / "alone", compute_metrics=scripted([0.1, 0.9]), **BEST)
+    alone.train()
+    a = made(tmp_path / "a", compute_metrics=scripted([0.1, 0.9]), **BEST)
+    a.step(12); a.run_state.saver.wait()
+    b = made(tmp_path / "a", compute_metrics=scripted([0.1, 0.2, 0.3]), seed=7, **BEST)
+    b.step(12); b.run_state.saver.wait()
+    a.train()
+    assert all(torch.equal(x, y) for x, y in zip(a.model.state_dict().values(), alone.model.state_dict().values()))
+
+
+def test_a_moved_folder_keeps_its_best(tmp_path):
+    a = made(tmp_path / "x", compute_metrics=scripted([0.1, 0.9, 0.8, 0.7]), save_total_limit=2, **BEST | dict(save_strategy="steps", save_steps=5))
+    a.step(17); a.save_checkpoint(); a.free()
+    os.rename(tmp_path / "x", tmp_path / "y")
+    b = made(tmp_path / "y", compute_metrics=scripted([]), save_total_limit=2, **BEST | dict(save_strategy="steps", save_steps=5))
+    with warnings.catch_warnings(): warnings.simplefilter("error"); b.train(resume_from_checkpoint=True)
+    assert b.state.best_model_checkpoint == str(tmp_path / "y" / "checkpoint-10") and (tmp_path / "y" / "checkpoint-10").is_dir()
+
+
+def test_home_and_the_present_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir(); (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    learn = made("out", save_strategy="steps", save_steps=5)
+    learn.step(6)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    learn.step(6); learn.run_state.saver.wait()
+    assert sorted(p.name for p in (tmp_path / "out").glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-5"] and os.listdir(tmp_path / "elsewhere") == []
+    assert learn.save_checkpoint("~/my") == tmp_path / "home" / "my" and learn.save_model("~/model") == tmp_path / "home" / "model"
+    learn.save_checkpoint("~/runs/checkpoint-12")
+    assert get_last_checkpoint("~/runs") == str(tmp_path / "home" / "runs" / "checkpoint-12")
+
+
+def test_arrays_among_the_metrics(tmp_path):
+    learn = made(tmp_path, eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, compute_metrics=lambda p: {"per_class": np.array([0.1, 0.2])},
+                 save_strategy="steps", save_steps=5)
+    learn.train()
+    other = made(tmp_path, eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, save_strategy="steps", save_steps=5)
+    other.load_checkpoint()
+    assert any("eval_per_class" in row for row in other.state.log_history)
+
+
+def test_a_model_of_another_precision(tmp_path):
+    learn = made(tmp_path)
+    learn.step(2)
+    folder = learn.save_checkpoint()
+    from toys import hard_model
+    other = made(tmp_path / "b", model=hard_model().double())
+    with pytest.raises(ValueError, match="a model in torch.float32, and this one is in torch.float64"): other.load_checkpoint(folder)
+    assert {t.dtype for t in other.model.state_dict().values() if t.is_floating_point()} == {torch.float64}
+
+
+def test_a_log_that_is_deleted_under_way(tmp_path):
+    learn = made(tmp_path, save_strategy="steps", save_steps=5)
+    learn.step(6); learn.run_state.saver.wait()
+    shutil.rmtree(tmp_path / "runs")
+    with pytest.warns(UserWarning, match="goes on without it"): learn.step(6)
+    learn.run_state.saver.wait()
+    assert (tmp_path / "checkpoint-10" / "history.jsonl").is_file() and learn.step(1)
+    other = made(tmp_path, save_strategy="steps", save_steps=5)
+    other.load_checkpoint()
+    assert other.state.global_step == 10 and other.history.frame().step.tolist() == [*range(1, 11)]
+
+
+def test_two_learners_that_write_one_run(tmp_path, monkeypatch):
+    "What one has begun to write is there for the other, and neither removes what the other is writing."
+    write = saver.write_checkpoint
+    def slowly(package, folder): time.sleep(0.5); write(package, folder)
+    monkeypatch.setattr(saver, "write_checkpoint", slowly)
+    one = made(tmp_path, save_strategy="steps", save_steps=5)
+    one.step(5)
+    two = made(tmp_path, save_strategy="steps", save_steps=5)
+    two.load_checkpoint(True)
+    assert two.state.global_step == 5
+    one.step(5); two.set(save_steps=6); two.step(1)   # both write now
+    one.free(); two.free()
+    assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert [f.path.name for f in checkpoints(tmp_path) if not f.problem] == ["checkpoint-5", "checkpoint-6", "checkpoint-10"]
+
+
+def test_what_cannot_be_resumed_from_is_said(tmp_path):
+    learn = made(tmp_path, save_only_model=True)
+    for wrong in (5, ["a"], 1.0):
+        with pytest.raises(ValueError, match="not from"): learn.train(resume_from_checkpoint=wrong)
+    learn.step(2); learn.save_checkpoint()
+    with pytest.raises(ValueError, match=r"checkpoint-2 holds the weights alone"): made(tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_a_full_disk_says_how_to_keep_fewer(tmp_path, monkeypatch):
+    def full(package, folder): raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(saver, "write_checkpoint", full)
+    learn = made(tmp_path)
+    learn.step(2)
+    with pytest.raises(SaveFailed, match=r"learn.set\(save_total_limit=2\)"): learn.save_checkpoint()
+    learn.set(save_total_limit=2); learn.step(1)
+
+
+def test_a_snapshot_does_not_bring_a_folder_along(tmp_path):
+    "A branch that goes back to a snapshot of its parent goes on writing to its own folder."
+    learn = made(tmp_path, save_strategy="steps", save_steps=5)
+    learn.step(12)
+    there = learn.snapshot()
+    branch = learn.branch(learning_rate=0.001)
+    branch.restore(there); branch.step(5); branch.free(); learn.free()
+    assert sorted(p.name for p in tmp_path.glob("*checkpoint*")) == ["checkpoint-10", "checkpoint-5"]
+    assert [p.name for p in tmp_path.glob("branches/*/checkpoint*")] == ["checkpoint-15"]
+
+
+def test_the_best_of_a_future_left_behind_is_kept(tmp_path):
+    scores = iter([0.5, 0.9, 0.1, 0.9, 0.9, 0.8, 0.7, 0.6, 0.55])
+    learn = made(tmp_path, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
+                 greater_is_better=False, load_best_model_at_end=True, save_total_limit=2, compute_metrics=lambda p: {"score": next(scores)})
+    learn.step(22); learn.rewind(12)
+    names = lambda: {p.name for p in tmp_path.glob("*checkpoint*")}   # noqa: E731
+    assert "retired-best-checkpoint-15" in names() and learn.state.best_metric == 0.5
+    learn.step(10); learn.free()
+    assert "retired-best-checkpoint-15" in names()
+
+
+def test_a_best_one_that_could_not_be_written(tmp_path, monkeypatch):
+    "The one before stays the best, and stays."
+    scores, write, full = iter([0.5, 0.1, 0.9, 0.9, 0.9, 0.9]), saver.write_checkpoint, []
+    learn = made(tmp_path, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
+                 greater_is_better=False, load_best_model_at_end=True, save_total_limit=1, compute_metrics=lambda p: {"score": next(scores)})
+    def sometimes(package, folder):
+        if full: raise OSError(errno.ENOSPC, "No space left on device")
+        write(package, folder)
+    monkeypatch.setattr(saver, "write_checkpoint", sometimes)
+    learn.step(6); saver.finish(learn.run_state); full.append(1)
+    with pytest.raises(SaveFailed): learn.step(4); saver.finish(learn.run_state)
+    full.clear()
+    assert (learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint) == (0.5, 5, str(tmp_path / "checkpoint-5"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.train()   # and it is there to be loaded at the end
+    assert (tmp_path / "checkpoint-5").is_dir()
+
+
+def test_no_thread_to_be_had(tmp_path, monkeypatch):
+    learn = made(tmp_path)
+    learn.step(2)
+    with monkeypatch.context() as m:
+        def start(self): raise RuntimeError("can't start new thread")
+        m.setattr(saver.threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"): learn.save_checkpoint()
+    learn.save_checkpoint(); learn.step(1)
+    assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+
+
+DIES = """
+import os, shutil, sys
+sys.path.insert(0, {tests!r})
+from stranger_runs import made
+from trainer_nb import folders, saver
+folder, moment = sys.argv[1:]
+def die(*given): os.kill(os.getpid(), 9)
+learn = made(folder + "/runs")
+learn.step(2); learn.save_checkpoint(folder + "/kept"); learn.step(2)
+renamed, rename, rmtree = [], os.rename, shutil.rmtree
+def renames(a, b):
+    if moment in ("set aside", "renaming") and len(renamed) == (moment == "renaming"): die()
+    renamed.append(a); rename(a, b)
+def removes(path, **given):
+    if moment == "removing" and str(path).endswith("-gone") and os.path.isdir(path): os.unlink(os.path.join(path, "manifest.json")); die()
+    rmtree(path, **given)
+os.rename, shutil.rmtree = renames, removes
+if moment == "writing": saver.write_checkpoint.__globals__["seal"] = die
+learn.save_checkpoint(folder + "/kept")
+"""
+
+
+@pytest.mark.parametrize("moment", ["writing", "set aside", "renaming", "removing"])
+def test_a_kill_while_a_checkpoint_is_written_over(tmp_path, moment):
+    "One of the two is there afterwards, whole, and the next writer leaves nothing behind."
+    done = subprocess.run([sys.executable, "-c", DIES.format(tests=os.path.dirname(os.path.dirname(__file__))), str(tmp_path), moment], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    other = made(tmp_path / "runs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")   # its log goes on as well
+        other.load_checkpoint(tmp_path / "kept")
+        assert other.state.global_step == {"writing": 2, "set aside": 2}.get(moment, 4)
+        other.step(1); other.save_checkpoint(tmp_path / "kept")
+    assert [p.name for p in tmp_path.iterdir() if p.name != "runs"] == ["kept"]
+
+
+def test_other_samples_of_the_same_number_are_noticed(tmp_path):
+    from torch.utils.data import random_split
+    data = Augmented(40)
+    rows = [{"x": data[i]["x"], "labels": int(data[i]["labels"])} for i in range(40)]
+    for n, (one, other) in enumerate([(rows, [r | {"x": r["x"] + 1} for r in rows]), [random_split(rows, [30, 10], torch.Generator().manual_seed(s))[0] for s in (0, 1)]]):
+        learn = made(tmp_path / str(n), train_dataset=one)
+        learn.step(2); folder = learn.save_checkpoint(); learn.free()
+        with pytest.warns(UserWarning, match="another fingerprint"): made(tmp_path / str(n), train_dataset=other).load_checkpoint(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made(tmp_path / str(n), train_dataset=one).load_checkpoint(folder)
+
+
+def test_a_checkpoint_saved_before_the_first_step_after_resuming(tmp_path):
+    "The log in output_dir lags behind the checkpoint's own copy of the history, which is read instead."
+    like = made(tmp_path / "like")
+    like.train()
+    first = made(tmp_path / "out")
+    first.step(3)
+    second = made(tmp_path / "out")
+    second.load_checkpoint(first.save_checkpoint(tmp_path / "one"))
+    third = made(tmp_path / "out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        third.load_checkpoint(second.save_checkpoint(tmp_path / "two"))
+        third.step(4)
+        fourth = made(tmp_path / "out")
+        fourth.load_checkpoint(third.save_checkpoint(tmp_path / "three"))
+        fourth.train()
+    assert fourth.history.column("step").tolist() == [*range(1, 31)]
+    assert fourth.history.column("loss").tobytes() == like.history.column("loss").tobytes()

@@ -1,0 +1,232 @@
+"Several who write to one place: names of their own, turns, what a kill leaves, and who is told what."
+import os, signal, subprocess, sys, textwrap, threading, time, warnings
+from pathlib import Path
+
+import pytest
+
+from checkpoints import Gate, quiet_learner, resumed, scored, steps
+from toys import Augmented
+from trainer_nb import differences, get_last_checkpoint
+from trainer_nb.state.checkpoint import read_checkpoint
+from trainer_nb.state.checkpoint_dirs import examine, held, tidy, unfinished
+from trainer_nb.state.async_save import only_ours
+from writers import write   # noqa: F401
+
+
+
+
+def names(folder): return sorted(p.name.partition(".")[0] for p in folder.iterdir())
+
+
+# --- folders ------------------------------------------------------------------------------------------------------------
+
+def test_many_writers_of_one_place(tmp_path):
+    "Threads and processes of one run, all at the same place: at the end it is whole, and nothing else is there."
+    errors = []
+    def many(who):
+        try:
+            for i in range(30): write(tmp_path / "checkpoint-4", f"{who} {i}")
+        except BaseException as error: errors.append(error)
+    code = f"""
+        import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+        from pathlib import Path
+        from writers import write
+        print("here", flush=True)
+        for i in range(60): write(Path({str(tmp_path)!r}) / "checkpoint-4", str(i))"""
+    other = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "here\n"
+    threads = [threading.Thread(target=many, args=(f"thread {i}",)) for i in range(3)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    assert other.wait(100) == 0 and errors == []
+    write(tmp_path / "checkpoint-4", "the last one")
+    assert examine(tmp_path / "checkpoint-4")["text"] == "the last one" and os.listdir(tmp_path) == ["checkpoint-4"]
+
+
+@pytest.mark.parametrize("left", ["half", "sealed", "set aside"])
+def test_what_a_writer_leaves_when_it_is_killed(tmp_path, left):
+    "While it is alive nobody touches it, though a data worker of its own goes on; afterwards it is cleared away, or gets its name."
+    code = f"""
+        import os, shutil, sys, time; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+        from pathlib import Path
+        from writers import held, seal, set_aside, write
+        from trainer_nb.state.checkpoint_dirs import workplace
+        place = Path({str(tmp_path)!r}) / "checkpoint-4"
+        write(place, "old")
+        with held(place), workplace(place, "a1b2") as folder:
+            if os.fork() == 0: time.sleep(60)   # a child that outlives it
+            if {left!r} != "half": seal(folder, {{"run": "a1b2", "text": "new", "written": 2.0, "place": [0, 0, 0]}})
+            if {left!r} == "sealed": shutil.rmtree(place)
+            if {left!r} == "set aside": set_aside(place, "a1b2"); (folder / "manifest.json").unlink()
+            print(os.listdir(place.parent), flush=True)
+            time.sleep(60)"""
+    writer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert "checkpoint-4.tmp-a1b2" in writer.stdout.readline()
+        before = sorted(os.listdir(tmp_path))
+        tidy(tmp_path, "a1b2"); tidy(tmp_path)
+        assert sorted(os.listdir(tmp_path)) == before
+        with pytest.warns(UserWarning, match="is being written, or removed, by somebody else"): get_last_checkpoint(tmp_path)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        tidy(tmp_path, "another")
+        assert sorted(os.listdir(tmp_path)) == before       # it is not that one's
+        tidy(tmp_path, "a1b2")
+        assert os.listdir(tmp_path) == ["checkpoint-4"] and examine(tmp_path / "checkpoint-4")["text"] == ("new" if left == "sealed" else "old")
+    finally: os.killpg(writer.pid, signal.SIGKILL)
+
+
+def test_without_locks(tmp_path, monkeypatch):
+    "As on Windows: nobody is known to be at work, and everything else holds."
+    monkeypatch.setattr("trainer_nb.state.checkpoint_dirs.fcntl", None)
+    write(tmp_path / "checkpoint-4", "one"); write(tmp_path / "checkpoint-4", "two")
+    unfinished(tmp_path / "checkpoint-8", "a1b2").mkdir()
+    with held(tmp_path) as mine, held(tmp_path / "nothing") as none: assert mine and not none
+    write(tmp_path / "checkpoint-12", "three")
+    assert names(tmp_path) == ["checkpoint-12", "checkpoint-4"] and examine(tmp_path / "checkpoint-4")["text"] == "two"
+
+
+# --- learners -----------------------------------------------------------------------------------------------------------
+
+def test_two_learners_of_one_run_save_at_once(tmp_path):
+    "They take turns: the second waits for the first, both checkpoints are whole, and the later one stays."
+    given = dict(save_strategy="steps", save_steps=4)
+    one = quiet_learner(tmp_path, **given)
+    one.step(6); one.run_state.saver.wait()
+    other = resumed(tmp_path, **given)
+    gate = Gate()
+    other.processing_class = gate
+    other.step(4)                                       # at 8 it begins to write
+    assert gate.entered.wait(20)
+    threading.Timer(0.5, gate.open.set).start()
+    one.step(2)                                         # at 8, too
+    one.run_state.saver.wait(); other.run_state.saver.wait()
+    assert gate.open.is_set() and steps(tmp_path) == [4, 8] and not list(tmp_path.glob("*.tmp-*"))
+    assert only_ours(tmp_path / "checkpoint-8", one.history.run_id)
+    assert not [d for d in differences(read_checkpoint(tmp_path / "checkpoint-8"), one.snapshot()) if "/" in d]
+
+
+def test_two_runs_in_one_folder_take_no_turns(tmp_path):
+    "A learner does not wait for the disk of another run, to save or to resume; only for who writes where it reads."
+    gate = Gate()
+    slow = quiet_learner(tmp_path / "slow", processing_class=gate, save_strategy="steps", save_steps=4)
+    slow.step(5)
+    assert gate.entered.wait(20)
+    quick = quiet_learner(tmp_path / "quick")
+    quick.step(2); quick.save_checkpoint(); quick.step(1)
+    assert quick.load_checkpoint().step == 2 and not gate.open.is_set()
+    threading.Timer(0.5, gate.open.set).start()
+    again = quiet_learner(tmp_path / "slow")
+    assert again.load_checkpoint().step == 4 and gate.open.is_set()
+
+
+def test_the_wait_for_another_learner_can_be_ended(tmp_path):
+    "By a second press of the button; nothing was noted, and the run goes on."
+    one = quiet_learner(tmp_path)
+    one.step(4); one.save_checkpoint()
+    other, gate = resumed(tmp_path), Gate()
+    other.processing_class = gate
+    with other.run_state.interrupts: other._save_checkpoint()
+    assert gate.entered.wait(20)
+    noted = len(one.history.events)
+    def press():
+        time.sleep(0.5)
+        for _ in range(2): os.kill(os.getpid(), signal.SIGINT); time.sleep(0.3)
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt): one.save_checkpoint()
+    pressing.join()
+    assert not gate.open.is_set() and len(one.history.events) == noted
+    gate.open.set()
+    other.run_state.saver.wait()
+    assert one.step(1).step == [5]
+
+
+# --- on the disk, and back -------------------------------------------------------------------------------------------------
+
+def test_the_disk_has_everything_before_the_name(tmp_path, monkeypatch):
+    "Each file and the folder are flushed, and the log that they go on from; then the folder is renamed, and its place is flushed."
+    done, fsync, rename = [], os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd))[1])
+    monkeypatch.setattr(os, "rename", lambda a, b: (done.append(("renamed", str(b))), rename(a, b))[1])
+    learn = quiet_learner(tmp_path)
+    learn.step(2)
+    folder = learn.save_checkpoint()
+    at = done.index(("renamed", str(folder)))
+    before = [Path(o).name for o in done[:at]]
+    assert {p.name for p in folder.iterdir()} <= set(before) and any(n.startswith("checkpoint-2.tmp-") for n in before) and learn.history.path.name in before
+    assert done[at + 1:] == [str(tmp_path)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_going_on_within_an_epoch_reads_nothing_that_was_read(tmp_path, workers):
+    "Of data that has places, however far the epoch has gone."
+    class Noted(Augmented):
+        def __getitem__(self, i):
+            with open(tmp_path / "reads", "a") as f: f.write(f"{i}\n")
+            return super().__getitem__(i)
+    def reads(): return sorted(int(o) for o in (tmp_path / "reads").read_text().split())
+    given = dict(train_dataset=Noted(120), dataloader_num_workers=workers, num_train_epochs=1)
+    learn = quiet_learner(tmp_path / "out", **given)
+    learn.step(7)
+    learn.save_checkpoint(); learn.free()
+    (tmp_path / "reads").write_text("")
+    resumed(tmp_path / "out", **given).train()
+    assert len(reads()) == 120 - 7 * 12 == len(set(reads()))
+
+
+# --- the best -----------------------------------------------------------------------------------------------------------
+
+def test_a_best_one_that_was_removed_before_a_rewind(tmp_path):
+    "It is said when the run goes back, with what to do; done, the best one is loaded at the end."
+    given = dict(values=[0.5, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], save_strategy="steps", save_steps=2, save_total_limit=1, load_best_model_at_end=True, ring_every=1)
+    learn = scored(tmp_path, **given)
+    learn.step(12); learn.run_state.saver.wait()
+    assert learn.state.best_global_step == 10 and 5 not in steps(tmp_path)
+    with pytest.warns(UserWarning, match=r"checkpoint-5, the best one up to here, is not there.*learn.rewind\(2\) goes back to step 5, and learn.save_checkpoint"): learn.rewind(5)
+    with pytest.warns(UserWarning, match=r"checkpoint-5.*loaded at the end, learn.save_checkpoint\(\) writes it again"): learn.rewind(2)
+    best = learn.model.inner.weight.detach().clone()
+    learn.save_checkpoint()
+    with warnings.catch_warnings(): warnings.simplefilter("error"); learn.train()
+    assert learn.state.best_global_step == 5 and (best == learn.model.inner.weight).all()
+
+
+# --- what is given to resume from ----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("where, words", [
+    (5, "not from 5"), (0, "not from 0"), (2.5, "not from 2.5"), ("", "not from ''"), (["a"], "not from"), (b"out", "not from b'out'"),
+    ("nowhere", "There is no folder .*nowhere to resume from; in .*out there are checkpoint-2, checkpoint-4"), ("True", "give True without the quotes"),
+    (Path("out/checkpoint-3"), "There is no folder .*checkpoint-3 to resume from; in .*out there are checkpoint-2, checkpoint-4"),
+    ("out", "out is no checkpoint but a folder of them; in .*out there are checkpoint-2, checkpoint-4"),
+    ("out/checkpoint-4/run.json", "run.json is a file; .*out there are checkpoint-2, checkpoint-4")])
+def test_what_is_no_checkpoint(tmp_path, monkeypatch, where, words):
+    monkeypatch.chdir(tmp_path)
+    learn = quiet_learner("out", save_strategy="steps", save_steps=2)
+    learn.step(4); learn.run_state.saver.wait()
+    other = quiet_learner("out")
+    with pytest.raises(ValueError, match=words): other.train(resume_from_checkpoint=where)
+    assert other.state.global_step == 0 and not other.history.events
+
+
+@pytest.mark.parametrize("where", [None, False])
+def test_no_resuming_is_asked_for(tmp_path, where):
+    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=2)
+    learn.step(4); learn.run_state.saver.wait()
+    other = quiet_learner(tmp_path)
+    other.train(resume_from_checkpoint=where)
+    assert other.history.run_id != learn.history.run_id and len(other.history) == 30
+
+
+# --- where a warning points to -------------------------------------------------------------------------------------------
+
+def test_warnings_name_the_users_line(tmp_path):
+    "Not a line of this package: the call of the verb, however deep it was found."
+    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=4)
+    learn.step(5); learn.run_state.saver.wait()
+    (tmp_path / "checkpoint-8").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning) as said:
+        quiet_learner(tmp_path, learning_rate=0.5).load_checkpoint()    # passed over, edited
+        quiet_learner(tmp_path / "file").step(1)                        # no log
+        get_last_checkpoint(tmp_path)
+    assert len(said) >= 4 and {w.filename for w in said} == {__file__}

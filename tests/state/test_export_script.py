@@ -1,0 +1,572 @@
+"""A run in a notebook, written as a script: started in a fresh process it ends in the same bytes, or it is said why not.
+
+The notebook is a real kernel; the script is run by a real process, most of them by one that has only imported torch
+before and forks for each script, since importing torch takes longer than all the rest.
+"""
+import json, os, re, subprocess, sys, textwrap, types
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kernels import Kernel
+from toys import Augmented, hard_learner
+from trainer_nb import Refused, TrainerCallback
+
+ENV = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+# --- what is run ----------------------------------------------------------------------------------------------------------
+
+FORKS = """
+import os, runpy, sys, traceback
+import torch, safetensors.torch, accelerate, trainer_nb.learner, trainer_nb.state.time_travel, trainer_nb.state.time_travel, trainer_nb.engine.settings
+for line in sys.stdin:
+    path, folder = line.split("\\t")[:2]
+    pid = os.fork()
+    if pid == 0:
+        code = 0
+        try:
+            os.chdir("/")
+            sys.argv, sys.path[0] = [path, "--output_dir", folder.strip()], os.path.dirname(path)
+            runpy.run_path(path, run_name="__main__")
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stderr.flush()
+        os._exit(code)
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory):
+    "Runs a script in a process of its own, which has imported torch already; its exit code and what it said."
+    said = tmp_path_factory.mktemp("forks")/"said"
+    with open(said, "w") as err:
+        process = subprocess.Popen([sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True, env=ENV)
+    def run(path, folder):
+        said.open("r+").truncate(0)
+        process.stdin.write(f"{path}\t{folder}\n")
+        process.stdin.flush()
+        code = next(int(line.split()[1]) for line in process.stdout if line.startswith("ended "))
+        return code, said.read_text()
+    yield run
+    process.stdin.close()
+    process.wait()
+
+
+def fresh(*command, env=ENV):
+    "A process of its own, from another folder."
+    return subprocess.run([str(c) for c in command], cwd="/", env=env, capture_output=True, text=True, timeout=200)
+
+
+def same(one, other):
+    "Are the weights in two folders the same, byte for byte?"
+    a, b = (load_file(f/"model.safetensors") for f in (one, other))
+    return a.keys() == b.keys() and all(torch.equal(a[k].reshape(-1).view(torch.uint8), b[k].reshape(-1).view(torch.uint8)) for k in a)
+
+
+SETUP = """
+import os, random, warnings
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from trainer_nb import Learner, Paused, TrainerCallback, TrainingArguments
+torch.set_num_threads(1)"""
+
+NET = """
+hidden = 8
+class Net(nn.Module):
+    def __init__(self, drop=0.3):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(drop))
+        self.head = nn.Linear(hidden, 1)
+        self.register_buffer("mean", torch.randn(4), persistent=False)
+    def forward(self, x): return self.head(self.body(x - self.mean))"""
+
+DATA = """
+x = torch.randn(50, 4)
+y = x.sum(1, keepdim=True)
+train = TensorDataset(x, y)"""
+
+SETTINGS = dict(learning_rate=0.01, num_train_epochs=3, per_device_train_batch_size=4, gradient_accumulation_steps=2, warmup_steps=2,
+                use_cpu=True, disable_tqdm=True)   # 7 steps in an epoch
+
+
+def learner(parts="net, train_dataset=train, loss_func=nn.functional.mse_loss", name="learn", **settings):
+    "The cell that makes a learner."
+    return f"{name} = Learner({parts}, {', '.join(f'{k}={v!r}' for k, v in (SETTINGS | settings).items())})"
+
+
+class Session:
+    "A kernel, its folder, and what runs scripts."
+    def __init__(self, kernel, folder, forks): self.kernel, self.folder, self.forks = kernel, folder, forks
+    def run(self, *cells):
+        for cell in cells: said = self.kernel.run(cell)
+        return said
+    def fails(self, cell, ename, words):
+        cell = self.kernel.fails(cell, ename)
+        assert re.search(words, cell.evalue, re.S), cell.evalue
+    def export(self, more="") -> types.SimpleNamespace:
+        "Export the learner; the script's text and the doubts. Its own weights are saved beside."
+        said = self.run(f"""
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                out = learn.export_script("train.py"{more})
+            learn.save_model("want")
+            import json
+            print(json.dumps([out.doubts, [str(w.message) for w in warned], [f.name for f in out.files]]))""")
+        doubts, warned, files = json.loads(said.splitlines()[-1])
+        return types.SimpleNamespace(text=(self.folder/"train.py").read_text(), doubts=doubts, warned=warned, files=files)
+    def equal(self) -> bool:
+        "Run the script; does it end in the same bytes?"
+        code, said = self.forks(self.folder/"train.py", self.folder/"got")
+        assert code == 0, (self.folder/"train.py").read_text() + said
+        equal = same(self.folder/"want", self.folder/"got")
+        assert equal != ("not those that the run had" in said), said   # the script knows it too
+        return equal
+    def exact(self, *absent, files=None) -> str:
+        "Export without a doubt, run, compare; the script's text."
+        out = self.export()
+        assert out.doubts == [] and out.warned == [], out.doubts
+        assert self.equal(), out.text
+        for word in absent: assert word not in out.text.replace('print("The weights', ''), out.text
+        if files is not None: assert out.files == files
+        return out.text
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    "One kernel for all tests."
+    kernel = Kernel(tmp_path_factory.mktemp("kernel"))
+    kernel.run(SETUP + "\nimport gc, transformers, datasets; gc.collect(); gc.freeze()")   # later collections pass the libraries over
+    yield kernel
+    kernel.close()
+
+
+@pytest.fixture
+def session(shared, tmp_path, forks):
+    "A notebook that has just been opened, in a folder of its own."
+    shared.cells.clear()
+    shared.run("%reset -f")
+    shared.run("%reset -f in")
+    shared.run(f"%cd -q {tmp_path}\n{SETUP}")
+    return Session(shared, tmp_path, forks)
+
+
+# --- scripts that end in the same bytes -------------------------------------------------------------------------------------
+
+def test_a_whole_notebook(session):
+    "Everything that makes a run hard to repeat; and in a process that is really fresh."
+    session.run("%env SOMETHING=1\n!true", NET, DATA, """
+        class Drops(TrainerCallback):
+            "Lowers the rate once."
+            def on_step_end(self, args, state, control, learner, **kwargs):
+                if state.global_step == 9: learner.set(lr=0.002)""", """
+        net = Net()
+        """ + learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, eval_dataset=train, callbacks=[Drops()]", eval_strategy="steps", eval_steps=4),
+        "learn.step(5)", "learn.set(lr=0.005)\nlearn.step(2)", "learn.freeze('body'); learn.snapshot('a'); learn.step(4); learn.rewind(3); learn.step(1)",
+        "learn.unfreeze(); learn.set(weight_decay=0.1, per_device_train_batch_size=3)", "learn.step(3); learn.restore('a'); learn.step(3)", "learn.evaluate(); learn.set(max_steps=25)",
+        "%%time\nlearn.train()")
+    out = session.export()
+    assert out.files == ["data.safetensors", "first.safetensors"]
+    assert [d for d in out.doubts if "evaluates by hand" not in d] == []
+    assert "weight_decay" not in out.text and "lr=0.002" in out.text and "rewind" not in out.text and "restore" not in out.text
+    done = fresh(sys.executable, session.folder/"train.py")
+    assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
+    assert same(session.folder/"want", session.folder/"train_output")
+
+
+def test_the_class_was_changed(session):
+    "Cells that were run again with something else in them: before the learner was made, and after. The script has what the run has used."
+    session.run(NET, NET.replace("nn.ReLU()", "nn.Tanh()"), DATA, "net = Net()", learner(), "learn.step(4)", NET.replace("nn.ReLU()", "nn.GELU()"),
+                "net = None; hidden = 3; train = [1]; x = 'another'", "learn.train()")
+    out = session.export()
+    assert "nn.Tanh()" in out.text and "nn.ReLU()" not in out.text and "nn.GELU()" not in out.text
+    assert session.equal(), out.text
+
+
+def test_changed_under_way(session):
+    "What a function of the session looks up was bound anew while the run was under way: named."
+    session.run("scale = 1.0\ndef loss(out, y): return scale * nn.functional.mse_loss(out, y)", NET, DATA, "net = Net()", learner("net, train_dataset=train, loss_func=loss"),
+                "learn.step(2)", "scale = 0.5", "learn.step(2)")
+    out = session.export()
+    assert len(out.doubts) == 1 and "`scale` was bound anew (cell [" in out.doubts[0] and out.doubts[0] in out.warned[0] and out.doubts[0] in out.text
+
+
+def test_own_data(session):
+    "A data set of a class of its own is made by its code, and what was drawn for it is stored; a loader function is called."
+    rows = """
+        class Rows(Dataset):
+            def __init__(self, x, y): self.x, self.y = x, y
+            def __len__(self): return len(self.x)
+            def __getitem__(self, i): return {"x": self.x[i] + 0.1 * torch.randn(4), "labels": self.y[i]}"""
+    net = """
+        class Loss(Net):
+            def forward(self, x, labels): return {"loss": (super().forward(x) - labels).pow(2).mean()}
+        net = Loss()"""
+    session.run(NET, rows, DATA, net, "x -= x.mean()   # in place\nrows = Rows(x, y)", learner("net, train_dataset=rows", dataloader_num_workers=2), "learn.train()")
+    text = session.exact("x -= x.mean()", "TensorDataset", files=["data.safetensors", "first.safetensors"])
+    assert "rows = Rows(x, y)" in text
+    session.run("""
+        def load(n):
+            "The rows, as they are made each time."
+            make = torch.Generator().manual_seed(n)
+            x = torch.randn(n, 4, generator=make)
+            return Rows(x, x.sum(1, keepdim=True)), x""", "size = 30\nrows, _ = load(size)", net, learner("net, train_dataset=rows"), "learn.train()")
+    assert "load(size)" in session.exact(files=["first.safetensors"])
+
+
+def test_datasets(session):
+    "Data sets of Hugging Face's are written beside the script, one for training and several to evaluate on; a part of one, and a list."
+    net = """
+        class Loss(Net):
+            def forward(self, x, labels=None):
+                out = super().forward(x)
+                return {"loss": (out.squeeze(-1) - labels).pow(2).mean(), "out": out}
+        net = Loss()"""
+    session.run(NET, net, """
+        from datasets import Dataset as Table, load_dataset
+        table = Table.from_dict({"x": np.random.randn(40, 4).tolist(), "labels": np.random.randn(40).tolist(), "text": ["a"] * 40}).with_format("torch")
+        halves = table.train_test_split(0.5)
+        train, valid = halves["train"], halves["test"]""",
+        learner("net, train_dataset=train, eval_dataset={'all': valid, 'few': valid.select([1, 2])}", eval_strategy="epoch"), "learn.train()")
+    assert "load_dataset" not in session.exact(files=["eval_dataset.few", "first.safetensors", "train", "valid"])
+    session.run(net, "rows = [{'x': torch.randn(4), 'labels': random.random()} for i in range(30)]", "part = Subset(rows, range(3, 29))", learner("net, train_dataset=part"), "learn.step(5)")
+    assert "part = Subset(rows" in session.exact()
+    session.run(net, learner("Loss(), train_dataset=[{'x': torch.randn(4), 'labels': 1.0} for i in range(8)]"), "learn.step(5)")
+    session.exact("torch.randn(4), 'labels'", files=["data.safetensors", "first.safetensors"])
+
+
+def test_model_init(session):
+    "No weights beside the script; unless the function does not always make the same."
+    session.run(NET, DATA, "def make(): return Net(drop=0.1)", learner("model_init=make, train_dataset=train, loss_func=nn.MSELoss()"), "learn.step(5); learn.set(lr=1e-3); learn.step(3)")
+    session.exact("load_weights", files=["data.safetensors"])
+    session.run("kept = {'n': 0}", """
+        def make():
+            kept["n"] += 1
+            net = Net(drop=0.1)
+            nn.init.constant_(net.head.bias, kept["n"])
+            return net""", learner("model_init=make, train_dataset=train, loss_func=nn.MSELoss()"), "learn.step(5)")
+    assert "load_weights(learn.model" in session.exact()
+
+
+def test_transformers(session):
+    "In the layout of the library, with the implementation of attention that was used, and a layer that was frozen before."
+    session.run("""
+        from transformers import GPT2Config, GPT2LMHeadModel
+        config = GPT2Config(vocab_size=40, n_positions=16, n_embd=8, n_layer=2, n_head=2)
+        gpt = GPT2LMHeadModel._from_config(config, attn_implementation="eager")
+        gpt.transformer.wte.requires_grad_(False)
+        ids = torch.randint(40, (24, 10))""", "rows = [{'input_ids': i, 'labels': i} for i in ids]", learner("gpt, train_dataset=rows"), "learn.step(5); learn.set(weight_decay=0.1); learn.step(4)")
+    text = session.exact("GPT2Config(", "load_weights", files=["data.safetensors", "first"])
+    assert 'attn_implementation="eager"' in text
+
+
+def test_a_learner_made_by_a_function(session):
+    session.run(NET, DATA, f"def make(rate):\n    {learner(name='learn', learning_rate=0.5).replace('learning_rate=0.5', 'learning_rate=rate')}\n    return learn".replace("Learner(net", "Learner(Net()"),
+                "learn = make(0.02)", "learn.step(4); learn.set(lr=0.01); learn.step()")
+    assert "learn = make(0.02)" in session.exact()
+
+
+def test_branches_and_new_beginnings(session):
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(5); other = learn.branch(lr=0.001); third = other.branch(adam_beta1=0.5, max_grad_norm=0.1)",
+                "learn.step(2); other.step(3); third.step(2); first, learn = learn, third")
+    text = session.exact()
+    assert "learn = learn.branch(adam_beta1=0.5, max_grad_norm=0.1)" in text or "first = first.branch(adam_beta1=0.5, max_grad_norm=0.1)" in text
+    session.run("learn = other")
+    assert ".branch(" not in session.exact()
+    session.run("learn = first; learn.set(max_grad_norm=0.2); learn.step(); learn.reset(); learn.step(3)")
+    assert "max_grad_norm=0.2" in session.exact(".set(")
+    session.run("learn.set(weight_decay=0.3, max_steps=6); learn.train(); learn.train()")
+    assert "max_steps=6" in session.exact(".set(")
+
+
+def test_parts_of_all_kinds(session):
+    "An optimizer, a loss with weights of its own, a teacher, a loader, an overridden move, a callback; functions that use the learner."
+    session.run(NET, DATA, """
+        class Centers(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.center = nn.Parameter(torch.randn(1))
+                self.register_buffer("seen", torch.zeros(1))
+            def forward(self, out, y):
+                self.seen += 1
+                return (out - y - self.center).pow(2).mean() + soft(out)""", "teacher = Net()\nteacher.eval()\ndef soft(out): return 0.1 * teacher(x[:len(out)]).mean() + learn.state.global_step", """
+        class Mine(Learner):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                loss = super().compute_loss(model, inputs, return_outputs)
+                return (loss[0] * 2, loss[1]) if return_outputs else loss * 2""", """
+        class Counts(TrainerCallback):
+            def __init__(self, every): self.every, self.n = every, 0
+            def on_step_end(self, args, state, control, learner, **kwargs):
+                self.n += 1
+                if self.n % self.every == 0: learner.set(max_grad_norm=0.5 / self.n)""", """
+        net, loss = Net(), Centers()
+        loader = DataLoader(train, batch_size=5, shuffle=True)
+        opt = torch.optim.SGD([*net.parameters(), *loss.parameters()], lr=0.01, momentum=0.9)""",
+        "net.body[1].eval(); net.body[0].bias.requires_grad_(False)",
+        "learn = Mine(net, train_dataset=loader, loss_func=loss, optimizers=(opt, None), callbacks=[Counts(3)], max_steps=20, use_cpu=True)", "learn.step(7); learn.set(lr=0.005)", "learn.train()")
+    text = session.exact()
+    assert "global learn" in text and "teacher.safetensors" in text and "first_loss.safetensors" in text
+
+
+def test_what_was_brought_along(session):
+    "Another data set and callbacks under way are found in the cells where they were given."
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(3)", """
+        class Slower(TrainerCallback):
+            def on_step_end(self, args, state, control, learner, **kwargs): learner.set(lr=0.01 / state.global_step)
+        slower = Slower()""", "learn.add_callback(slower)", "learn.step(2)", "more = TensorDataset(torch.randn(20, 4), torch.randn(20, 1))\nlearn.train_dataset = more", "learn.step(2); learn.remove_callback(Slower)", "learn.train()")
+    text = session.exact()
+    assert text.index("learn.add_callback(slower)") < text.index("learn.train_dataset = more") < text.index("learn.remove_callback(Slower)")
+
+
+def test_cells_as_people_leave_them(session):
+    "Failing cells, timed cells, several things in a line, strings of several lines, a name for a part, a star."
+    session.run("%%time\n" + NET.strip(), "from math import *", "b = 3; note = '''two\n  lines'''; rate = sqrt(1e-4)")
+    session.kernel.fails("hidden = 16\nraise KeyError('oh')\nhidden = 99", "KeyError")
+    session.run("del hidden\n!echo nothing", "# sixteen\nhidden = 16", DATA)
+    session.run("""
+        net = Net()
+        head = net.head
+        with torch.no_grad():
+            for p in head.parameters(): p.zero_()
+        net.body.add_module("last", nn.Linear(hidden, hidden))
+        class Says(TrainerCallback):
+            def on_train_begin(self, args, state, control, **kwargs): assert note.count(chr(10)) == 1 and len(note) == 11""",
+        learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Says()]").replace("learning_rate=0.01", "learning_rate=rate"))
+    session.kernel.fails("learn.step(2); learn.oops()", "AttributeError")
+    text = session.exact("hidden = 99", "b = 3", "print(", "del hidden")
+    assert "add_module" in text and "# sixteen" in text
+
+
+def test_layers_with_rates_of_their_own(session):
+    "A list of rates, set anew as a list; what was set is in the journal as it was asked for."
+    session.run(NET, DATA, "net = Net()", learner(learning_rate=[0.001, 0.01], layer_groups=["body", "head"], lr_scheduler_type="cosine"),
+                "learn.step(4); learn.set(lr=[0.002, 0.003]); learn.step(2); learn.set(learning_rate=[0.01, 0.1]); learn.step()", "learn.set(lr=0.001); learn.train()")
+    assert "learn.set(lr=[0.002, 0.003])" in session.exact()
+
+
+SMALL = "class Rows(Dataset):\n    def __init__(self, x): self.x = x\n    def __len__(self): return len(self.x)\n    def __getitem__(self, i): return self.x[i], self.x[i, :1]"
+
+EXACT = {   # cells after those with the model and the data
+    "a second pass": ["net = Net()", learner(), "learn.step(2)", NET, DATA, "net = Net()", learner(), "learn.step(3)"],
+    "a model taken over": ["net = Net()", learner(), "learn.step(2)", learner("learn.model, train_dataset=train, loss_func=nn.functional.l1_loss", name="again"), "again.step(3); learn = again"],
+    "data made in a loop": ["rows = []\nfor i in range(20): rows.append((torch.randn(4), torch.randn(1)))", "net = Net()", learner("net, train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step(3)"],
+    "data made in turns": ["x, y = torch.randn(30, 4), torch.randn(30, 1)\nif True:\n    x = x + 1", "train = TensorDataset(x, y)", "net = Net()", learner(), "learn.step(3)"],
+    "a configuration": ["device = 'cuda' if torch.cuda.is_available() else 'cpu'", "from dataclasses import dataclass\n@dataclass\nclass Config:\n    drop: float = 0.1\ncfg = Config(drop=0.2)",
+                        "net = Net(cfg.drop).to(device)\nx = x.to(device)", "net = net.to(device)", learner(), "learn.step(3)"],
+    "functions in the call": ["from functools import partial\ndef loss(a, b, p=2): return (a - b).abs().pow(p).mean()", "net = Net()",
+                              learner("net, train_dataset=train, loss_func=partial(loss, p=3), data_collator=lambda rows: tuple(torch.stack(o) for o in zip(*rows))"), "learn.step(3)"],
+    "everything in the call": ["X = np.random.randn(40, 4).astype('float32')\nY = X.sum(1, keepdims=True)", learner("Net(), train_dataset=TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), loss_func=nn.functional.mse_loss"), "learn.step(3)"],
+    "a list that a callback fills": ["losses = []\nclass Keeps(TrainerCallback):\n    def on_step_end(self, args, state, control, **kwargs): losses.append(state.global_step)", "net = Net()",
+                                     learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Keeps]"), "learn.step(3)"],
+    "steps in every way": ["net = Net()", learner(), "for rec in learn.steps():\n    if rec.step == 3: break", "s = learn.debug_step()", "s.forward(); s.backward(); s.forward(); s.backward(); s.update()", "learn.step()"],
+    "an optimizer given later": ["net = Net()\n" + learner() + "\nlearn.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)", "learn.step(3)"],
+    "before the first step": ["net = Net()\n" + learner(), "learn.add_callback(TrainerCallback())\nlearn.set(max_grad_norm=0.2)\nlearn.freeze('body')", "learn.step(3); learn.unfreeze(); learn.step()"],
+    "layers in evaluation mode": ["net = Net(0.3)\n" + learner(), "learn.freeze('body', eval_mode=True)",
+                                  "learn.step(2); learn.unfreeze('body', eval_mode=True); learn.step(); learn.unfreeze(); learn.step()"],
+    "a callback from a future left behind": ["class C(TrainerCallback):\n    def on_step_end(self, args, state, control, learner, **kwargs): learner.set(lr=0.01 / (1 + state.global_step))", "net = Net()\n" + learner(),
+                                             "learn.snapshot('a'); learn.step(6)", "learn.add_callback(C)", "learn.step(2); learn.restore('a'); learn.step(4)"],
+    "arguments": ["args = TrainingArguments(learning_rate=0.02, use_cpu=True, max_steps=9, output_dir='runs_here')", "net = Net()\nlearn = Learner(net, args, train_dataset=train, loss_func=nn.functional.mse_loss, seed=3)", "learn.step(4)"],
+    "a learner with an argument of its own": ["class Mine(Learner):\n    def __init__(self, model, alpha, **how):\n        self.alpha = alpha\n        super().__init__(model, **how)\n    def compute_loss(self, *a, **k): return super().compute_loss(*a, **k) * self.alpha",
+                                              "net = Net()", learner("net, 3.0, train_dataset=train, loss_func=nn.functional.mse_loss").replace("Learner(", "Mine("), "learn.step(4)"],
+    "options in a dict": ["how = dict(train_dataset=train, loss_func=nn.functional.mse_loss, learning_rate=0.1, max_steps=8, use_cpu=True)", "learn = Learner(Net(), **how)", "learn.step(4)"],
+    "our names": ["def main(): pass\nstored = torch.randn(3)\nFILES = 3\nparser = None\ndef load_weights(m): nn.init.ones_(m.head.bias)", "net = Net()\nload_weights(net)\nscale = stored.sum()\nclass Sc(nn.Module):\n    def forward(self, a, b): return (a-b).pow(2).mean() * scale",
+                  learner("net, train_dataset=train, loss_func=Sc()"), "learn.step(4)"],
+    "a run prolonged": ["net = Net()\nlearn = Learner(net, train_dataset=train, loss_func=nn.functional.mse_loss, max_steps=8, use_cpu=True)", "learn.train()", "learn.set(max_steps=12); learn.step(2)"],
+    "a run that was ended": ["net = Net()", learner(), "learn.step(2); learn.stop()", "learn.set(num_train_epochs=2); learn.step(2)", "learn.stop()"],
+    "back and forth": ["net = Net()", learner(), "learn.step(2)", "learn.restore(learn.snapshot()); learn.set(lr=1e-3); learn.rewind(1); learn.step(2)"],
+    "a branch under the same name": ["net = Net()", learner(), "learn.step(2)", "learn = learn.branch(adam_beta1=0.5)", "learn.step(2)", "learn = learn.branch(lr=0.5); learn.step(1)"],
+    "branches in a list": ["net = Net()", learner(), "learn.step(2)", "twins = [learn.branch(lr=r) for r in (0.1, 0.2)]\nfor t in twins: t.step(2)", "learn = twins[1]"],
+    "a branch without its parent": ["net = Net()", learner(), "learn.step(2)", "keep = learn.branch(seed=3)", "del learn", "keep.step(3); learn = keep"],
+    "optimizers and schedules by their names": [
+        "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, eval_dataset=train", optim="muon", lr_scheduler_type="greedy", eval_strategy="steps",
+                               eval_steps=2, lr_scheduler_kwargs=dict(patience=0, factor=0.8, min_lr=1e-4)), "learn.step(5); learn.set(lr=0.02); learn.step(2)",
+        "learn = learn.branch(lr=0.05)", "learn.step(2)"],
+    "weights that are averaged": ["net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, eval_dataset=train", optim="schedule_free_adamw",
+                                                         lr_scheduler_type="constant"), "learn.step(2); learn.evaluate(); learn.step(2)", "learn.set(lr=0.02); learn.step(2)"],
+    "a schedule of one's own": ["net = Net()", "opt = torch.optim.SGD(net.parameters(), lr=0.1)\nsched = torch.optim.lr_scheduler.StepLR(opt, 2)",
+                                "learn = Learner(net, train_dataset=train, loss_func=nn.functional.mse_loss, max_steps=12, optimizers=(opt, sched), use_cpu=True)", "learn.step(5)"],
+    "stopped by an evaluation": ["class Stops(TrainerCallback):\n    def on_evaluate(self, args, state, control, metrics, **kwargs):\n        if state.global_step >= 6 and 'eval_off' in metrics: control.should_training_stop = True\ndef off(out, y): return (out - y).abs().mean(1)", "net = Net()",
+                                 learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Stops()], eval_dataset=train, metrics={'off': off}", eval_strategy="steps", eval_steps=3, bf16_full_eval=True),
+                                 "learn.train(); learn.evaluate()"],
+    "double precision": ["torch.set_default_dtype(torch.float64)", "net = Net()\nx, y = x.double(), y.double()", "train = TensorDataset(x, y)", learner(), "learn.step(3)", "torch.set_default_dtype(torch.float32)"],
+    "initialised by hand": ["def build():\n    net = Net()\n    nn.init.normal_(net.head.weight)\n    return net", "net = build()\nnn.init.uniform_(net.head.bias)", learner(), "learn.step(2)"],
+    "changed before the first step": ["net = Net()\nnet.body[3].p = 0.0", learner(), "net.body[3].p = 0.5", "learn.step(2)"],
+    "a running average": ["import copy\nnet = Net()\nema = copy.deepcopy(net)\nclass Averages(TrainerCallback):\n    def on_step_end(self, args, state, control, **kwargs):\n        for a, b in zip(ema.parameters(), net.parameters()): a.data.lerp_(b.data, 0.1)\n"
+                          "    def on_train_end(self, args, state, control, **kwargs): net.load_state_dict(ema.state_dict())",
+                          learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]", max_steps=6), "learn.train()"],
+}
+QUICK = ("a model taken over", "steps in every way", "a callback from a future left behind", "our names", "a branch without its parent",
+         "stopped by an evaluation", "a running average", "a run that was ended")   # the others are run with the slow ones
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in EXACT])
+def test_exact(session, name):
+    session.run(NET, DATA, *EXACT[name])
+    session.exact()
+
+
+def test_resumed(session):
+    "What was done before the checkpoint is in the script. Where the model does not come from model_init, it is said that its first weights may be others."
+    session.run(NET, DATA, "net = Net()\ntorch.manual_seed(1)", "net = Net()", learner(output_dir="out"), "learn.step(3); learn.set(lr=0.002); learn.step(1); learn.save_checkpoint()",
+                "torch.manual_seed(1)", "net = Net()", learner(output_dir="out"), "learn.load_checkpoint(); learn.step(2)")
+    out = session.export()
+    assert len(out.doubts) == 1 and "was resumed from" in out.doubts[0] and "learn.set(lr=0.002)" in out.text and session.equal()
+    made = learner("model_init=Net, train_dataset=train, loss_func=nn.functional.mse_loss", output_dir="other", max_grad_norm=0.4)
+    session.run(made, "learn.step(3); learn.save_checkpoint()", made.replace("0.4", "0.2"), "with warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    learn.load_checkpoint()", "learn.step(2)")
+    assert "max_grad_norm=0.4" in (text := session.exact()) and "learn.set(max_grad_norm=0.2)" in text
+
+
+# --- where it does not, and why ---------------------------------------------------------------------------------------------
+
+def test_by_hand(session):
+    "Named in the script, in the result, and in a warning; settings too."
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)", "with torch.no_grad(): net.head.bias.zero_()", "learn.step()", "learn.args.max_grad_norm = 0.3", "learn.step()",
+                "net.head.weight.data.mul_(0.5)", "learn.step()")
+    out = session.export()
+    assert len(out.doubts) == 3 and "After step 2 weights were changed by hand" in out.doubts[0] and "After step 3 args.max_grad_norm was changed by hand" in out.doubts[1]
+    assert "After step 4 weights were changed by hand" in out.doubts[2]
+    assert "# Here weights were changed by hand" in out.text and all(d in out.text for d in out.doubts) and "And 2 more" in out.warned[0]
+    assert not session.equal()
+
+
+def test_what_nobody_sees(session):
+    "A script that comes to other weights says so, where nothing was found beforehand."
+    session.run(NET, DATA, "scale = 1.0\ndef set_scale(s):\n    global scale\n    scale = s\ndef loss(out, y, **kwargs): return scale * nn.functional.mse_loss(out, y)",
+                "net = Net()", learner("net, train_dataset=train, loss_func=loss", optim="sgd"), "learn.step(2)", "set_scale(3.0)", "learn.step(2)")
+    session.export()
+    assert not session.equal()
+
+
+def test_random_data(session):
+    "Data that its own code draws: named without a seed, or where something else has drawn in between."
+    rows = """
+        class Rows(Dataset):
+            def __init__(self, n): self.x = torch.randn(n, 4)
+            def __len__(self): return len(self.x)
+            def __getitem__(self, i): return self.x[i], self.x[i].sum(0, keepdim=True)"""
+    session.run(NET, rows, "rows = Rows(20)", "net = Net()", learner("net, train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step(2)")
+    assert "`rows` (cell [" in (out := session.export()).doubts[0] and "no seed decides" in out.doubts[0]
+    session.run("torch.manual_seed(0)", "print(torch.rand(3))", "rows = Rows(20)", learner("Net(), train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step(2)")
+    assert "has drawn some before it" in session.export().doubts[0]
+    session.run("torch.manual_seed(0)", "n = 20", "rows = Rows(n)", learner("Net(), train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step(2)")
+    assert "torch.manual_seed(0)" in session.exact()
+
+
+DOUBTFUL = {   # cells, and the words for it
+    "gradients": (["net = Net()", learner(), "learn.step(2); s = learn.debug_step()", "s.forward(); s.backward(); s.forward(); s.backward()\nnet.head.weight.grad.mul_(3)\ns.update()", "learn.step()"], "gradients were changed by hand"),
+    "data in place": ([SMALL + "\ndata = Rows(x)", "net = Net()", learner("net, train_dataset=data, loss_func=nn.functional.mse_loss"), "learn.step(2)", "x.mul_(2)", "learn.step(2)"], r"`x` was changed \(cell"),
+    "a plain attribute": (["class F(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.B = torch.randn(4, 4)\n        self.out = nn.Linear(4, 1)\n    def forward(self, x): return self.out(torch.sin(x @ self.B))",
+                           "net = F()", learner(), "learn.step(2)"], "draws `self.B` at random"),
+    "a module's setting": (["net = Net()", learner(), "learn.step(2)", "net.body[3].p = 0.9", "learn.step(2)"], r"`net` was changed \(cell .* use learn.set"),
+    "a move patched on": (["net = Net()", learner(), "learn.step(2)", "from types import MethodType\nlearn.compute_loss_context_manager = MethodType(lambda self: torch.autocast('cpu', torch.bfloat16), learn)", "learn.step(2)"], "changes the learner by hand"),
+    "a callback that counts": (["class Counts(TrainerCallback):\n    n, not_state = 0, ('n',)\n    def on_step_end(self, args, state, control, learner, **kwargs):\n        self.n += 1\n        learner.set(lr=0.01 / self.n)",
+                               "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Counts()]"), "learn.step(6); learn.rewind(3); learn.step(2)"], "`Counts` keeps something of its own"),
+    "a module that was drawn and changes": (["net, ema = Net(), Net()\nclass Averages(TrainerCallback):\n    def on_step_end(self, args, state, control, **kwargs):\n        for a, b in zip(ema.parameters(), net.parameters()): a.data.lerp_(b.data, 0.1)\n        net.head.bias.data.copy_(ema.head.bias)",
+                           learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]"), "learn.step(3)"], "`Averages` changes `ema` as the run goes"),
+}
+
+
+@pytest.mark.parametrize("name", [n if n in ("gradients", "data in place", "a callback that counts") else pytest.param(n, marks=pytest.mark.slow) for n in DOUBTFUL])
+def test_doubtful(session, name):
+    "It ends in other bytes, and that is said."
+    cells, words = DOUBTFUL[name]
+    session.run(NET, DATA, *cells)
+    out = session.export()
+    assert not session.equal() and len(out.doubts) == 1 and re.search(words, out.doubts[0]), out.doubts
+
+
+def test_refusals(session, tmp_path):
+    "One sentence, with what to do, and nothing is written."
+    session.run(NET, DATA)
+    session.run("learners = [" + learner("Net(), train_dataset=train, loss_func=nn.functional.mse_loss").removeprefix("learn = ") + "]", "learners[0].step()")
+    session.fails("learners[0].export_script('train.py')", "Refused", "how the model was made.*give the Learner model_init=")
+    session.run("old, learn = learners[0], None", "labels = old.predict(train).predictions", "class Odd(Dataset):\n    def __init__(self, y): self.y = y\n    def __len__(self): return 9\n    def __getitem__(self, i): return x[i], y[i]",
+                "odd = Odd(lambda: old)", "rows = Odd(old.history)", learner("Net(), train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step()")
+    session.fails("learn.export_script('train.py')", "Refused", "`rows` is made with `old`")
+    session.run("open('train.py', 'w').write('mine')", learner("Net(), train_dataset=train, loss_func=nn.functional.mse_loss"), "learn.step()")
+    session.fails("learn.export_script('train.py')", "FileExistsError", "was not written by export_script; give another name")
+    session.fails("learn.export_script('train')", "ValueError", "like 'train.py'")
+    session.run("step = learn.debug_step()")
+    session.fails("learn.export_script('other.py')", "Refused", "a debug step is open")
+    session.run("step.abort(); learn.free()")
+    session.fails("learn.export_script('other.py')", "Refused", r"free\(\) has let go of the first weights")
+    assert sorted(os.listdir(tmp_path)) == ["train.py"]
+
+
+def test_too_large(session):
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)")
+    out = session.export(", limit=1e-4")
+    assert any("more than limit=0.0001" in d for d in out.doubts) and "torch.randn(50, 4)" in out.text
+
+
+# --- elsewhere ------------------------------------------------------------------------------------------------------------
+
+def test_accelerate_launch(session, tmp_path):
+    "With data workers that are started anew and import the script: they do nothing of what main does."
+    session.run(NET, SMALL, DATA, "net = Net()", learner("net, train_dataset=Rows(x), loss_func=nn.functional.mse_loss", dataloader_num_workers=1), "learn.step(3); learn.set(lr=0.002); learn.step(2)")
+    session.export()
+    (tmp_path/"sitecustomize.py").write_text("import multiprocessing\nmultiprocessing.set_start_method('spawn', force=True)\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", session.folder/"train.py", "--output_dir", session.folder/"got"]
+    done = fresh(*command, env=ENV | {"PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    assert same(session.folder/"want", session.folder/"got")
+
+
+SCRIPT = f"""{SETUP}
+{NET}
+if __name__ == "__main__":
+{textwrap.indent(DATA.strip(), "    ")}
+    net = Net()
+    {learner()}
+    learn.step(3)
+    learn.set(lr=0.002)
+    learn.step(2)
+    print(learn.export_script("train.py"))
+    learn.save_model("want")
+    net = "nothing"
+"""
+
+
+def test_from_a_script(tmp_path, forks):
+    "Without a notebook it is the script's own text that is read, up to the line where it stands."
+    (tmp_path/"here.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "here.py"], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("it checks that when it has run.")
+    code, said = forks(tmp_path/"train.py", tmp_path/"got")
+    assert code == 0 and same(tmp_path/"want", tmp_path/"got"), said
+
+
+# --- what is noted for it -----------------------------------------------------------------------------------------------------
+
+def test_who_did_it():
+    "The journal says what a callback has asked for; a debug step and data that is given anew are not taken for work by hand."
+    class Asks(TrainerCallback):
+        def on_step_end(self, args, state, control, learner, **kwargs):
+            if state.global_step == 2: learner.set(lr=0.02), learner.freeze("inner")
+    learn = hard_learner(callbacks=[Asks()], num_train_epochs=10, gradient_accumulation_steps=1)
+    learn.step(3)
+    learn.set(lr=[0.03] * len(learn.optimizer.param_groups))
+    learn.train_dataset = Augmented(40)
+    learn.snapshot()
+    with learn.debug_step() as debug: debug.forward(), debug.backward(), debug.update()
+    with learn.debug_step() as debug: debug.forward()
+    learn.add_callback(Asks), learn.remove_callback(Asks), learn.step()
+    assert [(o["step"], o["act"], o["by"]) for o in learn.journal] == [
+        (2, "set", "callback"), (2, "freeze", "callback"), (3, "set", ""), (3, "train_dataset", ""), (4, "add_callback", ""), (4, "remove_callback", "")]
+    assert learn.history.events[[e["kind"] for e in learn.history.events].index("train_dataset") - 1]["data"]["lr"] == [0.03] * len(learn.optimizer.param_groups)
+    assert "callback" in repr(learn.journal)
+
+
+def test_nobody_has_kept_the_beginning(tmp_path):
+    "A finished run that was trained again begins with weights that only the ring may hold."
+    learn = hard_learner(ring_every=0, num_train_epochs=1)
+    learn.train(), learn.train()
+    with pytest.raises(Refused, match="nobody has kept the weights.*learn.reset"): learn.export_script(tmp_path/"train.py")
+    assert not list(tmp_path.iterdir())

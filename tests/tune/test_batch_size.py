@@ -1,0 +1,422 @@
+"The batch size finder: with real processes, real limits and real deaths, and no trace of it in the run."
+import ctypes, gc, os, signal, subprocess, sys, textwrap, threading, time, weakref
+
+import pytest, torch
+from torch import nn
+from torch.utils.data import IterableDataset
+
+from trainer_nb import Learner, Refused, differences
+from trainer_nb.tune.batch_size import BatchSizes, Proposal, Row, Search, free_memory, propose, sizes
+from toys import finish, hard_learner, unequal
+
+MB = 250_000   # floats
+
+
+class Hungry(nn.Module):
+    "Keeps `each` MB for each sample from the forward pass to the backward pass."
+    def __init__(self, each=40):
+        super().__init__()
+        self.layer, self.each = nn.Linear(4, 1), each
+
+    def forward(self, x, labels=None):
+        out = self.layer(x)
+        kept = out.new_ones(len(x), self.each * MB) * out   # saved for the way back: once as ones, once as the product
+        return {"loss": (kept * kept.detach()).mean()}
+
+
+class Deadly(nn.Module):
+    "Ends its process above 8 samples, in one way or another."
+    def __init__(self, how="kill"):
+        super().__init__()
+        self.layer, self.how = nn.Linear(4, 1), how
+
+    def forward(self, x):
+        if len(x) > 8:
+            if self.how == "kill": os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "exit": os._exit(3)
+            if self.how == "crash": ctypes.string_at(0)
+        return {"loss": self.layer(x).square().mean()}
+
+
+def data(n=64): return [{"x": torch.randn(4)} for _ in range(n)]
+
+
+def learner(model, cls=Learner, n=64, **given):
+    settings = dict(train_dataset=data(n), per_device_train_batch_size=4, gradient_accumulation_steps=4, max_steps=20, use_cpu=True, disable_tqdm=True)
+    return cls(model, **settings | given)
+
+
+def tried(found): return {o.size: o.fits for o in found.rows}
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    "No process of the finder outlives it."
+    yield
+    left = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True).stdout
+    assert "trainer_nb.tune.batch_size" not in left
+
+
+# --- what fits --------------------------------------------------------------------------------------------------------
+
+@pytest.mark.slow
+def test_a_known_limit_makes_a_known_size_the_largest():
+    "40 MB a sample, held three or four times at the fullest moment: measured once, and the limit laid between two sizes."
+    one = learner(Hungry()).batch_size_find(start=4, most=4, memory=3)
+    each = one.rows[-1].memory / 4
+    found = learner(Hungry()).batch_size_find("binary", memory=5.5 * each / 1000)
+    assert found.largest == 5 and tried(found)[6] is False and tried(found)[4] is True, found.rows
+    assert 80 < each < 200
+    assert all(o.memory < 5.5 * each for o in found.rows if o.fits) and 8 in tried(found)
+    memory = {o.size: o.memory for o in found.rows if o.fits}
+    assert 1.7 < memory[4] / memory[2] < 2.3
+
+
+def test_the_doubled_sizes_stop_at_the_first_that_does_not_fit():
+    found = learner(Hungry(), n=1000).batch_size_find(memory=1)
+    fitting = [o for o, fits in tried(found).items() if fits]
+    assert fitting == [2**i for i in range(len(fitting))] and len(found.rows) == len(fitting) + 1 and 2 <= len(fitting) < 6
+    assert not found.rows[-1].fits and found.rows[-1].why
+
+
+def test_nothing_fits():
+    found = learner(Hungry(400)).batch_size_find(memory=0.3)
+    assert found.largest is None and found.fastest is None and found.proposal is None
+    assert "Nothing fits into 300" in found.said()[0] and found.panels() == []
+    with pytest.raises(ValueError, match="nothing to apply"): found.apply()
+
+
+@pytest.mark.parametrize("how, why", [("kill", "ended by SIGKILL"), pytest.param("exit", "ended with 3", marks=pytest.mark.slow),
+                                      pytest.param("crash", "ended by SIGSEGV", marks=pytest.mark.slow)])
+def test_a_process_that_dies_is_a_size_that_does_not_fit(how, why):
+    found = learner(Deadly(how), gradient_accumulation_steps=8).batch_size_find("binary")
+    assert found.largest == 8 and tried(found)[9] is False
+    assert all(why in o.why for o in found.rows if not o.fits)
+
+
+def test_the_data_and_most_end_the_search():
+    found = learner(Deadly(), n=6).batch_size_find()
+    assert found.largest == 6 and found.rows[-1].fits and "the data has 6 samples" in found.said()[-1]
+    found = learner(Deadly()).batch_size_find(most=3)
+    assert found.largest == 3 and "most=3" in found.said()[-1]
+
+
+def test_only_so_many_samples_are_read():
+    "Of a set that could not be sent: it holds a lock, and each sample is part of a large tensor."
+    class Locked(torch.utils.data.Dataset):
+        def __init__(self): self.lock, self.x, self.read = threading.Lock(), torch.randn(100_000, 400), 0
+        def __len__(self): return len(self.x)
+        def __getitem__(self, i):
+            self.read += 1
+            return {"x": self.x[i, :4]}
+    locked = Locked()
+    found = learner(Deadly(), train_dataset=locked).batch_size_find()
+    assert found.largest == 8 and locked.read in (256, 257)   # one more is looked at to see whether it has a label
+
+
+def test_a_stream_and_its_longest_samples():
+    class Stream(IterableDataset):
+        def __iter__(self): return ({"x": torch.ones(n % 7 + 1)} for n in range(50))
+    def pad(rows): return {"x": nn.utils.rnn.pad_sequence([r["x"] for r in rows], batch_first=True)}
+    class Wide(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(7, 1)
+        def forward(self, x): return {"loss": self.layer(x).mean()}   # fails for all but the longest
+    found = learner(Wide(), train_dataset=Stream(), data_collator=pad).batch_size_find(most=4)
+    assert found.largest == 4 and any("differ in size" in o for o in found.said())
+
+
+# --- what goes with it ------------------------------------------------------------------------------------------------
+
+class Own(Learner):
+    "Overridden in the two places where it matters, and with an attribute of its own."
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if len(inputs["x"]) > self.bound: raise MemoryError
+        loss = model.layer(inputs["x"]).mean()
+        return (loss, {"loss": loss}) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        assert len(inputs["x"]) != 1, "one alone"
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+def test_overridden_moves_and_the_learners_attributes_go_along():
+    learn = learner(Deadly(), Own)
+    learn.bound = 4
+    found = learn.batch_size_find()
+    assert tried(found) == {1: False, 2: True, 4: True, 8: False}
+    assert "one alone" in found.rows[0].why and found.rows[-1].why == "memory ran out"
+
+
+def test_an_optimizer_that_was_given_and_a_schedule_with_an_end():
+    model = Deadly()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)   # refuses a 21st step
+    learn = learner(model, optimizers=(optimizer, schedule))
+    learn.step(19)
+    assert learn.batch_size_find().largest == 8
+    learn.step()
+
+
+def test_what_cannot_be_sent_is_named():
+    model = Deadly()
+    model.lock = threading.Lock()
+    with pytest.raises(ValueError, match="the model cannot be sent there .*lock"): learner(model).batch_size_find()
+    learn = learner(Deadly())
+    learn.reader = (o for o in "abc")
+    with pytest.raises(ValueError, match="the learner's 'reader' cannot be sent there .*generator"): learn.batch_size_find()
+
+
+def test_what_is_wrong_with_the_model_is_said():
+    class Wrong(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+        def forward(self, x): return {"loss": self.layer(x).mean()}
+    with pytest.raises(RuntimeError, match="could not take a single step, with 1 or 2 samples: RuntimeError: mat1"): learner(Wrong()).batch_size_find()
+
+
+def test_a_class_that_is_not_there_in_another_process(tmp_path, monkeypatch):
+    (tmp_path/"passing.py").write_text("def pick(rows): return {'x': rows[0]['x'][None]}")
+    monkeypatch.syspath_prepend(tmp_path)
+    import passing
+    learn = learner(Deadly(), data_collator=passing.pick)
+    assert learn.batch_size_find(most=2).largest == 2   # the path goes along
+    (tmp_path/"passing.py").unlink()
+    with pytest.raises(RuntimeError, match="could not be made there .*passing"): learn.batch_size_find(most=2)
+
+
+def test_data_in_batches_of_its_own():
+    with pytest.raises(TypeError, match="batches of its own"):
+        learner(Deadly(), type("L", (Learner,), {"get_train_dataloader": lambda self: [{"x": torch.zeros(2, 4)}] * 9})).batch_size_find()
+
+
+@pytest.mark.parametrize("wrong", [dict(mode="fast"), dict(start=0), dict(most=2.5), dict(memory=-1), dict(steps=0), dict(seconds=0)])
+def test_arguments_that_make_no_sense(wrong):
+    with pytest.raises(ValueError, match="is"): learner(Deadly()).batch_size_find(**wrong)
+
+
+@pytest.mark.slow
+def test_a_model_of_a_script(tmp_path):
+    "Classes and functions of __main__, one of which mentions the learner; no guard is needed around it."
+    (tmp_path/"script.py").write_text(textwrap.dedent("""
+        import torch
+        from trainer_nb import Learner
+        print("read")
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 1)
+            def forward(self, x): print("forward"); return self.layer(x)
+        class Mine(Learner):
+            def compute_loss(self, model, inputs, **how):
+                assert learn is self and factor == 3
+                return model(**inputs).mean() * factor
+        factor = 3
+        learn = Mine(Net(), train_dataset=[{"x": torch.ones(4)}] * 8, use_cpu=True, max_steps=3)
+        print(learn.batch_size_find().largest)"""))
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == ["read", "8"], done.stderr
+
+
+def test_a_model_of_a_notebook(tmp_path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    cells = ["import torch\nfrom trainer_nb import Learner", "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = torch.nn.Linear(4, 1)\n"
+             "    def forward(self, x):\n        if len(x) > 4: import os; os._exit(9)\n        return {'loss': self.layer(x).mean()}",
+             "learn = Learner(Net(), train_dataset=[{'x': torch.ones(4)}] * 64, use_cpu=True, max_steps=3)", "found = learn.batch_size_find('binary'); found", "found.apply()",
+             "import weakref, gc; gone = weakref.ref(learn); del learn; gc.collect(); print(gone(), found.largest)"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(o) for o in cells])
+    nbclient.NotebookClient(notebook, kernel_name="python3", timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [set(o["data"]) for o in notebook.cells[3].outputs]
+    assert any("image/svg+xml" in o for o in shown) and "The largest micro-batch that fits" in notebook.cells[3].outputs[0]["data"]["text/html"]
+    assert notebook.cells[5].outputs[0]["text"] == "None 4\n"
+
+
+# --- what is proposed -------------------------------------------------------------------------------------------------
+
+def row(size, speed): return Row(size, speed > 0, speed or None)
+
+
+@pytest.mark.parametrize("rows, total, want", [
+    ([(1, 9), (2, 8), (4, 7)], 8, (1, 8)), ([(1, 1), (2, 2), (4, 3)], 8, (4, 2)), ([(1, 1), (2, 2), (4, 3)], 6, (2, 3)), ([(4, 3), (8, 5)], 6, (8, 1)),
+    ([(1, 1), (8, 5)], 7, (1, 7)), ([(2, 1), (16, 5)], 8, (2, 4)), ([(16, 5)], 8, (16, 1)), ([(3, 1), (5, 2)], 30, (5, 6)), ([(1, 0), (2, 4)], 9, (2, 4))])
+def test_the_global_batch_is_kept_or_the_nearest(rows, total, want):
+    assert propose([row(*o) for o in rows], total) == want
+
+
+def test_apply_keeps_the_global_batch_and_is_told():
+    learn = learner(Deadly(), per_device_train_batch_size=6, gradient_accumulation_steps=2)
+    learn.step(2)
+    found = learn.batch_size_find()
+    assert tried(found) == {1: True, 2: True, 4: True, 6: True, 8: True, 16: False} and found.present == (6, 2)
+    found.apply()
+    assert learn.args.per_device_train_batch_size * learn.args.gradient_accumulation_steps == 12
+    assert (learn.args.per_device_train_batch_size, learn.args.gradient_accumulation_steps) == tuple(found.proposal)
+    learn.step()
+    assert learn.history[-1].samples - learn.history[-2].samples in (12, 0) or learn.history[-1].samples == 12
+    assert any("global batch" in o and "12" in o for o in found.said())
+
+
+def test_it_says_when_the_global_batch_cannot_be_kept():
+    learn = learner(Deadly())
+    found = BatchSizes(learn, [row(1, 0), row(2, 4.0)], Proposal(1, 9), None)
+    assert "divides the global batch of 9 (1 × 9). The nearest is 2 × 4, a global batch of 8" in found.said()[-1]
+
+
+def test_the_learner_may_go():
+    learn = learner(Deadly())
+    found, gone = learn.batch_size_find(most=2), weakref.ref(learn)
+    del learn
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(Refused, match=r"is gone.*learn\.set\(per_device_train_batch_size=\d, gradient_accumulation_steps=\d+\)"): found.apply()
+
+
+@pytest.mark.slow
+def test_evaluation_is_found_by_itself():
+    "Forward only: what is too much for training fits; the training sizes stay."
+    class Eager(Deadly):
+        def forward(self, x):
+            if torch.is_grad_enabled() or self.training: raise MemoryError
+            return super().forward(x)
+    learn = learner(Eager(), eval_dataset=data(32))
+    found = learn.batch_size_find("binary", evaluate=True)
+    assert found.largest == 8 and set(found.settings) == {"per_device_eval_batch_size"}
+    found.apply()
+    assert learn.args.per_device_eval_batch_size == found.fastest and learn.args.per_device_train_batch_size == 4
+    assert learn.batch_size_find().largest is None
+
+
+def test_time_is_bounded_and_what_was_not_tried_is_said():
+    def ask(size, accumulation, timeout):
+        time.sleep(0.001 * size)
+        return {"seconds": 1e-3 * size, "bytes": 1, "why": "", "memory": False}
+    search = Search(ask, lambda size: 1, seconds=0.1)
+    sizes(search, 1, exact=True)
+    assert max(search.rows) in (16, 32, 64) and "was not tried" in search.notes[0] and "lies between" in search.notes[1]
+
+
+def test_a_step_that_never_ends_is_ended():
+    class Endless(Deadly):
+        def forward(self, x):
+            while len(x) > 2: time.sleep(0.1)
+            return super().forward(x)
+    from trainer_nb.tune.batch_size import Elsewhere, Sending
+    learn = learner(Endless())
+    loader = learn.get_train_dataloader()
+    with learn.run_state.interrupts as interrupts:
+        ask = Elsewhere(Sending(learn, data(4), loader.collate_fn, steps=1, evaluate=False, limit=1e9), interrupts)
+        try:
+            assert ask(2)["seconds"] > 0 and "not done after" in ask(3, timeout=1)["why"] and ask(1)["seconds"] > 0
+        finally: ask.close()
+
+
+# --- no trace ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("stops", [(2,), pytest.param((0, 2, 1), marks=pytest.mark.slow)])
+def test_the_rest_of_the_run_is_the_same(stops):
+    "In the middle of an epoch; before the first step and at the end of an epoch too."
+    want, learn = finish(hard_learner(eval_dataset=hard_learner().train_dataset)), hard_learner(eval_dataset=hard_learner().train_dataset)
+    for n in stops:
+        if n: learn.step(n)
+        before = learn.snapshot()
+        assert learn.batch_size_find(most=8).largest == 8
+        assert learn.batch_size_find(most=4, evaluate=True).largest == 4
+        assert differences(before, learn.snapshot()) == []
+    assert unequal(want, finish(learn)) == []
+
+
+def test_an_error_leaves_no_trace(monkeypatch):
+    want, learn = finish(hard_learner()), hard_learner()
+    learn.step(2)
+    before = learn.snapshot()
+    learn.tracker = threading.Lock()
+    with pytest.raises(ValueError, match="'tracker'"): learn.batch_size_find()
+    del learn.tracker
+    monkeypatch.setattr("trainer_nb.tune.batch_size.RUN", "import sys; sys.exit('no such thing')")
+    with pytest.raises(RuntimeError, match="could not begin: .*no such thing"): learn.batch_size_find()
+    assert differences(before, learn.snapshot()) == []
+    assert unequal(want, finish(learn)) == []
+
+
+@pytest.mark.parametrize("after", [pytest.param(0.3, marks=pytest.mark.slow), 2.5, pytest.param(4.0, marks=pytest.mark.slow)])
+def test_an_interrupt_ends_the_process_and_leaves_no_trace(after):
+    "While it starts, and while it is at work."
+    want, learn = finish(hard_learner()), hard_learner()
+    learn.step(2)
+    before = learn.snapshot()
+    press = threading.Timer(after, lambda: os.kill(os.getpid(), signal.SIGINT))
+    press.start()
+    with pytest.raises(KeyboardInterrupt, match="batch_size_find.. was given up. The run is as it was, after step 2"): learn.batch_size_find("binary", most=29, steps=400)
+    press.join()
+    assert differences(before, learn.snapshot()) == []
+    assert unequal(want, finish(learn)) == []
+
+
+def test_it_is_refused_within_a_step():
+    class Within(Own):
+        bound = 99
+        def training_step(self, *given):
+            self.batch_size_find()
+    with pytest.raises(Refused, match=r"batch_size_find\(\) was called from inside a step"): learner(Deadly(), Within).step()
+
+
+def test_free_memory_is_less_than_there_is():
+    assert 0 < free_memory() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class Picky:
+    "A hook that fails as a GPU does, or otherwise, in the backward pass above a size."
+    def __init__(self, bound, error): self.bound, self.error, self.model = bound, error, None
+    def __call__(self, name):
+        if name == "collate" and self.bound is not None: self.size = sys._getframe(1).f_locals["rows"].__len__()
+        if name == "backward" and self.bound is not None and self.size > self.bound: raise self.error
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), KeyboardInterrupt(), SystemError("no")], ids=lambda o: type(o).__name__)
+def test_in_this_process_as_on_a_gpu(monkeypatch, error):
+    "What is done on a GPU, done on the CPU: no trace, neither after sizes that failed nor after an interrupt."
+    import trainer_nb.tune.batch_size as module
+    from trainer_nb.tune.batch_size import HostGauge
+    monkeypatch.setattr(module, "in_another_process", module.in_this_process)
+    monkeypatch.setattr(module, "DeviceGauge", lambda device: HostGauge())
+    hook = Picky(None, error)
+    want, learn = finish(hard_learner()), hard_learner(hook=hook)
+    learn.step(2)
+    hook.bound, before = 6, learn.snapshot()
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match="given up. The run is as it was"): learn.batch_size_find("binary")
+    else:
+        found = learn.batch_size_find("binary")
+        assert found.largest == 6 and tried(found)[7] is False and found.proposal.global_batch == 12
+    assert learn.batch_size_find(most=4, evaluate=True).largest == 4 if learn.eval_dataset else True
+    hook.bound = None
+    assert differences(before, learn.snapshot()) == []
+    assert unequal(want, finish(learn)) == []
+
+
+# --- a GPU ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("memory", [None, 2.0])
+def test_on_a_gpu_by_real_out_of_memory(memory):
+    "In this process; afterwards the memory is free and the run goes on as if nothing had been."
+    gpu = dict(use_cpu=False, full_determinism=True)
+    try:
+        want, learn = finish(hard_learner(**gpu)), hard_learner(**gpu)
+        learn.step(2)
+        before, taken = learn.snapshot(), torch.cuda.memory_allocated()
+        assert learn.batch_size_find(most=16).largest == 16
+        assert differences(before, learn.snapshot()) == []
+        assert torch.cuda.memory_allocated() < taken + (1 << 20)
+        assert unequal(want, finish(learn)) == []
+        hungry = learner(Hungry(400), use_cpu=False, train_dataset=data(4096))
+        found = hungry.batch_size_find("binary", memory=memory)
+        first_too_large = min(o.size for o in found.rows if not o.fits)
+        assert found.largest + 1 == first_too_large and (memory is None) == (found.largest > 10)
+        hungry.step()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.deterministic = False

@@ -1,0 +1,1 @@
+"""`TrainingArguments`: its fields, their checks, and the command line."""

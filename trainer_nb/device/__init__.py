@@ -1,0 +1,1 @@
+"""Devices and processes: collectives, sharding, model patches, and Accelerate."""

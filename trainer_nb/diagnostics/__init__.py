@@ -1,0 +1,1 @@
+"""Look inside a run: the debug step, layers, tensor statistics, and interpretation."""

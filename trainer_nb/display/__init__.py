@@ -1,0 +1,1 @@
+"""Tables and charts as text, HTML, SVG and plotly figures; imports no other chapter."""

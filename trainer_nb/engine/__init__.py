@@ -1,0 +1,1 @@
+"""The training loop: run state, snapshot, rollback, step, tasks, loop, settings, evaluation."""

@@ -1,0 +1,1 @@
+"""The verbs of the learner on several processes."""

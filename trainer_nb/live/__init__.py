@@ -1,0 +1,1 @@
+"""Progress, reports, runs in the background, and the dashboard."""

@@ -1,0 +1,1 @@
+"""Checkpoints, resuming, time travel, and export of a run as a script."""

@@ -1,0 +1,1 @@
+"""The learning-rate finder, the batch-size finder, and hyperparameter search."""
