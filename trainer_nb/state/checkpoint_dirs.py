@@ -39,7 +39,7 @@ def _seal_of(manifest: dict) -> str:
     rest = {k: v for k, v in manifest.items() if k != "seal"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
-def seal(folder: Path, says: dict):  # says: further entries of the manifest, plain values
+def seal(folder: Path, says: dict):  # says: additional entries of the manifest, plain values
     "Write the manifest of a directory and flush the directory to disk."
     inside = sorted(folder.rglob("*"))
     files = {p.relative_to(folder).as_posix(): {"size": p.stat().st_size, "sha256": digest(p)} for p in inside if p.is_file()}
@@ -80,7 +80,7 @@ _HELD = set()   # descriptors of the directories that this process holds
 
 @contextmanager
 def held(folder: Path, sure: bool = False):  # sure: yield False where locks are unavailable
-    "Lock a directory for this process; yield False if another process holds it or if it does not exist."
+    "Lock a directory; yield False if it is locked already or does not exist."
     fd = None
     try:
         if fcntl is not None:

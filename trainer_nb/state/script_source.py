@@ -55,7 +55,7 @@ def of_tensor(value, name):
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 def column(values: list, name) -> Stored | None:  # values: one field of all examples
-    "Store one field of all examples as a tensor, with code for a sequence; None if they differ in type or shape."
+    "Store one field of all examples as a tensor, with code for a sequence; None if types or shapes differ."
     kind = type(values[0])
     if any(type(v) is not kind for v in values): return None
     if kind in _NUMBERS:
@@ -140,7 +140,7 @@ def of_datasets(value, name):
 
 # %% ../../nbs/07_state/06_script_source.ipynb #387d1f67
 def stored(value, name: str) -> Stored | None:  # name: of the files, and prefix of the names in them
-    "Store a value; return None if its type is unsupported, so that code has to make it."
+    "Store a value; return None if its type is unsupported and code must make it."
     for kind in (of_tensor, of_tensors, of_subset, of_datasets, of_examples, of_plain):
         if (found := kind(value, name)) is not None: return found
     return None

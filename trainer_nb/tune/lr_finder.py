@@ -154,7 +154,7 @@ def no_fall(rose: bool, early: bool, stopped: bool, climbs: bool, start: float, 
 FIRST = "The very first loss is {}, and no update had been made yet: this is not about the rate. Look at the batch, the loss function and the weights."
 
 def verdict(rates, losses, num_steps: int, stopped: bool) -> Verdict:  # stopped: whether the search stopped because of the loss
-    "Assess a curve: whether the rules apply, and what is wrong with it."
+    "Assess a curve: whether the rules apply, and any problem with it."
     start, end, first = float(rates[0]), float(rates[-1]), float(losses[0])
     if not math.isfinite(first): return Verdict(False, FIRST.format(first), f"the first loss is {first}")
     means = smooth(losses)
