@@ -245,7 +245,7 @@ class Aboard:
         interrupts.pressed, interrupts.abortable = 0, False
 
     def new_logs(self) -> tuple:
-        "Return the new rows of log_history, as in Standing."
+        "Return (unchanged rows, new rows) of log_history since the last status."
         logs, known = self.learn.run_state.state.log_history, len(self.logs)
         if known and (len(logs) < known or logs[known - 1] is not self.logs[-1]): known = 0
         self.logs = list(logs)
@@ -337,17 +337,17 @@ def each(aboard, function) -> Any:
 
 # %% ../../nbs/11_launch/05_replica.ipynb #1b75aa7e
 def go_on_from(aboard, step: int, number: int) -> bool:  # number: of the part of the run that follows
-    "Clear all requests before the processes start, as Meeting.go_on."
+    "Clear all stop requests of this machine before the processes start from a boundary."
     aboard.meeting.go_on(step)
     aboard.piece = number
     return True
 
 def hold(aboard, number: int) -> int | None:  # number: of the part of the run that is to end
-    "Hold the processes of this machine while they train, as Meeting.hold; return None for a request that arrives too late."
+    "Make the processes of this machine wait at a common boundary, and return its step; None for a request that arrives too late."
     return aboard.meeting.hold() if number == aboard.piece else None
 
 def stop_at(aboard, step: int, number: int) -> bool:
-    "Stop the processes of this machine, as Meeting.stop_at."
+    "Make the processes of this machine stop after a step, unless the request arrives too late."
     if number == aboard.piece: aboard.meeting.stop_at(step)
     return True
 

@@ -308,7 +308,7 @@ class Worker:
         self.line.send(*message)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #148546fd
-def main(settings: dict, inherited: dict | None = None):  # settings: as made by `crew`; inherited: the payload of a fork
+def main(settings: dict, inherited: dict | None = None):  # settings: as made by the worker pool; inherited: the payload of a fork
     "Run a worker process, from its start to its end."
     on_our_own(settings["kernel"])
     worker = Worker(settings)

@@ -248,7 +248,7 @@ def tell_not_read(name: str):  # name: of a tracker
     for variable, instead in NOT_READ.get(name, {}).items():
         if _on(variable): warn(f"{variable} is set, and nothing reads it here: {instead}.")
 
-def tracker_of(what) -> Tracker:  # what: a name, or an object as Accelerated takes it
+def tracker_of(what) -> Tracker:  # what: a name, or an object like Accelerate's trackers
     "Return a tracker that is not open yet."
     if isinstance(what, Tracker): return what
     return KINDS[what]() if isinstance(what, str) and what in KINDS else Accelerated(what)
