@@ -336,7 +336,7 @@ class LookingShadows(Shadows):
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #c27e461e
 def versions(run) -> list[int]:
-    "How often each trainable weight has been changed."
+    "Return the version counter of each trainable weight."
     return [p._version for p in run.params if p.requires_grad]
 
 def copied_groups(optimizer, tensors=False) -> list[dict]:  # tensors: copy tensors too, such as a step count in the groups
