@@ -30,7 +30,7 @@ __all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'Use
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
 class Due:
-    "Something that a step has made due and that is not done yet."
+    "Hold a pending task of a step."
     kind: str                                # a key of tasks.DEEDS
     name: str = ""                           # of an event, or of a control flag
     data: dict = field(default_factory=dict) # arguments of the event, or values to log
