@@ -71,7 +71,7 @@ def _is_causal(model) -> bool:
 _NO_LOSS = ("Let its forward take the labels and return a dict with 'loss', or give the Learner loss_func=, "
             "a function of (output, labels) such as torch.nn.functional.cross_entropy.")
 
-def loss_in(outputs, inputs=()):  # outputs: what the model returned
+def loss_in(outputs, inputs=()):  # outputs: the model's output; inputs: the names of its inputs
     "Return the loss from a model's output; raise ValueError if there is none."
     if isinstance(outputs, Mapping):
         if outputs.get("loss") is not None: return outputs["loss"]
