@@ -16,22 +16,22 @@ __all__ = ['ALONE', 'ended', 'list_cells', 'bytes_of', 'write_list', 'read_list'
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0011
 def ended(pid: int) -> bool:
-    "Whether a process of this machine is over, or only waits for its parent to see that."
+    "Return whether a process of this machine has ended, or is a zombie."
     import psutil
     try: return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess: return True
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0012
-_PLACE, _HEAD = 4, 1   # cells of eight bytes: two pairs for each process; its number in the system before them
-_WORD = 32             # flags in a cell of a list
-_LISTED = 1 << 62      # in the second cell of a number's pair: a list of flags goes with it
+_PLACE, _HEAD = 4, 1   # cells of eight bytes: two pairs per process; its process id before them
+_WORD = 32             # number of flags in a cell of a list
+_LISTED = 1 << 62      # in the second cell of a number's pair: a list of flags belongs to it
 
-def list_cells(flags: int) -> int: return 2 * (-(-flags // _WORD))   # that one list takes, each of them with its check
+def list_cells(flags: int) -> int: return 2 * (-(-flags // _WORD))   # number of cells of a list, each with its check
 
-def bytes_of(size: int, flags: int = 0) -> int: return 8 * size * (_HEAD + _PLACE + 2 * list_cells(flags))   # that a slate for so many processes takes
+def bytes_of(size: int, flags: int = 0) -> int: return 8 * size * (_HEAD + _PLACE + 2 * list_cells(flags))   # bytes of a slate for so many processes
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e001c
-def write_list(cells, places: range, count: int, flags):  # places: of pairs of cells; flags: the numbers of those that are set
+def write_list(cells, places: range, count: int, flags):  # places: of pairs of cells; flags: indices of the flags that are set
     "Write a list of flags."
     words = [0] * len(places)
     for number in flags: words[number // _WORD] |= 1 << number % _WORD
@@ -39,15 +39,15 @@ def write_list(cells, places: range, count: int, flags):  # places: of pairs of 
         cells[at] = word
         cells[at + 1] = word ^ count
 
-def read_list(cells, places: range, count: int) -> set:  # as write_list
-    "Return the flags that are set; the number that goes with them may be visible a moment earlier."
+def read_list(cells, places: range, count: int) -> set:  # places, count: as in write_list
+    "Return the flags that are set; the number with them may be visible a moment earlier."
     while any(cells[at] ^ cells[at + 1] != count for at in places): time.sleep(2e-5)
     return {_WORD * i + bit for i, at in enumerate(places) for bit in range(_WORD) if cells[at] >> bit & 1}
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0005
 class Slate:
-    "Numbers that the processes of one machine show each other, in memory that they share."
-    def __init__(self, path: str, rank: int, size: int, flags: int = 0):  # path: of a file that new_slate has made; flags: that a list can have
+    "Share numbers between the processes of one machine through memory."
+    def __init__(self, path: str, rank: int, size: int, flags: int = 0):  # path: of a file from new_slate; flags: maximum number in a list
         with open(path, "r+b") as file: self._memory = mmap.mmap(file.fileno(), bytes_of(size, flags))
         self.flags = flags
         self._cells, self.rank, self.size, self.shown = memoryview(self._memory).cast("q"), rank, size, 0
@@ -61,17 +61,17 @@ class Slate:
         start = self._head(self.size) + length * (2 * rank + count % 2)
         return range(start, start + length, 2)
 
-    def show(self, value: float, flags=()) -> int:  # flags: the numbers of those that are set
-        "Show the next number; returns how many this process has shown, to see the others' by."
+    def show(self, value: float, flags=()) -> int:  # flags: indices of the flags that are set
+        "Write the next number; return the count of this process, which identifies the others' numbers."
         count, (bits,) = self.shown + 1, struct.unpack("q", struct.pack("d", value))
         at = self._place(self.rank, count)
         if flags: write_list(self._cells, self._list(self.rank, count), count, flags)
         self._cells[at], self._cells[at + 1] = bits, bits ^ count ^ (_LISTED if flags else 0)
-        self.shown = count   # who is interrupted before this shows the same place again
+        self.shown = count   # after an interrupt before this line, the same slot is written again
         return count
 
-    def seen(self, count: int, seconds: float = 30.0) -> list[float]:  # count: as show has returned it; seconds: to wait for the slowest
-        "The numbers of all, by rank. RuntimeError if one of them has ended, or shows nothing."
+    def seen(self, count: int, seconds: float = 30.0) -> list[float]:  # count: as returned by show; seconds: timeout for the slowest process
+        "Return the numbers of all processes, by rank. Raise RuntimeError if one of them has ended, or after the timeout."
         return [self._of(rank, count) if self._there(rank, count) else self._wait(rank, count, seconds) for rank in range(self.size)]
 
     def all_there(self, count: int) -> bool: return all(self._there(rank, count) for rank in range(self.size))
@@ -79,8 +79,8 @@ class Slate:
         at = self._place(rank, count)
         return (self._cells[at] ^ self._cells[at + 1]) & ~_LISTED == count
 
-    def listed(self, count: int) -> list[set]:  # count: as show has returned it
-        "The flags that each process has set, by rank. RuntimeError as in seen."
+    def listed(self, count: int) -> list[set]:  # count: as returned by show
+        "Return the flags that each process has set, by rank. Raise RuntimeError as seen does."
         self.seen(count)
         return [read_list(self._cells, self._list(rank, count), count) if self._has_list(rank, count) else set() for rank in range(self.size)]
 
@@ -93,7 +93,7 @@ class Slate:
     def _wait(self, rank: int, count: int, seconds: float) -> float:
         end, pause = time.monotonic() + seconds, 2e-5
         while not self._there(rank, count):
-            time.sleep(pause)   # at first only to let it have this core
+            time.sleep(pause)   # first only yield the core
             pause = min(pause + 2e-5, 0.01)
             if pause == 0.01: self._check(rank, end)
         return self._of(rank, count)
@@ -104,56 +104,56 @@ class Slate:
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0007
 def new_slate(size: int, flags: int = 0) -> str | None:  # flags: as in Slate
-    "A file for a slate, empty; None where none can be made. Whoever asks removes it when all have opened it."
+    "Create an empty file for a slate; return its path, or None if that fails. The caller removes it when all processes have opened it."
     try: file, path = tempfile.mkstemp(prefix="trainer_nb-slate-")
     except OSError: return None
     with contextlib.suppress(OSError), open(file, "wb") as made: made.write(bytes(bytes_of(size, flags)))   # on a full disk it is too short to be opened
     return path
 
 def opened_slate(path: str | None, rank: int, size: int, flags: int = 0) -> Slate | None:
-    "The slate of a file, None if it cannot be seen from here."
+    "Open the slate of a file; return None if it is not accessible from this process."
     try: return None if path is None else Slate(path, rank, size, flags)
     except (OSError, ValueError): return None
 
 # %% ../../nbs/04_device/00_collectives.ipynb #a4417b9f
 def world_size() -> int:
-    "How many processes the launcher of this one has started; 1 without a launcher."
+    "Return the number of processes that the launcher has started; 1 without a launcher."
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 # %% ../../nbs/04_device/00_collectives.ipynb #db35656d
 class Numbers:
-    "What several processes know together of tensors; they stay on their device."
+    "Reduce and broadcast tensors over several processes; the tensors stay on their device."
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0): self.rank, self.size, self.local_rank = rank, size, local_rank
 
     @property
     def alone(self) -> bool: return self.size == 1
     @property
-    def first(self) -> bool: return self.rank == 0   # the one that writes, and speaks
+    def first(self) -> bool: return self.rank == 0   # the main process, which writes files and prints
     @property
     def share(self) -> Share: return Share(self.rank, self.size)
 
     @cached_property
     def host(self):
-        "A group that needs no device; None: all processes' own is one."
+        "Return a process group on the host; None if the default group is one."
         import torch.distributed as dist
         return None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
 
     def total(self, t: torch.Tensor) -> torch.Tensor:
-        "The sum over all processes, on the tensor's device."
+        "Return the sum over all processes, on the tensor's device."
         if self.alone: return t
         import torch.distributed as dist
         t = t.detach().clone()
         dist.all_reduce(t)
         return t
 
-    def mean(self, value):   # a number, or a tensor; a new tensor comes back
-        "The mean over all processes."
+    def mean(self, value):   # value: a number, or a tensor; the result is a new tensor
+        "Return the mean over all processes."
         if self.alone: return value
         value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
         return self.total(value) / self.size
 
     def spread(self, tensors: list):
-        "Let everyone's tensors have the first's values; one message for each kind of number."
+        "Broadcast the tensors of rank 0 in place; one message per dtype and device."
         if self.alone or not tensors: return
         import torch.distributed as dist
         kinds = {}
@@ -167,13 +167,13 @@ class Numbers:
 
 # %% ../../nbs/04_device/00_collectives.ipynb #7e3a1dc7
 class NotLed(RuntimeError):
-    "What the first process was to do for all has failed."
+    "Signal that a function has failed on rank 0."
 
 # %% ../../nbs/04_device/00_collectives.ipynb #bbe85b38
 class Words(Numbers):
-    "What they say in plain values; each method is a conversation of all."
+    "Exchange plain values; each method is a collective."
     def told(self, value):
-        "What the first process says; the others' values do not count."
+        "Return the value of rank 0 on all processes; all other values are ignored."
         if self.alone: return value
         import torch.distributed as dist
         said = [value]
@@ -181,15 +181,15 @@ class Words(Numbers):
         return said[0]
 
     def everyone(self, value) -> list:
-        "What each says, by rank."
+        "Return the values of all processes, by rank."
         if self.alone: return [value]
         import torch.distributed as dist
         said = [None] * self.size
         dist.all_gather_object(said, value, group=self.host)
         return said
 
-    def decided(self, act, tell=lambda found: found):  # act: a function without arguments; tell: what the others hear of what it gives
-        "Let the first process do something alone. Returns what it gives, to the others what they hear; what it raises, all raise."
+    def decided(self, act, tell=lambda found: found):  # act: a function without arguments; tell: maps its result to the value for the other ranks
+        "Run a function on rank 0; return its result there, and its broadcast value on all others. An error is raised on all processes."
         if self.alone: return act()
         found = error = None
         try: found = act() if self.first else None
@@ -201,11 +201,11 @@ class Words(Numbers):
 
     @cached_property
     def speakers(self) -> list[int]:
-        "The first process of each machine. All have to ask at the same time, at first: machines may have different numbers of processes."
+        "Return the ranks of the first process of each machine. The first access is a collective; machines may have different numbers of processes."
         return [rank for rank, local in enumerate(self.everyone(self.local_rank)) if local == 0]
 
     def gathered(self, value) -> list | None:
-        "What each says, by rank, for the first process alone; None for the others."
+        "Return the values of all processes, by rank, on rank 0; None on all others."
         if self.alone: return [value]
         import torch.distributed as dist
         said = [None] * self.size if self.first else None
@@ -213,15 +213,15 @@ class Words(Numbers):
         return said
 
 # %% ../../nbs/04_device/00_collectives.ipynb #155a0003
-def with_flags(value: torch.Tensor, flags, total: int) -> torch.Tensor:  # value: of one number; flags: the numbers of those that are set, of so many
-    "A number, and behind it a one for each flag that is set."
+def with_flags(value: torch.Tensor, flags, total: int) -> torch.Tensor:  # value: of one element; flags: indices of those that are set; total: number of flags
+    "Return a tensor of the number, followed by a one for each flag that is set and a zero for all others."
     together = torch.zeros(1 + total, dtype=value.dtype, device=value.device)
     together[0] = value.detach().reshape(())
     if flags: together[1 + torch.tensor(sorted(flags), device=value.device)] = 1
     return together
 
-def gathering(value: torch.Tensor, size: int, flags=(), total: int = 0):  # value: on the CPU; the rest as in with_flags
-    "The mean over all processes, whose numbers are on their way, and a function that returns the flags that all have set."
+def gathering(value: torch.Tensor, size: int, flags=(), total: int = 0):  # value: on the CPU; others as in with_flags
+    "Return the deferred mean over all processes, and a function that returns the flags that all have set."
     import torch.distributed as dist
     mine = with_flags(value, flags, total)
     each = [torch.empty_like(mine) for _ in range(size)]
@@ -236,11 +236,11 @@ def gathering(value: torch.Tensor, size: int, flags=(), total: int = 0):  # valu
 
 # %% ../../nbs/04_device/00_collectives.ipynb #155a0002
 class World(Words):
-    "The processes that train together, as one of them sees it."
-    slate = last = None   # what the processes of one machine show each other their losses on; the mean that was asked for last
+    "Describe the processes that train together, from the view of one of them."
+    slate = last = None   # the shared memory for losses on one machine; the last requested mean
 
     def make_slate(self, flags: int = 0):  # flags: as in Slate
-        "Make one, where all are on one machine and can see it."
+        "Create a slate if all processes are on one machine and can open it."
         if self.alone or self.slate is not None or self.speakers != [0]: return
         path, flags = self.told((new_slate(self.size, flags) if self.first else None, flags))
         mine = opened_slate(path, self.rank, self.size, flags)
@@ -248,14 +248,14 @@ class World(Words):
         if self.first and path is not None: os.unlink(path)
 
     @property
-    def shown(self) -> int: return 0 if self.slate is None else self.slate.shown   # losses, so far
+    def shown(self) -> int: return 0 if self.slate is None else self.slate.shown   # number of losses so far
 
-    def mean_soon(self, value):  # a number, or a tensor with one
-        "The mean over all processes: a number, a tensor, or a Soon. The one before is known then."
+    def mean_soon(self, value):  # value: a number, or a one-element tensor
+        "Return the mean over all processes: a number, a tensor, or a Soon. The previous mean is complete then."
         return self.mean_with_flags(value)[0]
 
-    def mean_with_flags(self, value, flags=(), total: int = 0):  # flags: the numbers of those that are set here; total: that there are, the same in all processes
-        "The mean as mean_soon, and a function that returns the flags that are set in all processes; only that function waits."
+    def mean_with_flags(self, value, flags=(), total: int = 0):  # flags: indices of those that are set here; total: their number, the same in all processes
+        "Return the mean as mean_soon does, and a function that returns the flags that are set in all processes; only that function waits."
         if self.alone: return value, lambda: set(flags)
         value, (last, self.last) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (self.last, None)
         if value.device.type != "cpu": return self._mean_on_device(value, flags, total)

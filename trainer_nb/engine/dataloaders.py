@@ -19,11 +19,11 @@ __all__ = ['LOADERS', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'ch
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #40e62b11
 def is_stream(dataset) -> bool:
-    "Whether a data set can only be iterated."
+    "Return whether a data set can only be iterated."
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 class Iterated(IterableDataset):
-    "A torch data set around something that can only be iterated."
+    "Wrap an iterable as a torch data set."
     def __init__(self, source):
         self.source = source
         if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
@@ -32,14 +32,14 @@ class Iterated(IterableDataset):
     def __iter__(self): return iter(self.source)
     def __len__(self): return len(self.source)
     def set_epoch(self, epoch):
-        "Tell the epoch to the source, if it wants to know."
+        "Set the source's epoch, if it has set_epoch."
         if hasattr(self.source, "set_epoch"): self.source.set_epoch(epoch)
 
 def as_stream(dataset): return dataset if isinstance(dataset, IterableDataset) else Iterated(dataset)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #c62bb5f9
 def check_dataset(dataset, name):
-    "Refuse what is data, but no data set."
+    "Raise TypeError for objects that hold data but are not data sets."
     if isinstance(dataset, tuple) and dataset and all(hasattr(part, "shape") for part in dataset):
         raise TypeError(f"{name} is a tuple of {len(dataset)} tensors or arrays; make a data set of it: torch.utils.data.TensorDataset(X, Y).")
     if hasattr(dataset, "iloc"): raise TypeError(f"{name} is a table of pandas; make a data set of it: datasets.Dataset.from_pandas(table).")
@@ -54,31 +54,31 @@ def check_dataset(dataset, name):
         raise TypeError(f"{name} is {dataset!r}, which is no data set; load it first, for example with datasets.load_dataset(...).")
 
 LOADERS = ("per_device_train_batch_size", "dataloader_drop_last", "dataloader_num_workers", "dataloader_prefetch_factor",
-            "dataloader_persistent_workers", "dataloader_multiprocessing_context", "train_sampling_strategy", "length_column_name")   # what a DataLoader has settled already
+            "dataloader_persistent_workers", "dataloader_multiprocessing_context", "train_sampling_strategy", "length_column_name")   # settings that a DataLoader has fixed
 
 def check_loader(args):
-    "Say which settings a ready DataLoader leaves without effect."
+    "Warn about settings that have no effect on a ready DataLoader."
     given = [n for n in args.changed() if n in LOADERS]
     if given: warn(f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has no effect; "
                             "give the data set itself for that.")
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #77e6bddb
 class ColumnMoves:
-    "Which columns the model is given."
+    "Select the columns that the model uses."
     _signature_columns = None
 
     def _set_signature_columns_if_needed(self):
-        "The names that may stay: what forward takes, and the labels."
+        "Set the names of the columns to keep: the arguments of forward, and the labels."
         facts = self.model_facts
         if self._signature_columns is None: self._signature_columns = sorted({*facts.arguments, "label", "label_ids", "labels", *facts.label_names})
 
     def _allowed(self, collate) -> set:
         self._set_signature_columns_if_needed()
-        masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")   # theirs do not say what they read
+        masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")   # transformers' collators do not declare the columns that they read
         return {*self._signature_columns, *getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ())}
 
     def _columns(self, dataset, description="data"):
-        "The data set and the collator, with columns that the model does not take removed."
+        "Return the data set and the collator, with columns that the model does not use removed."
         if not self.args.remove_unused_columns or not self.model_facts.arguments: return dataset, self.data_collator
         transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"   # a transform may read any column
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
@@ -86,7 +86,7 @@ class ColumnMoves:
         return dataset, self._get_collator_with_removed_columns(self.data_collator, description)
 
     def _remove_unused_columns(self, dataset, description="data"):
-        "A table without the columns that the model does not take."
+        "Return a table without the columns that the model does not use."
         if not self.args.remove_unused_columns: return dataset
         allowed, name = self._allowed(self.data_collator), self.model_facts.name
         kept = kept_columns(dataset.column_names, allowed, name)
@@ -94,15 +94,15 @@ class ColumnMoves:
         return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
 
     def _get_collator_with_removed_columns(self, data_collator, description="data"):
-        "A collator that leaves them out."
+        "Return a collator that removes these columns."
         if not self.args.remove_unused_columns: return data_collator
         return RemoveColumns(data_collator, self._allowed(data_collator), self.model_facts.name, description)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #8afaf147
 class OrderMoves:
-    "In which order, in batches of which size."
+    "Choose the order of the samples and the size of the batches."
     def _get_train_sampler(self, train_dataset=None):
-        "The order of the training data; with the Trainer's name, for subclasses that have another."
+        "Return the sampler of the training data; subclasses may override it, under the Trainer's name."
         dataset, a, home = self.train_dataset if train_dataset is None else train_dataset, self.args, vars(self.args) | self.run_state.undivided
         if a.train_sampling_strategy == "sequential": return SequentialSampler(dataset)
         if a.train_sampling_strategy == "random": return EpochOrder(len(dataset), a.order_seed)
@@ -111,10 +111,10 @@ class OrderMoves:
             return LengthOrder(lengths, a.order_seed, home["per_device_train_batch_size"] * home["gradient_accumulation_steps"])
         return BalancedBatches(lengths, a.order_seed, self._of_one(a.train_batch_size), a.gradient_accumulation_steps, a.dataloader_drop_last)
 
-    def _get_eval_sampler(self, eval_dataset): return SequentialSampler(eval_dataset)   # the same, of an evaluation
+    def _get_eval_sampler(self, eval_dataset): return SequentialSampler(eval_dataset)   # the same for an evaluation
 
     def _of_one(self, size: int) -> int:  # size: of a batch, by the settings
-        "How many samples of a batch are one process's."
+        "Return the number of samples of a batch for one process; raise ValueError if it cannot be split evenly."
         n = 1 if self.run_state.device is None else self.run_state.device.world.size
         if n == 1 or not splits_batches(self.args): return size
         if size % n: raise ValueError(f"accelerator_config has split_batches=True, and a batch of {size} samples cannot be split evenly among {n} processes.")
@@ -128,16 +128,16 @@ class OrderMoves:
                 "persistent_workers": a.dataloader_persistent_workers, "prefetch_factor": a.dataloader_prefetch_factor}
 
 def check_order(args):
-    "Refuse an order that a stream cannot be put into."
+    "Raise ValueError for an order that a stream cannot have."
     if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
         raise ValueError(f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the train_dataset is a stream, which comes "
                          "in its own order; leave it out.")
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #a67d5377
 class DataMoves(ColumnMoves, OrderMoves):
-    "Which batches there are."
+    "Build the training, evaluation and test loaders."
     def get_train_dataloader(self):
-        "The training data: a DataLoader, or any iterable of batches."
+        "Return the training data: a DataLoader, or any iterable of batches."
         if self.train_dataset is None: raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
         if isinstance(self.train_dataset, DataLoader):
             check_loader(self.args)
@@ -151,10 +151,10 @@ class DataMoves(ColumnMoves, OrderMoves):
         if len(dataset) == 0: raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
         sampler = self._get_train_sampler(*as_many(self._get_train_sampler, self.train_dataset))
         if not hasattr(sampler, "plan"): return DataLoader(dataset, sampler=sampler, **how)
-        return DataLoader(dataset, batch_sampler=sampler, **{k: v for k, v in how.items() if k not in ("batch_size", "drop_last")})   # it gives whole batches
+        return DataLoader(dataset, batch_sampler=sampler, **{k: v for k, v in how.items() if k not in ("batch_size", "drop_last")})   # the sampler yields whole batches
 
-    def get_eval_dataloader(self, eval_dataset=None):  # a data set, or the name of one; None: the learner's own
-        "The data to evaluate on."
+    def get_eval_dataloader(self, eval_dataset=None):  # eval_dataset: a data set, or the name of one; None: the learner's own
+        "Return the loader of the evaluation data; raise ValueError if there is none."
         if isinstance(eval_dataset, str):
             sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
             if eval_dataset not in sets:
@@ -165,7 +165,7 @@ class DataMoves(ColumnMoves, OrderMoves):
         return self.get_test_dataloader(dataset)
 
     def get_test_dataloader(self, test_dataset):
-        "The data to predict on, in order, every sample."
+        "Return the loader of the data to predict on: every sample, in order."
         if test_dataset is None: raise ValueError("There is no data set to predict on; call predict(dataset).")
         if isinstance(test_dataset, DataLoader): return test_dataset
         check_dataset(test_dataset, "the data set")
@@ -175,28 +175,29 @@ class DataMoves(ColumnMoves, OrderMoves):
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #1126a512
 def samples_in(loader) -> int | None:
-    "How many samples a loader has, None if nobody knows."
+    "Return the number of samples of a loader; None if unknown."
     try: return len(loader.dataset)
     except (AttributeError, TypeError): pass
     try: return len(loader) * getattr(loader, "batch_size", None)
     except TypeError: return None
 
 class LengthMoves:
-    "How many samples there are, and what that comes to in steps."
+    "Count the samples, and the steps that they make."
     def num_examples(self, dataloader) -> int:
-        "How many samples a loader gives; as many as its batches have room for, where its data has no length. TypeError if nobody knows."
+        "Return the number of samples of a loader, estimated from its batches if its data has no length. Raise TypeError if unknown."
         found = samples_in(dataloader)
         if found is None: raise TypeError(f"{type(dataloader).__name__} does not say how many samples it gives.")
         return found
 
     def get_total_train_batch_size(self, args) -> int:
-        "The samples of an optimizer step, of all processes together."
+        "Return the number of samples per optimizer step, over all processes."
         n = 1 if self.run_state.device is None else self.run_state.device.world.size
         return self._of_one(args.train_batch_size) * args.gradient_accumulation_steps * n
 
     def set_initial_training_values(self, args, dataloader) -> tuple:
-        """Epochs, steps in an epoch, samples of an epoch, samples of the run, samples of a step, micro-batches of an epoch, and steps of the run.
-        ValueError for data without a length, unless max_steps is given."""
+        """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per epoch, and steps of the run.
+        Raise ValueError for data without a length, unless max_steps is given.
+        """
         n, window, total = 1 if self.run_state.device is None else self.run_state.device.world.size, args.gradient_accumulation_steps, self.get_total_train_batch_size(args)
         try: batches = -(-len(dataloader) // n)
         except TypeError: batches = None
