@@ -43,7 +43,7 @@ def is_number(value) -> bool:
     "Return True if the value is a real number and not a bool."
     return isinstance(bare(value), numbers.Real) and not isinstance(bare(value), bool)
 
-def headings(rows: list) -> dict:  # dicts; None where rows were left out
+def headings(rows: list) -> dict:  # dicts; None for omitted rows
     "Return a dict from each heading to True if all known values below it are numbers."
     rows = [o for o in rows if o is not None]
     heads = dict.fromkeys(k for row in rows for k in row)
@@ -52,7 +52,7 @@ def headings(rows: list) -> dict:  # dicts; None where rows were left out
 # %% ../../nbs/00_display/00_tables.ipynb #36065409
 WIDE = 100   # maximum number of characters of a cell in plain text; longer lines would wrap in most windows
 
-def text_table(rows: list) -> str:  # dicts; None where rows were left out
+def text_table(rows: list) -> str:  # dicts; None for omitted rows
     "Return the rows as lines of text with aligned columns."
     right = headings(rows)
     if not rows: return "no rows"
@@ -61,7 +61,7 @@ def text_table(rows: list) -> str:  # dicts; None where rows were left out
     align = [str.rjust if o else str.ljust for o in right.values()]
     return "\n".join("  ".join(put(o, w) for put, o, w in zip(align, line, widths)).rstrip() for line in lines)
 
-def html_table(rows: list) -> str:  # dicts; None where rows were left out
+def html_table(rows: list) -> str:  # dicts; None for omitted rows
     "Return the rows as an HTML table that depends on no style sheet."
     right = headings(rows)
     if not rows: return "<i>no rows</i>"
