@@ -27,8 +27,8 @@ __all__ = ['MEANT', 'word', 'BOUNDS', 'OF_PROCESS', 'changed', 'TrainingGroups',
            'resolve']
 
 # %% ../../nbs/02_args/02_training_args.ipynb #dac4b95f
-def changed(args, **values):  # args: an object with a `check` that raises
-    "Set these values, all or none; returns the arguments."
+def changed(args, **values):  # args: an object with a `check` method that raises
+    "Set all values and return the arguments; if validation fails, set none and re-raise."
     before = dict(vars(args))
     try:
         for name, value in values.items(): setattr(args, name, value)
@@ -41,27 +41,27 @@ def changed(args, **values):  # args: an object with a `check` that raises
 
 # %% ../../nbs/02_args/02_training_args.ipynb #ac947551
 class TrainingGroups:
-    "What is trained, how long, and with which optimizer."
+    "Set the arguments of training, optimizer, schedule and data loading."
     def set_training(self, learning_rate=5e-5, batch_size=8, weight_decay=0, num_epochs=3, max_steps=-1, gradient_accumulation_steps=1, seed=42,
-                     activation_checkpointing=False, gradient_checkpointing=None):   # gradient_checkpointing: the older name
-        "Training as a whole."
+                     activation_checkpointing=False, gradient_checkpointing=None):   # gradient_checkpointing: older name of activation_checkpointing
+        "Set the basic arguments of training; return the arguments."
         saves_memory = activation_checkpointing if gradient_checkpointing is None else gradient_checkpointing
         return changed(self, do_train=True, learning_rate=learning_rate, per_device_train_batch_size=batch_size, weight_decay=weight_decay,
                        num_train_epochs=num_epochs, max_steps=max_steps, gradient_accumulation_steps=gradient_accumulation_steps, seed=seed,
                        activation_checkpointing=saves_memory, gradient_checkpointing=saves_memory)
 
     def set_optimizer(self, name="adamw_torch", learning_rate=5e-5, weight_decay=0, beta1=0.9, beta2=0.999, epsilon=1e-8, args=None):
-        "The optimizer."
+        "Set the optimizer; return the arguments."
         return changed(self, optim=name, learning_rate=learning_rate, weight_decay=weight_decay, adam_beta1=beta1, adam_beta2=beta2, adam_epsilon=epsilon,
                        optim_args=args)
 
     def set_lr_scheduler(self, name="linear", num_epochs=3.0, max_steps=-1, warmup_steps=0):
-        "The schedule of the learning rate, and how long it is."
+        "Set the learning-rate schedule and its length; return the arguments."
         return changed(self, lr_scheduler_type=name, num_train_epochs=num_epochs, max_steps=max_steps, warmup_steps=warmup_steps)
 
     def set_dataloader(self, train_batch_size=8, eval_batch_size=8, drop_last=False, num_workers=0, pin_memory=True, persistent_workers=False,
                        prefetch_factor=None, multiprocessing_context=None, in_order=True, auto_find_batch_size=False, ignore_data_skip=False, sampler_seed=None):
-        "How data is loaded."
+        "Set how data is loaded; return the arguments."
         return changed(self, per_device_train_batch_size=train_batch_size, per_device_eval_batch_size=eval_batch_size, dataloader_drop_last=drop_last,
                        dataloader_num_workers=num_workers, dataloader_pin_memory=pin_memory, dataloader_persistent_workers=persistent_workers,
                        dataloader_prefetch_factor=prefetch_factor, dataloader_multiprocessing_context=multiprocessing_context,
@@ -69,34 +69,34 @@ class TrainingGroups:
 
 # %% ../../nbs/02_args/02_training_args.ipynb #2ba4ff89
 class LookingGroups:
-    "What is evaluated, saved, logged and shared."
+    "Set the arguments of evaluation, saving, logging and the Hub."
     def set_evaluate(self, strategy="no", steps=500, batch_size=8, accumulation_steps=None, delay=None, loss_only=False):
-        "Evaluations."
+        "Set when and how to evaluate; return the arguments."
         return changed(self, eval_strategy=strategy, do_eval=str(getattr(strategy, "value", strategy)) != "no", eval_steps=steps,
                        per_device_eval_batch_size=batch_size, eval_accumulation_steps=accumulation_steps, eval_delay=delay or 0, prediction_loss_only=loss_only)
 
     def set_testing(self, batch_size=8, loss_only=False):
-        "Predictions on a test set."
+        "Set how to predict on a test set; return the arguments."
         return changed(self, do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
 
     def set_save(self, strategy="steps", steps=500, total_limit=None, on_each_node=False):
-        "Checkpoints."
+        "Set when to write checkpoints; return the arguments."
         return changed(self, save_strategy=strategy, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node)
 
     def set_logging(self, strategy="steps", steps=500, report_to="none", level="passive", first_step=False, nan_inf_filter=False, on_each_node=False,
                     replica_level="passive"):
-        "Logs."
+        "Set when and where to log; return the arguments."
         return changed(self, logging_strategy=strategy, logging_steps=steps, report_to=report_to, log_level=level, logging_first_step=first_step,
                        logging_nan_inf_filter=nan_inf_filter, log_on_each_node=on_each_node, log_level_replica=replica_level)
 
     def set_push_to_hub(self, model_id, strategy="every_save", token=None, private_repo=None, always_push=False, revision=None):
-        "What goes to the Hub."
+        "Set how to push to the Hub; raise ValueError, since pushing is unsupported."
         return changed(self, push_to_hub=True, hub_model_id=model_id, hub_strategy=strategy, hub_token=token, hub_private_repo=private_repo,
                        hub_always_push=always_push, hub_revision=revision)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #721d21cb
 def sanitized(values: dict) -> dict:
-    "The same in numbers, text and truth values; tokens by their name alone."
+    "Return the values as numbers, strings and bools, with tokens replaced by their names."
     hidden = {k: f"<{k.upper()}>" for k, v in values.items() if k.endswith("_token") and v is not None}
     return {k: v if type(v) in (bool, int, float, str) else str(v) for k, v in (values | hidden).items()}
 
@@ -106,10 +106,10 @@ MEANT = {"lr": "learning_rate", "epochs": "num_train_epochs", "n_epoch": "num_tr
          "train_data": "train_dataset", "train_ds": "train_dataset", "eval_data": "eval_dataset",
          "valid_ds": "eval_dataset", "callback": "callbacks", "cbs": "callbacks", "optimizer": "optimizers"}
 
-def check_names(names,  # the argument names that were given
-                known   # the names that there are
+def check_names(names,  # the given names
+                known   # the valid names
                ):
-    "Refuse the first unknown name with a `TypeError` that says what may have been meant."
+    "Raise TypeError for the first unknown name, with a suggestion."
     for name in names:
         if name in known: continue
         if name in MEANT: raise TypeError(f"There is no argument `{name}`; it is called `{MEANT[name]}` here.")
@@ -117,24 +117,24 @@ def check_names(names,  # the argument names that were given
 
 # %% ../../nbs/02_args/02_training_args.ipynb #c7d4c7db
 class Word(str):
-    "A word that can be asked like the member of an enum."
+    "Represent a string with the attributes `value` and `name` of an enum member."
     @property
     def value(self) -> str: return str(self)
     @property
     def name(self) -> str: return self.upper()
-    def __reduce__(self): return str, (str(self),)   # a plain word where it is copied
+    def __reduce__(self): return str, (str(self),)   # copies are plain strings
 
 word = functools.cache(Word)
 
 def as_word(field: str) -> property:
-    "A field that is kept as a plain word and read as one that can be asked."
-    def read(args): return word(value) if type(value := args.__dict__[field]) is str else value   # a callback asks at each step: it is made once
+    "Return a property that stores a plain string and returns a `Word`."
+    def read(args): return word(value) if type(value := args.__dict__[field]) is str else value   # cached, because callbacks read it at each step
     def write(args, value): args.__dict__[field] = value
     return property(read, write)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #9c292f04
 def plain(value):
-    "The plain Python value that `value` stands for: enums, paths, tuples, numpy scalars; others as they are."
+    "Convert enums, paths, tuples and numpy scalars to plain Python values; return other values unchanged."
     if isinstance(value, Enum): return plain(value.value)
     if isinstance(value, Word): return str(value)
     if isinstance(value, os.PathLike): return os.fspath(value)
@@ -145,7 +145,7 @@ def plain(value):
 
 # %% ../../nbs/02_args/02_training_args.ipynb #c6bdc127
 def fits(value, kind) -> bool:
-    "Whether `value` is of the annotated `kind`."
+    "Return True if `value` is of the annotated type `kind`."
     if isinstance(kind, UnionType) or get_origin(kind) is Union: return any(fits(value, k) for k in get_args(kind))
     if get_origin(kind) is dict: return isinstance(value, dict)
     if get_origin(kind) is list: return isinstance(value, list) and all(fits(o, get_args(kind)[0]) for o in value)
@@ -154,13 +154,13 @@ def fits(value, kind) -> bool:
 
 # %% ../../nbs/02_args/02_training_args.ipynb #7bde9e1b
 def _is_number(text: str) -> bool:
-    "Whether a number was meant by `text`."
+    "Return True if `text` can be parsed as a number."
     try: float(text)
     except ValueError: return False
     return True
 
-def check_types(args, cls=None):  # a dataclass instance whose annotations are types; cls: whose fields are looked at, None: all
-    "Refuse the first field whose value is not of its annotated type."
+def check_types(args, cls=None):  # a dataclass instance whose annotations are types; cls: class whose fields are checked; None: all
+    "Raise ValueError for the first field whose value does not match its annotation."
     kinds = kinds_of(type(args))
     for f in fields(cls or args):
         value, kind = getattr(args, f.name), kinds[f.name]
@@ -176,7 +176,7 @@ def check_types(args, cls=None):  # a dataclass instance whose annotations are t
         raise ValueError(f"{f.name}={value!r} is of type {type(value).__name__}; it should be {wanted}.{hint}")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #dd46ed34
-BOUNDS = {  # what must hold: (test, in words, the fields)
+BOUNDS = {  # condition: (test, fields)
     "at least 1": (lambda x: x >= 1, "per_device_train_batch_size per_device_eval_batch_size save_total_limit "
                    "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor torch_empty_cache_steps "
                    "generation_max_length generation_num_beams"),
@@ -187,7 +187,7 @@ BOUNDS = {  # what must hold: (test, in words, the fields)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #bc492011
 def check_values(args):
-    "Refuse the first value that is out of its bounds or not among its choices."
+    "Raise ValueError for the first value that is out of bounds or not among its choices."
     for words, (holds, names) in BOUNDS.items():
         for name in names.split():
             value = getattr(args, name)
@@ -204,7 +204,7 @@ def check_values(args):
 
 # %% ../../nbs/02_args/02_training_args.ipynb #85a88b35
 def check_steps(args):
-    "Refuse step intervals that are no interval; whole ones become integers."
+    "Raise ValueError for an invalid interval or length; convert integral intervals to int."
     for what in ("logging", "eval", "save"):
         name, value = f"{what}_steps", getattr(args, f"{what}_steps")
         if value is None: continue
@@ -224,7 +224,7 @@ def check_steps(args):
 
 # %% ../../nbs/02_args/02_training_args.ipynb #65cbab32
 def _check_update(args):
-    "Refuse a schedule that would wait for evaluations that never come, and layers named for an optimizer that takes all alike."
+    "Raise ValueError for a metric-driven schedule without evaluations, and for target modules of an optimizer that has none."
     if args.lr_scheduler_type in METRIC_SCHEDULES and args.eval_strategy == "no":
         raise ValueError(f"lr_scheduler_type={args.lr_scheduler_type!r} goes by evaluations, and there are none; give eval_strategy='epoch' or 'steps' "
                          "and an eval_dataset=.")
@@ -235,7 +235,7 @@ def _check_update(args):
         raise ValueError(f"optim_target_modules={args.optim_target_modules!r} names no modules; give 'all-linear', a list of names, or a pattern.")
 
 def check_together(args):
-    "Refuse settings that contradict each other."
+    "Raise ValueError for settings that contradict each other."
     if args.fp16 and args.bf16: raise ValueError("fp16 and bf16 exclude each other; give one of them.")
     if args.fp16_full_eval and args.bf16_full_eval: raise ValueError("fp16_full_eval and bf16_full_eval exclude each other; give one of them.")
     if others := [o for o in args.include_for_metrics if o not in ("inputs", "loss")]:
@@ -261,7 +261,7 @@ def check_together(args):
 
 # %% ../../nbs/02_args/02_training_args.ipynb #6fad7368
 def check_saving(args):
-    "Refuse to save where there is no folder, and to look for a best model where nothing is evaluated."
+    "Raise ValueError for checkpoints without a folder, and for a best model without evaluations."
     asked = [f.name for f in fields(Keeping) if f.name.startswith("save_") and getattr(args, f.name) != f.default]
     if args.output_dir is None and asked and args.save_strategy != "no":
         raise ValueError(f"{asked[0]}={getattr(args, asked[0])!r} asks for checkpoints, but there is no folder to write them to; give output_dir=.")
@@ -276,7 +276,7 @@ def check_saving(args):
 _THEIRS = {"azure_ml": "AzureMLCallback", "neptune": "NeptuneCallback", "dagshub": "DagsHubCallback", "flyte": "FlyteCallback", "kubeflow": "KubeflowCallback"}
 
 def check_trackers(args):
-    "Refuse names of trackers that there are not, and TensorBoard where nobody says into which folder it writes."
+    "Raise ValueError for unknown trackers, and for TensorBoard without a folder to write to."
     given = [args.report_to] if isinstance(args.report_to, str) else args.report_to
     for name in given:
         if name in _THEIRS: raise ValueError(f"report_to={name!r} is reported to by transformers' own callback only; give the Learner "
@@ -289,18 +289,18 @@ def check_trackers(args):
 
 # %% ../../nbs/02_args/02_training_args.ipynb #49145eb5
 def _checked(init):
-    "The same `__init__`, to which older names are translated, and which knows what may have been meant by an unknown one."
+    "Wrap an `__init__` so that older names are translated and unknown names raise TypeError with a suggestion."
     taken = inspect.signature(init).parameters
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
-        if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):   # it hands on what it does not know
+        if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):   # this __init__ passes unknown names on
             kwargs = newer(kwargs)
             check_names(kwargs, taken)
         init(self, *args, **kwargs)
     return __init__
 
 class _Checked(type):
-    "A class of arguments: its `__init__`, and that of each class made of it, is `_checked` before it is first called."
+    "Metaclass that wraps the `__init__` of each class of arguments by `_checked` before its first call."
     def __call__(cls, *args, **kwargs):
         for c in cls.__mro__:
             if isinstance(c, _Checked) and "__init__" in vars(c) and not hasattr(c.__init__, "__wrapped__"): c.__init__ = _checked(c.__init__)
@@ -313,17 +313,17 @@ class _Checked(type):
 
 # %% ../../nbs/02_args/02_training_args.ipynb #877c3328
 class _Reading:
-    "What can be read off the arguments."
+    "Provide the methods that read the arguments."
     def to_dict(self) -> dict:
-        "All fields as plain values; the dictionary is the caller's own."
+        "Return all fields as plain values in a new dictionary."
         return {name: plain(value) for name, value in asdict(self).items()}
 
     def to_sanitized_dict(self) -> dict:
-        "The fields for trackers: numbers, text and truth values, without tokens."
+        "Return the fields for trackers: numbers, strings and bools, without tokens."
         return sanitized(self.to_dict() | {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size})
 
     def to_json_string(self) -> str:
-        "All fields as JSON."
+        "Return all fields as JSON."
         return json.dumps(self.to_dict(), indent=2, default=str)
 
     def __getattr__(self, name):
@@ -332,33 +332,33 @@ class _Reading:
 
     @classmethod
     def from_dict(cls, d: dict):
-        "The arguments that `to_dict` gave."
+        "Construct arguments from the output of `to_dict`."
         return cls(**d)
 
     def changed(self) -> dict:
-        "Name and value of what differs from the defaults."
-        unsaid = {*ALIASES, *(["do_eval"] if "do_eval" in self._filled else [])}   # these say nothing that another one does not
+        "Return name and value of the fields that differ from their defaults."
+        unsaid = {*ALIASES, *(["do_eval"] if "do_eval" in self._filled else [])}   # these follow from other fields
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid and getattr(self, f.name) != default_of(f)}
 
     @classmethod
     def defaults(cls) -> dict:
-        "Name and default of every field."
+        "Return name and default of every field."
         return {f.name: default_of(f) for f in fields(cls)}
 
     @classmethod
-    def help(cls, name: str) -> str:  # of a field; TypeError for another name
-        "What a field does, in one line."
+    def help(cls, name: str) -> str:  # name of a field; TypeError for another name
+        "Return the one-line description of a field."
         check_names([name], cls.__dataclass_fields__)
         return cls.__dataclass_fields__[name].metadata["help"]
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        "Steps of warm-up: `warmup_steps` from 1 on is a count, below it a ratio, rounded up."
+        "Return the number of warm-up steps: `warmup_steps` is a count from 1 on, and below it a ratio, rounded up."
         if self.warmup_steps >= 1: return int(self.warmup_steps)
         return math.ceil(num_training_steps * self.warmup_steps)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #8717c0fc
 class _Showing:
-    "How the arguments show themselves."
+    "Provide the representations of the arguments."
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.changed().items())})"
 
@@ -369,14 +369,14 @@ class _Showing:
 
 # %% ../../nbs/02_args/02_training_args.ipynb #990c552d
 class ParallelMode(Enum):
-    "How a run is spread; equal to the Trainer's members."
+    "Enumerate the kinds of parallelism; members equal those of the Trainer."
     NOT_PARALLEL, DISTRIBUTED = "not_parallel", "distributed"
     def __eq__(self, other): return isinstance(other, Enum) and self.value == other.value
     def __hash__(self): return hash(self.value)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #4b3f4767
 class _Place:
-    "Where the run takes place, for callbacks that ask; a launcher says it to its processes in the environment."
+    "Provide rank, device and number of processes, read from the environment that a launcher sets."
     @property
     def world_size(self) -> int: return int(os.environ.get("WORLD_SIZE", 1))
     @property
@@ -384,7 +384,7 @@ class _Place:
     @property
     def local_process_index(self) -> int: return int(os.environ.get("LOCAL_RANK", 0))
     @property
-    def n_gpu(self) -> int: return int(not self.use_cpu and torch.cuda.is_available())   # of this process
+    def n_gpu(self) -> int: return int(not self.use_cpu and torch.cuda.is_available())   # number of GPUs of this process
     @property
     def should_log(self) -> bool: return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
     @property
@@ -395,18 +395,18 @@ class _Place:
     def device(self): return torch.device("cuda", self.local_process_index % torch.cuda.device_count()) if self.n_gpu else torch.device("cpu")
     @property
     def ddp_timeout_delta(self): return timedelta(seconds=self.ddp_timeout)
-    place_model_on_device = None   # as the Trainer has it: nothing was said, and the model is put on its device
+    place_model_on_device = None   # as in the Trainer: unset, and the model is moved to its device
 
     def get_process_log_level(self) -> int:
-        "The level of this process's loggers, as `logging` counts it: `log_level` where `should_log` is true, `log_level_replica` elsewhere."
+        "Return the `logging` level of this process: `log_level` if `should_log` is true, `log_level_replica` otherwise."
         name = self.log_level if self.should_log else self.log_level_replica
         if name == "passive": return logging.getLogger("trainer_nb").getEffectiveLevel()
         return logging.DEBUG if name == "detail" else getattr(logging, name.upper())
 
     @contextmanager
-    def main_process_first(self, local: bool = True,    # the first process of each machine; False: of all
-                           desc: str = "work"):         # what is done, for the log
-        "Inside, the first process is alone; the others come when it is done, to what it has left in a cache."
+    def main_process_first(self, local: bool = True,    # True: the first process of each machine runs first; False: the first of all
+                           desc: str = "work"):         # description of the work, for the log
+        "Run the block in the first process, then in all others, which can reuse its cached results."
         if self.world_size == 1: return (yield)
         connect(self)
         first = (self.local_process_index if local else self.process_index) == 0
@@ -418,7 +418,7 @@ class _Place:
 
 # %% ../../nbs/02_args/02_training_args.ipynb #8a74b9ac
 def connect(args):
-    "Connect the processes that a launcher has started, where they are not connected."
+    "Connect the processes of a launcher if they are not connected yet."
     if torch.distributed.is_initialized(): return
     from accelerate import PartialState
     cpu = args.use_cpu or not torch.cuda.is_available()
@@ -429,7 +429,7 @@ def connect(args):
 @dataclass(repr=False)
 class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroups, Scripts, Data, Hub, Keeping, Generating, Evaluating, Telling,
                         Processes, Memory, Machine, Update, Length, metaclass=_Checked):
-    "The settings of a run, with the Trainer's names and defaults; checked when made."
+    "Hold the settings of a run, with the Trainer's names and defaults; validate them on construction."
     def __post_init__(self): self.check()
 
     @property
@@ -442,10 +442,10 @@ class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroup
     def order_seed(self) -> int: return self.seed if self.data_seed is None else self.data_seed
 
     def check(self):
-        "Make every value plain and refuse, with a `ValueError`, what is wrong or contradicts itself."
+        "Convert all values to plain ones, validate them and fill in derived ones; raise ValueError if one is invalid."
         for name, value in vars(self).pop("_filled", {}).items():
             if getattr(self, name) == value: setattr(self, name, default_of(self.__dataclass_fields__[name]))
-        for f in fields(TrainingArguments): setattr(self, f.name, plain(getattr(self, f.name)))   # what a subclass adds is its own affair
+        for f in fields(TrainingArguments): setattr(self, f.name, plain(getattr(self, f.name)))   # fields added by a subclass are not converted
         for name in ('output_dir', 'logging_dir'):
             if isinstance(getattr(self, name), str): setattr(self, name, os.path.expanduser(getattr(self, name)))
         if self.report_to in (None, [], ["none"]): self.report_to = "none"
@@ -457,12 +457,12 @@ class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroup
         _mirror(self)
         _fill(self)
 
-for _name in ("eval_strategy", "logging_strategy", "save_strategy", "hub_strategy", "lr_scheduler_type", "optim"):   # enums at the Trainer
+for _name in ("eval_strategy", "logging_strategy", "save_strategy", "hub_strategy", "lr_scheduler_type", "optim"):   # enums in the Trainer
     setattr(TrainingArguments, _name, as_word(_name))
 
 # %% ../../nbs/02_args/02_training_args.ipynb #a209b193
 def _mirror(args):
-    "Let a field and its older name say the same: what was set by hand last."
+    "Give a field and its older name the same value: the one that was set last."
     before = vars(args).setdefault("_mirrored", {})
     for older, name in ALIASES.items():
         if getattr(args, older) != before.get(older): setattr(args, name, getattr(args, older))
@@ -470,12 +470,12 @@ def _mirror(args):
         setattr(args, older, before[older])
 
 def _read_json(args):
-    "Dictionaries that came as text, as a command line gives them."
+    "Parse dictionaries given as JSON text, as on a command line."
     for name, kind in kinds_of(TrainingArguments).items():
         value = getattr(args, name)
         if not isinstance(value, str) or not fits({}, kind): continue
         if value.lstrip().startswith("{"): setattr(args, name, _of_json(name, value))
-        elif name.endswith("_kwargs"): raise _no_dict(name, value)   # others may name a file, or pairs
+        elif name.endswith("_kwargs"): raise _no_dict(name, value)   # other fields accept the path of a file, or pairs
 
 def _of_json(name, text):
     try: return json.loads(text)
@@ -484,7 +484,7 @@ def _of_json(name, text):
 def _no_dict(name, text): return ValueError(f"{name}={text!r} should be a dict, or JSON with quotes around the names, such as '{{\"name\": 1}}'.")
 
 def _fill(args):
-    "Give fields that are None the values that follow from other fields."
+    "Set fields that are None to the values derived from other fields."
     filled = {}
     if args.eval_strategy != "no" and not args.do_eval: filled["do_eval"] = True
     if args.eval_strategy == "steps" and args.eval_steps is None: filled["eval_steps"] = args.logging_steps
@@ -499,7 +499,7 @@ def _fill(args):
 
 # %% ../../nbs/02_args/02_training_args.ipynb #4879163e
 class Settings(TypedDict, total=False):
-    "The fields of `TrainingArguments` as keywords."
+    "List the fields of `TrainingArguments` as keywords."
     output_dir: str | None; per_device_train_batch_size: int; per_device_eval_batch_size: int; num_train_epochs: float; max_steps: int
     gradient_accumulation_steps: int; average_tokens_across_devices: bool; auto_find_batch_size: bool
     learning_rate: float | list[float]; layer_groups: list[str] | None | list[str | list[str]]; lr_scheduler_type: str
@@ -545,14 +545,14 @@ OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every",
 
 # %% ../../nbs/02_args/02_training_args.ipynb #3228bcf9
 def without_own(args: TrainingArguments) -> dict:
-    "The settings by name, without the fields that a subclass has added: these are the user's affair."
+    "Return the settings by name, without the fields added by a subclass."
     own = {f.name for f in fields(args)} - {*TrainingArguments.__dataclass_fields__}
     return {name: value for name, value in vars(args).items() if name not in own}
 
-def resolve(args: TrainingArguments | dict | None,  # what was given as args; a dict is taken as keywords
-            settings: Settings | None = None        # the keywords that go over them
-           ) -> TrainingArguments:                  # always a new one; TypeError for another type or an unknown name
-    "A checked copy of `args` with `settings` over it."
+def resolve(args: TrainingArguments | dict | None,  # TrainingArguments, a dict of keywords, or None
+            settings: Settings | None = None        # keywords that override them
+           ) -> TrainingArguments:                  # a new object; TypeError for another type or an unknown name
+    "Return a validated copy of `args` with `settings` applied."
     settings = newer(settings or {})
     if args is None or isinstance(args, dict): return TrainingArguments(**{**newer(args or {}), **settings})
     if not isinstance(args, TrainingArguments): raise TypeError(_wrong_type(args))
@@ -565,7 +565,7 @@ def resolve(args: TrainingArguments | dict | None,  # what was given as args; a 
 
 # %% ../../nbs/02_args/02_training_args.ipynb #00057785
 def _wrong_type(args) -> str:
-    "The sentence for arguments of a type that is not ours."
+    "Return the error message for arguments of another type."
     theirs = any(c.__name__ == "TrainingArguments" and c.__module__.startswith("transformers") for c in type(args).__mro__)
     if theirs: return ("args is a TrainingArguments of transformers; import TrainingArguments from trainer_nb instead, "
                        "it takes the same arguments.")

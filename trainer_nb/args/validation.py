@@ -19,7 +19,7 @@ __all__ = ['REFUSED', 'REFUSED_VALUES', 'IDLE', 'RENAMED', 'BECAME', 'VALUES', '
            'sharding', 'chosen', 'check_sharding']
 
 # %% ../../nbs/02_args/01_validation.ipynb #53f4a042
-REFUSED = {   # name: why
+REFUSED = {   # name: reason
     "deepspeed": "cannot be done; fsdp=True puts weights, gradients and optimizer state in parts among the processes of learn.launch(n)",
     "parallelism_config": "cannot be done; learn.launch(n) trains on n processes by their batches, and fsdp=True puts the model in parts",
 
@@ -33,7 +33,7 @@ REFUSED = {   # name: why
 
 # %% ../../nbs/02_args/01_validation.ipynb #d2c1670c
 _BACKWARD = "changes weights in the middle of the backward pass, so a step that fails could not be taken back; "
-REFUSED_VALUES = {   # name of a field: value: why
+REFUSED_VALUES = {   # name of a field: value: reason
     "optim": {
         **dict.fromkeys(("lomo", "adalomo"), f"{_BACKWARD}optim='adafactor' and 'adamw_8bit' need little memory too"),
         **{f"{n}_layerwise": f"{_BACKWARD}optim={n!r} is the same rule after it" for n in ("galore_adamw", "galore_adamw_8bit", "galore_adafactor",
@@ -45,26 +45,26 @@ REFUSED_VALUES = {   # name of a field: value: why
 
 # %% ../../nbs/02_args/01_validation.ipynb #65352b7f
 def asks_for_nothing(f,      # the dataclass field
-                     value   # what it has been set to
+                     value   # its value
                     ) -> bool:
-    "Whether a value asks for what happens anyway."
+    "Return True if a value requests only the default behaviour."
     default = default_of(f)
     if value is None or (value == default and type(value) is type(default)): return True
     if isinstance(value, (str, list, dict)) and not value: return True
     return value is False and default is None and f.name != "tf32"
 
-IDLE = tuple(name for name in REFUSED if name.startswith("hub_"))   # these say how to push, and alone they ask for nothing
+IDLE = tuple(name for name in REFUSED if name.startswith("hub_"))   # these configure pushing, and have no effect by themselves
 
-def shown(name, value) -> str: return f"{name}='...'" if name.endswith("token") else f"{name}={value!r}"   # secrets stay out of messages
+def shown(name, value) -> str: return f"{name}='...'" if name.endswith("token") else f"{name}={value!r}"   # messages must not contain secrets
 
-def check_refused(args):  # an object of a dataclass
-    "Refuse the first field that asks for something there is no code for; `ValueError`."
+def check_refused(args):  # an instance of a dataclass
+    "Raise ValueError for the first field that requests unsupported behaviour."
     for f in fields(args):
         value = vars(args)[f.name]
         if f.name in REFUSED and not asks_for_nothing(f, value):
             if f.name not in IDLE or args.push_to_hub: raise ValueError(f"{shown(f.name, value)} {REFUSED[f.name]}.")
             warn(f"{shown(f.name, value)} has no effect, since nothing is pushed to the Hub.")
-            if f.name.endswith("token"): setattr(args, f.name, None)   # a secret that is of no use is not kept
+            if f.name.endswith("token"): setattr(args, f.name, None)   # an unused secret is not kept
         if f.name in REFUSED_VALUES and (why := REFUSED_VALUES[f.name].get(value)): raise ValueError(f"{f.name}={value!r} {why}.")
 
 # %% ../../nbs/02_args/01_validation.ipynb #b150b119
@@ -91,10 +91,10 @@ BECAME = {   # older name: a function from its value to the newer arguments
     "split_batches": lambda on: {"accelerator_config": {"split_batches": on}} if on else {},
     "dispatch_batches": lambda on: {} if on is None else {"accelerator_config": {"dispatch_batches": on}},
 }
-VALUES = {("optim", "adamw_hf"): "adamw_torch", ("optim", "adamw_apex_fused"): "adamw_torch_fused"}   # older values
+VALUES = {("optim", "adamw_hf"): "adamw_torch", ("optim", "adamw_apex_fused"): "adamw_torch_fused"}   # renamed values
 
 # %% ../../nbs/02_args/01_validation.ipynb #7ab92c25
-DROPPED = {   # older name: (why nothing is lost, values that are dropped; None: any)
+DROPPED = {   # older name: (reason why nothing is lost, values that can be dropped; None: any)
     "overwrite_output_dir": ("each run writes a log and checkpoints of its own", None),
     "use_mps_device": ("the accelerator is found by itself", None),
     "fp16_backend": ("mixed precision is torch's own", ("auto", "amp", "cuda_amp", "cpu_amp")),
@@ -110,7 +110,7 @@ DROPPED = {   # older name: (why nothing is lost, values that are dropped; None:
 }
 
 def _drop(name, value):
-    "Let a value go that nobody will miss; refuse another with `ValueError`."
+    "Drop an argument whose value has no effect, with a warning; raise ValueError for other values."
     why, droppable = DROPPED[name]
     if droppable is not None and value not in droppable:
         raise ValueError(f"{name}={value!r} is an argument of older Trainers that is gone: {why}; leave it out.")
@@ -118,25 +118,25 @@ def _drop(name, value):
 
 # %% ../../nbs/02_args/01_validation.ipynb #07e38af8
 def _meant(name, value) -> dict | None:
-    "The newer arguments that an older one stands for; None for a name that is not older."
+    "Return the newer arguments of an older one; None if the name is not an older one."
     if name in RENAMED: return {} if value is None else {RENAMED[name]: value}
     if name in BECAME: return BECAME[name](value)
     if name in DROPPED: return _drop(name, value) or {}
 
 def _organized(given):
-    "The Hub's organization, which is part of the repository's name today."
+    "Merge the Hub's organization, now part of the repository's name, into `hub_model_id`."
     organization = given.pop("push_to_hub_organization", None)
     model = given.get("push_to_hub_model_id") or given.get("hub_model_id")
     if organization and not model:
         raise ValueError(f"push_to_hub_organization={organization!r} is an older argument; give hub_model_id='{organization}/NAME'.")
     if organization: given["push_to_hub_model_id" if given.get("push_to_hub_model_id") else "hub_model_id"] = f"{organization}/{model}"
 
-ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs")}   # older names that are fields still, beside the newer ones
+ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs")}   # older names that are still fields, beside the newer ones
 
 def _take(new, older, name, value):
-    "Put one translated argument among the others."
+    "Add one translated argument; raise ValueError if it contradicts another one."
     if new.get(name) == value or (not value and name in new): return
-    if older in ALIASES and new.get(name) is not None: return   # a copy of arguments has both: the newer one says what is meant
+    if older in ALIASES and new.get(name) is not None: return   # copied arguments contain both; the newer one counts
     if isinstance(value, dict) and isinstance(new.get(name), dict): value = new[name] | value
     elif new.get(name):
         raise ValueError(f"{older} is the older name of {name}, and both are given: {value!r} and {new[name]!r}; leave {older} out.")
@@ -144,22 +144,22 @@ def _take(new, older, name, value):
     new[name] = value
 
 # %% ../../nbs/02_args/01_validation.ipynb #6729b66e
-_READ = {   # older names that stand for a part of a newer one: what they would say
+_READ = {   # older names that correspond to a part of a newer argument: function that returns their value
     "warmup_ratio": lambda args: args.warmup_steps if args.warmup_steps < 1 else 0.0, "adafactor": lambda args: args.optim == "adafactor",
     "group_by_length": lambda args: args.train_sampling_strategy == "group_by_length", "include_inputs_for_metrics": lambda args: "inputs" in args.include_for_metrics,
     "evaluate_during_training": lambda args: args.eval_strategy != "no", "include_tokens_per_second": lambda args: args.include_num_input_tokens_seen != "no"}
 
 def older_value(args, name):
-    "What an older argument says of newer arguments, for scripts that read it. AttributeError for a name that never was one."
+    "Return the value of an older argument, derived from the newer ones; raise AttributeError for an unknown name."
     if name in _READ: return _READ[name](args)
     if name in RENAMED: return getattr(args, RENAMED[name])
     if name in DROPPED and not name.startswith("_"): return (DROPPED[name][1] or (False,))[0]
     raise AttributeError(f"TrainingArguments has no {name!r}.")
 
 # %% ../../nbs/02_args/01_validation.ipynb #7adffae7
-def newer(given: dict   # arguments by name, older ones among them
+def newer(given: dict   # arguments by name, including older ones
          ) -> dict:     # a new dictionary
-    "The arguments with every older name translated; a warning for each, `ValueError` for what contradicts itself or would be missed."
+    "Translate every older name, with a warning for each; raise ValueError for a contradiction or for a value that cannot be dropped."
     given = dict(given)
     _organized(given)
     translated = {name: _meant(name, value) for name, value in given.items()}
@@ -171,7 +171,7 @@ def newer(given: dict   # arguments by name, older ones among them
     return new
 
 # %% ../../nbs/02_args/01_validation.ipynb #14289187
-TAKEN = {   # key: (the values that are taken, the default first; why no other is)
+TAKEN = {   # key: (accepted values, the default first; reason why no other value is accepted)
     "split_batches": ((False, True), ""), "even_batches": ((True, False), ""), "non_blocking": ((False, True), ""),
     "dispatch_batches": ((None, False), "every process reads what it needs of the data by itself, so none waits for the first one"),
     "use_seedable_sampler": ((True,), "the order of an epoch is always a function of the seed, which going back and resuming need"),
@@ -183,8 +183,8 @@ ACCUMULATING = {
     "sync_with_dataloader": ((True,), "no step goes beyond the end of an epoch"),
 }
 
-def check_keys(given: dict, taken: dict, where: str):  # where: what the keys are of, for the message
-    "Refuse the first key that is not known, or whose value asks for what is not done; `ValueError`."
+def check_keys(given: dict, taken: dict, where: str):  # where: name of the dictionary, for the message
+    "Raise ValueError for the first key that is unknown or has an unsupported value."
     for key, value in given.items():
         if key not in taken: raise ValueError(f"{where} has no key {key!r}; it takes {', '.join(taken)}.{nearest(key, taken)}")
         values, why = taken[key]
@@ -192,8 +192,8 @@ def check_keys(given: dict, taken: dict, where: str):  # where: what the keys ar
             raise ValueError(f"{where}: {key}={value!r} {'is not done: ' + why if why else 'should be True or False'}; leave it out.")
 
 # %% ../../nbs/02_args/01_validation.ipynb #7a56ca23
-def read_config(value):  # a dict, a path, an object with to_dict(); anything else comes back as it is
-    "The configuration as a dict; None if it says nothing that is not so anyway. `ValueError` for a file that is none."
+def read_config(value):  # a dict, a path, or an object with to_dict(); any other value is returned unchanged
+    "Return the configuration as a dict, or None if it has only default values; raise ValueError if the file cannot be read."
     if isinstance(value, str):
         try:
             with open(os.path.expanduser(value), encoding="utf-8") as f: value = json.load(f)
@@ -204,10 +204,10 @@ def read_config(value):  # a dict, a path, an object with to_dict(); anything el
     return {k: v for k, v in value.items() if v is not None and not (k in TAKEN and v is TAKEN[k][0][0])} or None
 
 # %% ../../nbs/02_args/01_validation.ipynb #a80dac04
-def check_accelerator_config(args):  # has accelerator_config, gradient_accumulation_steps, dataloader_pin_memory
-    "Make it a dict that says nothing but what is honoured; `ValueError` for anything else."
+def check_accelerator_config(args):  # TrainingArguments
+    "Convert `accelerator_config` to a dict of supported keys; raise ValueError for any other key or value."
     args.accelerator_config = config = read_config(args.accelerator_config)
-    if not isinstance(config, dict): return   # nothing, or of a wrong type
+    if not isinstance(config, dict): return   # None, or of a wrong type
     inner = config.get("gradient_accumulation_kwargs", {})
     if not isinstance(inner, dict): raise ValueError(f"accelerator_config: gradient_accumulation_kwargs={inner!r} should be a dict.")
     check_keys({k: v for k, v in config.items() if k != "gradient_accumulation_kwargs"}, TAKEN, "accelerator_config")
@@ -222,26 +222,26 @@ def check_accelerator_config(args):  # has accelerator_config, gradient_accumula
     args.accelerator_config = others | ({"gradient_accumulation_kwargs": rest} if rest else {}) or None
 
 def _take_steps(args, steps):
-    "Another name for the steps of accumulation."
+    "Set `gradient_accumulation_steps`; raise ValueError if it contradicts the existing value."
     if args.gradient_accumulation_steps not in (1, steps):
         raise ValueError(f"accelerator_config: num_steps={steps!r} is another name of gradient_accumulation_steps, which is "
                          f"{args.gradient_accumulation_steps}; leave num_steps out.")
     args.gradient_accumulation_steps = steps
 
 # %% ../../nbs/02_args/01_validation.ipynb #ff7f2c80
-def splits_batches(args) -> bool: return bool((args.accelerator_config or {}).get("split_batches"))   # a batch is for all processes together
+def splits_batches(args) -> bool: return bool((args.accelerator_config or {}).get("split_batches"))   # True if the batch size is that of all processes together
 
 def syncs_each_batch(args) -> bool:
-    "Whether gradients are averaged over the processes with every micro-batch, not with the last one of a step."
+    "Return True if gradients are averaged over the processes after every micro-batch instead of once per step."
     return bool(((args.accelerator_config or {}).get("gradient_accumulation_kwargs") or {}).get("sync_each_batch"))
 
 # %% ../../nbs/02_args/01_validation.ipynb #cdd11f1c
 class Sharding(NamedTuple):
-    "How a model is to be divided among processes."
-    policy: str = "TRANSFORMER_BASED_WRAP"   # which layers are wrapped by themselves: also "SIZE_BASED_WRAP", "NO_WRAP"
-    classes: tuple | None = None             # names of layer classes; None: those that the model names
-    min_params: int = 0                      # a layer with more parameters is wrapped; by size
-    reshard: bool = True                     # weights are given up after the forward pass, and brought together again for backward
+    "Describe how a model is sharded among processes."
+    policy: str = "TRANSFORMER_BASED_WRAP"   # wrapping policy: also "SIZE_BASED_WRAP", "NO_WRAP"
+    classes: tuple | None = None             # names of layer classes to wrap; None: those declared by the model
+    min_params: int = 0                      # minimum size of a wrapped layer; exclusive; for SIZE_BASED_WRAP
+    reshard: bool = True                     # free the weights after the forward pass and gather them again for the backward pass
 
 POLICIES = Sharding._field_defaults["policy"], "SIZE_BASED_WRAP", "NO_WRAP"
 
@@ -257,15 +257,15 @@ AS_IT_IS = {
     "forward_prefetch": (False, _OLD), "backward_prefetch": ("NO_PREFETCH", _OLD), "use_orig_params": (True, _OLD), "sync_module_states": (True, _OLD),
     "limit_all_gathers": (True, _OLD), "sharding_strategy": ("FULL_SHARD", _OLD),
 }
-WORDS = {"full_shard": {"reshard_after_forward": True}, "shard_grad_op": {"reshard_after_forward": False}, "auto_wrap": {}}   # of fsdp, when it is text
+WORDS = {"full_shard": {"reshard_after_forward": True}, "shard_grad_op": {"reshard_after_forward": False}, "auto_wrap": {}}   # options in `fsdp` when it is a string
 
 # %% ../../nbs/02_args/01_validation.ipynb #506979d7
 def said(value):
-    "A truth that may be written as text, and no other value changed."
+    "Convert 'true' and 'false' to bool; return any other value unchanged."
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 def config_of(fsdp_config) -> dict:  # a dictionary, the path of a JSON file, or None
-    "The keys of a configuration, without the prefix that some have. ValueError if the file cannot be read."
+    "Return the keys of a configuration without the prefix `fsdp_`; raise ValueError if the file cannot be read."
     if isinstance(fsdp_config, str):
         try: fsdp_config = json.loads(Path(fsdp_config).expanduser().read_text("utf-8"))
         except (OSError, ValueError) as error: raise ValueError(f"fsdp_config={fsdp_config!r} cannot be read as a JSON file ({error}).") from None
@@ -273,7 +273,7 @@ def config_of(fsdp_config) -> dict:  # a dictionary, the path of a JSON file, or
     return {k.removeprefix("fsdp_"): said(v) for k, v in (fsdp_config or {}).items() if v is not None}
 
 def check_config(config: dict):
-    "Refuse the first key that is not honoured, or not known."
+    "Raise ValueError for the first key that is unknown or unsupported."
     for key, value in config.items():
         if key in HONOURED: continue
         if key not in AS_IT_IS: raise ValueError(f"fsdp_config has no key {key!r}.{nearest(key, [*HONOURED, *AS_IT_IS])}")
@@ -283,8 +283,8 @@ def check_config(config: dict):
         raise ValueError(f"fsdp_config={{'version': {config['version']!r}}} is not honoured: torch gives version 1 of FSDP up; leave it out for version 2.")
 
 # %% ../../nbs/02_args/01_validation.ipynb #deb30c80
-def words_of(fsdp) -> dict:  # true, words, or a list of them
-    "What the words of `fsdp` say in terms of `fsdp_config`."
+def words_of(fsdp) -> dict:  # a bool, a string of options, or a list of them
+    "Return the options of `fsdp` in terms of `fsdp_config`; raise ValueError for an unsupported one."
     found = {}
     for word in fsdp.split() if isinstance(fsdp, str) else fsdp if isinstance(fsdp, list) else []:
         if str(said(word)) == "True": continue
@@ -293,10 +293,10 @@ def words_of(fsdp) -> dict:  # true, words, or a list of them
         found |= WORDS[word]
     return found
 
-def on(fsdp) -> bool: return bool(fsdp) and said(fsdp) is not False   # whether it is asked for at all
+def on(fsdp) -> bool: return bool(fsdp) and said(fsdp) is not False   # True if sharding is requested
 
-def sharding(fsdp, fsdp_config=None) -> Sharding | None:  # as the Trainer takes them
-    "What is asked for; None if nothing is. ValueError, with the name of what cannot be had."
+def sharding(fsdp, fsdp_config=None) -> Sharding | None:  # as in the Trainer
+    "Return the requested sharding, or None; raise ValueError for unsupported or contradictory options."
     config = config_of(fsdp_config)
     check_config(config)
     if not on(fsdp):
@@ -310,7 +310,7 @@ def sharding(fsdp, fsdp_config=None) -> Sharding | None:  # as the Trainer takes
 
 # %% ../../nbs/02_args/01_validation.ipynb #624f20e6
 def chosen(config: dict) -> Sharding:
-    "The values of the keys that are honoured. ValueError where they contradict each other."
+    "Return the sharding described by the honoured keys; raise ValueError if they contradict each other."
     policy, classes, least = config.get("auto_wrap_policy", POLICIES[0]), config.get("transformer_layer_cls_to_wrap"), config.get("min_num_params", 0)
     reshard = config.get("reshard_after_forward", True)
     if policy not in POLICIES: raise ValueError(f"fsdp_config={{'auto_wrap_policy': {policy!r}}} is none of {', '.join(map(repr, POLICIES))}.")
@@ -322,11 +322,11 @@ def chosen(config: dict) -> Sharding:
     return Sharding(policy, None if classes is None else tuple(classes), int(least), reshard)
 
 # %% ../../nbs/02_args/01_validation.ipynb #75587b47
-ELEMENTWISE = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")   # they treat each number alone, so a part is as good as the whole
+ELEMENTWISE = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")   # elementwise update rules, which work on shards
 UNTRIED = ("torch_compile", "activation_checkpointing", "bf16_full_eval", "fp16_full_eval", "predict_with_generate", "auto_find_batch_size", "use_liger_kernel")
 
 def check_sharding(args):  # TrainingArguments
-    "Refuse what a model in shards cannot be trained with; a file becomes what it holds."
+    "Raise ValueError for settings that are incompatible with sharding; replace the path of a file by its content."
     if isinstance(args.fsdp_config, str): args.fsdp_config = config_of(args.fsdp_config)
     if sharding(args.fsdp, args.fsdp_config) is None: return
     if args.fp16: raise ValueError("fp16=True and fsdp are not connected yet; give bf16=True, or neither.")

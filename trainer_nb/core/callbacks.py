@@ -19,18 +19,18 @@ __all__ = ['EVENTS', 'LOG', 'TrainerState', 'ExportableState', 'TrainerControl',
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708ec
 @dataclass
 class TrainerState:
-    "Where the run is; the Trainer's fields."
-    epoch: float = 0.0                   # epochs done, with the part of the present one
-    global_step: int = 0                 # optimizer steps done
+    "Describe the progress of a run, with the Trainer's fields."
+    epoch: float = 0.0                   # completed epochs, including the fraction of the current one
+    global_step: int = 0                 # completed optimizer steps
     max_steps: int = 0                   # optimizer steps of the whole run
-    logging_steps: int = 500             # a ratio in the arguments is a number of steps here
+    logging_steps: int = 500             # in steps, even if the argument is a ratio
     eval_steps: int = 500                # likewise
     save_steps: int = 500                # likewise
-    train_batch_size: int | None = None  # samples of one micro-batch on one device
-    num_train_epochs: int = 0            # epochs of the whole run, begun ones counted
+    train_batch_size: int | None = None  # samples per micro-batch and device
+    num_train_epochs: int = 0            # epochs of the whole run, rounded up
     num_input_tokens_seen: int = 0       # kept for the Trainer's callbacks
     total_flos: float = 0.0              # kept for the Trainer's callbacks
-    log_history: list[dict[str, Any]] = field(default_factory=list)  # what was logged, not every step
+    log_history: list[dict[str, Any]] = field(default_factory=list)  # logged values, not those of every step
     best_metric: float | None = None
     best_global_step: int | None = None
     best_model_checkpoint: str | None = None
@@ -47,23 +47,23 @@ class TrainerState:
 
     @classmethod
     def load_from_json(cls, json_path):
-        "Read what `save_to_json` wrote."
+        "Read a state written by `save_to_json`."
         with open(json_path, encoding="utf-8") as f: return cls(**json.load(f))
 
     def compute_steps(self, args, max_steps):
-        "Turn `logging_steps`, `eval_steps` and `save_steps` below 1 into that part of `max_steps`."
+        "Convert `logging_steps`, `eval_steps` and `save_steps` below 1 to that fraction of `max_steps`."
         for kind in ("logging_steps", "eval_steps", "save_steps"):
             steps = getattr(args, kind)
             if steps is not None: setattr(self, kind, math.ceil(max_steps * steps) if steps < 1 else int(steps))
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #2d505b67
 class ExportableState:
-    "Something whose state travels with the run: `state()` says what it is made of, and `from_state` makes it again."
+    "Base class of objects whose state is saved with the run, by `state()` and `from_state`."
     def state(self) -> dict: raise NotImplementedError(f"{type(self).__name__} has to define state(): a dict with 'args' and 'attributes'.")
 
     @classmethod
     def from_state(cls, state: dict):
-        "Made with these arguments, with these attributes."
+        "Construct an object from a state: its arguments, then its attributes."
         made = cls(**state["args"])
         vars(made).update(state["attributes"])
         return made
@@ -71,7 +71,7 @@ class ExportableState:
 # %% ../../nbs/01_core/05_callbacks.ipynb #6298f802
 @dataclass
 class TrainerControl(ExportableState):
-    "What callbacks have asked the loop for."
+    "Hold the requests of callbacks to the loop."
     should_training_stop: bool = False  # end the run after this step
     should_epoch_stop: bool = False     # end the epoch after this step
     should_save: bool = False           # save at this step
@@ -79,68 +79,68 @@ class TrainerControl(ExportableState):
     should_log: bool = False            # log at this step
 
     def new_step(self):
-        "A step begins: the wishes of the last one are over."
+        "Reset the requests of the previous step."
         self.should_save = self.should_evaluate = self.should_log = False
 
     def state(self) -> dict: return {"args": dataclasses.asdict(self), "attributes": {}}
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #26b1d4f6
 class TrainerCallback:
-    "Listen to a run: override the events you want. May return `control`."
-    def on_init_end(self, args, state, control, **kwargs): "The learner has been made; nothing has been prepared yet."
-    def on_train_begin(self, args, state, control, **kwargs): "The first step is about to be taken, or a finished run goes on."
-    def on_epoch_begin(self, args, state, control, **kwargs): "An epoch begins."
-    def on_step_begin(self, args, state, control, **kwargs): "The micro-batches of a step are here; nothing has been computed."
-    def on_substep_end(self, args, state, control, **kwargs): "A micro-batch that is not the step's last has been through backward."
-    def on_pre_optimizer_step(self, args, state, control, **kwargs): "Gradients are complete, unscaled and clipped."
-    def on_optimizer_step(self, args, state, control, **kwargs): "The weights have been updated; the gradients are still there."
-    def on_step_end(self, args, state, control, **kwargs): "The step is done and counted; the usual place to ask for something."
-    def on_log(self, args, state, control, **kwargs): "Something was logged: `logs`, a dict."
-    def on_prediction_step(self, args, state, control, **kwargs): "A batch of an evaluation or prediction is done."
-    def on_evaluate(self, args, state, control, **kwargs): "An evaluation is done: `metrics`, a dict."
-    def on_predict(self, args, state, control, **kwargs): "A prediction is done: `metrics`, a dict."
-    def on_save(self, args, state, control, **kwargs): "A checkpoint has been written."
-    def on_epoch_end(self, args, state, control, **kwargs): "An epoch is over."
-    def on_train_end(self, args, state, control, **kwargs): "The run is over."
-    def on_push_begin(self, args, state, control, **kwargs): "A push to the Hub begins."
-    def on_exception(self, args, state, control, **kwargs): "A verb that trains ends with `exception`; the run can go on."
-    def on_pause(self, args, state, control, **kwargs): "The run has stopped between two steps, on request."
-    def on_resume(self, args, state, control, **kwargs): "A paused run goes on."
+    "Base class of callbacks: override the events of interest; each may return `control`."
+    def on_init_end(self, args, state, control, **kwargs): "Called after the learner is constructed, before anything is prepared."
+    def on_train_begin(self, args, state, control, **kwargs): "Called before the first step, or when a finished run continues."
+    def on_epoch_begin(self, args, state, control, **kwargs): "Called at the beginning of an epoch."
+    def on_step_begin(self, args, state, control, **kwargs): "Called after the micro-batches of a step are fetched, before any computation."
+    def on_substep_end(self, args, state, control, **kwargs): "Called after the backward pass of a micro-batch that is not the last of the step."
+    def on_pre_optimizer_step(self, args, state, control, **kwargs): "Called when the gradients are complete, unscaled and clipped."
+    def on_optimizer_step(self, args, state, control, **kwargs): "Called after the weights are updated, before the gradients are cleared."
+    def on_step_end(self, args, state, control, **kwargs): "Called after the step is counted; the usual place for requests."
+    def on_log(self, args, state, control, **kwargs): "Called after logging, with `logs`, a dict."
+    def on_prediction_step(self, args, state, control, **kwargs): "Called after each batch of an evaluation or prediction."
+    def on_evaluate(self, args, state, control, **kwargs): "Called after an evaluation, with `metrics`, a dict."
+    def on_predict(self, args, state, control, **kwargs): "Called after a prediction, with `metrics`, a dict."
+    def on_save(self, args, state, control, **kwargs): "Called after a checkpoint is written."
+    def on_epoch_end(self, args, state, control, **kwargs): "Called at the end of an epoch."
+    def on_train_end(self, args, state, control, **kwargs): "Called at the end of the run."
+    def on_push_begin(self, args, state, control, **kwargs): "Called at the beginning of a push to the Hub."
+    def on_exception(self, args, state, control, **kwargs): "Called when training ends with `exception`; the run can continue."
+    def on_pause(self, args, state, control, **kwargs): "Called when the run stops between two steps on request."
+    def on_resume(self, args, state, control, **kwargs): "Called when a paused run continues."
 
 EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #67a02d96
-def listens(callback, event) -> bool:  # does `callback` override `event`?
-    "Whether a callback has something of its own to do at an event."
+def listens(callback, event) -> bool:  # callback: an instance; event: name of the method
+    "Return True if a callback overrides an event."
     if event in getattr(callback, "__dict__", ()): return True
     owner = next((c for c in type(callback).__mro__ if event in vars(c)), None)
     return owner is not None and owner.__name__ != "TrainerCallback"
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #023673a0
 def _answer(given, control):
-    "The control after a callback: the one that it returned, or the one there was."
+    "Return the control object returned by a callback, or the current one; raise TypeError for another value."
     if given is None or given is control: return control
     if hasattr(given, "should_training_stop") and hasattr(given, "should_log"): return given
     raise TypeError(f"The callback returned {given!r}; it may return the control it was given, or nothing.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #ea50defa
 def stands_for(kind: type, callback) -> bool:
-    "Whether a class means this callback: it is an instance, or the class is transformers' of the same name."
+    "Return True if a callback is an instance of a class, or of our counterpart of a transformers class."
     theirs = kind.__module__.partition(".")[0] == "transformers" and not isinstance(callback, type)
     return isinstance(callback, kind) or (theirs and type(callback).__name__ == kind.__name__.replace("NotebookProgress", "Progress"))
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #803a7993
-_BRINGS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}   # what the Trainer's handler takes by position
+_BRINGS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}   # positional arguments of the Trainer's handler
 
 class AsTheTrainers:
-    "What code that was copied from the Trainer asks of its handler: an event by its name, what events bring, a callback taken out."
-    context = dict   # a function: what every event brings besides; a learner puts its own here
+    "Provide the interface of the Trainer's handler for code copied from it: `on_*` methods, event data and `remove_callback`."
+    context = dict   # callable that returns the keywords of every event; replaced by a learner
     def remove_callback(self, callback):
-        "Take a callback out."
+        "Remove a callback."
         self.pop_callback(callback)
 
     def call_event(self, event, args, state, control, **kwargs):
-        "Call an event on all that listen, as an override of the Trainer's `log` does; returns the control."
+        "Call an event on all callbacks that override it, as an override of the Trainer's `log` does; return the control."
         return self.call(event, list(self.listeners(event)), args, state, control, **self.context() | kwargs)
 
     def __getattr__(self, name):
@@ -153,13 +153,13 @@ class AsTheTrainers:
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #cd9928a7
 class CallbackHandler(AsTheTrainers):
-    "The callbacks of a run, by event."
+    "Hold the callbacks of a run and call them by event."
     def __init__(self, callbacks=()):
         self.callbacks, self._listening = [], {}
         for callback in callbacks: self.add_callback(callback)
 
     def add_callback(self, callback):
-        "Add a callback, or an instance of a callback class."
+        "Add a callback or an instance of a callback class; raise TypeError if it has no event."
         if isinstance(callback, type): callback = callback()
         if not any(callable(getattr(callback, e, None)) for e in EVENTS):
             tracker = hasattr(callback, "store_init_configuration")
@@ -170,27 +170,27 @@ class CallbackHandler(AsTheTrainers):
         self._listening.clear()
 
     def found(self, callback):
-        "A callback that is here, None if it is not; a class stands for its first instance."
+        "Return a callback of this handler or None; a class matches its first instance."
         is_it = (lambda c: stands_for(callback, c)) if isinstance(callback, type) else (lambda c: c is callback or c == callback)
         return next((c for c in self.callbacks if is_it(c)), None)
 
     def pop_callback(self, callback):
-        "Take a callback out and return it; a class stands for its first instance; None if it is not there."
+        "Remove and return a callback, or return None; a class matches its first instance."
         found = self.found(callback)
         if found is not None: self.callbacks = [c for c in self.callbacks if c is not found]
         self._listening.clear()
         return found
 
     @property
-    def callback_list(self) -> str: return "\n".join(type(c).__name__ for c in self.callbacks)   # by class, a line each
+    def callback_list(self) -> str: return "\n".join(type(c).__name__ for c in self.callbacks)   # class names, one per line
 
     def listeners(self, event) -> list:
-        "The callbacks that override `event`, in order."
+        "Return the callbacks that override `event`, in order."
         if event not in self._listening: self._listening[event] = [c for c in self.callbacks if listens(c, event)]
         return self._listening[event]
 
     def call(self, event, todo, args, state, control, interrupts=None, **kwargs):
-        "Call `event` on the callbacks in `todo`, taking each off the list; returns the control."
+        "Call `event` on the callbacks in `todo`, removing each from the list; return the control."
         while todo:
             callback = todo.pop(0)
             if not any(c is callback for c in self.callbacks): continue
@@ -198,7 +198,7 @@ class CallbackHandler(AsTheTrainers):
             if interrupts is not None: interrupts.abortable = not getattr(callback, "quick", False)
             try: control = _answer(getattr(callback, event)(args, state, control, **kwargs), control)
             except BaseException as error:
-                before = False   # whoever handles the error is not to be broken into
+                before = False   # the code that handles the error must not be interrupted
                 error.callback = f"{type(callback).__name__}.{event}"
                 error.add_note(f"(in {error.callback})")
                 raise
@@ -208,15 +208,15 @@ class CallbackHandler(AsTheTrainers):
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #00082390
 def printed(logs: dict) -> dict:
-    "What is printed of a log."
+    "Return the values of a log as they are printed."
     return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in logs.items() if k != "total_flos"}
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #9a621618
 class DefaultFlowCallback(TrainerCallback):
-    "Log, evaluate, save and stop as the arguments say."
+    "Request logging, evaluation, saving and the end of training according to the arguments."
     order, quick = -100, True
     def on_step_end(self, args, state, control, **kwargs):
-        "What the step-wise strategies want at this step."
+        "Set the requests of the strategies that count steps."
         step, last = state.global_step, state.global_step >= state.max_steps
         if (step == 1 and args.logging_first_step) or (args.logging_strategy == "steps" and step % state.logging_steps == 0):
             control.should_log = True
@@ -227,27 +227,27 @@ class DefaultFlowCallback(TrainerCallback):
         if last: control.should_training_stop = True
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        "What the epoch-wise strategies want at the end of an epoch."
+        "Set the requests of the strategies that count epochs."
         if args.logging_strategy == "epoch": control.should_log = True
         if args.eval_strategy == "epoch" and args.eval_delay <= state.epoch: control.should_evaluate = True
         if args.save_strategy == "epoch" and args.output_dir is not None: control.should_save = True
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd62
 def context(moves) -> dict:
-    "What every event brings along, by keyword."
+    "Return the keywords of every event as a dict."
     run = moves.run_state
     return {"model": run.model, "processing_class": moves.processing_class, "optimizer": run.optimizer, "lr_scheduler": run.lr_scheduler,
             "train_dataloader": None if run.feed is None else run.feed.loader, "eval_dataloader": run.eval_dataloader, "learner": moves}
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #75eb11ae
 def handler_of(moves) -> CallbackHandler:
-    "The run's handler of callbacks, which brings along what events bring."
+    "Return the run's handler, which adds the keywords of every event."
     handler, me = moves.run_state.callbacks, weakref.ref(moves)
     handler.context = lambda: context(me())
     return handler
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #70d6ec2c
-def tell(moves, event, todo=None, **data):  # todo: callbacks yet to be called; None: all that listen
+def tell(moves, event, todo=None, **data):  # todo: callbacks to be called; None: all that override the event
     "Call an event on callbacks now."
     run = moves.run_state
     if todo is None:
@@ -256,7 +256,7 @@ def tell(moves, event, todo=None, **data):  # todo: callbacks yet to be called; 
     if todo: run.control = run.callbacks.call(event, todo, run.args, run.state, run.control, run.interrupts, **context(moves), **data)
 
 def tell_all(moves, event, **data):
-    "Call an event on every callback that listens, even if one raises; returns the first error, or None."
+    "Call an event on every callback that overrides it, even if one raises; return the first error or None."
     todo, first = list(moves.run_state.callbacks.listeners(event)), None
     while todo:
         try: tell(moves, event, todo, **data)
@@ -265,17 +265,17 @@ def tell_all(moves, event, **data):
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #35507f8d
 def put_down(run):
-    "Have callbacks close what they hold open; one that fails is left."
+    "Make callbacks close the resources that they hold open; warn about those that fail."
     for callback in run.callbacks.callbacks:
         try: getattr(callback, "put_down", lambda: None)()
         except Exception as error: warn(f"{type(callback).__name__} could not close what it holds open ({type(error).__name__}: {error}).")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #8340f6a5
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
-    "Stop when the metric of the best model has not become better for so many evaluations."
+    "Stop the run when the metric of the best model has not improved for a number of evaluations."
     def __init__(self,
-                 early_stopping_patience: int = 1,               # evaluations in a row that are not better, from 1 on
-                 early_stopping_threshold: float | None = 0.0):  # better means by more than this; None: 0
+                 early_stopping_patience: int = 1,               # consecutive evaluations without improvement, at least 1
+                 early_stopping_threshold: float | None = 0.0):  # minimum improvement, exclusive; None: 0
         self.early_stopping_patience, self.early_stopping_threshold = early_stopping_patience, early_stopping_threshold
         self.early_stopping_patience_counter = 0
 
@@ -292,7 +292,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             warn("EarlyStoppingCallback ends the run with the weights of its last step; load_best_model_at_end=True takes those of the best evaluation.")
 
     def on_evaluate(self, args, state, control, metrics=None, learner=None, **kwargs):
-        "Count an evaluation of the loop, and stop if there have been enough."
+        "Count an evaluation of the loop, and request the end of training when the patience is exhausted."
         if learner is not None and learner.run_state.by_hand: return
         value = metrics.get(f"eval_{args.metric_for_best_model.removeprefix('eval_')}")
         if value is None: return missing(self, args, metrics)
@@ -300,27 +300,27 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         if self.early_stopping_patience_counter >= self.early_stopping_patience: control.should_training_stop = True
 
     def better(self, args, state, value) -> bool:
-        "Whether a value is better than the best so far, and by enough; the first one is, `nan` never."
+        "Return True if a value improves on the best one by more than the threshold; the first value does, nan never."
         if math.isnan(value) or state.best_metric is None: return not math.isnan(value)
         gain = value - state.best_metric if args.greater_is_better else state.best_metric - value
         return gain > (self.early_stopping_threshold or 0.0)
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #2cde7c51
 def check_stopping(args):
-    "Refuse to stop early where nothing is evaluated, or where no metric is named."
+    "Raise ValueError if there are no evaluations or no metric is named."
     if args.eval_strategy == "no": raise ValueError("EarlyStoppingCallback looks at evaluations, and there are none; give eval_strategy='epoch' or 'steps'.")
     if args.metric_for_best_model is None:
         raise ValueError("EarlyStoppingCallback does not know which metric to look at; give metric_for_best_model='loss', or load_best_model_at_end=True, which means the loss.")
 
 def missing(callback, args, metrics):
-    "Say once that the metric is not there; of several evaluation sets, one has it."
+    "Warn once that the metric is missing; with several evaluation sets, only one of them has it."
     if callback.__dict__.get("_said"): return
     callback._said = True
     warn(f"EarlyStoppingCallback looks for eval_{args.metric_for_best_model.removeprefix('eval_')}, and an evaluation has given {', '.join(metrics)}; that one does not count.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #02c46120
 class PrinterCallback(TrainerCallback):
-    "Print what is logged, on the first process of each machine."
+    "Print the logs, on the first process of each machine."
     def on_log(self, args, state, control, logs=None, **kwargs):
         if state.is_local_process_zero and logs: print(printed(logs), flush=True)
 
@@ -328,7 +328,7 @@ class PrinterCallback(TrainerCallback):
 LOG = logging.getLogger("trainer_nb")
 
 def set_level(args):  # TrainingArguments
-    "Give the loggers the level that is asked for on this process; 'passive' leaves them alone."
+    "Set the level of the loggers for this process; 'passive' leaves it unchanged."
     if (args.log_level if args.should_log else args.log_level_replica) == "passive": return
     level = args.get_process_log_level()
     LOG.setLevel(level)
@@ -337,7 +337,7 @@ def set_level(args):  # TrainingArguments
         if (module := sys.modules.get(name)) is not None: module.set_verbosity(level)
 
 class _Stderr(logging.StreamHandler):
-    "Writes to what is stderr at the time."
+    "Write to the current sys.stderr."
     def __init__(self): logging.Handler.__init__(self)
     @property
     def stream(self): return sys.stderr
@@ -349,7 +349,7 @@ def _to_stderr() -> logging.Handler:
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #42f6b392
 class LoggerCallback(TrainerCallback):
-    "Tell the milestones of a run to the package's logger."
+    "Log the milestones of a run with the package's logger."
     order = 900
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         if not LOG.isEnabledFor(logging.INFO): return

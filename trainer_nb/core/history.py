@@ -26,16 +26,16 @@ __all__ = ['HISTORIES', 'FIELDS', 'TIMINGS', 'EVERY', 'RESERVED', 'NOTHING', 'WO
 
 # %% ../../nbs/01_core/07_history.ipynb #c4bea7d9
 class History:
-    "The rows and events of one run, in memory and, once a log is open, in a file."
+    "Hold the rows and events of one run, in memory and, once a log is open, in a file."
     def __init__(self,
-                 name: str | None = None,     # what the user calls the run
-                 parent: str | None = None,   # id of the run that this one went on from
-                 run_id: str | None = None):  # made up if not given, without touching any seeded generator
+                 name: str | None = None,     # name of the run
+                 parent: str | None = None,   # id of the run that this one continues
+                 run_id: str | None = None):  # generated if not given, without using a seeded generator
         self.run_id, self.parent, self.name, self.started = checked_id(run_id or secrets.token_hex(6)), parent, plain(name), time.time()
         self.rows, self.readings = Rows(), Readings()
         self.columns, self.pending = self.rows.columns, self.rows.pending
-        self.events, self.abandons, self.metrics = [], [], {}   # dicts, in order of time; `metrics`: what was evaluated, by row
-        self.path, self.log, self.claim, self.sent, self.plan, self.asked, self.every = None, None, None, {}, None, 0.0, EVERY   # what the log has; when, and how often, the writer is asked to fetch
+        self.events, self.abandons, self.metrics = [], [], {}   # lists of dicts in order of time; `metrics`: evaluation results by row
+        self.path, self.log, self.claim, self.sent, self.plan, self.asked, self.every = None, None, None, {}, None, 0.0, EVERY   # number of items sent to the log; time and interval of the requests to fetch
         watch_forks(self)
 
     def __len__(self): return len(self.rows)
@@ -43,47 +43,47 @@ class History:
     def __getitem__(self, i): return pick(self, i)
     def __repr__(self): return about(self)
     def _repr_html_(self): return Records(thinned(self))._repr_html_()
-    def place(self) -> Place: return Place(len(self), len(self.events), len(self.abandons))   # where it stands, to come back to
+    def place(self) -> Place: return Place(len(self), len(self.events), len(self.abandons))   # current place, for `abandon`
 
-    def append(self, step: int, epoch: float, learning_rate,   # a number, or a tensor with one
-               samples: int, seconds: float,                   # of this step; on the loop's own clock, which stands still between verbs
-               loss=None, grad_norm=None):                     # numbers, tensors with one (fetched later), None where unknown
-        "Add the row of one step. Nothing is asked of the device."
+    def append(self, step: int, epoch: float, learning_rate,   # a number, or a tensor with one element
+               samples: int, seconds: float,                   # of this step; on the clock of the loop, which stops between calls
+               loss=None, grad_norm=None):                     # numbers, tensors with one element (fetched later), or None if unknown
+        "Append the row of a step without waiting for the device."
         row = self.rows.append(step, epoch, learning_rate, samples, seconds, loss, grad_norm)
         if row % PACK == PACK - 1: send(self)
         if self.log is not None and not 0 <= seconds - self.asked < self.every: ask_to_fetch(self, seconds)
     def fetch(self):
-        "Bring every value that is still on a device to the host, in one transfer."
+        "Copy all values that are still on a device to the host, with one transfer per device."
         self.rows.fetch(); self.readings.fetch(); send(self)
     def column(self, name: str) -> np.ndarray:
-        "A copy of one column; `samples_per_second` is worked out."
+        "Return a copy of a column, or the computed `samples_per_second`."
         self.fetch()
         return column(self.rows, name)
     def mean_loss(self, start: int = 0, stop: int | None = None) -> float:
-        "Mean loss of the rows `start` to `stop` that are not abandoned; one nan or inf among them shows."
+        "Return the mean loss of the rows `start` to `stop` that are not abandoned; nan and inf propagate."
         self.fetch()
         return mean_loss(self.rows, start, stop)
-    def frame(self, all: bool = False):  # all: with the rows that were left behind, and a column that says so
-        "A pandas DataFrame with a row for each step and a column for each metric."
+    def frame(self, all: bool = False):  # all: include abandoned rows, and a column `abandoned`
+        "Return a pandas DataFrame with a row for each step and a column for each metric."
         return frame(self, all)
     def note(self, kind: str, step: int, /, **data) -> dict:
-        "Note an event with its data, which becomes plain values."
+        "Record an event with its data converted to plain values, and return it."
         return note(self, kind, step, data)
-    def abandon(self, place: Place):  # from place()
-        "Mark what came after a place as left behind; what is appended now follows that place."
+    def abandon(self, place: Place):  # as returned by place()
+        "Mark everything after a place as abandoned; new rows continue from that place."
         leave_behind(self, place)
-    def evaluations(self, all: bool = False) -> Evaluations:  # all: those that were left behind too
-        "Every evaluation that was noted."
+    def evaluations(self, all: bool = False) -> Evaluations:  # all: include abandoned evaluations
+        "Return the recorded evaluations."
         return evaluations(self, all)
 
-    def open_log(self, output_dir, name: str | None = None) -> Path | None:  # None: it could not be opened, and a warning said why
-        "Write the history, from its first row on, to `runs/run-<id>.jsonl` in a folder."
+    def open_log(self, output_dir, name: str | None = None) -> Path | None:  # returns None, after a warning, if the file cannot be opened
+        "Write the history from its first row on to `runs/run-<id>.jsonl` in a folder; return the path."
         return open_log(self, output_dir, name)
-    def flush(self, timeout: float = 60.0) -> bool:  # seconds to wait for the disk; False if that was too short
-        "Fetch, hand over, and wait until it is in the file."
+    def flush(self, timeout: float = 60.0) -> bool:  # seconds to wait for the disk; returns False on timeout
+        "Fetch all values and wait until they are written."
         return flush(self, timeout)
     def close_log(self):
-        "Write what is missing, and let go of the file."
+        "Write the remaining lines and close the log."
         close_log(self)
 
 # %% ../../nbs/01_core/07_history.ipynb #30aa0eeb
@@ -98,24 +98,24 @@ def _in_child():
 
 @cache
 def _watch_forks():
-    "Once per process, with its first history."
+    "Register the fork handler once per process."
     if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_in_child)
 
 def watch_forks(history):
-    "From now on a forked child's copy of this history is another run."
+    "Make the copy of this history in a forked child a separate run."
     _watch_forks()
     HISTORIES.add(history)
 
 # %% ../../nbs/01_core/07_history.ipynb #f8893177
 def value(history, name: str, row: int):
-    "One number of one row; fetches if it has to."
+    "Return one value of one row, fetching it if necessary."
     if name in LATE and row >= history.rows.fetched: history.fetch()
     return getattr(history.columns, name)[row]
 
 def _cell(name, doc): return property(lambda self: value(self.history, name, self.index), doc=doc)
 
 class Record:
-    "One step of a run. Reading a value that is still on the device fetches it."
+    "Represent one step of a run. Reading a value that is still on the device fetches it."
     __slots__ = ("history", "index")
     def __init__(self, history, index: int): self.history, self.index = history, index
     step = _cell("step", "Optimizer steps done, this one included.")
@@ -135,14 +135,14 @@ class Record:
 
 # %% ../../nbs/01_core/07_history.ipynb #5a77a307
 FIELDS = ("step", "epoch", "loss", "learning_rate", "grad_norm", "samples", "seconds", "samples_per_second", "abandoned", "metrics")
-TIMINGS = ("_runtime", "_per_second")   # metrics that tables leave out
+TIMINGS = ("_runtime", "_per_second")   # suffixes of metrics that tables omit
 
 def beside(metrics: dict) -> dict:
-    "Metrics by the names that they have beside the columns."
+    "Return metrics under names that do not clash with those of columns."
     return {f"metrics.{k}" if k in FIELDS else k: v for k, v in metrics.items() if k not in ("step", "epoch")}
 
 def cells(record) -> dict:
-    "What a table shows of a record, by heading."
+    "Return the cells of a record as a dict from heading to value."
     row, known = record.as_dict(), record.history.rows.known
     shown = {"step": row["step"], "epoch": row["epoch"]}
     for head, name in {"loss": "loss", "learning rate": "learning_rate", "grad norm": "grad_norm"}.items():
@@ -155,7 +155,7 @@ def cells(record) -> dict:
 def _values(name): return property(lambda self: [getattr(o, name) for o in self], doc=f"`{name}` of each record.")
 
 class Records(Table):
-    "Records, in the order of the run."
+    "Hold records in the order of the run."
     thin = True
     step, epoch, loss = _values("step"), _values("epoch"), _values("loss")
     learning_rate, grad_norm, samples = _values("learning_rate"), _values("grad_norm"), _values("samples")
@@ -165,20 +165,20 @@ class Records(Table):
     def _cells(self, record): return cells(record)
 
     def frame(self):
-        "A pandas DataFrame with a row for each record and a column for each metric."
+        "Return a pandas DataFrame with a row for each record and a column for each metric."
         rows = [o.as_dict() for o in self]
         return to_frame([{k: v for k, v in o.items() if k != "metrics"} | beside(o["metrics"]) for o in rows])
 
 # %% ../../nbs/01_core/07_history.ipynb #3361d173
-def pick(history, i):  # a number or a slice
-    "A record, or the records of a slice."
+def pick(history, i):  # an integer or a slice
+    "Return a record, or the records of a slice; raise IndexError outside the history."
     if isinstance(i, slice): return Records(Record(history, o) for o in range(*i.indices(len(history))))
     row = operator.index(i)
     if not -len(history) <= row < len(history): raise IndexError(f"There is no row {row}: the history has {len(history)} rows.")
     return Record(history, row % len(history))
 
 def about(history) -> str:
-    "A history as text: which run, and its records."
+    "Return a history as text: its run and its records."
     head = f"History of run {history.run_id}" + (f" ({text(history.name)})" if history.name else "") + f", {len(history)} rows"
     return head + (f"\n{Records(thinned(history))!r}" if len(history) else "")
 
@@ -186,21 +186,21 @@ def about(history) -> str:
 EVERY = 2.0   # seconds
 
 class Fetch:
-    "To be done by the thread that writes, where it tells somebody that all is written."
+    "Fetch a history in the writer thread, through the interface of an event."
     def __init__(self, history): self.history = weakref.ref(history)
     def set(self):
         try:
             if (history := self.history()) is not None: history.fetch()
-        except Exception: pass   # the next who looks at the rows hears of it
+        except Exception: pass   # raised again by the next fetch
 
 def ask_to_fetch(history, seconds: float):
-    "Have the rows written soon."
+    "Ask the writer thread to fetch the rows."
     history.asked = seconds
     WRITER.put(None, Fetch(history))
 
 # %% ../../nbs/01_core/07_history.ipynb #c8303712
 def send(history):
-    "Hand to the log what it does not have yet, where there is a log."
+    "Pass everything that is complete and not yet written to the log, if there is one."
     if history.log is None: return
     with history.rows.lock:
         if (log := history.log) is None: return
@@ -208,10 +208,10 @@ def send(history):
         for line in missing(history, history.sent): log.put(line)
 
 # %% ../../nbs/01_core/07_history.ipynb #7cb064dc
-RESERVED = ("run", "rows", "abandon", "table", "reading")   # lines of the log that are no events
+RESERVED = ("run", "rows", "abandon", "table", "reading")   # kinds of log lines that are not events
 
 def note(history, kind: str, step: int, data: dict) -> dict:
-    "Make an event and keep it."
+    "Create an event and record it; raise ValueError for a reserved kind."
     if kind in RESERVED: raise ValueError(f"An event cannot be of the kind {kind!r}, which is a line of the log itself: choose another word.")
     event = dict(kind=str(kind), step=int(step), time=time.time(), rows=len(history), data=plain(data), abandoned=False)
     keep(history, event)
@@ -219,7 +219,7 @@ def note(history, kind: str, step: int, data: dict) -> dict:
     return event
 
 def keep(history, event: dict):
-    "Add an event; an evaluation belongs to the last row of its step."
+    "Add an event; attach an evaluation to the last row of its step."
     with history.rows.lock:
         history.events.append(event)
         row = last_of(history.rows, event["step"], event["rows"]) if event["kind"] == "evaluate" else None
@@ -227,14 +227,14 @@ def keep(history, event: dict):
 
 # %% ../../nbs/01_core/07_history.ipynb #3a58750f
 class Place(NamedTuple):
-    "How much a history has of each kind."
+    "Hold the number of items of each kind."
     rows: int
     events: int
-    abandons: int   # how often it has gone back
+    abandons: int   # number of times that the run went back
 
-def gone_at(history, place: Place) -> list:  # two arrays of flags, for rows and for events
-    "What had been left behind when a history stood at a place."
-    way = [place]   # from here, by the places that were gone back to
+def gone_at(history, place: Place) -> list:  # two arrays of flags, for rows and events
+    "Return what was abandoned when a history was at a place."
+    way = [place]   # chain of the places that the run went back to
     while way[-1].abandons: way.append(Place(*history.abandons[way[-1].abandons - 1]["to"]))
     gone = [np.zeros(n, bool) for n in way.pop()[:2]]
     for at in reversed(way):
@@ -243,7 +243,7 @@ def gone_at(history, place: Place) -> list:  # two arrays of flags, for rows and
     return gone
 
 def is_past(history, place: Place) -> bool:
-    "Whether a place lies in the past that counts: what counted there is the beginning of what counts now."
+    "Return True if a place is on the current path: what counted there is a prefix of what counts now."
     now = history.place()
     if any(then > here for then, here in zip(place, now)): return False
     count = [[np.flatnonzero(~gone) for gone in gone_at(history, at)] for at in (place, now)]
@@ -253,13 +253,13 @@ def is_past(history, place: Place) -> bool:
 def leave_behind(history, place: Place):
     "Go back to a place."
     try: history.fetch()
-    except RuntimeError: pass   # a device that has failed says so elsewhere
+    except RuntimeError: pass   # a failed device raises elsewhere
     history.abandons.append(dict(kind="abandon", to=list(place), rows=len(history), events=len(history.events), time=time.time()))
     mark(history)
     send(history)
 
 def mark(history):
-    "Mark rows and events as counting or not."
+    "Mark rows and events as abandoned or counting."
     with history.rows.lock:
         rows, events = gone_at(history, history.place())
         abandon(history.rows, rows)
@@ -267,13 +267,13 @@ def mark(history):
 
 # %% ../../nbs/01_core/07_history.ipynb #8421eaa2
 class Evaluations(Table):
-    "A dict for each evaluation: the step, then the metrics."
+    "Hold a dict for each evaluation: the step, then the metrics."
     thin = True
     def _cells(self, row): return {k: v for k, v in row.items() if not k.endswith(TIMINGS)}
     def _shown(self): return [None if row is None else self._cells(row) for row in thinned(self.together())]
 
     def together(self):
-        "The same with one row for several sets that were evaluated at the same step."
+        "Return the table with evaluations of several sets at the same step merged into one row."
         rows = Evaluations()
         for row in self:
             if rows and rows[-1]["step"] == row["step"] and set(rows[-1]) & set(row) <= {"step", "epoch"}: rows[-1] = rows[-1] | row
@@ -281,12 +281,12 @@ class Evaluations(Table):
         return rows
 
 def evaluations(history, all: bool) -> Evaluations:
-    "The evaluations among the events."
+    "Return the evaluations among the events."
     found = [o for o in list(history.events) if o["kind"] == "evaluate" and (all or not o["abandoned"])]
     return Evaluations({"step": o["step"]} | {k: v for k, v in o["data"].items() if k != "step"} for o in found)
 
 def frame(history, all: bool):
-    "Columns and metrics as a frame."
+    "Return columns and metrics as a DataFrame."
     history.fetch()
     with history.rows.lock: columns = {o: history.columns.view(o).copy() for o in COLUMNS}
     rows, gone = len(columns["step"]), columns.pop("abandoned") == 1
@@ -297,16 +297,16 @@ def frame(history, all: bool):
     return to_frame(columns | {"abandoned": gone}) if all else to_frame(columns)[~gone].reset_index(drop=True)
 
 # %% ../../nbs/01_core/07_history.ipynb #b2367b8e
-def rows_line(first: int, part: dict) -> dict:  # number of the first row; copies of the columns
-    "A line with rows; made by the thread that writes."
+def rows_line(first: int, part: dict) -> dict:  # index of the first row; copies of the columns
+    "Return a line with rows; called by the writer thread."
     return {"kind": "rows", "first": first} | to_lists(part)
 
 def reading_line(number: int, row: int, table: int, values) -> dict:
-    "A line with a reading, five digits of each value; None is one that is not known."
+    "Return a line with a reading, rounded to five digits; None is an unknown value."
     return {"kind": "reading", "number": number, "row": row, "table": table, "values": [None if v != v else float(f"{v:.5g}") for v in values.tolist()]}
 
 def missing(history, sent: dict):
-    "The lines that a log does not have yet, by how much of each kind was sent; each counts as sent when the next is asked for."
+    "Yield the lines that were not yet sent; each counts as sent when the next one is requested."
     whole = history.rows.whole()
     while sent["rows"] < whole:
         start, stop = sent["rows"], min(sent["rows"] + 1024, whole)
@@ -325,10 +325,10 @@ def missing(history, sent: dict):
 
 # %% ../../nbs/01_core/07_history.ipynb #6c8775bf
 def open_log(history, output_dir, name: str | None) -> Path | None:
-    "Begin a log of a history, or go on with it."
+    "Start or continue the log of a history."
     path = log_path(output_dir, history.run_id)
     if history.log is not None and history.path == path and not history.log.error: return path
-    history.close_log()   # another folder, or an error before
+    history.close_log()   # the folder has changed, or writing failed
     take_over(history, path)
     if name is not None: history.name = plain(name)
     try:
@@ -341,22 +341,22 @@ def open_log(history, output_dir, name: str | None) -> Path | None:
     return path
 
 def begins_with(history, old) -> bool:
-    "Whether a history goes on from another one."
+    "Return True if a history continues another one."
     rows = len(old)
     same = old.run_id == history.run_id and rows <= len(history) and np.array_equal(old.columns.view("seconds"), history.columns.view("seconds")[:rows])
     return same and [e["time"] for e in old.events] == [e["time"] for e in history.events[:len(old.events)]]
 
 def take_over(history, path: Path):
-    "Another learner in this process may have this log open: it has written its last line there."
+    "Close this log in other histories of the process."
     for other in list(HISTORIES):
         if other is not history and other.log is not None and other.path == path: other.close_log(); other.path = None
 
 NOTHING = dict(rows=0, events=0, abandons=0, tables=0, readings=0)
 
-def head_of(history) -> dict: return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)   # the first line
+def head_of(history) -> dict: return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)   # fields of the first line
 
 def held(history, path: Path) -> dict:
-    "How many rows, events and abandons a log holds already, made ready to go on."
+    "Prepare a log for appending and return the number of items that it contains."
     if begin(path, head_of(history)): return dict(NOTHING)
     old = read(path)
     if not begins_with(history, old): raise ValueError("the file holds another run, or somebody else has gone on with this one there")
@@ -370,53 +370,53 @@ def _at_exit():
 
 @cache
 def _watch_exit():
-    "Once per process, with its first log."
+    "Register the exit handler once per process."
     atexit.register(_at_exit)
 
 # %% ../../nbs/01_core/07_history.ipynb #adab516f
 def give_up(history, path, error):
-    "No log from here on; said once."
+    "Close the log after an error and warn once."
     let_go(history)
     warn(f"The log of this run cannot be written to {path} ({type(error).__name__}: {error}). The run goes on without it; "
          "when the cause is gone, `history.open_log(output_dir)` writes what is missing.")
 
 def flush(history, timeout: float) -> bool:
-    "Wait for the log."
+    "Fetch, send, and wait for the log; return False on timeout."
     try: history.fetch()
     finally:
         send(history)
         log = history.log
         done = log is None or log.wait(timeout)
-        send(history)   # says it if writing failed
+        send(history)   # warns if writing failed
     return done
 
 def copy_log(history, path: Path):
-    "Write the whole history into another file, as it is now. OSError if that cannot be written."
+    "Write the complete history to another file; raise OSError if that fails."
     history.fetch()
     with history.rows.lock: lines = [line() if callable(line) else line for line in missing(history, dict(NOTHING))]
     begin(path, head_of(history))
     with open(path, "ab") as f: f.writelines(dump(line).encode() for line in lines)
 
 def close_log(history):
-    "End the log."
+    "Flush and close the log."
     if history.log is None: return
     try: history.flush()
     finally: let_go(history)
 
 def let_go(history):
-    "The file is somebody else's now."
+    "Detach a history from its log and release the lock."
     if history.claim is not None: history.claim.drop()
     history.log = history.claim = None
 
 # %% ../../nbs/01_core/07_history.ipynb #3a50bd7c
 def from_head(line: dict, path: Path) -> History:
-    "The history that the first line of a log tells of."
+    "Return an empty history with the fields of the first line of a log."
     history = History(line["name"], line["parent"], line["run"])
     history.started, history.path = float(line["started"]), path
     return history
 
 def take(history, line: dict):
-    "Add what one line of a log says."
+    "Add the content of one line of a log."
     if line["kind"] == "rows":
         if (known := len(history) - line["first"]) < 0: raise ValueError(f"the rows {len(history)} to {line['first']} are missing")
         return extend(history.rows, line, skip=known)
@@ -428,28 +428,28 @@ def take(history, line: dict):
     else: history.events.append(event | dict(data=unstrict(dict(line["data"])), abandoned=False))
 
 def take_reading(readings, line: dict):
-    "Add a reading; one that came twice counts once."
+    "Add a reading, ignoring duplicates."
     if (number := operator.index(line["number"])) < readings.count: return
     if not 0 <= line["table"] < len(readings.tables): raise ValueError(f"there is no table {line['table']}")
     readings.count = number
     readings.add(operator.index(line["row"]), line["table"], [math.nan if v is None else float(v) for v in line["values"]])
 
-def checked_place(to, line, abandons) -> list:  # line: how many rows and events there were
-    "A place that somebody can have gone back to from there."
+def checked_place(to, line, abandons) -> list:  # line: holds the number of rows and events at that time
+    "Validate the target of an abandon; raise ValueError if it does not exist."
     to = [operator.index(n) for n in to]
     if len(to) != 3 or not all(0 <= n <= most for n, most in zip(to, (line["rows"], line["events"], abandons))): raise ValueError(f"nobody can go back to {to} from there")
     return to
 
 # %% ../../nbs/01_core/07_history.ipynb #6b4cf634
 def settle(history):
-    "Put evaluations in their places, and mark what was left behind."
+    "Attach evaluations to their rows and mark abandoned items."
     events, history.events = history.events, []
     for event in events: keep(history, event)
     if history.abandons: mark(history)
 
 def read(path  # a log, the folder that holds it, or a run's output folder (the newest run there)
         ) -> History:
-    "The history of a run, from its log."
+    "Return the history of a run from its log."
     path, found = find_log(path), []
     def one(line):
         if found: take(found[0], line)
@@ -459,7 +459,7 @@ def read(path  # a log, the folder that holds it, or a run's output folder (the 
     return found[0]
 
 # %% ../../nbs/01_core/07_history.ipynb #6c50cfe9
-WORDS = {   # what is said of an act's data, by kind
+WORDS = {   # description of an entry from its data, by kind
     "set": lambda d: ", ".join(f"{k}={v}" for k, v in d.items()),
     **dict.fromkeys(("freeze", "unfreeze"), lambda d: ", ".join(d["groups"]) + (", in evaluation mode" if d.get("eval_mode") else "")),
     "by hand": lambda d: "changed: " + ", ".join(d["changed"]),
@@ -474,7 +474,7 @@ WORDS = {   # what is said of an act's data, by kind
 }
 
 class Journal(Table):
-    "Acts: dicts with step, time (seconds since 1970), act, what, by (whom, if it was not the user), abandoned."
+    "Hold entries: dicts with step, time (seconds since 1970), act, what, by (the callback, or empty for the user), abandoned."
     def _cells(self, row):
         shown = {"step": row["step"], "time": time.strftime("%H:%M:%S", time.localtime(row["time"])), "act": row["act"], "what": row["what"]}
         if any(o["by"] for o in self): shown["by"] = row["by"]
@@ -482,7 +482,7 @@ class Journal(Table):
 
     @classmethod
     def of(cls, history):
-        "The acts among the events of a history."
+        "Return the entries among the events of a history."
         def what(e): return WORDS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
         return cls({"step": e["step"], "time": e["time"], "act": e["kind"], "what": what(e), "by": e["data"].get("by", ""), "abandoned": e["abandoned"]}
                    for e in history.events if e["kind"] in WORDS)

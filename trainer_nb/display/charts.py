@@ -17,17 +17,17 @@ __all__ = ['DASH', 'HEIGHT', 'GAP', 'WIDE_GAP', 'TRACES', 'PLOTLY', 'SVG', 'numb
 
 # %% ../../nbs/00_display/03_charts.ipynb #d2bbaae7
 def numbers(values) -> list:
-    "Plain numbers, five digits of each; None for a gap."
+    "Return floats rounded to five significant digits, and None for values that are not finite."
     return [float(f"{v:.5g}") if math.isfinite(v) else None for v in np.asarray(values, float).tolist()]
 
-def exactly(values) -> list:  # of steps: whole, and often the same from trace to trace
-    "Places on the x axis: whole numbers stay whole."
+def exactly(values) -> list:  # steps: integers that several traces often share
+    "Return x coordinates unrounded; integral values as int, values that are not finite as None."
     return [int(v) if math.isfinite(v) and v == int(v) else v if math.isfinite(v) else None for v in np.asarray(values, float).tolist()]
 
 DASH = {"dashed": "dot"}
 
 def line_trace(line: Line) -> dict:
-    "A series of points, or the line through them."
+    "Return a series as a plotly trace of points or of a line."
     x, y = thin(line.x, line.y)
     look = {"color": hue(line.color), "width": 1 if line.style == "faint" else 2, "dash": DASH.get(line.style, "solid")}
     points = line.style == "points" or len(x) == 1
@@ -35,14 +35,14 @@ def line_trace(line: Line) -> dict:
             "opacity": {"faint": 0.4, "dashed": 0.6}.get(line.style, 1), **({"marker": {"color": hue(line.color), "size": 7}} if points else {"line": look})}
 
 def bars_trace(bars: Bars) -> dict:
-    "A histogram as an outline of steps."
+    "Return a histogram as a plotly trace with a stepped outline."
     edges, counts = np.asarray(bars.edges, float), np.asarray(bars.counts, float)
     return {"type": "scatter", "mode": "lines", "fill": "tozeroy", "line": {"shape": "hv", "width": 1, "color": hue(bars.color)},
             "x": numbers(edges), "y": numbers([*counts, 0]), "name": bars.name}
 
 # %% ../../nbs/00_display/03_charts.ipynb #41bd8197
 def heat_trace(heat: Heat) -> dict:
-    "Rows by columns as colours, the first row at the top."
+    "Return a heat map as a plotly trace, with the first row at the top."
     heat = fewer_columns(heat)
     shown, low, high = magnitudes(heat)
     scale = [[i / (len(VIRIDIS) - 1), f"rgb({r:.0f},{g:.0f},{b:.0f})"] for i, (r, g, b) in enumerate(VIRIDIS)]
@@ -54,17 +54,17 @@ def heat_trace(heat: Heat) -> dict:
             "hovertemplate": "%{y}, " + "%{x}: " + ("%{customdata:.3g}" if heat.log else "%{z:.3g}") + "<extra></extra>"}
 
 # %% ../../nbs/00_display/03_charts.ipynb #d34d0020
-HEIGHT, GAP, WIDE_GAP = 290, 0.1, 0.2   # pixels of a row of panels; the share of the width between two of them, and where rows have names or colours a scale
+HEIGHT, GAP, WIDE_GAP = 290, 0.1, 0.2   # height of a row of panels in pixels; gap between two panels as a share of the width, without and with row names or a colour bar
 
-def parts(i: int, n: int, columns: int, between: float = GAP) -> tuple[list, list]:  # panel i of n; between: share of the width
-    "The part of the page that belongs to a panel: from where to where, across and upwards."
+def parts(i: int, n: int, columns: int, between: float = GAP) -> tuple[list, list]:  # panel i of n; between: gap as a share of the width
+    "Return the domains of a panel in its figure: [left, right] and [bottom, top] as shares of the area."
     rows, gap = math.ceil(n / columns), 0.26 / max(math.ceil(n / columns), 1)
     width, height = (1 - between * (columns - 1)) / columns, (1 - gap * (rows - 1)) / rows
     left, top = (i % columns) * (width + between), 1 - (i // columns) * (height + gap)
     return [round(left, 4), round(left + width, 4)], [round(max(top - height, 0), 4), round(top, 4)]
 
-def axis_pair(panel: Panel, n: str, across, up) -> dict:  # n: "" for the first, then "2", "3", ...
-    "The axes of a panel."
+def axis_pair(panel: Panel, n: str, across, up) -> dict:  # n: axis suffix: "" for the first panel, then "2", "3", ...
+    "Return the layout of the two axes of a panel."
     look = {"gridcolor": "rgba(125,125,125,.22)", "zeroline": False, "automargin": True, "linecolor": GRID, "tickcolor": GRID}
     heat, names = bool(panel.of(Heat)), {"range": [len(panel.rows) - 0.5, -0.5], "tickvals": list(range(len(panel.rows))), "ticktext": panel.rows}
     return {f"xaxis{n}": look | {"domain": across, "anchor": f"y{n}", "showgrid": False, "type": "log" if panel.xlog else "linear",
@@ -73,7 +73,7 @@ def axis_pair(panel: Panel, n: str, across, up) -> dict:  # n: "" for the first,
                                  "title": {"text": panel.y, "font": {"size": 11}}, "exponentformat": "e"} | ({"autorange": "reversed"} if heat else names if panel.rows else {})}
 
 def words_of(panel: Panel, n: str, across, up) -> tuple[list, list]:
-    "The title, the note and the marks of a panel: annotations and shapes."
+    "Return the title, note and marks of a panel as plotly annotations and shapes."
     words = [{"text": f"<b>{panel.title}</b>", "xref": "paper", "yref": "paper", "x": across[0], "y": up[1], "xanchor": "left", "yanchor": "bottom",
               "yshift": 8, "showarrow": False, "font": {"size": 13}}]
     if panel.note: words.append({"text": f"<b>{panel.note}</b>", "xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 0, "xanchor": "left", "yanchor": "top",
@@ -94,13 +94,13 @@ def words_of(panel: Panel, n: str, across, up) -> tuple[list, list]:
 TRACES = {Line: line_trace, Bars: bars_trace, Heat: heat_trace}
 
 def traces_of(panel: Panel, n: str) -> list[dict]:
-    "The traces of a panel, on its axes. A name that several panels share is in the legend once."
+    "Return the traces of a panel, assigned to its axes and grouped in the legend by name."
     many = len(panel.named()) > 1
     found = [TRACES[type(o)](o) | {"xaxis": f"x{n}", "yaxis": f"y{n}"} for o in panel.things if type(o) in TRACES]
     return [t if t["type"] == "heatmap" else t | {"showlegend": many and bool(t["name"]), "legendgroup": t["name"]} for t in found]
 
 def spec(panels: list, columns: int = 2) -> dict:
-    "Panels side by side, as plotly reads them: a dict with data and layout."
+    "Return a plotly figure with the panels side by side, as a dict with `data` and `layout`."
     columns = max(1, min(columns, len(panels)))
     rows, data, words, shapes, axes, listed = math.ceil(len(panels) / columns), [], [], [], {}, set()
     between = WIDE_GAP if any(p.rows or p.of(Heat) for p in panels) else GAP
@@ -123,39 +123,39 @@ PLOTLY, SVG = "application/vnd.plotly.v1+json", "image/svg+xml"
 
 # %% ../../nbs/00_display/03_charts.ipynb #eb7d99d4
 class Shown:
-    "What shows itself as panels."
+    "Display an object as panels."
     columns = 2   # panels side by side
 
     def panels(self) -> list[Panel]:
-        "What is drawn."
+        "Return the panels to draw."
         raise NotImplementedError
 
     def said(self) -> list[str]:
-        "What is said in words, a sentence in a line."
+        "Return the text above the panels, one sentence per line."
         return []
 
     def figure(self):
-        "The plotly Figure, to change or to save."
+        "Return a plotly Figure, to modify or save."
         import plotly.graph_objects as go
         return go.Figure(spec(self.panels(), self.columns))
 
     def svg(self) -> str:
-        "The picture, as the text of an SVG file."
+        "Return the panels as an SVG document."
         return svg(self.panels(), self.columns)
 
     def save(self, path) -> Path:
-        "Write the picture into a file, `.svg`, or `.html` for the figure that can be zoomed. ValueError for other endings."
+        "Write the chart to a `.svg` file, or to an interactive `.html` file; return the path. Raise ValueError for other suffixes."
         path = Path(path)
         if path.suffix not in (".svg", ".html"): raise ValueError(f"A chart is saved as .svg or .html, not as {path.name!r}.")
         path.write_text(self.svg() if path.suffix == ".svg" else self.figure().to_html(), "utf-8")
         return path
 
     def html(self) -> str:
-        "What stands above the picture on a page."
+        "Return the text above the panels as HTML."
         return "".join(f'<div style="margin:2px 0">{escaped(o, 400)}</div>' for o in self.said())
 
     def bundle(self) -> dict:
-        "The picture in every form, by MIME type."
+        "Return all representations of the panels by MIME type."
         return {PLOTLY: spec(self.panels(), self.columns), SVG: self.svg(), "text/plain": "\n".join(line for panel in self.panels() for line in in_words(panel))}
 
     def __repr__(self): return "\n".join([*self.said(), *(line for panel in self.panels() for line in in_words(panel))])
@@ -167,7 +167,7 @@ class Shown:
 
 # %% ../../nbs/00_display/03_charts.ipynb #fbe55ee4
 class Chart(Shown):
-    "Some panels, and words about them."
+    "Display given panels with given text."
     def __init__(self, panels: list, said=(), columns: int = 2): self._panels, self._said, self.columns = panels, list(said), columns
     def panels(self): return self._panels
     def said(self): return self._said
