@@ -572,6 +572,7 @@ def test_parameters_of_a_loss():
 def test_buffers_of_a_loss(how):
     "A loss function that is a module belongs to the run: put back when a step fails, kept in a snapshot, reset, not changed by an evaluation."
     class Running(nn.Module):
+        not_state = ("fails", "modes")
         def __init__(self):
             super().__init__()
             self.register_buffer("mean", torch.zeros(3))
@@ -723,6 +724,7 @@ def test_model_init():
 
 class AsInScripts(Learner):
     "Overrides as scripts for the Trainer have them."
+    not_state = ("calls",)
     def __init__(self, *args, **kwargs):
         self.calls = collections.Counter()
         super().__init__(*args, **kwargs)

@@ -253,6 +253,7 @@ def test_worker_and_more():
 def test_late_buffers():
     "Large buffers that begin to change later join what is copied, with a notice; those of two layers are told apart."
     class Late(nn.Module):
+        not_state = ("fails",)
         def __init__(self):
             super().__init__()
             self.layer = nn.Linear(4, 3)
