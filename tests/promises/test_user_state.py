@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest, torch
 
-from trainer_nb import TrainerCallback
+from trainer_nb import TrainerCallback, differences
 from trainer_nb.engine.snapshot import capture
 from trainer_nb.engine.user_state import LEARNER, capture_user_state, changed_user_state, restore_user_state
 
@@ -71,6 +71,16 @@ def test_names_that_a_class_declares_are_left_alone():
     learn.step(2)
     assert warned(lambda: learn.restore(taken)) == []
     assert callback.seen == [1, 2, 3] and callback.steps == 1
+
+
+def test_a_declared_name_that_is_made_later_is_no_difference():
+    class Lazy(TrainerCallback):
+        not_state = "count"
+    learn = learner(callbacks=[Lazy])
+    learn.step(1)
+    taken = learn.snapshot()
+    next(c for c in learn.callback_handler.callbacks if isinstance(c, Lazy)).count = 3
+    assert differences(taken, learn.snapshot()) == []
 
 
 def test_resources_are_no_state(tmp_path):

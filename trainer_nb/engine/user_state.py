@@ -476,7 +476,9 @@ def capture_user_state(run,
     for holder in find(run):
         limit = limit_of(run, holder.owner) if holder.kinds == "all" else None
         forms, problems = capture_attributes(capture, holder, limit, only)
-        state.holders[holder.name] = {"names": sorted(vars(holder.owner)), "items": forms}
+        # Names of resources are kept as well: an attribute that was there is not deleted as a new one.
+        names = sorted(vars(holder.owner).keys() - not_state(holder.owner))
+        state.holders[holder.name] = {"names": names, "items": forms}
         if holder.reports: state.left_out |= problems
         state.left_out |= elsewhere(run, holder, forms)
     state.tensors = {name: put(name, t) for name, t in capture.tensors.items()}
