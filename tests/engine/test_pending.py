@@ -18,6 +18,7 @@ class Once:
 
 class FailsAt(TrainerCallback):
     "Raise, once, in the event of a step."
+    not_state = ("order", "once", "step")
     def __init__(self, event, step, order=0):
         self.order, self.once, self.step = order, Once(), step
         setattr(self, event, self.fail)
@@ -36,6 +37,7 @@ def plateau(folder, **given):
 
 class Counts(TrainerCallback):
     "Count the evaluations and logs of the loop and of the user."
+    not_state = ("evaluated", "logged", "saved")
     def __init__(self): self.evaluated, self.logged, self.saved = [], [], []
     def on_evaluate(self, args, state, control, **kwargs): self.evaluated.append(state.global_step)
     def on_log(self, args, state, control, logs, **kwargs): self.logged.extend(state.global_step for k in logs if k == "loss")
@@ -49,7 +51,7 @@ MANUAL = {"evaluate": lambda learn, folder: learn.evaluate(), "another set": lam
 
 class FailsIn(Learner):
     "An override that fails once in the loop's own evaluation or log at step 2."
-    place = ""
+    place, not_state = "", ("place", "once")
     def log(self, logs, *args):
         if self.place == "log" and "loss" in logs: self.once()
         super().log(logs, *args)

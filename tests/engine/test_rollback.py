@@ -50,6 +50,7 @@ def test_odd_shapes():
 
 class Net(nn.Module):
     "Does something in each forward pass, and fails when it is told to."
+    not_state = ("fails",)
     def __init__(self, act):
         super().__init__()
         self.layer, self.act, self.calls, self.fails = nn.Linear(4, 3), act, 0, False

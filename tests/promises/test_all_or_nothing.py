@@ -15,48 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
-from trainer_nb import Learner, TrainerCallback, differences
+from atomic_runs import Counts, Net, Refuses, learner, rows
+from trainer_nb import differences
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
-
-
-class Net(nn.Module):
-    def __init__(self, hidden=6):
-        super().__init__()
-        self.inner, self.norm, self.outer = nn.Linear(4, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 2)
-
-    def forward(self, x=None, labels=None):
-        logits = self.outer(torch.tanh(self.norm(self.inner(x))))
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-
-class Counts(TrainerCallback):
-    def __init__(self): self.n = 0
-    def on_step_end(self, args, state, control, **kwargs): self.n += 1
-    def state_dict(self): return {"n": self.n}
-    def load_state_dict(self, state): self.n = state["n"]
-
-
-class Refuses(Counts):
-    "A callback that cannot take back its state, once it is armed."
-    armed = False
-    def load_state_dict(self, state):
-        if self.armed: raise RuntimeError("this state is not mine")
-        super().load_state_dict(state)
-
-
-def rows(n=24):
-    x = torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
-    return [{"x": a, "labels": int(a.sum() > 0)} for a in x]
-
-
-def learner(model=None, **given):
-    torch.manual_seed(0)
-    settings = dict(learning_rate=1e-2, per_device_train_batch_size=4, max_steps=10, use_cpu=True, disable_tqdm=True, logging_steps=2,
-                    lr_scheduler_type="cosine", callbacks=[Counts(), Refuses(), Counts()], train_dataset=rows(), save_strategy="no")
-    return Learner(Net() if model is None else model, **settings | given)
 
 
 def counted(learn): return [vars(c).copy() for c in learn.callback_handler.callbacks if isinstance(c, Counts)]
@@ -213,7 +176,7 @@ KILLED = """
     import sys, time
     sys.path.insert(0, {here!r})
     from pathlib import Path
-    from test_all_or_nothing import learner
+    from atomic_runs import learner
     import safetensors.torch
     def stuck(*args, **kwargs):
         print("writing", flush=True)
@@ -228,7 +191,7 @@ KILLED = """
 @pytest.fixture
 def killed(tmp_path):
     "A process that is in the middle of its first checkpoint, and its folder of checkpoints."
-    code = textwrap.dedent(KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path/"out")))
+    code = textwrap.dedent(KILLED.format(here=str(Path(__file__).parents[1]), folder=str(tmp_path/"out")))
     paths = os.pathsep.join([str(Path(sys.modules["trainer_nb"].__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths})
     assert any("writing" in line for line in process.stdout)

@@ -274,6 +274,7 @@ EVALUATED = dict(eval_dataset=Augmented(10), eval_strategy="steps", eval_steps=2
 
 class Tries(TrainerCallback):
     "Does something at an event, once, at a step of its choice (None: whenever it is)."
+    not_state = ("answers", "at")   # a run that goes back would ask again
     def __init__(self, event, act, at=None):
         self.answers, self.act, self.at = [], act, at
         setattr(self, event, self.attempt)

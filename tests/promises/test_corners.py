@@ -15,6 +15,7 @@ Y = (X[:, 0] > X[:, 1]).long()
 
 
 class Net(nn.Module):
+    not_state = ("fails",)
     def __init__(self):
         super().__init__()
         self.body, self.head, self.fails = nn.Linear(4, 8), nn.Linear(8, 2), False
@@ -72,7 +73,7 @@ def test_a_shorter_training_set_on_the_way():
 @pytest.mark.parametrize("event, refused", [("on_step_begin", True), ("on_pre_optimizer_step", True), ("on_step_end", False), ("on_log", False)])
 def test_parts_that_a_callback_replaces(event, refused):
     "In the middle of a step it is refused; after it, it is done at the boundary."
-    class Replaces(TrainerCallback): done = False
+    class Replaces(TrainerCallback): done, not_state = False, ("done",)
     def act(self, args, state, control, learner, **kwargs):
         if state.global_step == 1 and not self.done:
             self.done = True

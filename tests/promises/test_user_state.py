@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest, torch
 
-from trainer_nb import TrainerCallback
+from trainer_nb import TrainerCallback, differences
 from trainer_nb.engine.snapshot import capture
 from trainer_nb.engine.user_state import LEARNER, capture_user_state, changed_user_state, restore_user_state
 
-from test_going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, scaled_loss, straight
+from going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, scaled_loss, straight
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parents[1]
 
 
 class Helper:
@@ -71,6 +71,16 @@ def test_names_that_a_class_declares_are_left_alone():
     learn.step(2)
     assert warned(lambda: learn.restore(taken)) == []
     assert callback.seen == [1, 2, 3] and callback.steps == 1
+
+
+def test_a_declared_name_that_is_made_later_is_no_difference():
+    class Lazy(TrainerCallback):
+        not_state = "count"
+    learn = learner(callbacks=[Lazy])
+    learn.step(1)
+    taken = learn.snapshot()
+    next(c for c in learn.callback_handler.callbacks if isinstance(c, Lazy)).count = 3
+    assert differences(taken, learn.snapshot()) == []
 
 
 def test_resources_are_no_state(tmp_path):
@@ -244,7 +254,7 @@ def test_a_callback_that_fails_to_begin_leaves_the_learner_as_it_was(tmp_path):
 PROGRAM = """
 import sys
 sys.path[:0] = [{here!r}]
-from test_going_back import AFTER, BEFORE, ITEMS, look
+from going_back import AFTER, BEFORE, ITEMS, look
 for name in sys.argv[3].split():
     learn = ITEMS[name]()
     if sys.argv[1] == "save":
@@ -260,7 +270,7 @@ def test_in_another_process(tmp_path):
     "The same for a real new process."
     names = "averaged_weights_of_a_callback object_with_a_state_dict generators second_optimizer containers modules optimizer_around_another data_set"
     for act in ("save", "resume"):
-        done = subprocess.run([sys.executable, "-c", PROGRAM.format(here=str(HERE)), act, str(tmp_path), names], capture_output=True, text=True,
+        done = subprocess.run([sys.executable, "-c", PROGRAM.format(here=str(HELPERS)), act, str(tmp_path), names], capture_output=True, text=True,
                               env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}, timeout=250)
         assert done.returncode == 0, done.stderr[-2000:]
     found = dict(line.split("|", 2)[1:] for line in done.stdout.splitlines() if line.startswith("found|"))

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 transformers = pytest.importorskip("transformers")
+import tensor_kinds
 from references import Rows, bert, for_classes, for_language, gpt2, net, one_thread, points, sentences  # noqa: F401 (a fixture)
 from toys import Augmented, accuracy, finish, hard_learner, unequal
 from trainer_nb import Learner, TrainerCallback, TrainerState, differences, get_last_checkpoint
 from trainer_nb.state.checkpoint_dirs import MANIFEST
 from trainer_nb.core.history import read
+from trainer_nb.optim import optimizers
 from trainer_nb.state.async_save import SaveFailed
 from trainer_nb.state.checkpoint_dirs import checkpoints
 from trainer_nb.state.hf_checkpoint import on_cpu, read_trainer
@@ -405,9 +407,8 @@ def test_weights_only(tmp_path):
 
 def test_what_the_files_cannot_hold_is_refused(tmp_path, monkeypatch):
     "A state of tensors of another kind would have to be pickled."
-    import test_apart
-    monkeypatch.setattr(test_apart.optim_module, "KNOWN", (test_apart.__name__,))
-    learn = test_apart.coarse(output_dir=str(tmp_path), save_strategy="no", save_format="trainer")
+    monkeypatch.setattr(optimizers, "KNOWN", (tensor_kinds.__name__,))
+    learn = tensor_kinds.coarse(output_dir=str(tmp_path), save_strategy="no", save_format="trainer")
     learn.step(2)
     with pytest.raises(SaveFailed, match="CoarseMomentum keeps tensors of a kind of its own.*save_format='safetensors' keeps them"): learn.save_checkpoint()
     assert checkpoints(tmp_path) == []
@@ -420,7 +421,7 @@ def test_what_the_files_cannot_hold_is_refused(tmp_path, monkeypatch):
 class Harm:
     "What a pickle can do."
     ran = []
-    def __reduce__(self): return exec, ("import test_trainer_files; test_trainer_files.Harm.ran.append(1)",)
+    def __reduce__(self): return exec, (f"import {__name__}; {__name__}.Harm.ran.append(1)",)
 
 
 @pytest.fixture

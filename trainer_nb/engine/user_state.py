@@ -70,8 +70,9 @@ class Holder:
     "Hold an object whose attributes may be state of the run."
     name: str                        # the first part of the attributes' names
     owner: Any
-    kinds: str = "all"               # which values are copied, as decided by `_wanted`
-    skip: frozenset = frozenset()    # names of attributes that are not state
+    kinds: str = "all"               # which values are copied, as `_wanted` decides
+    skip: frozenset = frozenset()    # names of attributes that are no state
+    for_now: frozenset = frozenset() # those among them that may be state at another time
     reports: bool = False            # whether attributes that cannot be captured are reported
 
     def items(self) -> dict:
@@ -86,7 +87,8 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
     current_gradient_accumulation_steps _facts _takes_items current_weight current_micro_batch run_state snapshots
     _signature_columns _ignored _trial hp_search_backend""".split())
 MODULE = frozenset(vars(torch.nn.Module())) | {"_is_full_backward_hook", "_version", "forward"}
-OPTIMIZER = frozenset("defaults state param_groups _warned_capturable_if_run_uncaptured _zero_grad_profile_name".split())
+OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name
+    _opt_called""".split())   # a schedule of torch's replaces `step` to note in `_opt_called` that it was called
 
 def not_state(owner) -> frozenset:
     "Return the names of attributes that an object or its class declares as not state."
@@ -111,8 +113,9 @@ def _of_callbacks(callbacks):
         ours = type(c).__module__.partition(".")[0] in ("trainer_nb", "transformers")
         if ours or _own_way(c) or not hasattr(c, "__dict__"): continue
         saved = c.state() if callable(getattr(c, "state", None)) else {}
-        skip = not_state(c) | {*saved.get("args", ()), *saved.get("attributes", ())}
-        yield Holder(kind if seen[kind] == 1 else f"{kind}#{seen[kind]}", c, skip=skip, reports=True)
+        own = frozenset([*saved.get("args", ()), *saved.get("attributes", ())])
+        name = kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"
+        yield Holder(name, c, skip=not_state(c) | own, for_now=own, reports=True)
 
 def _fitted(run) -> dict:
     "Return, by the id of a module, the attributes that settings have added to it during training."
@@ -126,9 +129,9 @@ def _of_modules(run):
     for part, root in (("model", run.model), ("loss", run.loss)):
         for path, m in root.named_modules() if root is not None else ():
             if type(m).__module__.partition(".")[0] == "torch" or isinstance(m, torch.jit.ScriptModule): continue
-            skip = MODULE | not_state(m) | fitted.get(id(m), set())
+            put_there = frozenset(fitted.get(id(m), ()))
             kinds = "library" if of_library(type(m)) else "all"
-            yield Holder(f"{part}.{path}" if path else part, m, kinds, skip)
+            yield Holder(f"{part}.{path}" if path else part, m, kinds, MODULE | not_state(m) | put_there, put_there)
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #94595e41
 def _of_optimizer(optimizer):
@@ -476,7 +479,9 @@ def capture_user_state(run,
     for holder in find(run):
         limit = limit_of(run, holder.owner) if holder.kinds == "all" else None
         forms, problems = capture_attributes(capture, holder, limit, only)
-        state.holders[holder.name] = {"names": sorted(vars(holder.owner)), "items": forms}
+        # Names of resources are kept as well: an attribute that was there is not deleted as a new one.
+        names = sorted(vars(holder.owner).keys() - (holder.skip - holder.for_now))
+        state.holders[holder.name] = {"names": names, "items": forms}
         if holder.reports: state.left_out |= problems
         state.left_out |= elsewhere(run, holder, forms)
     state.tensors = {name: put(name, t) for name, t in capture.tensors.items()}
