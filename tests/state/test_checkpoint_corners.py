@@ -235,7 +235,7 @@ DIES = """
 import os, shutil, sys
 sys.path.insert(0, {tests!r})
 from stranger_runs import made
-from trainer_nb import folders, saver
+from trainer_nb.state import async_save as saver
 folder, moment = sys.argv[1:]
 def die(*given): os.kill(os.getpid(), 9)
 learn = made(folder + "/runs")

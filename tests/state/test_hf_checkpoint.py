@@ -10,8 +10,10 @@ import pytest
 import torch
 
 transformers = pytest.importorskip("transformers")
+from coarse_momentum import coarse
 from references import Rows, bert, for_classes, for_language, gpt2, net, one_thread, points, sentences  # noqa: F401 (a fixture)
 from toys import Augmented, accuracy, finish, hard_learner, unequal
+import trainer_nb.optim.optimizers as optim_module
 from trainer_nb import Learner, TrainerCallback, TrainerState, differences, get_last_checkpoint
 from trainer_nb.state.checkpoint_dirs import MANIFEST
 from trainer_nb.core.history import read
@@ -405,9 +407,8 @@ def test_weights_only(tmp_path):
 
 def test_what_the_files_cannot_hold_is_refused(tmp_path, monkeypatch):
     "A state of tensors of another kind would have to be pickled."
-    import test_apart
-    monkeypatch.setattr(test_apart.optim_module, "KNOWN", (test_apart.__name__,))
-    learn = test_apart.coarse(output_dir=str(tmp_path), save_strategy="no", save_format="trainer")
+    monkeypatch.setattr(optim_module, "KNOWN", ("coarse_momentum",))
+    learn = coarse(output_dir=str(tmp_path), save_strategy="no", save_format="trainer")
     learn.step(2)
     with pytest.raises(SaveFailed, match="CoarseMomentum keeps tensors of a kind of its own.*save_format='safetensors' keeps them"): learn.save_checkpoint()
     assert checkpoints(tmp_path) == []
@@ -420,7 +421,7 @@ def test_what_the_files_cannot_hold_is_refused(tmp_path, monkeypatch):
 class Harm:
     "What a pickle can do."
     ran = []
-    def __reduce__(self): return exec, ("import test_trainer_files; test_trainer_files.Harm.ran.append(1)",)
+    def __reduce__(self): return exec, ("import test_hf_checkpoint; test_hf_checkpoint.Harm.ran.append(1)",)
 
 
 @pytest.fixture
@@ -442,7 +443,7 @@ def refused(learn, folder, match):
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "scaler.pt", "pytorch_model.bin"])
 @pytest.mark.parametrize("how", ["torch", "pickle"])
 def test_a_program_in_a_file_is_not_run(written, tmp_path, name, how, monkeypatch):
-    monkeypatch.setitem(sys.modules, "test_trainer_files", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "test_hf_checkpoint", sys.modules[__name__])
     if name == "pytorch_model.bin": (written / "model.safetensors").unlink()
     if how == "torch": torch.save({"state": {}, "param_groups": [Harm()]}, written / name)
     else: (written / name).write_bytes(pickle.dumps({"last_epoch": Harm()}, protocol=2))
@@ -455,7 +456,7 @@ def test_a_program_in_a_file_is_not_run(written, tmp_path, name, how, monkeypatc
 
 
 def test_files_that_are_not_needed_are_not_opened(written, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "test_trainer_files", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "test_hf_checkpoint", sys.modules[__name__])
     for name in ("training_args.bin", "rng_state.pth"):
         assert (written / name).is_file()
         torch.save(Harm(), written / name)
