@@ -17,6 +17,7 @@ def rows(n=64):
 
 
 class Net(nn.Module):
+    not_state = ("nap",)   # set by the tests
     def __init__(self, width=8):
         super().__init__()
         self.body, self.head, self.nap = nn.Linear(4, width), nn.Linear(width, 3), 0
@@ -286,7 +287,7 @@ def test_an_error_while_preparing_is_told():
     class Hears(TrainerCallback):
         def on_exception(self, args, state, control, exception, **kwargs): heard.append(type(exception).__name__)
     class Fails(Learner):
-        left = 1
+        left, not_state = 1, ("left",)
         def create_scheduler(self, num_training_steps, optimizer=None):
             if self.left: self.left = 0; raise torch.OutOfMemoryError("CUDA out of memory.")
             return super().create_scheduler(num_training_steps, optimizer)

@@ -155,7 +155,8 @@ def test_what_is_hidden_depends_on_the_place_alone(hf, tmp_path):
         later = guessing(make(), rows, output_dir=str(tmp_path / str(n)), save_strategy="no", dataloader_num_workers=2 * (n == 3))
         if n == 3: parts.set(dataloader_num_workers=2); parts.train(); later = parts
         else: later.train(resume_from_checkpoint=True)
-        assert set(differences(whole.snapshot(), later.snapshot())) <= {"args"}
+        # the collator's own generator, which is seeded for each batch, is used in the workers where there are some
+        assert set(differences(whole.snapshot(), later.snapshot())) <= {"args"} | ({"user/data_collator.generator"} if n == 3 else set())
         runs.append(torch.cat([ids.flatten() for ids, _ in whole.model.seen]))
     assert torch.equal(runs[0], runs[2])                                       # theirs draws the same where nothing has a seed
     assert not torch.equal(runs[0], runs[1]) and not torch.equal(runs[2], runs[3])   # a seed of the collator's gives other draws

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:This DataLoader will create"), 
 
 class Texts(nn.Module):
     "A bag of words with dropout."
+    not_state = ("seen",)
     def __init__(self):
         super().__init__()
         self.table, self.out, self.drop, self.seen = nn.EmbeddingBag(50, 8, padding_idx=0), nn.Linear(8, 3), nn.Dropout(0.1), []

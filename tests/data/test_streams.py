@@ -31,6 +31,7 @@ X = torch.randn(60, 4, generator=torch.Generator().manual_seed(7))
 
 class Stream(IterableDataset):
     "Examples with noise, in an order of the epoch's own; it notes which have been read, in whatever process. Workers share it, unevenly."
+    not_state = ("n",)   # the size of the data that a learner is given
     def __init__(self, n=N): self.n, self.epoch, self.read = n, 0, torch.zeros(60, dtype=torch.bool).share_memory_()
     def set_epoch(self, epoch): self.epoch = epoch
 
@@ -140,6 +141,7 @@ STREAMS = {
 
 class Net(nn.Module):
     "Remembers what it was fed."
+    not_state = ("seen",)
     def __init__(self): super().__init__(); self.layer, self.seen = nn.Linear(4, 4), []
     def forward(self, x, number):
         self.seen.append(number.tolist())

@@ -47,7 +47,7 @@ def test_a_step_given_up_at_any_place_is_the_same_step_again(given, place):
     "On on_pre_optimizer_step the gradients are unscaled already, which a scaler remembers."
     from trainer_nb import TrainerCallback
     class Raises(TrainerCallback):
-        left = 1
+        left, not_state = 1, ("left",)
         def on_pre_optimizer_step(self, args, state, control, **kwargs):
             if state.global_step == 3 and place == "on_pre_optimizer_step" and self.left: self.left = 0; raise Boom
     want = finish(scaled(**given))

@@ -73,6 +73,7 @@ class Encoder(nn.Module):
 
 
 class Layer(nn.Module):
+    not_state = ("calls",)
     def __init__(self):
         super().__init__()
         self.inner, self.norm, self.drop, self.calls = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), 0

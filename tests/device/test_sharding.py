@@ -325,6 +325,7 @@ def test_bf16():
 
 class Bomb(TrainerCallback):
     "Fails once, in some of the processes."
+    not_state = ("event", "ranks", "step", "flag")
     def __init__(self, event, ranks, step=3):
         self.event, self.ranks, self.step, self.flag = event, ranks, step, tempfile.mktemp()
     def look(self, event, state):
@@ -406,7 +407,7 @@ def test_a_process_that_dies_takes_its_part_with_it(like):
 
 class HalfWay(torch.optim.AdamW):
     "Fails once in the middle of an update."
-    left = 4
+    left, not_state = 4, ("left",)
     def step(self, *args):
         self.left -= 1
         if self.left: return super().step(*args)
@@ -429,8 +430,8 @@ def test_an_optimizer_that_fails_half_way(like, transaction):
 
 SCRIPT = """
 import sys
-sys.path.insert(0, {tests!r})
-from test_fsdp import *
+sys.path[:0] = [{here!r}, {tests!r}]
+from test_sharding import *
 import torch.distributed as dist
 learn = make(output_dir={out!r}, save_strategy="no")
 learn.step(3)
@@ -455,7 +456,7 @@ dist.destroy_process_group()
 @pytest.mark.slow
 def test_a_script_of_torchrun(like, tmp_path):
     "The same verbs where a launcher has started the processes."
-    (tmp_path/"script.py").write_text(SCRIPT.format(tests=os.path.dirname(os.path.dirname(__file__)), out=str(tmp_path/"out")))
+    (tmp_path/"script.py").write_text(SCRIPT.format(here=os.path.dirname(__file__), tests=os.path.dirname(os.path.dirname(__file__)), out=str(tmp_path/"out")))
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "script.py"], cwd=tmp_path, capture_output=True, text=True)
     assert f"losses {[float(r.loss) for r in like.history]}" in done.stdout, done.stdout + done.stderr
     learn = make()

@@ -465,7 +465,7 @@ def test_plateaus_state():
     load_scheduler_state(t, state)
     assert t.num_bad_epochs == 1 and t.best == 1.0
 
-@pytest.mark.parametrize("module", ["groups", "optim", "schedules", "rates"])
+@pytest.mark.parametrize("module", ["optim", "optim.optimizers", "optim.schedules", "optim.extra_optimizers"])
 def test_it_is_light(module):
     code = (f"import sys, torch; before = set(sys.modules); import trainer_nb.{module}; new = set(sys.modules) - before;"
             "print(sorted(m for m in new if m.startswith(('torch', 'transformers', 'accelerate', 'fastcore', 'pandas'))), 'torch._dynamo' in sys.modules)")

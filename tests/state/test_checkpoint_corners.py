@@ -190,10 +190,12 @@ def test_a_snapshot_does_not_bring_a_folder_along(tmp_path):
     assert [p.name for p in tmp_path.glob("branches/*/checkpoint*")] == ["checkpoint-15"]
 
 
-def test_the_best_of_a_future_left_behind_is_kept(tmp_path):
-    scores = iter([0.5, 0.9, 0.1, 0.9, 0.9, 0.8, 0.7, 0.6, 0.55])
-    learn = made(tmp_path, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
-                 greater_is_better=False, load_best_model_at_end=True, save_total_limit=2, compute_metrics=lambda p: {"score": next(scores)})
+@pytest.mark.parametrize("ring_every", [1, 0])
+def test_the_best_of_a_future_left_behind_is_kept(tmp_path, ring_every):
+    "Also where the replay from the beginning saves checkpoints again, and save_total_limit removes others."
+    scores = {5: 0.5, 10: 0.9, 15: 0.1, 20: 0.9, 25: 0.9, 30: 0.8}
+    learn = made(tmp_path, ring_every=ring_every, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
+                 greater_is_better=False, load_best_model_at_end=True, save_total_limit=2, compute_metrics=lambda p: {"score": scores[learn.state.global_step]})
     learn.step(22); learn.rewind(12)
     names = lambda: {p.name for p in tmp_path.glob("*checkpoint*")}   # noqa: E731
     assert "retired-best-checkpoint-15" in names() and learn.state.best_metric == 0.5
@@ -235,7 +237,7 @@ DIES = """
 import os, shutil, sys
 sys.path.insert(0, {tests!r})
 from stranger_runs import made
-from trainer_nb import folders, saver
+from trainer_nb.state import async_save as saver
 folder, moment = sys.argv[1:]
 def die(*given): os.kill(os.getpid(), 9)
 learn = made(folder + "/runs")

@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 import tensor_kinds
 from references import Rows, bert, for_classes, for_language, gpt2, net, one_thread, points, sentences  # noqa: F401 (a fixture)
 from toys import Augmented, accuracy, finish, hard_learner, unequal
+import trainer_nb.optim.optimizers as optim_module
 from trainer_nb import Learner, TrainerCallback, TrainerState, differences, get_last_checkpoint
 from trainer_nb.state.checkpoint_dirs import MANIFEST
 from trainer_nb.core.history import read
@@ -443,7 +444,7 @@ def refused(learn, folder, match):
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "scaler.pt", "pytorch_model.bin"])
 @pytest.mark.parametrize("how", ["torch", "pickle"])
 def test_a_program_in_a_file_is_not_run(written, tmp_path, name, how, monkeypatch):
-    monkeypatch.setitem(sys.modules, "test_trainer_files", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "test_hf_checkpoint", sys.modules[__name__])
     if name == "pytorch_model.bin": (written / "model.safetensors").unlink()
     if how == "torch": torch.save({"state": {}, "param_groups": [Harm()]}, written / name)
     else: (written / name).write_bytes(pickle.dumps({"last_epoch": Harm()}, protocol=2))
@@ -456,7 +457,7 @@ def test_a_program_in_a_file_is_not_run(written, tmp_path, name, how, monkeypatc
 
 
 def test_files_that_are_not_needed_are_not_opened(written, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "test_trainer_files", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "test_hf_checkpoint", sys.modules[__name__])
     for name in ("training_args.bin", "rng_state.pth"):
         assert (written / name).is_file()
         torch.save(Harm(), written / name)

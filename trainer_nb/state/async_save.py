@@ -93,8 +93,12 @@ class Saver:
         if self.undo is not None: self.undo()
         raise failure
 
-    def went_back(self, run, best):  # best: path of the best checkpoint before the run went back
-        "Update the checkpoints after the run has moved to another place."
+    def leave_behind(self, run, best, after):  # after: the step up to which the run is replayed
+        "Retire the checkpoints of later steps, before others are written."
+        retire_ahead(run, best, after)
+
+    def went_back(self, run, best):  # best: the checkpoint that was the best before
+        "The run stands elsewhere now."
         retire_ahead(run, best)
         say_lost_best(run)
         s = run.state
@@ -287,11 +291,12 @@ def why_not(place, error) -> str:
             f"with the next verb; when the cause is gone, learn.save_checkpoint() writes this moment, {full}and learn.set(save_strategy='no') stops saving.")
 
 # %% ../../nbs/07_state/03_async_save.ipynb #78dfdb15
-def retire_ahead(run, best):  # best: path of the best checkpoint before the run went back
-    "Retire the checkpoints that no longer lie in the run's past; warn if one cannot be renamed."
-    run.saver.wait(run.interrupts)   # the next verb raises its failure
+# best: the path of the checkpoint that was the best before the run went back
+def retire_ahead(run, best, after: int = -1):  # after: only those of later steps than this one
+    "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
+    run.saver.wait(run.interrupts)   # if it fails, the next verb says so
     if run.args.output_dir is None or not writes(run): return
-    try: retire_future(run.args.output_dir, run.history, best)
+    try: retire_future(run.args.output_dir, run.history, best, after)
     except OSError as error: warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a51eaab3

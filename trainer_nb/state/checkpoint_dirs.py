@@ -280,10 +280,10 @@ def retire(path: Path, best: bool = False) -> Path:
     taken = [p.name for p in path.parent.glob(f"{name}*")]
     return path.rename(path.with_name(next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)))
 
-def retire_future(folder, history: History, best=None) -> list[Path]:  # best: path of the best checkpoint
-    "Retire the checkpoints of a run that no longer lie in its past, and return their new paths."
+def retire_future(folder, history: History, best=None, after: int = -1) -> list[Path]:  # best: path of the best checkpoint
+    "Retire the checkpoints of a run that do not lie in its past any more, those of later steps than `after`."
     mine = [f for f in checkpoints(folder) if not f.problem and f.says.get("run") == history.run_id]
-    return [retire(f.path, best is not None and f.path == Path(best)) for f in mine if not counts(f, history)]
+    return [retire(f.path, best is not None and f.path == Path(best)) for f in mine if f.step > after and not counts(f, history)]
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #59b8d531
 def too_many(folder, run_id: str, limit: int, best=None) -> list[Path]:  # limit: from 1 on; best: path of the best checkpoint

@@ -348,6 +348,8 @@ def rewind(moves, n: int, advance=go) -> Rewound:  # n: number of steps; advance
     go_to(run, base)
     share_anew(moves, base)
     if base.step < target:
+        # The replay saves checkpoints again; they must not push out the best one of the future that is left behind.
+        if run.saver is not None: run.saver.leave_behind(run, best, target)
         try: advance(moves, "rewind()", until=lambda record: record.step >= target)
         except BaseException as error:
             left = target - run.state.global_step
