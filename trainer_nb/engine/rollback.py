@@ -16,13 +16,13 @@ from ..optim.optimizers import taken_apart
 from ..optim.schedules import schedule_parts
 from .run_state import modules_of
 from .user_state import (CannotCapture, Capture, NotState, PLAIN, Restore, capture_user_state,
-                                          code_holders, restore_user_state, tensors_in)
+                                          code_holders, fetch_holders, is_fetch_state, restore_user_state, tensors_in)
 from .snapshot import own_memory
 
 # %% auto #0
 __all__ = ['WIDTH', 'TABLE', 'MOST', 'LOOKING', 'ALWAYS', 'SMALL', 'PART', 'places_of', 'WeightSample', 'content_of', 'changes',
-           'UserBackup', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'copied_schedule',
-           'put_schedule', 'FullCopy']
+           'UserBackup', 'FetchBackup', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups',
+           'copied_schedule', 'put_schedule', 'FullCopy']
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #bd2e45c2
 WIDTH = 16        # numbers at a place
@@ -217,6 +217,49 @@ class UserBackup:
             if content is None: vars(owner).pop(key, None)
             else: vars(owner)[key] = content()
         for _, put, state in self.own.values(): put(copy.deepcopy(state))
+
+# %% ../../nbs/06_engine/10_rollback.ipynb #c4d1a002
+def _state_of(v):
+    "The state of a generator; other values stand for themselves."
+    if isinstance(v, torch.Generator): return v.get_state()
+    if isinstance(v, random.Random): return v.getstate()
+    if isinstance(v, np.random.RandomState): return v.get_state(legacy=False)
+    if isinstance(v, np.random.Generator): return v.bit_generator.state
+    return v.state if isinstance(v, np.random.BitGenerator) else v
+
+def _set_state(g, state):
+    "Set the state of a generator."
+    if isinstance(g, random.Random): g.setstate(state)
+    elif isinstance(g, np.random.Generator): g.bit_generator.state = state
+    elif isinstance(g, np.random.BitGenerator): g.state = state
+    else: g.set_state(state)
+
+class FetchBackup:
+    "Copies of the generators and numbers of the training data, taken before each fetch."
+    def __init__(self): self.of, self.holders = None, []
+
+    def keep(self, run) -> list:
+        "Return copies of them."
+        learner = run.learner() if run.learner is not None else None
+        of = run.feed, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
+        if self.of is None or any(a is not b for a, b in zip(of, self.of)): self.of, self.holders = of, fetch_holders(run)
+        return [(h, {k: (v, _state_of(v)) for k, v in self._values(h).items()}) for h in self.holders]
+
+    def _values(self, holder) -> dict: return {k: v for k, v in holder.items().items() if is_fetch_state(holder.kinds, v)}
+
+    def put_back(self, kept: list) -> bool:  # kept: as keep returned it
+        "Put back what has changed since; whether that was anything."
+        changed = False
+        for holder, then in kept:
+            now, attributes = self._values(holder), vars(holder.owner)
+            for k in now.keys() - then.keys(): del attributes[k]
+            for k, (v, state) in then.items():
+                if k in now and now[k] is v and equal(_state_of(v), state): continue
+                if state is not v: _set_state(v, state)
+                attributes[k], changed = v, True
+            changed = changed or len(now) > len(then)
+        return changed
+
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #e4a48edb
 SMALL = 1 << 20   # bytes; buffers up to this size are always copied

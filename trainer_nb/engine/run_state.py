@@ -123,6 +123,7 @@ class Run(Passing, UserCode):
     measured_by: Any = part()                                # an override of set_initial_training_values, which decides how long the run is
     history: History = part(History)                         # grows; a snapshot only remembers its step
     shadows: Any = part()                                    # a list of rollback.Shadows: copies of what a failed step puts back
+    fetch_backup: Any = part()                               # rollback.FetchBackup: what a failed step puts back in the data
     params: list = part(list)                                # the model's parameters, tied ones once
     own_scheduler: bool = part(False)                        # we made it, so we can stretch it
     first: Any = part()                                      # Snapshot of the first weights, for reset

@@ -17,7 +17,7 @@ from ..optim.optimizers import check_state
 from .run_state import modules_of
 from ..optim.schedules import by_metric
 from ..core.seeding import FORWARD, mix, seed_all
-from .rollback import (FullCopy, LookingShadows, copied_groups, copied_schedule, put_groups,
+from .rollback import (FetchBackup, FullCopy, LookingShadows, copied_groups, copied_schedule, put_groups,
                                         put_schedule, versions)
 from ..device.sharding import in_shards, put_into
 from .snapshot import named_weights
@@ -37,6 +37,7 @@ class Step:
         self.moves, self.run, self.committed, self.training_step = moves, moves.run_state, committed, training_step_of(moves)
         self.done, self.flops, self.loss, self.norm = 0, 0, None, None   # micro-batches, their operations, and what came of them; on the device
         self.wishes, self.seen, self.weights = None, [], []   # the control before the step; tensors that the model has seen, with their versions
+        self.data = []   # as FetchBackup.keep returned it before the fetch
 
     def begin(self) -> bool:
         "Get the micro-batches and keep what will change; False if the epoch has no more."
@@ -44,7 +45,10 @@ class Step:
         run.said = []
         run.device.settle()
         for p in run.params: p.grad = None   # a backward of the user's own, between two steps, is none of this one's
-        if run.window is None: run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
+        if run.window is None:
+            if run.fetch_backup is None: run.fetch_backup = FetchBackup()
+            self.data = run.fetch_backup.keep(run)   # before the fetch, which may move a generator of the data set
+            run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.window is None: return False
         self.keep()
         vars(self.moves)["current_gradient_accumulation_steps"] = len(run.window)   # an assignment would be checked, in each step
@@ -256,6 +260,7 @@ def rollback(step):
         run.control = step.wishes[0]
         vars(run.control).update(step.wishes[1])
     if any(t._version != version for t, version in step.seen): run.window = None   # changed in place: it is fetched again
+    if step.data and run.fetch_backup.put_back(step.data): run.window = None
     for p in run.params: p.grad = None
     run.device.renew_scaler()
     run.wrapped = run.device.give_up(run.wrapped)
