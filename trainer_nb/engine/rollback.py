@@ -15,14 +15,14 @@ from ..device.sharding import in_shards, own_part
 from ..optim.optimizers import taken_apart
 from ..optim.schedules import schedule_parts
 from .run_state import modules_of
-from .user_state import (CannotCapture, Capture, NotState, PLAIN, Restore, capture_user_state,
-                                          code_holders, fetch_holders, is_fetch_state, restore_user_state, tensors_in)
+from .user_state import (CannotCapture, Capture, NotState, PLAIN, Restore, capture_optimizer, capture_user_state,
+                                          code_holders, fetch_holders, is_fetch_state, restore_optimizer, restore_user_state, tensors_in)
 from .snapshot import own_memory
 
 # %% auto #0
 __all__ = ['WIDTH', 'TABLE', 'MOST', 'LOOKING', 'ALWAYS', 'SMALL', 'PART', 'places_of', 'WeightSample', 'content_of', 'changes',
            'UserBackup', 'FetchBackup', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups',
-           'copied_schedule', 'put_schedule', 'FullCopy']
+           'copied_schedule', 'put_schedule', 'copied_attributes', 'put_attributes', 'FullCopy']
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #bd2e45c2
 WIDTH = 16        # numbers at a place
@@ -401,6 +401,17 @@ def put_schedule(held: list):  # from copied_schedule
         vars(part).clear()
         vars(part).update(before)
 
+def copied_attributes(run) -> tuple | None:
+    "What the optimizer keeps besides groups and state, as it is now; None where its class is torch's."
+    if type(run.optimizer).__module__.startswith("torch.optim"): return None
+    tensors = {}
+    def put(name, t): return tensors.setdefault(name, t.detach().clone())
+    return capture_optimizer(run, put), tensors
+
+def put_attributes(run, held):  # from copied_attributes
+    "The optimizer keeps that again; its groups and its state have to be put back afterwards."
+    if held is not None: run.lost = run.lost | restore_optimizer(run, *held)[0]
+
 def _parts(t) -> list:
     "The plain tensors that a tensor is made of, where it is of a kind that can be taken apart."
     try: return list(taken_apart(t)[0].values())
@@ -408,13 +419,14 @@ def _parts(t) -> list:
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #5ef3f925
 class FullCopy:
-    "Copies of weights and optimizer state, taken before each step."
+    "Copies of weights and of all that the optimizer keeps, taken before each step."
     def __init__(self, run): self.run, self.copies, self.tensors = run, [], []
     def keep(self):
         "Copy tensors into tensors that are held for it; the rest is small."
         optimizer = self.run.optimizer
         self.state = {p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()} for p, s in optimizer.state.items()}
         self.groups, self.schedule = copied_groups(optimizer), copied_schedule(self.run.lr_scheduler)
+        self.attributes = copied_attributes(self.run)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
         now = [*self.run.params, *(part for v in held for part in ([v] if in_shards(v) else _parts(v)))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [own_part(t).detach().clone() for t in now]
@@ -424,6 +436,7 @@ class FullCopy:
     def put_back(self):
         "The same tensors in the same places, with the values that they had."
         optimizer = self.run.optimizer
+        put_attributes(self.run, self.attributes)
         with torch.no_grad(): torch._foreach_copy_([own_part(t).detach() for t in self.tensors], self.copies)
         optimizer.state.clear()
         optimizer.state.update(self.state)

@@ -17,13 +17,14 @@ from ..optim.optimizers import check_state
 from .run_state import modules_of
 from ..optim.schedules import by_metric
 from ..core.seeding import FORWARD, mix, seed_all
-from .rollback import (FetchBackup, FullCopy, LookingShadows, copied_groups, copied_schedule, put_groups,
-                                        put_schedule, versions)
+from .rollback import (FetchBackup, FullCopy, LookingShadows, copied_attributes, copied_groups, copied_schedule, put_attributes,
+                                        put_groups, put_schedule, versions)
 from ..device.sharding import in_shards, put_into
 from .snapshot import named_weights
 from ..core.callbacks import tell, tell_all
 from .run_state import add_tokens, tokens_in
 from .rollback import UserBackup
+from .user_state import report_lost
 
 # %% auto #0
 __all__ = ['Step', 'take_micro_batch', 'seen_weights', 'checked', 'as_one', 'averages_now', 'training_step_of', 'counted',
@@ -265,6 +266,7 @@ def rollback(step):
     run.device.renew_scaler()
     run.wrapped = run.device.give_up(run.wrapped)
     run.phase, run.taken_back = "idle", True
+    report_lost(run, "Taking the step back")
     warn_of_weights(step)
 
 def warn_of_weights(step):
@@ -281,12 +283,13 @@ def warn_of_weights(step):
 
 # %% ../../nbs/06_engine/12_step.ipynb #4a71bedb
 def first_groups(run) -> tuple | None:
-    "The optimizer's groups and what it keeps already, if the weights are still those that `run.first` holds; else None."
+    "The optimizer's groups and all that it keeps already, if the weights are still those that `run.first` holds; else None."
     if run.state.global_step or run.first is None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
     if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
     loose = any(n.startswith("loose/") for n in run.first.tensors)   # weights that are not the model's
-    return (copied_groups(run.optimizer, tensors=True), state, copied_schedule(run.lr_scheduler)) if run.versions == versions(run) and not loose else None
+    if loose or run.versions != versions(run): return None
+    return copied_groups(run.optimizer, tensors=True), state, copied_schedule(run.lr_scheduler), copied_attributes(run)
 
 def tear(step, error, first,   # first: as first_groups gave it, before the update
          what="the optimizer failed in the middle of its update", follows="some weights may be new and others old"):
@@ -303,6 +306,7 @@ def tear(step, error, first,   # first: as first_groups gave it, before the upda
 def begin_again(step, first):  # first: as first_groups gave it
     "The run as before its first step."
     step.weights = []   # they are put back here
+    put_attributes(step.run, first[3])
     rollback(step)
     step.run.optimizer.state.clear()
     step.run.optimizer.state.update(first[1])
