@@ -370,7 +370,7 @@ def part_of(aboard) -> tuple:
     "The run and its first weights as this process of a run in shards has them, whatever it is stuck in."
     run = aboard.learn.run_state
     run.device.sharded.show_parts()   # a step under way has some layers together
-    with run.device.aside(): return capture(run), run.first
+    return capture(run), run.first
 
 def steps_held(aboard) -> list[int]: return [s.step for s in aboard.learn.run_state.ring.kept]   # of the snapshots that rewind would go back to
 def held_at(aboard, step: int) -> Snapshot: return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)
