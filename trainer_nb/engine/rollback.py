@@ -234,6 +234,8 @@ def _set_state(g, state):
     elif isinstance(g, np.random.BitGenerator): g.state = state
     else: g.set_state(state)
 
+_DATA = frozenset({torch.Tensor, np.ndarray, list, tuple, dict})
+
 class FetchBackup:
     "Copies of the generators and numbers of the training data, taken before each fetch."
     def __init__(self): self.of, self.holders = None, []
@@ -245,7 +247,9 @@ class FetchBackup:
         if self.of is None or any(a is not b for a, b in zip(of, self.of)): self.of, self.holders = of, fetch_holders(run)
         return [(h, {k: (v, _state_of(v)) for k, v in self._values(h).items()}) for h in self.holders]
 
-    def _values(self, holder) -> dict: return {k: v for k, v in holder.items().items() if is_fetch_state(holder.kinds, v)}
+    def _values(self, holder) -> dict:
+        # this runs before each fetch: the data itself is passed over without a call
+        return {k: v for k, v in vars(holder.owner).items() if type(v) not in _DATA and k not in holder.skip and is_fetch_state(holder.kinds, v)}
 
     def put_back(self, kept: list) -> bool:  # kept: as keep returned it
         "Put back what has changed since; whether that was anything."
