@@ -391,6 +391,17 @@ def test_an_error_in_one_process(accumulated, where):
     same(accumulated, learn)
 
 
+def test_the_parts_of_all_processes_make_the_run_whole(monkeypatch):
+    "After an error in one process the run stands where it stood, without an older snapshot."
+    from trainer_nb.launch import recovery
+    def nowhere(team): raise AssertionError("An older snapshot was looked for.")
+    monkeypatch.setattr(recovery, "held_there", nowhere)
+    learn = failing((1,))
+    with learn.launch(2):
+        with pytest.raises(KeyError): learn.train()
+        assert learn.state.global_step == 3
+
+
 def test_a_process_that_dies_takes_its_part_with_it(like):
     "The run goes on from what was whole: here a snapshot that the notebook has."
     learn = make()

@@ -332,7 +332,7 @@ class Session:
 
     def branch_and_leave(self, learn, n):
         "A branch that trains and is forgotten."
-        # lookahead keeps weights by their place in the groups, which another weight decay changes
+        # lookahead keeps weights by their place in the groups; another weight decay, which changes them, is refused
         branch = learn.branch(**{"max_grad_norm" if self.config["optim"] == "lookahead" else "weight_decay": 0.05})
         self.learners.append(branch)
         if not branch.run_state.finished: branch.step(n)

@@ -13,7 +13,6 @@ transformers = pytest.importorskip("transformers")
 import tensor_kinds
 from references import Rows, bert, for_classes, for_language, gpt2, net, one_thread, points, sentences  # noqa: F401 (a fixture)
 from toys import Augmented, accuracy, finish, hard_learner, unequal
-import trainer_nb.optim.optimizers as optim_module
 from trainer_nb import Learner, TrainerCallback, TrainerState, differences, get_last_checkpoint
 from trainer_nb.state.checkpoint_dirs import MANIFEST
 from trainer_nb.core.history import read

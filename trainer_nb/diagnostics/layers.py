@@ -20,7 +20,7 @@ from ..data.loader import Fetched
 from ..device.sharding import in_shards, whole_value
 from ..device.accelerator import bare
 from ..optim.extra_optimizers import OF_RULE
-from ..optim.optimizers import layer_groups, optimizer_groups
+from ..optim.optimizers import layer_groups, optimizer_groups, refuse_regrouping
 from ..optim.schedules import add_group
 from ..engine.training_modes import hold
 from ..engine.loss import call_model
@@ -40,8 +40,8 @@ __all__ = ['CHANNELS', 'FAR', 'MUCH', 'FIT', 'layers_of', 'own_parameters', 'out
            'copied_optimizer', 'updates', 'Layer', 'mean_of', 'as_one', 'brought', 'parameter_numbers', 'layer_from',
            'layers_measured', 'unusual', 'by_prefix', 'grouped', 'folded', 'shown_row', 'foldable', 'points',
            'spread_of', 'Inspection', 'as_window', 'look_at_next', 'clipped', 'look_at_open', 'once_more', 'inspect',
-           'groups_of', 'chosen', 'set_trainable', 'all_but_last', 'admit', 'Count', 'Summary', 'output_shapes',
-           'summarize']
+           'groups_of', 'chosen', 'set_trainable', 'all_but_last', 'check_known', 'admit', 'Count', 'Summary',
+           'output_shapes', 'summarize']
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #cdaab5b8
 CHANNELS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
@@ -360,6 +360,7 @@ def set_trainable(moves, which, trainable: bool, eval_mode: bool = False):  # wh
     "Freeze or unfreeze layer groups from the next step on, their modules in evaluation or training mode."
     groups, run = groups_of(moves), moves.run_state
     names = chosen(groups, which) if which else list(groups) if trainable else all_but_last(groups)
+    if run.optimizer is not None and trainable: check_known(run.optimizer, [p for name in names for _, p in groups[name]])
     hold(run.modes, moves.model, groups, names, eval_mode)
     for name in names:
         for _, p in groups[name]: p.requires_grad_(trainable); p.grad = None
@@ -372,6 +373,12 @@ def all_but_last(groups: dict) -> list[str]:
     if len(groups) > 1: return list(groups)[:-1]
     raise ValueError(f"freeze() freezes all layer groups but the last, and there is only one, {', '.join(groups)!r}. Give the Learner layer_groups=, "
                      "a list of prefixes of parameter names from input to output, or freeze this one by its name.")
+
+def check_known(optimizer, params):
+    "Refuse, with a ValueError, to give more parameters to an optimizer that keeps something by their place."
+    known = {id(p) for g in optimizer.param_groups for p in g["params"]}
+    if all(id(p) in known for p in params): return
+    refuse_regrouping(optimizer, "These layers cannot be unfrozen", "Take the first step before you freeze them, or make a new Learner")
 
 def admit(moves):
     "Add every trainable parameter to the optimizer."

@@ -15,14 +15,14 @@ from ..device.sharding import in_shards, own_part
 from ..optim.optimizers import taken_apart
 from ..optim.schedules import schedule_parts
 from .run_state import modules_of
-from .user_state import (CannotCapture, Capture, NotState, PLAIN, Restore, capture_user_state,
-                                          code_holders, restore_user_state, tensors_in)
+from .user_state import (CannotCapture, Capture, NotState, PLAIN, Restore, capture_optimizer, capture_user_state,
+                                          code_holders, fetch_holders, is_fetch_state, restore_optimizer, restore_user_state, tensors_in)
 from .snapshot import own_memory
 
 # %% auto #0
 __all__ = ['WIDTH', 'TABLE', 'MOST', 'LOOKING', 'ALWAYS', 'SMALL', 'PART', 'places_of', 'WeightSample', 'content_of', 'changes',
-           'UserBackup', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups', 'copied_schedule',
-           'put_schedule', 'FullCopy']
+           'UserBackup', 'FetchBackup', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups',
+           'copied_schedule', 'put_schedule', 'copied_attributes', 'put_attributes', 'FullCopy']
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #bd2e45c2
 WIDTH = 16        # numbers at each position
@@ -218,6 +218,53 @@ class UserBackup:
             else: vars(owner)[key] = content()
         for _, put, state in self.own.values(): put(copy.deepcopy(state))
 
+# %% ../../nbs/06_engine/10_rollback.ipynb #c4d1a002
+def _state_of(v):
+    "The state of a generator; other values stand for themselves."
+    if isinstance(v, torch.Generator): return v.get_state()
+    if isinstance(v, random.Random): return v.getstate()
+    if isinstance(v, np.random.RandomState): return v.get_state(legacy=False)
+    if isinstance(v, np.random.Generator): return v.bit_generator.state
+    return v.state if isinstance(v, np.random.BitGenerator) else v
+
+def _set_state(g, state):
+    "Set the state of a generator."
+    if isinstance(g, random.Random): g.setstate(state)
+    elif isinstance(g, np.random.Generator): g.bit_generator.state = state
+    elif isinstance(g, np.random.BitGenerator): g.state = state
+    else: g.set_state(state)
+
+_DATA = frozenset({torch.Tensor, np.ndarray, list, tuple, dict})
+
+class FetchBackup:
+    "Copies of the generators and numbers of the training data, taken before each fetch."
+    def __init__(self): self.of, self.holders = None, []
+
+    def keep(self, run) -> list:
+        "Return copies of them."
+        learner = run.learner() if run.learner is not None else None
+        of = run.feed, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
+        if self.of is None or any(a is not b for a, b in zip(of, self.of)): self.of, self.holders = of, fetch_holders(run)
+        return [(h, {k: (v, _state_of(v)) for k, v in self._values(h).items()}) for h in self.holders]
+
+    def _values(self, holder) -> dict:
+        # this runs before each fetch: the data itself is passed over without a call
+        return {k: v for k, v in vars(holder.owner).items() if type(v) not in _DATA and k not in holder.skip and is_fetch_state(holder.kinds, v)}
+
+    def put_back(self, kept: list) -> bool:  # kept: as keep returned it
+        "Put back what has changed since; whether that was anything."
+        changed = False
+        for holder, then in kept:
+            now, attributes = self._values(holder), vars(holder.owner)
+            for k in now.keys() - then.keys(): del attributes[k]
+            for k, (v, state) in then.items():
+                if k in now and now[k] is v and equal(_state_of(v), state): continue
+                if state is not v: _set_state(v, state)
+                attributes[k], changed = v, True
+            changed = changed or len(now) > len(then)
+        return changed
+
+
 # %% ../../nbs/06_engine/10_rollback.ipynb #e4a48edb
 SMALL = 1 << 20   # bytes; buffers up to this size are always copied
 PART = 1 << 20    # number of entries per sum
@@ -358,6 +405,17 @@ def put_schedule(held: list):  # held: from copied_schedule
         vars(part).clear()
         vars(part).update(before)
 
+def copied_attributes(run) -> tuple | None:
+    "What the optimizer keeps besides groups and state, as it is now; None where its class is torch's."
+    if type(run.optimizer).__module__.startswith("torch.optim"): return None
+    tensors = {}
+    def put(name, t): return tensors.setdefault(name, t.detach().clone())
+    return capture_optimizer(run, put), tensors
+
+def put_attributes(run, held):  # from copied_attributes
+    "The optimizer keeps that again; its groups and its state have to be put back afterwards."
+    if held is not None: run.lost = run.lost | restore_optimizer(run, *held)[0]
+
 def _parts(t) -> list:
     "Return the plain tensors of a tensor subclass that can be taken apart; else the tensor itself."
     try: return list(taken_apart(t)[0].values())
@@ -372,6 +430,7 @@ class FullCopy:
         optimizer = self.run.optimizer
         self.state = {p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()} for p, s in optimizer.state.items()}
         self.groups, self.schedule = copied_groups(optimizer), copied_schedule(self.run.lr_scheduler)
+        self.attributes = copied_attributes(self.run)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
         now = [*self.run.params, *(part for v in held for part in ([v] if in_shards(v) else _parts(v)))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [own_part(t).detach().clone() for t in now]
@@ -381,6 +440,7 @@ class FullCopy:
     def put_back(self):
         "Restore the same tensors in the same places, with their former values."
         optimizer = self.run.optimizer
+        put_attributes(self.run, self.attributes)
         with torch.no_grad(): torch._foreach_copy_([own_part(t).detach() for t in self.tensors], self.copies)
         optimizer.state.clear()
         optimizer.state.update(self.state)

@@ -123,6 +123,7 @@ class Run(Passing, UserCode):
     measured_by: Any = part()                                # an override of set_initial_training_values, which determines the length of the run
     history: History = part(History)                         # only grows; a snapshot stores its step
     shadows: Any = part()                                    # a list of rollback.Shadows: copies that a rollback restores
+    fetch_backup: Any = part()                               # rollback.FetchBackup: state of the data that a rollback restores
     params: list = part(list)                                # the model's parameters, tied ones once
     own_scheduler: bool = part(False)                        # created here, so it can be stretched
     first: Any = part()                                      # Snapshot of the initial weights, for reset

@@ -16,6 +16,7 @@ from ..data.streams import Streamed
 from ..device.collectives import world_size
 from ..device.model_patches import fit
 from ..device.accelerator import empty_cache
+from ..optim.optimizers import refuse_regrouping
 from ..optim.schedules import (add_group, base_rates, by_metric, load_scheduler_state, scheduler_state,
                                         set_base_lr, set_lr)
 from .run_state import Due, note_act
@@ -37,6 +38,7 @@ def _decay(moves, value):
     for i, group in enumerate(list(moves.optimizer.param_groups)):
         mine, rest = [p for p in group["params"] if id(p) in decays], [p for p in group["params"] if id(p) not in decays]
         if not mine: continue
+        if rest: refuse_regrouping(moves.optimizer, "weight_decay cannot be changed", "Make the Learner with a weight_decay above 0, which can be changed")
         group["params"], group["weight_decay"] = mine, value
         if rest: add_group(moves.optimizer, moves.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
 

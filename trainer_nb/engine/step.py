@@ -17,13 +17,14 @@ from ..optim.optimizers import check_state
 from .run_state import modules_of
 from ..optim.schedules import by_metric
 from ..core.seeding import FORWARD, mix, seed_all
-from .rollback import (FullCopy, LookingShadows, copied_groups, copied_schedule, put_groups,
-                                        put_schedule, versions)
+from .rollback import (FetchBackup, FullCopy, LookingShadows, copied_attributes, copied_groups, copied_schedule, put_attributes,
+                                        put_groups, put_schedule, versions)
 from ..device.sharding import in_shards, put_into
 from .snapshot import named_weights
 from ..core.callbacks import tell, tell_all
 from .run_state import add_tokens, tokens_in
 from .rollback import UserBackup
+from .user_state import report_lost
 
 # %% auto #0
 __all__ = ['Step', 'take_micro_batch', 'seen_weights', 'checked', 'as_one', 'averages_now', 'training_step_of', 'counted',
@@ -37,6 +38,7 @@ class Step:
         self.moves, self.run, self.committed, self.training_step = moves, moves.run_state, committed, training_step_of(moves)
         self.done, self.flops, self.loss, self.norm = 0, 0, None, None   # number of micro-batches done, their FLOPs, and the step's loss and norm; the last two on the device
         self.wishes, self.seen, self.weights = None, [], []   # the control flags before the step; tensors that were passed to the model, with their versions
+        self.data = []   # state of the data set before the fetch, as FetchBackup.keep returns it
 
     def begin(self) -> bool:
         "Fetch the micro-batches and back up the state that the step changes; return False at the end of the epoch."
@@ -44,7 +46,10 @@ class Step:
         run.said = []
         run.device.settle()
         for p in run.params: p.grad = None   # gradients of a manual backward pass between two steps do not belong to this step
-        if run.window is None: run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
+        if run.window is None:
+            if run.fetch_backup is None: run.fetch_backup = FetchBackup()
+            self.data = run.fetch_backup.keep(run)   # before the fetch, which may move a generator of the data set
+            run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.window is None: return False
         self.keep()
         vars(self.moves)["current_gradient_accumulation_steps"] = len(run.window)   # bypass the check that an assignment would run at each step
@@ -256,10 +261,12 @@ def rollback(step):
         run.control = step.wishes[0]
         vars(run.control).update(step.wishes[1])
     if any(t._version != version for t, version in step.seen): run.window = None   # changed in place: fetch it again
+    if step.data and run.fetch_backup.put_back(step.data): run.window = None
     for p in run.params: p.grad = None
     run.device.renew_scaler()
     run.wrapped = run.device.give_up(run.wrapped)
     run.phase, run.taken_back = "idle", True
+    report_lost(run, "Taking the step back")
     warn_of_weights(step)
 
 def warn_of_weights(step):
@@ -280,8 +287,9 @@ def first_groups(run) -> tuple | None:
     if run.state.global_step or run.first is None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
     if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
-    loose = any(n.startswith("loose/") for n in run.first.tensors)   # weights that do not belong to the model
-    return (copied_groups(run.optimizer, tensors=True), state, copied_schedule(run.lr_scheduler)) if run.versions == versions(run) and not loose else None
+    loose = any(n.startswith("loose/") for n in run.first.tensors)   # weights that are not the model's
+    if loose or run.versions != versions(run): return None
+    return copied_groups(run.optimizer, tensors=True), state, copied_schedule(run.lr_scheduler), copied_attributes(run)
 
 def tear(step, error, first,   # first: as returned by first_groups before the update
          what="the optimizer failed in the middle of its update", follows="some weights may be new and others old"):
@@ -298,6 +306,7 @@ def tear(step, error, first,   # first: as returned by first_groups before the u
 def begin_again(step, first):  # first: as returned by first_groups
     "Restore the run's state before its first step."
     step.weights = []   # the weights are restored below
+    put_attributes(step.run, first[3])
     rollback(step)
     step.run.optimizer.state.clear()
     step.run.optimizer.state.update(first[1])

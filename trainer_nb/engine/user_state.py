@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from ..data.collate import equal
+from ..data.loader import Other
+from ..data.sources import Indexed
 from ..core.errors import warn
 from ..optim.optimizers import PLAIN_TENSORS
 from .run_state import modules_of
@@ -18,13 +20,14 @@ from ..device.sharding import in_shards, nbytes_of, put_into
 
 # %% auto #0
 __all__ = ['PLAIN', 'LEARNER', 'MODULE', 'OPTIMIZER', 'KINDS', 'LEAST_LIMIT', 'NotState', 'CannotCapture', 'is_resource',
-           'of_library', 'Holder', 'not_state', 'optimizer_holders', 'code_holders', 'user_state_holders', 'copy_plain',
-           'identity_of', 'run_tensors', 'run_objects', 'Capture', 'describe_container', 'describe_generator',
-           'describe_module', 'describe_optimizer', 'describe_other', 'more_entries', 'capture_optimizer',
-           'restore_optimizer', 'load_more', 'limit_of', 'capture_attributes', 'UserState', 'capture_user_state',
-           'user_state_bytes', 'elsewhere', 'Restore', 'put_tensor', 'into_plain', 'put_container', 'put_generator',
-           'put_module', 'put_attributes', 'put_object', 'put_optimizer', 'restore_user_state', 'drop_new',
-           'changed_user_state', 'tensors_in', 'enter_in_memo', 'own_data', 'own_attributes', 'report_lost']
+           'of_library', 'Holder', 'not_state', 'optimizer_holders', 'fetch_holders', 'code_holders',
+           'user_state_holders', 'copy_plain', 'identity_of', 'run_tensors', 'run_objects', 'Capture',
+           'describe_container', 'describe_generator', 'describe_module', 'describe_optimizer', 'describe_other',
+           'more_entries', 'capture_optimizer', 'restore_optimizer', 'load_more', 'is_fetch_state', 'limit_of',
+           'capture_attributes', 'UserState', 'capture_user_state', 'user_state_bytes', 'elsewhere', 'Restore',
+           'put_tensor', 'into_plain', 'put_container', 'put_generator', 'put_module', 'put_attributes', 'put_object',
+           'put_optimizer', 'restore_user_state', 'drop_new', 'changed_user_state', 'tensors_in', 'enter_in_memo',
+           'own_data', 'own_attributes', 'report_lost']
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #59eba457
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)   # immutable values
@@ -143,7 +146,8 @@ def _of_optimizer(optimizer):
 def _of_data(name, data, depth=0):
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."
     if isinstance(data, (torch.nn.Module, *_FUNCTIONS)) or not hasattr(data, "__dict__") or depth > 5: return
-    if not _own_way(data):
+    # A stream with state_dict() goes back by that, with the place in it.
+    if not (_own_way(data) and isinstance(data, torch.utils.data.IterableDataset)):
         yield Holder(name, data, "generators" if of_library(type(data)) else "scalars", not_state(data))
     for key, v in vars(data).items():
         if isinstance(v, torch.utils.data.Dataset): yield from _of_data(f"{name}.{key}", v, depth + 1)
@@ -153,6 +157,12 @@ def _of_data(name, data, depth=0):
 def optimizer_holders(run) -> list[Holder]:
     "Return the run's optimizer as a holder, unless its class is one of torch's."
     return [*_of_optimizer(run.optimizer)]
+
+def fetch_holders(run) -> list[Holder]:
+    "The training data and the collator, where they go back by themselves: samples are fetched in this process, in any order."
+    learner = run.learner() if run.learner is not None else None
+    if learner is None or not isinstance(getattr(run.feed, "source", None), Indexed) or run.feed.loader.num_workers: return []
+    return [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
 
 def code_holders(run) -> list[Holder]:
     "Return the learner, its callbacks, the modules and the data as holders, where their classes may keep state in attributes."
@@ -430,6 +440,12 @@ def _wanted(kinds: str, value) -> bool:
     if kinds == "scalars": return type(value) in _SCALARS
     return kinds == "library" and (type(value) in (int, float) or isinstance(value, torch.Tensor))
 
+def is_fetch_state(kinds: str, value) -> bool:
+    "Whether a value of a data set or a collator may change in a fetch: a number, a string, or a generator of its own."
+    if not _wanted(kinds, value): return False
+    shared = value is torch.default_generator or value is random.seed.__self__ or value is np.random.mtrand._rand
+    return not shared and not isinstance(value, random.SystemRandom)
+
 def limit_of(run, owner) -> int:
     "Return the maximum size of one attribute's tensors in bytes."
     own = getattr(owner, "state_limit", None)
@@ -503,6 +519,8 @@ def _reads_elsewhere(run) -> str:
     if workers: return ("is advanced in the copies that the data workers have, which a snapshot does not reach "
                         "(dataloader_num_workers=0 loads in this process)")
     data = getattr(loader, "dataset", None)
+    if isinstance(getattr(run.feed, "source", None), Other):
+        return "is advanced as the loader is read, and going back reads it again from the start of the epoch"
     if not isinstance(data, torch.utils.data.IterableDataset) or _own_way(data): return ""
     return ("is advanced as the stream is read, and going back reads the stream again from the start of the epoch "
             "(state_dict() and load_state_dict() of the data set avoid that)")

@@ -370,7 +370,7 @@ def part_of(aboard) -> tuple:
     "Return the run and its first weights in this process of a sharded run, even if it is stuck in a step."
     run = aboard.learn.run_state
     run.device.sharded.show_parts()   # a step under way has gathered some layers
-    with run.device.aside(): return capture(run), run.first
+    return capture(run), run.first
 
 def steps_held(aboard) -> list[int]: return [s.step for s in aboard.learn.run_state.ring.kept]   # of the snapshots for rewind
 def held_at(aboard, step: int) -> Snapshot: return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)

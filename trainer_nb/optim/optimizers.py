@@ -5,6 +5,7 @@
 # %% ../../nbs/05_optim/01_optimizers.ipynb #b61cdde3
 from __future__ import annotations
 import ast, importlib, inspect, re
+from collections import deque
 import torch
 from torch import nn
 from ..core.errors import nearest, warn
@@ -16,7 +17,8 @@ from .extra_optimizers import Adafactor, LIBRARIES, Muon, adam, own_manager, tar
 # %% auto #0
 __all__ = ['NO_DECAY', 'OPTIMIZERS', 'PLAIN_TENSORS', 'KNOWN', 'KNOWN_OBJECTS', 'decay_names', 'layer_groups', 'target_names',
            'parameter_groups', 'parse_optim_args', 'optimizer_class', 'optimizer_groups', 'warn_unread', 'warn_beside',
-           'create_optimizer', 'in_parts', 'taken_apart', 'put_together', 'check_state']
+           'create_optimizer', 'in_parts', 'taken_apart', 'put_together', 'check_state', 'kept_by_place',
+           'refuse_regrouping']
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #39e30258
 NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(^|\.|_)norm(\.|$)")
@@ -312,3 +314,31 @@ def check_state(optimizer):
             if not isinstance(key, str) or "/" in key:
                 raise TypeError(f"{type(optimizer).__name__} keeps a state under the key {key!r}, which a snapshot cannot hold; "
                                 "use keys that are text without '/'.")
+
+# %% ../../nbs/05_optim/01_optimizers.ipynb #c4d1b002
+def kept_by_place(optimizer) -> str:
+    "The name of an attribute in which an optimizer keeps something by the place of the parameters in its groups; empty if there is none."
+    params = [p for g in optimizer.param_groups for p in g["params"]]
+    own, shapes = {id(p) for p in params}, {p.shape for p in params if p.ndim}
+
+    def by_place(v, depth=0) -> bool:
+        if isinstance(v, torch.Tensor): return depth > 0 and v.shape in shapes and id(v) not in own
+        if isinstance(v, list) and len(v) == len(params) > 1 and all(isinstance(o, (int, float, dict)) for o in v): return True
+        if isinstance(v, dict): v = [o for k, o in v.items() if not isinstance(k, torch.Tensor)]
+        return depth < 4 and isinstance(v, (list, tuple, deque)) and any(by_place(o, depth + 1) for o in v)
+
+    for name, v in vars(optimizer).items():
+        if name in ("param_groups", "state", "defaults") or name.startswith("_optimizer_"): continue
+        if isinstance(v, torch.optim.Optimizer):
+            # Groups of its own would stay as they are.
+            if v.param_groups is not optimizer.param_groups: return name
+            if inner := kept_by_place(v): return f"{name}.{inner}"
+        elif by_place(v): return name
+    return ""
+
+def refuse_regrouping(optimizer, what: str, instead: str):  # what cannot be done; what to do
+    "Refuse, with a ValueError, to change the groups of an optimizer that keeps something by the place of the parameters in them."
+    if not (name := kept_by_place(optimizer)): return
+    raise ValueError(f"{what}: it would change the groups of parameters, and {type(optimizer).__name__} keeps {name!r} by the place of the parameters in them. "
+                     f"{instead}, or keep it by parameter, in optimizer.state[p].")
+
