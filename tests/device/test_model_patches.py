@@ -305,6 +305,7 @@ def test_inductor(tmp_path):
 class Tight(Hard):
     "A model for which micro-batches of more than `most` samples are too many, from call number `since` on."
     most, since, count = 2, 3, 0
+    not_state = ("most", "since", "count")
     def forward(self, x, labels=None):
         self.count += 1
         if self.training and len(x) > self.most and self.count > self.since: raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -557,6 +558,7 @@ def test_ligers_kernels_are_put_on_and_taken_off(monkeypatch):
 def test_the_first_number_that_is_not_finite_stops_the_run_and_is_named():
     torch.manual_seed(0)
     class Bad(Augmented):
+        not_state = ("bad",)
         def __getitem__(self, i): return super().__getitem__(i) | ({"x": torch.full((4,), math.inf)} if i == self.bad else {})
     data = Bad(30)
     data.bad = None
