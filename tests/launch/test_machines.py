@@ -119,9 +119,9 @@ def test_a_run_under_way_goes_to_both(like):
 @pytest.mark.slow
 def test_a_model_in_shards_comes_home_from_machines_with_different_numbers_of_processes():
     "Two here and one there: as from three on one machine."
-    import test_fsdp
-    one, learn, port = test_fsdp.make(), test_fsdp.make(), free_port()
-    machine = Machine(port, test_fsdp.make, n=1)
+    import sharded
+    one, learn, port = sharded.make(), sharded.make(), free_port()
+    machine = Machine(port, sharded.make, n=1)
     learn.launch(2, **here(port, 0))
     learn.step(3)
     assert learn.snapshot("here").tensors["weights/inward.weight"].shape == (15, 8) and [row["machine"] for row in learn.processes] == [0, 0, 1]
@@ -132,7 +132,7 @@ def test_a_model_in_shards_comes_home_from_machines_with_different_numbers_of_pr
     assert "the run has gone home to machine 0" in machine.says()
     machine.end()
     one.launch(3, train=True)
-    test_fsdp.same(one, learn)
+    sharded.same(one, learn)
 
 
 # ---- stops

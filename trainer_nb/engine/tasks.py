@@ -10,19 +10,21 @@ import time
 import torch
 from ..data.sampling import Cursor
 from ..core.errors import warn
+from ..core.seeding import generators_kept
 from .run_state import logged_loss, loss_of_run
 from ..core.memory import memory_of
 from .signatures import as_many
 from .run_state import Due, first_on, modes_kept
 from ..optim.schedules import by_metric
 from ..core.callbacks import tell
+from .snapshot import capture, restore, undo_restore
 from .run_state import fetch_tokens, token_count, token_speed
 
 # %% auto #0
 __all__ = ['DEEDS', 'committed', 'as_evaluated', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'last_row',
            'rows_to_log', 'say', 'do_say', 'do_note', 'do_evaluate', 'do_best', 'do_save', 'do_load_best', 'at_end',
            'is_last', 'epoch_end', 'do_close', 'do_next_epoch', 'do_finish', 'train_metrics', 'settle', 'do_next',
-           'announce', 'settle_whole', 'wishes_kept', 'ask_later']
+           'announce', 'settle_whole', 'wishes_kept', 'ask_later', 'restore_here', 'restore_all', 'begin_callbacks']
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b6d82a50
 def committed(moves, done):  # done: a step.Committed
@@ -284,3 +286,37 @@ def wishes_kept(run):
 def ask_later(run):
     "Apply the changes that callbacks have postponed, now that the user owns the run."
     while run.later: run.later.pop(0)()
+
+# %% ../../nbs/06_engine/13_tasks.ipynb #a2d10003
+def restore_here(moves, snapshot):
+    "Restore a snapshot; where the callbacks of this process have not begun, call what begins a run and an epoch on them first."
+    run = moves.run_state
+    restore(run, snapshot)
+    if run.begun and not run.callbacks_begun:
+        begin_callbacks(moves)
+        run.lost = {}
+        restore(run, snapshot)
+    run.callbacks_begun = run.callbacks_begun or run.begun
+
+def restore_all(moves, snapshot):
+    "Restore a snapshot as `restore_here`; if that raises an error, the run is as it was."
+    run = moves.run_state
+    # A corrupted run is nothing to go back to, and its optimizer may keep what cannot be captured.
+    before = None if run.torn else capture(run)
+    try: restore_here(moves, snapshot)
+    except BaseException:
+        if before is not None: undo_restore(run, before, run.torn)
+        raise
+
+def begin_callbacks(moves):
+    "Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before."
+    run = moves.run_state
+    waiting = {d.name: d.todo for d in run.due if d.kind == "event"}   # None: all of them
+    held, run.due = run.due, deque()
+    for event in ("on_train_begin", "on_epoch_begin") if run.epoch_open else ("on_train_begin",):
+        left = waiting.get(event, ())
+        todo = [] if left is None else [c for c in run.callbacks.listeners(event) if not any(c is o for o in left)]
+        run.due.append(Due("event", event, todo=todo))
+    try:
+        with generators_kept(), run.device.in_force(): settle(moves)
+    finally: run.due, run.later = held, []

@@ -23,7 +23,7 @@ from ..data.sampling import divided_batch
 from ..engine.snapshot import Snapshot, capture
 from .remote_run import Team
 from ..core.callbacks import put_down
-from ..state.time_travel import restore_here
+from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
 from ..engine.loop import in_hand
 from ..device.collectives import world_size

@@ -20,7 +20,8 @@ from ..engine.snapshot import Snapshot, capture, whole
 from ..engine.prepare import prepare
 from ..engine.loop import Limit, go, pause_at
 from ..state.async_save import Saver, finish
-from ..state.time_travel import Ring, Snapshots, restore_here
+from ..state.time_travel import Ring, Snapshots
+from ..engine.tasks import restore_here
 from ..tune.batch_size import of_status
 from ..live.progress import ProgressCallback
 

@@ -23,7 +23,7 @@ from ..engine.settings import SETTABLE, change, go_beyond
 from .checkpoint_dirs import checkpoints, newest, of_trainer, sealed
 from ..device.sharding import handed_round, outline, put_into
 from ..engine.snapshot import Snapshot, capture, check, made_with, put_back, samples_in_all, undo_restore
-from .time_travel import restore_here
+from ..engine.tasks import restore_here
 from .hf_checkpoint import read_trainer
 from ..engine.user_state import report_lost
 from ..engine.loop import in_hand, where

@@ -12,66 +12,31 @@ import numpy as np
 import torch
 from ..display.tables import Table, duration, html_table, text_table
 from ..core.errors import Paused, Refused, let_go_last, nearest, warn
-from ..core.seeding import generators_kept
 from ..core.columns import extend, part, to_lists
 from ..core.callbacks import CallbackHandler, put_down
 from ..core.history import History, is_past, keep
 from ..args.training_args import plain, resolve
 from ..device.sharding import nbytes_of, refuse_in_shards
 from ..optim.schedules import schedule_parts
-from ..engine.run_state import Due, Run, note_act
+from ..engine.run_state import Run, note_act
 from ..engine.user_state import (enter_in_memo, own_attributes, own_data, report_lost, user_state_bytes,
                                           user_state_holders)
 from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
 from ..engine.snapshot import (OF_PLACE, Snapshot, capture, check, check_length, has_adapters, put_back,
-                                        restore, restore_whole, undo_restore)
+                                        restore, restore_whole)
 from ..engine.rollback import versions
 from ..engine.prepare import prepare, share_anew
-from ..engine.tasks import settle
+from ..engine.tasks import restore_all
 from ..engine.loop import go, in_hand, refuse_beside
 from ..engine.settings import SETTABLE, change
 
 # %% auto #0
-__all__ = ['LASTING', 'ACTS', 'MOST', 'MOST_ON_DISK', 'NOT_IN_BRANCH', 'restore_here', 'restore_all', 'begin_callbacks',
-           'check_place', 'named', 'go_back', 'Snapshots', 'fresh', 'as_given', 'again', 'first_again', 'free',
-           'size_of', 'Account', 'room_for_snapshots', 'Ring', 'stands_at_first', 'base_for', 'acts_after', 'Rewound',
-           'rewind', 'reachable', 'losses', 'differing_steps', 'too_large', 'since_first', 'announce_replay', 'go_to',
-           'twin', 'copied', 'copied_whole', 'detach_computed', 'share_memory', 'hang_hooks', 'take_over', 'with_past',
-           'check_branch', 'coefficients', 'branch', 'Comparison', 'compare']
-
-# %% ../../nbs/07_state/05_time_travel.ipynb #a2d10003
-def restore_here(moves, snapshot):
-    "Restore a snapshot, first calling the begin events on callbacks of this process that lack them."
-    run = moves.run_state
-    restore(run, snapshot)
-    if run.begun and not run.callbacks_begun:
-        begin_callbacks(moves)
-        run.lost = {}
-        restore(run, snapshot)
-    run.callbacks_begun = run.callbacks_begun or run.begun
-
-def restore_all(moves, snapshot):
-    "Restore a snapshot as `restore_here` does; if that raises an error, restore the present state."
-    run = moves.run_state
-    # A corrupted run cannot be restored, and its optimizer may hold values that cannot be captured.
-    before = None if run.torn else capture(run)
-    try: restore_here(moves, snapshot)
-    except BaseException:
-        if before is not None: undo_restore(run, before, run.torn)
-        raise
-
-def begin_callbacks(moves):
-    "Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on callbacks called before the snapshot."
-    run = moves.run_state
-    waiting = {d.name: d.todo for d in run.due if d.kind == "event"}   # None: all callbacks
-    held, run.due = run.due, deque()
-    for event in ("on_train_begin", "on_epoch_begin") if run.epoch_open else ("on_train_begin",):
-        left = waiting.get(event, ())
-        todo = [] if left is None else [c for c in run.callbacks.listeners(event) if not any(c is o for o in left)]
-        run.due.append(Due("event", event, todo=todo))
-    try:
-        with generators_kept(), run.device.in_force(): settle(moves)
-    finally: run.due, run.later = held, []
+__all__ = ['LASTING', 'ACTS', 'MOST', 'MOST_ON_DISK', 'NOT_IN_BRANCH', 'check_place', 'named', 'go_back', 'Snapshots', 'fresh',
+           'as_given', 'again', 'first_again', 'free', 'size_of', 'Account', 'room_for_snapshots', 'Ring',
+           'stands_at_first', 'base_for', 'acts_after', 'Rewound', 'rewind', 'reachable', 'losses', 'differing_steps',
+           'too_large', 'since_first', 'announce_replay', 'go_to', 'twin', 'copied', 'copied_whole', 'detach_computed',
+           'share_memory', 'hang_hooks', 'take_over', 'with_past', 'check_branch', 'coefficients', 'branch',
+           'Comparison', 'compare']
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #edb8ead1
 def check_place(moves, snapshot):
