@@ -12,6 +12,7 @@ def rows(n=64):
     return [{"x": torch.randn(4, generator=g), "labels": i % 3} for i in range(n)]
 
 class Net(nn.Module):
+    not_state = ("nap", "bad")
     def __init__(self):
         super().__init__()
         self.body, self.norm, self.drop, self.head, self.nap, self.bad = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3), 0, None
@@ -44,6 +45,7 @@ CELL = """
 import time, torch
 from trainer_nb import Learner
 class Net(torch.nn.Linear):
+    not_state = ("nap", "talk")
     nap, talk = 0.02, False
     def forward(self, x):
         time.sleep(self.nap)

@@ -14,6 +14,7 @@ torch.manual_seed(0)
 x = torch.randn(400, 8); y = (x[:, :3].sum(1) > 0).long()
 data, other = torch.utils.data.TensorDataset(x[:320], y[:320]), torch.utils.data.TensorDataset(x[320:], y[320:])
 class Net(torch.nn.Sequential):
+    not_state = ("nap", "bad")
     nap, bad = 0.02, 0
     def forward(self, x):
         time.sleep(self.nap)

@@ -155,7 +155,7 @@ def test_large_weights_are_written_in_parts(tmp_path, monkeypatch):
 def test_odd_weights(tmp_path):
     "Tied, strided, empty, complex, of every precision; and a loss function with weights of its own."
     class Odd(torch.nn.Module):
-    not_state = ("extra",)
+        not_state = ("extra",)
         def __init__(self):
             super().__init__()
             self.a = self.b = torch.nn.Linear(4, 4)
