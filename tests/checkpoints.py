@@ -1,7 +1,7 @@
 "What several tests share: Gate, quiet_learner, resumed, scored, steps."
 import threading, warnings
 from toys import Augmented, hard_learner
-from trainer_nb.state.checkpoint_dirs import checkpoints
+from trainer_nb.state.checkpoint_dirs import list_checkpoints
 
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
@@ -17,7 +17,7 @@ def resumed(folder, where=True, **given):
     assert out.said == []
     return learn
 
-def steps(folder): return [f.step for f in checkpoints(folder) if not f.problem]
+def steps(folder): return [f.step for f in list_checkpoints(folder) if not f.problem]
 
 class Gate:
     "A processing class that is saved when the gate opens."

@@ -81,5 +81,5 @@ def one_thread():
 def hasty(monkeypatch):
     "Processes that do not answer are not waited for as long as usual."
     from trainer_nb.launch import remote_calls as asking
-    monkeypatch.setattr(asking, "GRACE", 0.3)
-    monkeypatch.setitem(asking.Asked.aside.__kwdefaults__, "timeout", 0.5)
+    monkeypatch.setattr(asking, "GRACE_SECONDS", 0.3)
+    monkeypatch.setitem(asking.RemoteCalls.aside.__kwdefaults__, "timeout", 0.5)

@@ -5,7 +5,7 @@ __version__ = "0.1.0"
 from . import aliases
 from .core.callbacks import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, PrinterCallback, TrainerCallback,
                              TrainerControl, TrainerState)
-from .core.errors import Paused, Refused
+from .core.errors import Paused, InvalidOperation
 from .core.history import History, Record, Records
 from .core.seeding import set_seed
 from .args.training_args import TrainingArguments
@@ -57,9 +57,17 @@ __all__ = [
     "DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq",
     "DataCollatorForTokenClassification", "DataCollatorForWholeWordMask", "DataCollatorWithFlattening",
     "DataCollatorWithPadding", "DefaultDataCollator", "DefaultFlowCallback", "EarlyStoppingCallback",
-    "EvalPrediction", "ExportableState", "History", "Learner", "Paused", "PredictionOutput", "PrinterCallback",
-    "ProgressCallback", "Record", "Records", "Refused", "ReportCallback", "Seq2SeqTrainer",
+    "EvalPrediction", "ExportableState", "History", "InvalidOperation", "Learner", "Paused", "PredictionOutput", "PrinterCallback",
+    "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
     "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
     "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
     "get_last_checkpoint", "metrics", "parse_args", "set_seed",
 ]
+
+
+def __getattr__(name: str):
+    "Return a name of an earlier version, with a warning."
+    if name != "Refused": raise AttributeError(f"module 'trainer_nb' has no attribute {name!r}")
+    import warnings
+    warnings.warn("trainer_nb.Refused is now trainer_nb.InvalidOperation; the old name will go.", DeprecationWarning, stacklevel=2)
+    return InvalidOperation

@@ -6,131 +6,131 @@
 from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
-from .engine.tasks import announce, say
-from .args.training_args import Settings, TrainingArguments
+from .engine.tasks import run_tasks_now, log
+from .args.training_args import TrainingArgumentsKwargs, TrainingArguments
 from .engine.assignment import check_assignment
-from .core.errors import Refused, let_go_last
+from .core.errors import InvalidOperation, release_last_traceback
 from .engine.metrics import generating
 from .core.history import Records
-from .core.interrupts import taking_turns, undivided
-from .engine.loop import TrainOutput, go, output, status, steps, stop_after, whole
-from .core.memory import measuring, meter_for
-from .engine.overrides import Moves
+from .core.interrupts import exclusive, no_preemption
+from .engine.loop import TrainOutput, run_until, make_train_output, describe_run, iterate_steps, make_stop_condition, validate_step_count
+from .core.memory import measure_memory, make_memory_meter
+from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .live.progress import ProgressCallback, make_progress, search_progress
-from .live.reporting import told_by
-from .engine.run_state import Due, note_act
-from .engine.snapshot import Snapshot, capture
-from .trainer_compat import Surface, check_overrides
-from .engine.loop import in_turn, not_within, refuse_beside, refuse_inside, stop_if_pressed
+from .live.reporting import make_logging_callbacks
+from .engine.run_state import Task, record_act
+from .engine.snapshot import Snapshot, capture_snapshot
+from .trainer_compat import TrainerCompatMixin, check_overrides
+from .engine.loop import apply_change, check_between_steps, check_can_train, check_not_in_step, raise_if_interrupted
 
 # %% auto #0
-__all__ = ['Training', 'check_train', 'needs_more', 'advance_by', 'to_the_end', 'with_progress', 'Steering', 'Launching',
-           'Changing', 'Moving', 'Looking', 'Interpreting', 'Probing', 'Finding', 'Storing', 'Keeping', 'Reporting',
-           'Learner']
+__all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
+           'LiveMixin', 'LaunchMixin', 'SettingsMixin', 'TimeTravelMixin', 'EvaluationMixin', 'InterpretationMixin',
+           'DiagnosticsMixin', 'TuningMixin', 'CheckpointMixin', 'CallbackMixin', 'ReportingMixin', 'Learner']
 
 # %% ../nbs/learner.ipynb #f8dc33d2
-class Training:
+class TrainingMixin:
     "Define the verbs that train."
-    @taking_turns
+    @exclusive
     def step(self,
              n: int = 1   # optimizer steps, at least 1; TypeError or ValueError for anything else
             ) -> Records:
         "Take `n` optimizer steps and return their records. Raise `Refused` on a finished run."
-        return advance_by(self, "step()", steps=whole(n))
+        return run_and_collect(self, "step()", steps=validate_step_count(n))
 
-    @taking_turns
+    @exclusive
     def run(self,
             steps: int | None = None,      # number of optimizer steps
             epochs: float | None = None,   # or train to the end of this many epochs, including their evaluations; may be a fraction
             until=None                     # or train until this function of the last record returns true
            ) -> Records:
         "Train until the first of these conditions holds, by default to the end; return the records. Raise `Refused` on a finished run."
-        return advance_by(self, "run()", None if steps is None else whole(steps), epochs, until)
+        return run_and_collect(self, "run()", None if steps is None else validate_step_count(steps), epochs, until)
 
-    @taking_turns
+    @exclusive
     def train(self,
               resume_from_checkpoint=None,   # a checkpoint's folder; True: the newest in output_dir, unless this run has already begun
               trial=None,                    # must be None: hyperparameter_search() trains its trials itself
               ignore_keys_for_eval=None      # keys of the model's output that are not predictions, in the evaluations of this call
              ) -> TrainOutput:
         "Train to the end, continuing a run that has begun; on a finished run, start a new one from the present weights."
-        from trainer_nb.state.async_save import finish
+        from trainer_nb.state.async_save import wait_for_save
         run = self.run_state
-        check_train(run, trial, ignore_keys_for_eval)
+        check_train_args(run, trial, ignore_keys_for_eval)
         with run.interrupts:
-            refuse_beside(self, "train()")
+            check_can_train(self, "train()")
             under_way = run.state.global_step and not run.finished and not run.torn
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
             elif run.finished and not run.due: self._begin_again()
-            to_the_end(self, ignore_keys_for_eval)
-            finish(run)
-            out = output(run)
-            stop_if_pressed(self)
+            run_to_end(self, ignore_keys_for_eval)
+            wait_for_save(run)
+            out = make_train_output(run)
+            raise_if_interrupted(self)
             return out
 
-    @taking_turns
+    @exclusive
     def _begin_again(self):
         "Start a new run from the present weights."
-        from trainer_nb.state.time_travel import again
-        again(self)
+        from trainer_nb.state.time_travel import restart_from_current_weights
+        restart_from_current_weights(self)
 
-    @taking_turns
+    @exclusive
     def steps(self):
         "Yield a record after each step: for rec in learn.steps(): ... Leaving the loop loses nothing. Raise `Refused` on a finished run."
-        needs_more(self, "steps()")
-        return steps(self)
+        check_not_finished(self, "steps()")
+        return iterate_steps(self)
 
-    @taking_turns
+    @exclusive
     def debug_step(self):
         "Return one step to be run by hand: .forward() .backward() .grads() .update() or .abort(). Raise `Refused` on a finished run."
         from trainer_nb.diagnostics.debug_step import DebugStep
-        let_go_last()
+        release_last_traceback()
         return DebugStep(self)
 
 # %% ../nbs/learner.ipynb #f2c23904
-def check_train(run, trial, ignored):
+def check_train_args(run, trial, ignored):
     "Raise ValueError for arguments of train() that only the Trainer's internal calls use, or that would not reach the run."
     if trial is not None: raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
     if ignored is not None and run.team is not None: raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
 
-def needs_more(learn, verb):
+def check_not_finished(learn, verb):
     "Raise `Refused` if the run is finished, or if another verb is active."
-    refuse_beside(learn, verb)
+    check_can_train(learn, verb)
     run = learn.run_state
     if run.finished and not run.due:   # tasks that an interrupt left pending at the end run first
-        raise Refused(f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
+        raise InvalidOperation(f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
                       f"learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'} prolongs it; "
                       "learn.reset() begins anew.")
 
-def advance_by(learn, verb, steps=None, epochs=None, until=None) -> Records:
+def run_and_collect(learn, verb, steps=None, epochs=None, until=None) -> Records:
     "Advance the run until a condition holds, and return the records of these steps."
-    needs_more(learn, verb)
-    start = with_progress(learn, verb, stop_after(learn.run_state, steps, epochs, until), steps)
+    check_not_finished(learn, verb)
+    start = run_with_progress(learn, verb, make_stop_condition(learn.run_state, steps, epochs, until), steps)
     return learn.history[start:]
 
-def to_the_end(learn, ignored):  # ignored: keys of the model's output that are not predictions, in the evaluations on the way
+def run_to_end(learn, ignored):  # ignored: keys of the model's output that are not predictions, in the evaluations on the way
     "Train until the run is finished; measure memory use if the arguments ask for it."
     learn._ignored = ignored
     try:
-        with measuring(learn.run_state, "train"): with_progress(learn, "train()")
+        with measure_memory(learn.run_state, "train"): run_with_progress(learn, "train()")
     finally: del learn._ignored
 
-def with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, None if unknown
+def run_with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, None if unknown
     "Advance the run with a progress display, and return the index of the first new row."
-    refuse_beside(learn, verb)
+    check_can_train(learn, verb)
     run = learn.run_state
     if run.device is None or run.device.world.first: run.saver.sweep(run.args.output_dir)
     with run.interrupts:
-        with make_progress(run, n and run.state.global_step + n) as progress: start = go(learn, verb, until, progress.tick)
-        stop_if_pressed(learn)
+        with make_progress(run, n and run.state.global_step + n) as progress: start = run_until(learn, verb, until, progress.tick)
+        raise_if_interrupted(learn)
         return start
 
 # %% ../nbs/learner.ipynb #5d377b22
-class Steering:
+class LiveMixin:
     "Define the verbs for a run that trains in the background."
-    @taking_turns
+    @exclusive
     def start(self,
               steps: int | None = None,     # as in run: number of optimizer steps
               epochs: float | None = None,  # or to the end of this many epochs
@@ -138,26 +138,26 @@ class Steering:
              ):
         """Train in the background until the first of these conditions holds, by default to the end; return a handle that pauses, resumes, steps, stops and waits. Raise `Refused` on a finished run.
         The thread seeds and uses the global generators: draw random numbers in cells within `with run.paused():`, or from a separate generator."""
-        from trainer_nb.live.background import start
+        from trainer_nb.live.background import start_background
         from trainer_nb.live.dashboard import show_compact
-        needs_more(self, "start()")
-        handle = start(self, None if steps is None else whole(steps), epochs, until)
+        check_not_finished(self, "start()")
+        handle = start_background(self, None if steps is None else validate_step_count(steps), epochs, until)
         show_compact(handle)
         return handle
 
-    @taking_turns
+    @exclusive
     def stop(self):
         """End the run at the present step, with all end-of-training tasks; settings keep their values.
         learn.set(max_steps=...) prolongs it. Raise `Refused` before the first step, and inside a step."""
-        from trainer_nb.live.background import stop_here
-        refuse_beside(self, "stop()")
-        stop_here(self)
+        from trainer_nb.live.background import stop_run
+        check_can_train(self, "stop()")
+        stop_run(self)
 
-    @taking_turns
+    @exclusive
     def _end_here(self):
         "Make the present step the last one; the loop runs the tasks of the end."
         from trainer_nb.engine.settings import end_here
-        in_turn(self, "stop()", lambda: end_here(self.run_state))
+        apply_change(self, "stop()", lambda: end_here(self.run_state))
 
     def pause(self):
         "Request a pause of the training verb and of the background run at the next step boundary; return at once."
@@ -167,13 +167,13 @@ class Steering:
 
     def dashboard(self, also=()):   # other learners, histories, or paths of logs, drawn in the same charts
         "Return a live view with controls, usable in any cell before, during and after training; outside a notebook, a summary as text. Raise TypeError for an object that is not a run."
-        from trainer_nb.live.dashboard import dashboard
-        return dashboard(self, also)
+        from trainer_nb.live.dashboard import make_dashboard
+        return make_dashboard(self, also)
 
 # %% ../nbs/learner.ipynb #ceec98eb
-class Launching:
+class LaunchMixin:
     "Define the verbs for several processes."
-    @taking_turns
+    @exclusive
     def launch(self,
                num_processes: int | None = None,   # default: one process per GPU; required on a CPU
                train: bool = False,                # train to the end, bring the run back, and return the result of train()
@@ -184,35 +184,35 @@ class Launching:
                hear="first",                       # ranks whose output is shown: "first", "all", or a list of ranks
                **nodes):                           # several machines: num_nodes, node_rank, master_addr, master_port; rdzv_id, a shared secret; timeout in seconds for the machines to connect
         "Move the run to n processes, where the same verbs continue it until close(). Raise ValueError for objects that cannot be sent there, and `Refused` in the middle of a step."
-        from trainer_nb.launch.launch import SERVED, Launched, Served, launch, under_launcher
+        from trainer_nb.launch.launch import SERVED_MESSAGE, LaunchContext, Served, launch, join_launched_run
         from trainer_nb.device.collectives import world_size
         if world_size() > 1:   # a launcher has already started the processes, and this is one of them
-            under_launcher(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
-            return self.train() if train else Launched(self, None)
+            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
+            return self.train() if train else LaunchContext(self, None)
         self.pause()
-        if self.run_state.torn == SERVED: self.run_state.torn = ""   # serve again
-        refuse_beside(self, "launch()")
+        if self.run_state.torn == SERVED_MESSAGE: self.run_state.torn = ""   # serve again
+        check_can_train(self, "launch()")
         if self.args.enable_jit_checkpoint:
-            raise Refused("launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run would be in others. "
+            raise InvalidOperation("launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run would be in others. "
                           "A script started with torchrun or `accelerate launch` can; each of its processes hears the signal itself.")
         if self.run_state.team is not None: self.run_state.team.refuse("launch()")
-        let_go_last()
+        release_last_traceback()
         with self.run_state.interrupts: team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
         if isinstance(team, Served): return team
-        if not train: return Launched(self, team)
+        if not train: return LaunchContext(self, team)
         try: return self.train()
         finally: self.close()
 
-    @taking_turns
+    @exclusive
     def close(self):
         "Bring the run back from the processes that have it; a no-op if it is here."
-        from trainer_nb.launch.launch import close
+        from trainer_nb.launch.launch import close_remote_run
         torn, self.run_state.torn = self.run_state.torn, ""   # a corrupted run is brought back as well, as it is
-        try: refuse_beside(self, "close()")
+        try: check_can_train(self, "close()")
         finally: self.run_state.torn = torn
-        with self.run_state.interrupts: close(self)
+        with self.run_state.interrupts: close_remote_run(self)
 
-    @taking_turns
+    @exclusive
     def each(self, function) -> list:   # a function of a learner
         "Call a function with the learner of each process and return the results by rank; without other processes, call it here. Re-raise its errors here."
         if not callable(function): raise TypeError(f"each() takes a function of the learner, not {function!r}.")
@@ -226,86 +226,86 @@ class Launching:
         return None if team is None else team.processes
 
 # %% ../nbs/learner.ipynb #6f601550
-class Changing:
+class SettingsMixin:
     "Define the verbs that change a run."
-    @taking_turns
+    @exclusive
     def set(self, **changes):   # settings that can be changed during a run; learn.set() lists them
         """Change settings from the next step on, all or none: learn.set(lr=1e-4). Without arguments, return a table of the settings that can be changed.
         Raise TypeError for an unknown name, and ValueError for a setting that cannot be changed in a run, or not to this value."""
-        from trainer_nb.engine.settings import change, settable
-        return in_turn(self, "set()", lambda: change(self, changes)) if changes else settable(self)
+        from trainer_nb.engine.settings import change_settings, list_settable
+        return apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else list_settable(self)
 
-    @taking_turns
+    @exclusive
     def freeze(self,
                *groups,                   # names of layer groups, or their indices from the input on (-1 is the last)
                eval_mode: bool = False    # use these layers in evaluation mode: no dropout, no new BatchNorm statistics
               ):
         "Freeze layer groups, by default all but the last. Raise a ValueError that lists the groups for an unknown one."
         from trainer_nb.diagnostics.layers import set_trainable
-        in_turn(self, "freeze()", lambda: set_trainable(self, groups, False, eval_mode))
+        apply_change(self, "freeze()", lambda: set_trainable(self, groups, False, eval_mode))
 
-    @taking_turns
+    @exclusive
     def unfreeze(self, *groups, eval_mode: bool = False):   # as in freeze
         "Make layer groups trainable again, by default all, and use them in training mode unless eval_mode=True."
         from trainer_nb.diagnostics.layers import set_trainable
-        in_turn(self, "unfreeze()", lambda: set_trainable(self, groups, True, eval_mode))
+        apply_change(self, "unfreeze()", lambda: set_trainable(self, groups, True, eval_mode))
 
-    @taking_turns
+    @exclusive
     def free(self):
         "Release all memory: end the run and keep the model, on the CPU."
-        from trainer_nb.state.time_travel import free
-        if not self.run_state.torn: refuse_inside(self, "free()")
+        from trainer_nb.state.time_travel import free_run
+        if not self.run_state.torn: check_not_in_step(self, "free()")
         self.pause()
-        with self.run_state.interrupts: free(self)
+        with self.run_state.interrupts: free_run(self)
 
 # %% ../nbs/learner.ipynb #690b4da5
-class Moving:
+class TimeTravelMixin:
     "Define the verbs that move a run in time."
-    @taking_turns
+    @exclusive
     def snapshot(self, name: str | None = None) -> Snapshot:   # if given, the snapshot is also kept in learn.snapshots under this name
         "Copy the run's state to the host and return it. Raise `Refused` in the middle of a step and in callbacks."
-        refuse_inside(self, "snapshot()")
-        let_go_last()
+        check_not_in_step(self, "snapshot()")
+        release_last_traceback()
         with self.run_state.interrupts:
             prepare(self)
-            taken = capture(self.run_state)
+            taken = capture_snapshot(self.run_state)
         if name is not None: self.snapshots[name] = taken
         return taken
 
-    @taking_turns
+    @exclusive
     def restore(self, snapshot):   # a Snapshot, or a name in learn.snapshots; KeyError for an unknown name
         "Go back to a snapshot, so that the run continues from there as it did then. Raise ValueError, and change nothing, if it does not fit this learner."
-        from trainer_nb.state.time_travel import go_back
-        in_turn(self, "restore()", lambda: go_back(self, snapshot))
+        from trainer_nb.state.time_travel import restore_run
+        apply_change(self, "restore()", lambda: restore_run(self, snapshot))
 
-    @taking_turns
+    @exclusive
     def rewind(self, n: int = 1):   # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
         "Go back n steps, exactly, and return (step, replayed, seconds, different). Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."
         from trainer_nb.state.time_travel import rewind
-        if not (self.run_state.torn and n == 0): n = whole(n)
-        with undivided(): return rewind(self, n, lambda _, verb, until: with_progress(self, verb, until))
+        if not (self.run_state.torn and n == 0): n = validate_step_count(n)
+        with no_preemption(): return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
 
-    @taking_turns
+    @exclusive
     def branch(self, **changes):   # settings, from those that a Learner takes
         """Return a second learner that continues from here, with the same data order and random numbers, its own copy of the weights, and these changes.
         Raise `Refused` in the middle of a step or with an optimizer that was passed in, and TypeError or ValueError for changes that cannot be made."""
         from trainer_nb.state.time_travel import branch
-        refuse_inside(self, "branch()")
-        let_go_last()
+        check_not_in_step(self, "branch()")
+        release_last_traceback()
         with self.run_state.interrupts: new = branch(self, changes)
         if new.args.enable_jit_checkpoint: new._listen()
         return new
 
-    @taking_turns
+    @exclusive
     def reset(self):
         "Start a new run from the first weights, with the present settings. Raise `Refused` after free()."
-        from trainer_nb.state.time_travel import first_again
-        in_turn(self, "reset()", lambda: first_again(self))
+        from trainer_nb.state.time_travel import restart_from_first_weights
+        apply_change(self, "reset()", lambda: restart_from_first_weights(self))
 
 # %% ../nbs/learner.ipynb #08343d37
-class Looking:
+class EvaluationMixin:
     "Define the verbs that evaluate a run."
-    @taking_turns
+    @exclusive
     def evaluate(self,
                  eval_dataset=None,              # None: the learner's own; a data set, a name in a dict of them, or a dict of several
                  ignore_keys=None,               # keys of the model's output that are not predictions
@@ -313,79 +313,79 @@ class Looking:
                  **gen_kwargs                    # arguments of the model's generate, with predict_with_generate: max_length=, num_beams=
                 ) -> dict:
         "Evaluate and return loss and metrics by name; runtimes are in seconds. Raise ValueError without an evaluation set."
-        from trainer_nb.engine.evaluate import evaluate_sets, evaluated
-        not_within(self, "evaluate()")
+        from trainer_nb.engine.evaluate import evaluate_datasets, evaluate_dataset
+        check_between_steps(self, "evaluate()")
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
-        if isinstance(datasets, dict): return evaluate_sets(datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix)
+        if isinstance(datasets, dict): return evaluate_datasets(datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix)
         with self.run_state.interrupts, generating(self, "evaluate()", gen_kwargs):
-            metrics = evaluated(self, eval_dataset, ignore_keys, metric_key_prefix)
-            announce(self, Due("note", data={"evaluate": metrics}), Due("log", data={"logs": metrics}), Due("event", "on_evaluate", {"metrics": metrics}))
+            metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
+            run_tasks_now(self, Task("note", data={"evaluate": metrics}), Task("log", data={"logs": metrics}), Task("event", "on_evaluate", {"metrics": metrics}))
             return metrics
 
-    @taking_turns
+    @exclusive
     def predict(self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test", **gen_kwargs):   # gen_kwargs: as in evaluate
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
-        from trainer_nb.engine.evaluate import predicted
-        not_within(self, "predict()")
+        from trainer_nb.engine.evaluate import predict_dataset
+        check_between_steps(self, "predict()")
         with self.run_state.interrupts, generating(self, "predict()", gen_kwargs):
-            out = predicted(self, test_dataset, ignore_keys, metric_key_prefix)
-            announce(self, Due("event", "on_predict", {"metrics": out.metrics}))
+            out = predict_dataset(self, test_dataset, ignore_keys, metric_key_prefix)
+            run_tasks_now(self, Task("event", "on_predict", {"metrics": out.metrics}))
             return out
 
-    @taking_turns
+    @exclusive
     def evaluation_loop(self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"):
         "Run the model over a loader; evaluate() and predict() are built on this method."
         from trainer_nb.engine.evaluate import evaluation_loop
         return evaluation_loop(self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
 
-    @taking_turns
+    @exclusive
     def summary(self):
         "Return a table of the model's layers: output shapes, sizes, groups, and which are trainable."
-        from trainer_nb.diagnostics.layers import summarize
-        not_within(self, "summary()")
-        return summarize(self)
+        from trainer_nb.diagnostics.layers import summarize_model
+        check_between_steps(self, "summary()")
+        return summarize_model(self)
 
 # %% ../nbs/learner.ipynb #a798b4af
-class Interpreting:
+class InterpretationMixin:
     "Define the verbs that show samples."
-    @taking_turns
+    @exclusive
     def show_batch(self, n: int = 9, dataset=None, show=None):   # a function of (batch, n) that returns HTML, or an object with a rich display
         "Show the first `n` samples of the training data, or of another data set, as the model receives them: images, text, sound, or a table."
         from trainer_nb.diagnostics.interpret import show_batch
-        not_within(self, "show_batch()")
+        check_between_steps(self, "show_batch()")
         return show_batch(self, n, dataset, show)
 
-    @taking_turns
+    @exclusive
     def top_losses(self, k: int = 9, dataset=None):
         "Show the `k` samples of the evaluation set, or of another one, with the largest loss. Raise ValueError without labels."
         from trainer_nb.diagnostics.interpret import top_losses
-        not_within(self, "top_losses()")
+        check_between_steps(self, "top_losses()")
         return top_losses(self, k, dataset)
 
-    @taking_turns
+    @exclusive
     def confusion(self, dataset=None):
         "Compute the confusion matrix of the evaluation set. Raise ValueError if the task is not a classification."
         from trainer_nb.diagnostics.interpret import confusion
-        not_within(self, "confusion()")
+        check_between_steps(self, "confusion()")
         return confusion(self, dataset)
 
-    @taking_turns
+    @exclusive
     def most_confused(self, min_count: int = 1, dataset=None) -> list:
         "Return the most frequent mistakes on the evaluation set, or on another one, with at least `min_count` samples: (actual, predicted, count)."
         return self.confusion(dataset).most_confused(min_count)
 
 # %% ../nbs/learner.ipynb #0805551b
-class Probing:
+class DiagnosticsMixin:
     "Define the verbs that look inside the model, and plot the history."
-    @taking_turns
+    @exclusive
     def inspect(self, batch=None):   # a batch as the model receives it; None: those of the next step, or of the open debug step
         "Measure every layer at one step: gradients, weights, outputs, the change by the update, and conspicuous values. Leave no trace."
-        from trainer_nb.diagnostics.layers import inspect
-        let_go_last()
-        return inspect(self, batch)
+        from trainer_nb.diagnostics.layers import inspect_layers
+        release_last_traceback()
+        return inspect_layers(self, batch)
 
-    @taking_turns
+    @exclusive
     def watch(self,
               every: int = 10,   # steps between two measurements
               what=("output", "gradient", "update", "histogram"),   # these, "weight", and functions of (module, inputs, output) or (parameter, gradient)
@@ -393,10 +393,10 @@ class Probing:
              ):
         "Measure layers while training, from the next step on; learn.watched shows the result. Raise ValueError for layers or quantities that cannot be watched."
         from trainer_nb.diagnostics.watch import watch
-        not_within(self, "watch()")
+        check_between_steps(self, "watch()")
         return watch(self, every, what, layers)
 
-    @taking_turns
+    @exclusive
     def unwatch(self):
         "Stop watching; the measurements stay in learn.watched."
         from trainer_nb.diagnostics.watch import unwatch
@@ -405,19 +405,19 @@ class Probing:
     @property
     def watched(self):
         "Return the layer measurements so far: displays itself, .frame() gives a table, .histograms() the distributions of the outputs."
-        from trainer_nb.diagnostics.watch import Watched
-        return Watched(self.history)
+        from trainer_nb.diagnostics.watch import WatchReport
+        return WatchReport(self.history)
 
     def plot(self, *what, also=(), x: str = "step", smooth: float = 0.9, log=()):   # what: names of columns, metrics, or watched quantities
         """Plot the history; without names, the most informative columns. `also`: other learners, histories, or paths of logs, drawn in the same charts; x: "step", "epoch" or "time";
         smooth: weight of the running mean; log: names whose axis is logarithmic. Raise ValueError for an unknown name."""
-        from trainer_nb.live.curves import plot
-        return plot([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
+        from trainer_nb.live.curves import plot_histories
+        return plot_histories([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
 
 # %% ../nbs/learner.ipynb #38e9c152
-class Finding:
+class TuningMixin:
     "Define the verbs that try settings out."
-    @taking_turns
+    @exclusive
     def lr_find(self,
                 start: float = 1e-7,                # the first learning rate, of the first parameter group; the other groups keep their ratios
                 end: float = 10,                    # the last learning rate
@@ -430,7 +430,7 @@ class Finding:
         from trainer_nb.tune.lr_finder import lr_find
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, lambda n: search_progress(self.run_state, n))
 
-    @taking_turns
+    @exclusive
     def hyperparameter_search(self,
                               hp_space=None,              # trial -> dict of settings; None: learning rate, epochs, seed and micro-batch size
                               compute_objective=None,     # metrics of an evaluation -> number, or a list of numbers; None: the loss, or the sum of the metrics
@@ -441,10 +441,10 @@ class Finding:
                               **kwargs):                  # arguments of Optuna's create_study and optimize
         """Train with the settings that Optuna proposes, each trial from the first weights, without leaving a trace; return the best trial, or a list if direction is a list.
         Raise ValueError or `Refused` for a run that cannot be searched."""
-        from trainer_nb.tune.search import search
-        return search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
+        from trainer_nb.tune.search import search_hyperparameters
+        return search_hyperparameters(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
 
-    @taking_turns
+    @exclusive
     def batch_size_find(self,
                         mode: str = "power",            # "power": sizes are doubled; "binary": then the exact largest size that fits
                         start: int | None = None,       # the first size; None: 1
@@ -459,82 +459,82 @@ class Finding:
         return batch_size_find(self, mode, start, most, memory, steps, evaluate, seconds)
 
 # %% ../nbs/learner.ipynb #96d447a1
-class Storing:
+class CheckpointMixin:
     "Define the verbs that write to the disk and read from it."
-    @taking_turns
+    @exclusive
     def save_model(self, output_dir=None, _internal_call=False):   # None: the learner's output_dir, ValueError if that is None too; _internal_call: ignored, for compatibility with the Trainer
         "Write the model's weights as safetensors, or with its own save_pretrained; return the folder."
-        from trainer_nb.engine.evaluate import averaged
-        not_within(self, "save_model()")
+        from trainer_nb.engine.evaluate import averaged_weights
+        check_between_steps(self, "save_model()")
         folder = output_dir or self.args.output_dir
         if folder is None: raise ValueError("There is no folder to save to; call save_model(folder), or give the Learner an output_dir=.")
-        with averaged(self.optimizer): self._save(str(folder))
+        with averaged_weights(self.optimizer): self._save(str(folder))
         return Path(folder).expanduser()
 
     def _save(self, output_dir=None, state_dict=None):   # state_dict: None for the model's own
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
-        from trainer_nb.state.checkpoint import processor_of, save_model
+        from trainer_nb.state.checkpoint import get_processor, save_model
         device = self.run_state.device
         sharded = {"world": device.world} if device is not None and device.sharded is not None else {}
-        save_model(self.model, output_dir, processor_of(self), state_dict, **sharded)
+        save_model(self.model, output_dir, get_processor(self), state_dict, **sharded)
 
-    @taking_turns
+    @exclusive
     def save_checkpoint(self, output_dir=None):   # a folder for this checkpoint; None: checkpoint-<step> in the learner's output_dir
         "Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary. Raise ValueError without a folder, and SaveFailed if it cannot be written."
-        from trainer_nb.state.async_save import save_now
-        return in_turn(self, "save_checkpoint()", lambda: save_now(self, output_dir))
+        from trainer_nb.state.async_save import save_checkpoint_sync
+        return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
-    @taking_turns
+    @exclusive
     def load_checkpoint(self, folder=True):   # a checkpoint's folder, also one of the Trainer's; True: the newest in output_dir
         "Resume from a checkpoint, with a warning for each difference. Raise ValueError, and change nothing, if the run cannot resume from it here."
-        from trainer_nb.state.resume import load
-        return in_turn(self, "load_checkpoint()", lambda: load(self, folder))
+        from trainer_nb.state.resume import load_checkpoint
+        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder))
 
     def _save_checkpoint(self, model=None, trial=None, metrics=None):   # the arguments are ignored, for compatibility with the Trainer
         "Save a checkpoint; the loop calls this when one is due."
-        from trainer_nb.state.async_save import save
-        save(self)
+        from trainer_nb.state.async_save import save_checkpoint_async
+        save_checkpoint_async(self)
 
     def _listen(self):
         "Install a signal handler that writes a checkpoint when the process is asked to terminate."
-        from trainer_nb.state.async_save import Ending
-        ending = next((c for c in self.run_state.callbacks.callbacks if isinstance(c, Ending)), None)   # a branch already has one
-        if ending is None: self.run_state.callbacks.add_callback(ending := Ending())
+        from trainer_nb.state.async_save import SigtermCheckpointCallback
+        ending = next((c for c in self.run_state.callbacks.callbacks if isinstance(c, SigtermCheckpointCallback)), None)   # a branch already has one
+        if ending is None: self.run_state.callbacks.add_callback(ending := SigtermCheckpointCallback())
         ending.listen(self)
 
     def _load_best_model(self):
         "Load the best model; the loop calls this at the end, if load_best_model_at_end is set."
-        from trainer_nb.state.resume import load_best
-        load_best(self)
+        from trainer_nb.state.resume import load_best_weights
+        load_best_weights(self)
 
 # %% ../nbs/learner.ipynb #73c59109
-class Keeping:
+class CallbackMixin:
     "Define the verbs for logs, callbacks and the journal."
-    @taking_turns
+    @exclusive
     def log(self, logs: dict, start_time=None):   # start_time: ignored, for compatibility with the Trainer
         "Log values to state.log_history, to the history, and to the callbacks."
-        with self.run_state.interrupts: say(self, logs)
+        with self.run_state.interrupts: log(self, logs)
 
-    @taking_turns
+    @exclusive
     def export_script(self, path, limit: float = 100):   # path: of the script, for example train.py; limit: MB of data that may be written beside it
         """Write a script that trains this model again, including the changes made by hand; run in a new process, it ends in the same weights.
         Raise `Refused`, and write nothing, if a part cannot be found; the result's `doubts` list the parts that may not be exact."""
         from trainer_nb.state.export_script import export_script
-        refuse_inside(self, "export_script()")
-        let_go_last()
+        check_not_in_step(self, "export_script()")
+        release_last_traceback()
         with self.run_state.interrupts: return export_script(self, path, limit)
 
-    @taking_turns
+    @exclusive
     def add_callback(self, callback):
         "Add a callback or a callback class, at any time. Raise TypeError for any other object."
         self.run_state.callbacks.add_callback(callback)
-        note_act(self.run_state, "add_callback", callback=(callback if isinstance(callback, type) else type(callback)).__name__)
+        record_act(self.run_state, "add_callback", callback=(callback if isinstance(callback, type) else type(callback)).__name__)
 
-    @taking_turns
+    @exclusive
     def pop_callback(self, callback):
         "Remove a callback, by instance or class, and return it; None if it is not there."
         popped = self.run_state.callbacks.pop_callback(callback)
-        if popped is not None: note_act(self.run_state, "remove_callback", callback=type(popped).__name__)
+        if popped is not None: record_act(self.run_state, "remove_callback", callback=type(popped).__name__)
         return popped
 
     def remove_callback(self, callback):
@@ -563,7 +563,7 @@ class Keeping:
         return self.run_state.device.accelerator
 
 # %% ../nbs/learner.ipynb #e4ac3fbe
-class Reporting:
+class ReportingMixin:
     "Define the methods with which scripts print and save metrics."
     def metrics_format(self, metrics: dict) -> dict:
         "Format metrics for people: times, sizes, four decimal places."
@@ -577,16 +577,16 @@ class Reporting:
 
     def save_metrics(self, split: str, metrics: dict, combined: bool = True):   # combined: also into all_results.json
         "Write metrics to <split>_results.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.evaluate import folder_for, save_metrics
-        if self.is_world_process_zero(): save_metrics(folder_for(self.args, "save_metrics()"), split, metrics, combined)
+        from trainer_nb.engine.evaluate import require_output_dir, save_metrics
+        if self.is_world_process_zero(): save_metrics(require_output_dir(self.args, "save_metrics()"), split, metrics, combined)
 
     def save_state(self):
         "Write the state to trainer_state.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.evaluate import folder_for
-        if self.is_world_process_zero(): self.state.save_to_json(folder_for(self.args, "save_state()") / "trainer_state.json")
+        from trainer_nb.engine.evaluate import require_output_dir
+        if self.is_world_process_zero(): self.state.save_to_json(require_output_dir(self.args, "save_state()") / "trainer_state.json")
 
 # %% ../nbs/learner.ipynb #0b828c57
-class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpreting, Probing, Finding, Storing, Keeping, Reporting, Moves, Surface):
+class Learner(TrainingMixin, LiveMixin, LaunchMixin, SettingsMixin, TimeTravelMixin, EvaluationMixin, InterpretationMixin, DiagnosticsMixin, TuningMixin, CheckpointMixin, CallbackMixin, ReportingMixin, TrainerBase, TrainerCompatMixin):
     "Train a PyTorch model step by step. The constructor is cheap: nothing is prepared before the first step."
     snapshots = None   # time_travel.Snapshots, by name
 
@@ -606,28 +606,28 @@ class Learner(Training, Steering, Launching, Changing, Moving, Looking, Interpre
                  preprocess_logits_for_metrics=None,     # (logits, labels) -> the values to keep of the logits
                  *, loss_func=None,         # (output, labels) -> loss, for a model that returns none
                  metrics=None,              # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
-                 **settings: Unpack[Settings]):          # fields of TrainingArguments
-        let_go_last()
-        from trainer_nb.engine.settings import Relief
+                 **settings: Unpack[TrainingArgumentsKwargs]):          # fields of TrainingArguments
+        release_last_traceback()
+        from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
-        meter = meter_for(args, settings)
+        meter = make_memory_meter(args, settings)
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init, compute_loss_func,
                          compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics,
                          loss_func=loss_func, metrics=metrics, **settings)
-        from trainer_nb.state.time_travel import Ring
+        from trainer_nb.state.time_travel import RewindBuffer
         from trainer_nb.state.async_save import Saver
         from trainer_nb.state.time_travel import Snapshots
-        self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), Ring(), Saver()
-        for callback in (*told_by(self.args, self.callback_handler.callbacks), ProgressCallback()): self.callback_handler.add_callback(callback)
-        self.run_state.meter, self.run_state.relief = meter, Relief()
+        self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), RewindBuffer(), Saver()
+        for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()): self.callback_handler.add_callback(callback)
+        self.run_state.meter, self.run_state.relief = meter, OomRecovery()
         if meter is not None: meter.end()
         if self.args.enable_jit_checkpoint: self._listen()
-        announce(self, Due("event", "on_init_end"))
+        run_tasks_now(self, Task("event", "on_init_end"))
 
     def __setattr__(self, name, value):
         "Set an attribute. Raise AttributeError for the name of a setting or a method, and for a name that differs from one by one letter."
         if name not in self.__dict__: check_assignment(self, name, value)
         object.__setattr__(self, name, value)   # super() would search all base classes, which takes longer than everything else here
 
-    def __repr__(self): return f"Learner({status(self.run_state)})"
+    def __repr__(self): return f"Learner({describe_run(self.run_state)})"
     def __reduce__(self): raise TypeError("A Learner cannot be copied or pickled: it holds a run under way. learn.snapshot() holds the run's state, learn.save_model(dir) writes the weights.")

@@ -5,12 +5,12 @@
 # %% ../nbs/trainer_compat.ipynb #885eca5e
 from __future__ import annotations
 from typing import NamedTuple
-from .live.reporting import write_card
-from .core.errors import Refused
-from .engine.loss import smoothed_loss
+from .live.reporting import write_model_card
+from .core.errors import InvalidOperation
+from .engine.loss import label_smoothed_loss
 
 # %% auto #0
-__all__ = ['NO_HUB', 'NOT_CALLED', 'LabelSmoother', 'Surface', 'check_overrides']
+__all__ = ['NO_HUB_MESSAGE', 'NOT_CALLED', 'LabelSmoother', 'TrainerCompatMixin', 'check_overrides']
 
 # %% ../nbs/trainer_compat.ipynb #58ab0502
 class LabelSmoother(NamedTuple):
@@ -18,13 +18,13 @@ class LabelSmoother(NamedTuple):
     epsilon: float
     ignore_index: int = -100
     def __call__(self, model_output, labels, shift_labels=False, num_items_in_batch=None):
-        return smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
+        return label_smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
 
 # %% ../nbs/trainer_compat.ipynb #80c0bff0
-NO_HUB = "{} is for the Hub, and nothing is pushed there yet: learn.save_model(folder), then huggingface_hub.upload_folder(repo_id=..., folder_path=folder)."
+NO_HUB_MESSAGE = "{} is for the Hub, and nothing is pushed there yet: learn.save_model(folder), then huggingface_hub.upload_folder(repo_id=..., folder_path=folder)."
 
 # %% ../nbs/trainer_compat.ipynb #3048d6d9
-class Surface:
+class TrainerCompatMixin:
     "Provide the remaining attributes and methods of the Trainer under its names."
     deepspeed = neftune_hook_handle = None
     is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = is_model_parallel = False
@@ -56,15 +56,15 @@ class Surface:
     def create_accelerator_and_postprocess(self): return self.accelerator   # created on first access
     def _get_output_dir(self, trial=None): return self.args.output_dir   # a trial has its own learner, whose output_dir is the trial's folder
 
-    def init_hf_repo(self, token=None, private=None): raise Refused(NO_HUB.format("init_hf_repo()"))
-    def push_to_hub(self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs): raise Refused(NO_HUB.format("push_to_hub()"))
+    def init_hf_repo(self, token=None, private=None): raise InvalidOperation(NO_HUB_MESSAGE.format("init_hf_repo()"))
+    def push_to_hub(self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs): raise InvalidOperation(NO_HUB_MESSAGE.format("push_to_hub()"))
 
     def create_model_card(self, language=None, license=None, tags=None, model_name=None, finetuned_from=None, tasks=None, dataset_tags=None, dataset=None,
                           dataset_args=None):  # dataset_args: ignored, for compatibility with the Trainer
         "Write README.md into output_dir, on the main process: settings, last metrics, versions, and metadata for the Hub."
         if not self.is_world_process_zero(): return
         about = dict(language=language, license=license, tags=tags, tasks=tasks, dataset_tags=dataset_tags, dataset=dataset)
-        write_card(self.args, self.state, self.run_state.model, model_name, finetuned_from, **about)
+        write_model_card(self.args, self.state, self.run_state.model, model_name, finetuned_from, **about)
 
     def end(self):
         "Release all memory and end the other processes, at the end of a script."

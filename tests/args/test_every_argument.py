@@ -13,9 +13,9 @@ from conftest import ROOT
 from argument_values import NEEDS, OTHER
 from trainer_nb import Learner, TrainingArguments
 from trainer_nb.args.training_args import ALIASES
-from trainer_nb.device.accelerator import handlers
-from trainer_nb.args.fields import Scripts
-from trainer_nb.args.validation import REFUSED
+from trainer_nb.device.accelerator import kwargs_handlers
+from trainer_nb.args.fields import ScriptArgs
+from trainer_nb.args.validation import UNSUPPORTED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -80,7 +80,7 @@ def look(folder, **given):
 def as_for_two(args):
     "What Accelerate would be told if there were two processes."
     before, os.environ["WORLD_SIZE"] = os.environ.get("WORLD_SIZE"), "2"
-    try: return [str(h) for h in handlers(args)]
+    try: return [str(h) for h in kwargs_handlers(args)]
     finally: os.environ.pop("WORLD_SIZE") if before is None else os.environ.update(WORLD_SIZE=before)
 
 
@@ -148,7 +148,7 @@ VALUES = {   # another value than that of the walk in test_args, to differ in so
     "adam_beta1": 0.5,
 }
 NEEDED = {"layer_groups": dict(learning_rate=[1e-3, 1e-2, 1e-1])}
-HONOURED = sorted({f.name for f in dataclasses.fields(TrainingArguments)} - set(REFUSED) - set(ALIASES) - {f.name for f in dataclasses.fields(Scripts)} - {"sortish_sampler"})
+HONOURED = sorted({f.name for f in dataclasses.fields(TrainingArguments)} - set(UNSUPPORTED) - set(ALIASES) - {f.name for f in dataclasses.fields(ScriptArgs)} - {"sortish_sampler"})
 
 
 def same(a, b):

@@ -5,10 +5,10 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 import trainer_nb
-from trainer_nb.args.training_args import ALIASES, Settings, TrainingArguments, resolve
-from trainer_nb.args.fields import CHOICES, OPTIMIZER_NAMES, SCHEDULE_NAMES, Scripts, default_of, kinds_of
-from trainer_nb.args.validation import BECAME, DROPPED, RENAMED
-from trainer_nb.args.validation import REFUSED
+from trainer_nb.args.training_args import ALIASES, TrainingArgumentsKwargs, TrainingArguments, resolve_args
+from trainer_nb.args.fields import CHOICES, OPTIMIZER_NAMES, SCHEDULE_NAMES, ScriptArgs, field_default, field_types
+from trainer_nb.args.validation import REPLACED, REMOVED, RENAMED
+from trainer_nb.args.validation import UNSUPPORTED
 from argument_values import NEEDS, OTHER   # noqa: F401
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainingArguments)}
@@ -27,8 +27,8 @@ WANTED = dict(
     hub_private_repo=True, hub_always_push=True, hub_revision="main", dataloader_in_order=False)
 OTHERWISE = {"gradient_checkpointing", "gradient_checkpointing_kwargs"}   # fields that are older names
 VALUES = OTHER | WANTED
-OTHER = {name: value for name, value in VALUES.items() if name not in {*REFUSED, *OTHERWISE}}
-WANTED = {name: value for name, value in VALUES.items() if name in REFUSED}
+OTHER = {name: value for name, value in VALUES.items() if name not in {*UNSUPPORTED, *OTHERWISE}}
+WANTED = {name: value for name, value in VALUES.items() if name in UNSUPPORTED}
 NO_TRACE = {"report_to"}   # becomes the default's spelling
 
 def refused(text, error=ValueError, **settings):
@@ -39,7 +39,7 @@ def refused(text, error=ValueError, **settings):
 def test_the_walk_is_complete():
     "Every field is walked through, and what is refused is in the table of what is refused."
     assert set(OTHER) | set(WANTED) | OTHERWISE == set(FIELDS)
-    assert set(WANTED) == set(REFUSED)
+    assert set(WANTED) == set(UNSUPPORTED)
 
 @pytest.mark.filterwarnings("ignore:.*older name")
 @pytest.mark.parametrize("name", list(WANTED))
@@ -56,7 +56,7 @@ def test_what_is_not_honoured_is_refused_when_it_is_set(name):
         assert name != "hub_token" or (args.hub_token is None and "'x'" not in str(said[0].message))
         return refused("push_to_hub", **{name: WANTED[name], "push_to_hub": True})
     refused(newer, **{name: WANTED[name]})
-    with pytest.raises(ValueError, match=newer): resolve(TrainingArguments(), {name: WANTED[name]})
+    with pytest.raises(ValueError, match=newer): resolve_args(TrainingArguments(), {name: WANTED[name]})
 
 @pytest.mark.filterwarnings("ignore:.*older name")
 @pytest.mark.parametrize("name", list(OTHER))
@@ -64,7 +64,7 @@ def test_every_field_is_taken_changed_and_comes_back(name):
     settings = {name: OTHER[name], **NEEDS.get(name, {})}
     args = TrainingArguments(**settings)
     assert TrainingArguments(**args.changed()) == args == TrainingArguments.from_dict(json.loads(args.to_json_string()))
-    assert copy.deepcopy(args) == args == resolve(TrainingArguments(), settings) == resolve(None, settings)
+    assert copy.deepcopy(args) == args == resolve_args(TrainingArguments(), settings) == resolve_args(None, settings)
     if name in NO_TRACE: return
     assert getattr(args, name) == OTHER[name]
     name, value = ALIASES.get(name, name), OTHER[name]
@@ -83,7 +83,7 @@ def test_defaults_are_the_trainers():
     more = pytest.importorskip("transformers").Seq2SeqTrainingArguments
     theirs |= {f.name: f for f in dataclasses.fields(more) if f.init}
     assert set(FIELDS) - set(theirs) == OWN and set(theirs) <= set(FIELDS)
-    differ = {n for n in theirs if default_of(theirs[n]) != default_of(FIELDS[n])}
+    differ = {n for n in theirs if field_default(theirs[n]) != field_default(FIELDS[n])}
     assert differ == set()
     assert set(RENAMED.values()) <= set(FIELDS) and set(RENAMED) & set(FIELDS) == set(ALIASES)
 
@@ -106,8 +106,8 @@ def test_enums_of_transformers_become_strings():
     assert copy.deepcopy(args).optim.value == "sgd" and args.optim == t.OptimizerNames.SGD
 
 def test_settings_has_the_same_names_and_types():
-    assert get_type_hints(Settings) == kinds_of(TrainingArguments)
-    assert Settings.__total__ is False
+    assert get_type_hints(TrainingArgumentsKwargs) == field_types(TrainingArguments)
+    assert TrainingArgumentsKwargs.__total__ is False
 
 def test_the_signature_stays_readable():
     assert list(inspect.signature(TrainingArguments).parameters) == list(FIELDS)
@@ -136,20 +136,20 @@ def read_by_the_package():
             elif isinstance(node, ast.Constant) and path.stem == "callbacks": found.add(node.value)   # getattr(args, kind)
     return found
 
-@pytest.mark.parametrize("name", sorted(set(FIELDS) - set(REFUSED)))
+@pytest.mark.parametrize("name", sorted(set(FIELDS) - set(UNSUPPORTED)))
 def test_every_field_is_read_or_a_flag_of_scripts(name):
     "What nothing reads is refused, or a flag that is there for scripts and says so."
-    flag = name in {f.name for f in dataclasses.fields(Scripts)}
+    flag = name in {f.name for f in dataclasses.fields(ScriptArgs)}
     assert flag or name in ALIASES or name == "sortish_sampler" or ALSO.get(name, name) in read_by_the_package()
     if flag: assert FIELDS[name].metadata["help"].startswith("for ")
 
 def test_every_name_of_the_trainers_is_taken_or_refused_by_name(tmp_path):
     "A script that writes out the Trainer's defaults gets ours."
     theirs = pytest.importorskip("transformers").Seq2SeqTrainingArguments
-    given = {f.name: default_of(f) for f in dataclasses.fields(theirs) if f.init}
+    given = {f.name: field_default(f) for f in dataclasses.fields(theirs) if f.init}
     assert TrainingArguments(**given) == TrainingArguments()
     for f in dataclasses.fields(theirs):
-        if f.init: assert TrainingArguments(**{f.name: default_of(f)}) == TrainingArguments()
+        if f.init: assert TrainingArguments(**{f.name: field_default(f)}) == TrainingArguments()
 
 def test_unknown_names():
     refused("Did you mean 'learning_rate'", TypeError, lerning_rate=1)
@@ -190,7 +190,7 @@ def test_what_is_allowed():
     assert TrainingArguments(learning_rate=(1e-4, 1e-3), layer_groups=("a",)).layer_groups == ["a"]
     assert TrainingArguments("~/x").output_dir == os.path.expanduser("~/x")
     for name, names in CHOICES.items():
-        if name in REFUSED: continue
+        if name in UNSUPPORTED: continue
         for value in names:
             beside = dict(output_dir="out", eval_strategy="steps") if name.startswith(("save", "lr_")) else {} if value is None else NEEDS.get(name, {})
             assert getattr(TrainingArguments(**{name: value}, **beside), name) == value
@@ -211,11 +211,11 @@ def test_saving_needs_a_folder_and_the_best_an_evaluation():
 def test_fields_that_follow_others():
     args = TrainingArguments(eval_strategy="steps", metric_for_best_model="eval_loss")
     assert (args.eval_steps, args.greater_is_better) == (500, False)
-    new = resolve(args, dict(logging_steps=10, metric_for_best_model="accuracy"))
+    new = resolve_args(args, dict(logging_steps=10, metric_for_best_model="accuracy"))
     assert (new.eval_steps, new.greater_is_better) == (10, True)
-    assert resolve(new, dict(logging_steps=3)).eval_steps == 3
-    assert resolve(args, dict(logging_steps=10, eval_steps=500)).eval_steps == 500
-    assert resolve(TrainingArguments(eval_strategy="steps", eval_steps=500), dict(logging_steps=10)).eval_steps == 500
+    assert resolve_args(new, dict(logging_steps=3)).eval_steps == 3
+    assert resolve_args(args, dict(logging_steps=10, eval_steps=500)).eval_steps == 500
+    assert resolve_args(TrainingArguments(eval_strategy="steps", eval_steps=500), dict(logging_steps=10)).eval_steps == 500
     args.eval_steps = 7
     args.logging_steps = 9
     args.check()
@@ -225,25 +225,25 @@ def test_fields_that_follow_others():
 
 def test_resolve_copies_and_checks():
     args = TrainingArguments(lr_scheduler_kwargs={"num_cycles": 1.0})
-    new = resolve(args, {})
+    new = resolve_args(args, {})
     new.lr_scheduler_kwargs["num_cycles"] = 2.0
     assert args.lr_scheduler_kwargs == {"num_cycles": 1.0} and new is not args
     mine = {"num_cycles": 1.0}
-    resolve(args, dict(lr_scheduler_kwargs=mine)).lr_scheduler_kwargs["num_cycles"] = 3.0
+    resolve_args(args, dict(lr_scheduler_kwargs=mine)).lr_scheduler_kwargs["num_cycles"] = 3.0
     assert mine == {"num_cycles": 1.0}
-    with pytest.raises(ValueError, match="exclude"): resolve(TrainingArguments(fp16=True), dict(bf16=True))
-    assert resolve({"seed": 1}, {"seed": 2}).seed == 2
+    with pytest.raises(ValueError, match="exclude"): resolve_args(TrainingArguments(fp16=True), dict(bf16=True))
+    assert resolve_args({"seed": 1}, {"seed": 2}).seed == 2
 
 def test_resolve_keeps_the_class_and_knows_its_fields():
     @dataclasses.dataclass(repr=False)
     class More(TrainingArguments): beam: int = 1
-    new = resolve(More(beam=2), dict(seed=3))
-    assert type(new) is More and (new.beam, new.seed) == (2, 3) and resolve(new, dict(beam=5)).beam == 5
+    new = resolve_args(More(beam=2), dict(seed=3))
+    assert type(new) is More and (new.beam, new.seed) == (2, 3) and resolve_args(new, dict(beam=5)).beam == 5
 
 def test_resolve_names_a_wrong_type(tmp_path):
-    with pytest.raises(TypeError, match="of type str; pass a TrainingArguments"): resolve("out", {})
+    with pytest.raises(TypeError, match="of type str; pass a TrainingArguments"): resolve_args("out", {})
     theirs = pytest.importorskip("transformers").TrainingArguments(str(tmp_path), use_cpu=True)
-    with pytest.raises(TypeError, match="import TrainingArguments from trainer_nb"): resolve(theirs, {})
+    with pytest.raises(TypeError, match="import TrainingArguments from trainer_nb"): resolve_args(theirs, {})
 
 def test_html_is_escaped():
     assert "<b>" not in TrainingArguments(run_name="<b>x</b>")._repr_html_()
@@ -270,7 +270,7 @@ def test_older_names_become_newer_ones_with_one_warning_each():
         (new, now), = args.changed().items()
         assert new in str(told[0].message) and now in (value, "adafactor")
     with pytest.warns(UserWarning):
-        assert resolve(TrainingArguments(warmup_steps=5), dict(warmup_ratio=0.1)).warmup_steps == 0.1
+        assert resolve_args(TrainingArguments(warmup_steps=5), dict(warmup_ratio=0.1)).warmup_steps == 0.1
         assert TrainingArguments(optim="adamw_hf").optim == "adamw_torch"
     refused("older name of warmup_steps", warmup_ratio=0.1, warmup_steps=10)
 
@@ -279,23 +279,23 @@ def test_what_older_names_ask_for_is_never_lost():
     import warnings
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for name in [*RENAMED, *BECAME]: assert TrainingArguments(**{name: None}) == TrainingArguments()
+        for name in [*RENAMED, *REPLACED]: assert TrainingArguments(**{name: None}) == TrainingArguments()
         for name in ("no_cuda", "adafactor", "group_by_length", "evaluate_during_training", "include_inputs_for_metrics", "split_batches"):
             assert TrainingArguments(**{name: False}) == TrainingArguments()
-    for name, (why, values) in DROPPED.items():
+    for name, (why, values) in REMOVED.items():
         if values is not None: refused(why, **{name: "something"})
     with pytest.warns(UserWarning, match="not needed"): assert TrainingArguments(overwrite_output_dir=True, fp16_backend="auto") == TrainingArguments()
 
 @pytest.mark.filterwarnings("ignore:.*older name")
 def test_an_older_name_that_is_still_a_field_says_the_same(monkeypatch):
-    monkeypatch.delitem(REFUSED, "activation_checkpointing", raising=False)
+    monkeypatch.delitem(UNSUPPORTED, "activation_checkpointing", raising=False)
     args = TrainingArguments(gradient_checkpointing=True)
     assert args.activation_checkpointing is args.gradient_checkpointing is True and args.changed() == {"activation_checkpointing": True}
     assert TrainingArguments.from_dict(args.to_dict()) == args == copy.deepcopy(args)
     args.gradient_checkpointing = False
     args.check()
     assert args.activation_checkpointing is False
-    new = resolve(TrainingArguments(activation_checkpointing=True), dict(gradient_checkpointing=False))
+    new = resolve_args(TrainingArguments(activation_checkpointing=True), dict(gradient_checkpointing=False))
     assert new.activation_checkpointing is new.gradient_checkpointing is False
 
 # ---- command lines ----
@@ -352,7 +352,7 @@ def test_flags_that_scripts_ask_for():
     "As at the Trainer: do_eval follows eval_strategy, parallel_mode has a value, and a copy with the newer name means that."
     from transformers.training_args import ParallelMode
     assert TrainingArguments(eval_strategy="epoch").do_eval and not TrainingArguments().do_eval
-    assert not resolve(TrainingArguments(eval_strategy="epoch"), {"eval_strategy": "no"}).do_eval and resolve(TrainingArguments(do_eval=True), {"seed": 3}).do_eval
+    assert not resolve_args(TrainingArguments(eval_strategy="epoch"), {"eval_strategy": "no"}).do_eval and resolve_args(TrainingArguments(do_eval=True), {"seed": 3}).do_eval
     assert TrainingArguments().parallel_mode.value == "not_parallel" and TrainingArguments().parallel_mode == ParallelMode.NOT_PARALLEL
     assert TrainingArguments().parallel_mode != ParallelMode.DISTRIBUTED and len({TrainingArguments().parallel_mode, TrainingArguments().parallel_mode}) == 1
     on = TrainingArguments(activation_checkpointing=True)

@@ -7,7 +7,7 @@ import torch
 from trainer_nb import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, Learner, PrinterCallback,
                         ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, differences)
 from trainer_nb.core.callbacks import EVENTS
-from trainer_nb.core.callbacks import tell
+from trainer_nb.core.callbacks import fire_event
 from callback_runs import Counts, make, net, points   # noqa: F401
 
 transformers = pytest.importorskip("transformers")
@@ -163,7 +163,7 @@ def test_callbacks_of_transformers_as_they_are(capsys):
     assert user.heard[0][:4] == ("on_init_end", TrainingArguments, TrainerState, TrainerControl)
     learn.train()
     learn.predict(points(4))
-    tell(learn, "on_push_begin")
+    fire_event(learn, "on_push_begin")
     names = {h[0] for h in user.heard}
     assert set(EVENTS) - names == {"on_exception", "on_pause", "on_resume", "on_save", "on_substep_end"} and len(vars(transformers.TrainerCallback)) > 15
     usual = {"model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader"}

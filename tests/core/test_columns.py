@@ -4,18 +4,18 @@ import json, math
 import numpy as np
 import pytest, torch
 
-from trainer_nb.core.columns import (CODES, COLUMNS, PACK, Pending, Rows, abandon, column, extend, last_of, mean_loss,
-                                     part, rates, to_lists)
-from trainer_nb.core.log_file import strict
+from trainer_nb.core.columns import (COLUMN_TYPES, COLUMN_NAMES, PACK_SIZE, DeferredScalars, RowStore, mark_abandoned, get_column, append_rows, last_row_of_step, mean_loss,
+                                     copy_rows, throughput, columns_to_lists)
+from trainer_nb.core.log_file import encode_non_finite
 
 
 def filled(n, loss=float, norm=lambda i: None, start=1):
-    rows = Rows()
+    rows = RowStore()
     for i in range(start, start + n): rows.append(i, i / 10, 1e-3, 32, i * 0.02, loss(i), norm(i))
     return rows
 
 
-@pytest.mark.parametrize("n", [1, PACK - 1, PACK, PACK + 1, 3 * PACK + 7])
+@pytest.mark.parametrize("n", [1, PACK_SIZE - 1, PACK_SIZE, PACK_SIZE + 1, 3 * PACK_SIZE + 7])
 def test_peek_sees_a_value_wherever_it_is(n):
     rows = filled(n, lambda i: torch.tensor(float(i)), lambda i: [None, math.nan, torch.tensor(-1.0 * i)][i % 3])
     for row in {0, n // 2, n - 1}:
@@ -31,7 +31,7 @@ def test_peek_sees_a_value_wherever_it_is(n):
 
 
 def test_find_with_two_devices():
-    pending = Pending()
+    pending = DeferredScalars()
     for row in range(5): pending.add(3 * row, torch.tensor(float(row), device="cpu" if row % 2 else "meta"))
     for _ in range(2):                       # single, then stacked
         assert [pending.find(3 * row).device.type for row in range(5)] == ["meta", "cpu", "meta", "cpu", "meta"]
@@ -47,31 +47,31 @@ def test_rows_without_tensors_are_whole_at_once():
 def test_lists_and_back():
     odd = [math.nan, math.inf, -math.inf, 0.1, None]
     rows = filled(500, lambda i: odd[i % 5], lambda i: odd[i % 3])
-    lists = to_lists(part(rows, 0, 500))
-    assert set(lists) == set(COLUMNS) - {"abandoned"} and all(len(o) == 500 for o in lists.values())
-    back = Rows()
-    extend(back, json.loads(json.dumps(strict(lists), allow_nan=False)))
-    extend(back, to_lists(part(rows, 490, 500)), skip=10)          # known already
+    lists = columns_to_lists(copy_rows(rows, 0, 500))
+    assert set(lists) == set(COLUMN_NAMES) - {"abandoned"} and all(len(o) == 500 for o in lists.values())
+    back = RowStore()
+    append_rows(back, json.loads(json.dumps(encode_non_finite(lists), allow_nan=False)))
+    append_rows(back, columns_to_lists(copy_rows(rows, 490, 500)), skip=10)          # known already
     assert len(back) == 500 and back.whole() == 500
-    for name in CODES: np.testing.assert_array_equal(back.columns.view(name), rows.columns.view(name))
-    with pytest.raises(ValueError): extend(Rows(), lists | {"loss": [1.0]})
-    with pytest.raises(KeyError): extend(Rows(), {"step": [1]})
+    for name in COLUMN_TYPES: np.testing.assert_array_equal(back.columns.view(name), rows.columns.view(name))
+    with pytest.raises(ValueError): append_rows(RowStore(), lists | {"loss": [1.0]})
+    with pytest.raises(KeyError): append_rows(RowStore(), {"step": [1]})
 
 
 def test_a_part_is_a_copy():
     rows = filled(10)
-    copied = part(rows, 2, 4)
+    copied = copy_rows(rows, 2, 4)
     rows.columns.loss[2] = -1.0
-    assert to_lists(copied)["loss"] == [3.0, 4.0]
+    assert columns_to_lists(copied)["loss"] == [3.0, 4.0]
 
 
 def test_left_behind():
     rows = filled(6)
-    abandon(rows, column(rows, "step") > 4)
+    mark_abandoned(rows, get_column(rows, "step") > 4)
     rows.append(5, 0.5, 1e-3, 32, 1.0, 50.0)
-    assert column(rows, "abandoned").tolist() == [0, 0, 0, 0, 1, 1, 0] and mean_loss(rows) == (1 + 2 + 3 + 4 + 50) / 5
-    assert last_of(rows, 5, 7) == 6 and last_of(rows, 5, 6) == 4 and last_of(rows, 9, 7) is None
-    assert math.isnan(rates(rows)[6]) and rates(rows, 3, 4)[0] == pytest.approx(32 / 0.02)
+    assert get_column(rows, "abandoned").tolist() == [0, 0, 0, 0, 1, 1, 0] and mean_loss(rows) == (1 + 2 + 3 + 4 + 50) / 5
+    assert last_row_of_step(rows, 5, 7) == 6 and last_row_of_step(rows, 5, 6) == 4 and last_row_of_step(rows, 9, 7) is None
+    assert math.isnan(throughput(rows)[6]) and throughput(rows, 3, 4)[0] == pytest.approx(32 / 0.02)
 
 
 def test_an_interrupt_while_growing_leaves_whole_rows(monkeypatch):
@@ -82,4 +82,4 @@ def test_an_interrupt_while_growing_leaves_whole_rows(monkeypatch):
         with pytest.raises(KeyboardInterrupt): rows.append(257, 1.0, 1e-3, 32, 5.0, torch.tensor(1.0))
     assert len(rows) == 256 and not rows.pending
     rows.append(257, 1.0, 1e-3, 32, 5.0, 1.0)
-    assert column(rows, "step").tolist() == list(range(1, 258))
+    assert get_column(rows, "step").tolist() == list(range(1, 258))

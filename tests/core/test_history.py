@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from trainer_nb.core.history import RESERVED, History, Place, Record, Records, is_past, read
-from trainer_nb.core.columns import COLUMNS, Pending
-from trainer_nb.core.log_file import WRITER, LogFile, strict
+from trainer_nb.core.history import RESERVED_KINDS, History, Place, Record, Records, is_ancestor, read_history
+from trainer_nb.core.columns import COLUMN_NAMES, DeferredScalars
+from trainer_nb.core.log_file import LOG_WRITER, LogFile, encode_non_finite
 
 
 class Transfers(TorchFunctionMode):
@@ -24,10 +24,10 @@ def fill(h, n, start=1, loss=lambda i: 1.0 / i, norm=lambda i: float(i)):
 
 
 def same(a, b):
-    for name in COLUMNS: np.testing.assert_array_equal(a.column(name), b.column(name))
+    for name in COLUMN_NAMES: np.testing.assert_array_equal(a.column(name), b.column(name))
     assert a.columns.view("unknown").tolist() == b.columns.view("unknown").tolist()
     assert (a.run_id, a.parent, a.name, a.started) == (b.run_id, b.parent, b.name, b.started)
-    assert strict(a.events) == strict(b.events) and strict([*map(list, a.metrics.items())]) == strict([*map(list, b.metrics.items())])
+    assert encode_non_finite(a.events) == encode_non_finite(b.events) and encode_non_finite([*map(list, a.metrics.items())]) == encode_non_finite([*map(list, b.metrics.items())])
 
 
 # ---- in memory
@@ -116,7 +116,7 @@ def test_kinds_of_tensors():
 
 
 def test_several_devices_have_a_transfer_each():
-    p = Pending()
+    p = DeferredScalars()
     p.add(0, torch.tensor(1.0)); p.add(1, torch.tensor(2.0, device="meta")); p.add(3, torch.tensor(3.0))
     p.pack()
     assert sorted((o[1].device.type, o[0].tolist()) for o in p.packed) == [("cpu", [0, 3]), ("meta", [1])]
@@ -270,19 +270,19 @@ def test_going_back_and_forth_between_places(tmp_path, seed):
         else:
             place, path = draw.choice(places)
             h.abandon(place)
-            assert is_past(h, place)
+            assert is_ancestor(h, place)
         assert [o.index for o in h if not o.abandoned] == [i for kind, i in path if kind == "row"]
         assert [i for i, e in enumerate(h.events) if not e["abandoned"]] == [i for kind, i in path if kind == "event"]
-        for place, then in places: assert is_past(h, place) == (path[:len(then)] == then)
+        for place, then in places: assert is_ancestor(h, place) == (path[:len(then)] == then)
     h.flush()
-    same(h, read(h.path))
+    same(h, read_history(h.path))
 
 
 def test_events_hold_no_tensors():
     h, big = History(), torch.ones(3)
     h.note("log", 0, a=big, b={"c": [torch.tensor(1.0), np.arange(2)]}, kind="x", self=1)
     assert h.events[0]["data"] == {"a": [1.0, 1.0, 1.0], "b": {"c": [1.0, [0, 1]]}, "kind": "x", "self": 1}
-    for kind in RESERVED:
+    for kind in RESERVED_KINDS:
         with pytest.raises(ValueError, match="another word"): h.note(kind, 0)
 
 
@@ -299,18 +299,18 @@ def test_round_trip(tmp_path):
     h.note("exception", 3000, error="<b>\x00", where=Path("x"), value=torch.tensor(2.0))
     h.abandon(Place(3055, 3, 1))
     h.flush()
-    same(h, read(h.path))
+    same(h, read_history(h.path))
     h.close_log()
     for line in h.path.read_text("utf-8").splitlines(): json.loads(line, parse_constant=lambda o: pytest.fail(o))
-    for place in (h.path, h.path.parent, tmp_path, str(tmp_path)): same(h, read(place))
-    assert read(tmp_path).path == h.path
+    for place in (h.path, h.path.parent, tmp_path, str(tmp_path)): same(h, read_history(place))
+    assert read_history(tmp_path).path == h.path
 
 
 def test_rows_reach_the_file_without_a_fetch_when_they_are_floats(tmp_path):
     h = History(); h.open_log(tmp_path)
     fill(h, 64)
-    WRITER.wait(10)
-    assert len(read(tmp_path)) == 64
+    LOG_WRITER.wait(10)
+    assert len(read_history(tmp_path)) == 64
     h.close_log()
 
 
@@ -327,15 +327,15 @@ def test_rows_that_wait_are_fetched_by_the_thread_that_writes(tmp_path):
     h = History(); h.open_log(tmp_path)
     Asked.threads.clear()
     for i in range(10): h.append(i + 1, 0.1, 1e-3, 8, 0.1 * i, torch.tensor(1.0).as_subclass(Asked), 1.0)
-    WRITER.wait(10)
-    first = len(read(tmp_path))
+    LOG_WRITER.wait(10)
+    first = len(read_history(tmp_path))
     assert first <= 1                                 # asked once, with the first row or before
     for i in range(10, 30): h.append(i + 1, 0.1, 1e-3, 8, 0.1 * i, torch.tensor(1.0).as_subclass(Asked), 1.0)
-    WRITER.wait(10), WRITER.wait(10)
-    assert first < len(read(tmp_path)) <= 30
+    LOG_WRITER.wait(10), LOG_WRITER.wait(10)
+    assert first < len(read_history(tmp_path)) <= 30
     assert set(Asked.threads) == {"trainer_nb-log"}
     h.close_log()
-    same(h, read(tmp_path))
+    same(h, read_history(tmp_path))
 
 
 def test_late_close_and_open_again(tmp_path):
@@ -347,14 +347,14 @@ def test_late_close_and_open_again(tmp_path):
     fill(h, 10, start=5001); h.abandon(Place(5005, 1, 0)); h.note("log", 5005)
     h.open_log(tmp_path)
     h.close_log()
-    same(h, read(tmp_path))
-    back = read(tmp_path)                              # a run that is read may go on in its file
+    same(h, read_history(tmp_path))
+    back = read_history(tmp_path)                              # a run that is read may go on in its file
     back.append(5006, 1.0, 1e-3, 32, 200.0, 0.5)
     back.open_log(tmp_path); back.close_log()
-    same(back, read(tmp_path))
+    same(back, read_history(tmp_path))
     with pytest.warns(UserWarning, match="another run"): assert h.open_log(tmp_path) is None
     assert h.open_log(tmp_path / "other") and h.flush()
-    same(h, read(tmp_path / "other"))
+    same(h, read_history(tmp_path / "other"))
 
 
 def test_two_histories_and_the_newest(tmp_path):
@@ -364,9 +364,9 @@ def test_two_histories_and_the_newest(tmp_path):
     for i in range(1, 500):
         for h, loss in ((a, 1.0), (b, 2.0)): h.append(i, i / 10, 1e-3, 1, i, torch.tensor(loss)); i % 7 or h.fetch()
     a.close_log(); b.close_log()
-    same(read(a.path), a), same(read(b.path), b), same(read(tmp_path), b)
+    same(read_history(a.path), a), same(read_history(b.path), b), same(read_history(tmp_path), b)
     (tmp_path / "runs" / "run-empty.jsonl").write_text("")
-    same(read(tmp_path), b)
+    same(read_history(tmp_path), b)
     assert a.run_id != b.run_id and len([o for o in threading.enumerate() if o.name == "trainer_nb-log"]) == 1
 
 
@@ -395,16 +395,16 @@ def test_truncated_at_every_byte(tmp_path):
     whole, head = b"".join(lines), len(lines[0])
     for cut in range(head, len(whole)):
         path.write_bytes(whole[:cut])
-        back = read(path)
+        back = read_history(path)
         assert len(back) in (0, 10)
     for cut in (0, 5, head - 1):
         path.write_bytes(whole[:cut])
-        with pytest.raises(ValueError, match="empty"): read(path)
+        with pytest.raises(ValueError, match="empty"): read_history(path)
     path.write_bytes(whole + b"\0" * 100)
-    same(read(path), h)
+    same(read_history(path), h)
     path.write_bytes(whole[:-5])                       # going on after half a line
     h.open_log(tmp_path); h.close_log()
-    same(read(path), h)
+    same(read_history(path), h)
 
 
 @pytest.mark.parametrize("bad", [b"nonsense\n", b"[]\n", b"{}\n", b'{"kind":"rows","first":0,"step":[1]}\n', b'{"kind":"log","step":NaN}\n', b'{"kind":"log","step":1,"time":1,"rows":"x","data":{}}\n', b'{"kind":"abandon","to":[0,0,0],"time":1,"rows":0.5,"events":0}\n', b'{"kind":"abandon","to":[1,0,0],"time":1,"rows":0,"events":0}\n', b'{"kind":"abandon","to":[0,0,1],"time":1,"rows":0,"events":0}\n', b'{"kind":"abandon","to":[0,0],"time":1,"rows":0,"events":0}\n', b'{"kind":"log","step":1,"time":1,"rows":0,"data":3}\n', b"\xff\xfe\n", b"[" * 5000 + b"\n",
@@ -414,7 +414,7 @@ def test_truncated_at_every_byte(tmp_path):
 def test_damage_in_the_middle_names_file_and_line(tmp_path, bad):
     h, path, lines = written(tmp_path)
     path.write_bytes(lines[0] + bad + b"".join(lines[1:]))
-    with pytest.raises(ValueError, match="Line 2 of .*run-.*damaged"): read(path)
+    with pytest.raises(ValueError, match="Line 2 of .*run-.*damaged"): read_history(path)
 
 
 def test_headers(tmp_path):
@@ -422,8 +422,8 @@ def test_headers(tmp_path):
     head = json.loads(lines[0])
     for change, said in [({"schema": 4}, "install a newer"), ({"run": "../../x"}, "Line 1 .*damaged"), ({"kind": "log"}, "Line 1 .*damaged"), ({"started": None}, "Line 1")]:
         path.write_text(json.dumps(head | change) + "\n")
-        with pytest.raises(ValueError, match=said): read(path)
-    with pytest.raises(FileNotFoundError, match="output_dir"): read(tmp_path / "nowhere")
+        with pytest.raises(ValueError, match=said): read_history(path)
+    with pytest.raises(FileNotFoundError, match="output_dir"): read_history(tmp_path / "nowhere")
 
 
 def test_disk_errors_warn_once_and_training_goes_on(tmp_path):
@@ -440,7 +440,7 @@ def test_disk_errors_warn_once_and_training_goes_on(tmp_path):
     assert len(said) == 1 and "run-" in str(said[0].message) and "No such file" in str(said[0].message)
     assert len(h) == 499 and not (tmp_path / "out").exists()
     h.open_log(tmp_path / "out"); h.close_log()
-    same(read(tmp_path / "out"), h)
+    same(read_history(tmp_path / "out"), h)
     blocked = tmp_path / "file"; blocked.write_text("")
     with pytest.warns(UserWarning, match="cannot be written"): assert h.open_log(blocked) is None
 
@@ -453,7 +453,7 @@ def test_full_disk(tmp_path):
     with pytest.warns(UserWarning, match="/dev/full.*No space"): h.flush()
     fill(h, 10, start=11)
     h.open_log(tmp_path); h.close_log()
-    same(read(tmp_path), h)
+    same(read_history(tmp_path), h)
 
 
 def test_a_slow_disk_does_not_hold_up_the_loop(tmp_path, monkeypatch):
@@ -465,7 +465,7 @@ def test_a_slow_disk_does_not_hold_up_the_loop(tmp_path, monkeypatch):
     assert not h.flush(timeout=0.1) and time.perf_counter() - start < 10
     go.set()
     h.close_log()
-    same(read(tmp_path), h)
+    same(read_history(tmp_path), h)
 
 
 def test_a_broken_device_still_closes_the_log(tmp_path, monkeypatch):
@@ -479,16 +479,16 @@ def test_a_broken_device_still_closes_the_log(tmp_path, monkeypatch):
         m.setattr(torch.Tensor, "cpu", broken)
         with pytest.raises(RuntimeError, match="CUDA"): h.close_log()
         h.close_log()
-        assert len(read(tmp_path)) == 10 and len(read(tmp_path).events) == 1
+        assert len(read_history(tmp_path)) == 10 and len(read_history(tmp_path).events) == 1
         assert h.open_log(tmp_path)
     h.close_log()
-    same(read(tmp_path), h)
+    same(read_history(tmp_path), h)
 
 
 def test_a_line_written_twice_counts_once(tmp_path):
     h, path, lines = written(tmp_path)
     path.write_bytes(lines[0] + lines[1] * 3 + lines[2])
-    same(read(path), h)
+    same(read_history(path), h)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -506,7 +506,7 @@ def test_a_forked_child_neither_writes_nor_hangs(tmp_path):
     else: os.kill(done[0], 9); pytest.fail("the child hangs")
     assert status == 0 and h.path.stat().st_size == size
     fill(h, 100, start=101); h.close_log()
-    same(read(h.path), h)
+    same(read_history(h.path), h)
 
 
 def child(h, tmp_path):
@@ -515,9 +515,9 @@ def child(h, tmp_path):
         fill(h, 200, start=101)
         h.note("log", 1); h.flush(); h.close_log()
         h.open_log(tmp_path); h.close_log()            # going on with it is another run
-        if len(read(h.path)) != 300 or len(list((tmp_path / "runs").iterdir())) != 2: os._exit(3)
+        if len(read_history(h.path)) != 300 or len(list((tmp_path / "runs").iterdir())) != 2: os._exit(3)
         own = fill(History(), 10); own.open_log(tmp_path / "child"); own.close_log()   # a log of its own works
-        code = 0 if len(read(tmp_path / "child")) == 10 else 2
+        code = 0 if len(read_history(tmp_path / "child")) == 10 else 2
     finally: os._exit(code)
 
 
@@ -532,7 +532,7 @@ def test_written_at_exit(tmp_path):
         for i in range(1, 101): h.append(i, i / 10, 1e-3, 32, i, torch.tensor(1.0))
         raise ValueError("the cell failed")
         """, tmp_path)
-    assert "the cell failed" in done.stderr and len(read(tmp_path)) == 100
+    assert "the cell failed" in done.stderr and len(read_history(tmp_path)) == 100
 
 
 def test_a_killed_process_leaves_a_readable_file(tmp_path):
@@ -542,7 +542,7 @@ def test_a_killed_process_leaves_a_readable_file(tmp_path):
         for i in range(1, 100001): h.append(i, i / 10, 1e-3, 32, i, 1.0)
         os.kill(os.getpid(), 9)
         """, tmp_path)
-    assert done.returncode == -9 and 0 <= len(read(tmp_path)) <= 100_000
+    assert done.returncode == -9 and 0 <= len(read_history(tmp_path)) <= 100_000
 
 
 def test_fork_and_exit_says_nothing(tmp_path):
@@ -552,7 +552,7 @@ def test_fork_and_exit_says_nothing(tmp_path):
         if os.fork() == 0: h.append(2, 0.2, 1e-3, 32, 2.0, 1.0); sys.exit(0)
         print(os.waitstatus_to_exitcode(os.wait()[1]))
         """, tmp_path)
-    assert done.stdout == "0\n" and done.stderr == "" and len(read(tmp_path)) == 1
+    assert done.stdout == "0\n" and done.stderr == "" and len(read_history(tmp_path)) == 1
 
 
 def test_a_history_is_let_go():

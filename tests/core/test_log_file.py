@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest, torch
 
-from trainer_nb.core.log_file import LogFile, begin, dump, find_log, log_path, plain, read_lines, strict, unstrict
+from trainer_nb.core.log_file import LogFile, prepare_log_file, dump_line, find_log, log_path, to_plain_data, read_log_lines, encode_non_finite, decode_non_finite
 
 
 def opened(folder, run="abc", **head):
     path = log_path(folder, run)
-    begin(path, dict(run=run, started=0.0) | head)
+    prepare_log_file(path, dict(run=run, started=0.0) | head)
     return LogFile(path)
 
 
 def lines(path):
     found = []
-    read_lines(path, found.append)
+    read_log_lines(path, found.append)
     return found
 
 
@@ -28,16 +28,16 @@ def test_plain():
         def __str__(self): raise RuntimeError("no")
     odd = [loop, Rude(a=1), Word("w"), 10**9999, 1j, np.longdouble(1), np.complex64(1), np.datetime64("2020-01-01"), torch.ones(1, device="meta"), b"x",
            {1: 2, None: {3}}, range(3), Path("a/b"), torch.float16, object, math.nan, np.bool_(True), torch.ones(2000), torch.tensor(True)]
-    found = plain(odd)
-    assert unstrict(json.loads(json.dumps(strict(found), allow_nan=False)))[:15] == found[:15]
+    found = to_plain_data(odd)
+    assert decode_non_finite(json.loads(json.dumps(encode_non_finite(found), allow_nan=False)))[:15] == found[:15]
     assert found[2] == "w" and found[10] == {"1": 2, "None": [3]} and found[12] == os.path.join("a", "b") and found[16] is True and "2000" in found[17]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "NaN", "\\NaN", "\\\\-Infinity", "x", "", None, True, [1, [math.nan]], {"NaN": math.inf}, -0.0])
 def test_strict_and_back(value):
-    text = dump({"value": value})
+    text = dump_line({"value": value})
     json.loads(text, parse_constant=lambda o: pytest.fail(o))
-    assert repr(unstrict(json.loads(text))) == repr({"value": value}) and text.count("\n") == 1
+    assert repr(decode_non_finite(json.loads(text))) == repr({"value": value}) and text.count("\n") == 1
 
 
 def test_lines_come_out_as_they_went_in(tmp_path):
@@ -66,9 +66,9 @@ def test_begin_again_cuts_half_a_line(tmp_path):
     log.put({"kind": "n"}); log.wait()
     whole = log.path.read_bytes()
     log.path.write_bytes(whole + b'{"kind":"ha')
-    assert begin(log.path, dict(run="abc")) is False and log.path.read_bytes() == whole
+    assert prepare_log_file(log.path, dict(run="abc")) is False and log.path.read_bytes() == whole
     log.path.write_bytes(b'{"kind":"r')                                   # not even the head was whole
-    assert begin(log.path, dict(run="abc", started=1.0)) is True and lines(log.path)[0]["started"] == 1.0
+    assert prepare_log_file(log.path, dict(run="abc", started=1.0)) is True and lines(log.path)[0]["started"] == 1.0
 
 
 def test_the_first_error_ends_a_log_and_no_other(tmp_path):
@@ -76,7 +76,7 @@ def test_the_first_error_ends_a_log_and_no_other(tmp_path):
     broken.path.unlink()
     broken.put({"kind": "n"}); fine.put({"kind": "n"})
     assert fine.wait(30) and isinstance(broken.error, FileNotFoundError) and len(lines(fine.path)) == 2
-    begin(broken.path, dict(run="broken"))                                   # the file is back; this log stays ended
+    prepare_log_file(broken.path, dict(run="broken"))                                   # the file is back; this log stays ended
     broken.put({"kind": "n"})
     assert broken.wait(30) and len(lines(broken.path)) == 1
 
@@ -118,9 +118,9 @@ def test_what_the_reader_refuses_is_damage_of_that_line(tmp_path):
     log.put({"kind": "n"}); log.wait()
     def take(line):
         if line["kind"] == "n": raise KeyError("step")
-    with pytest.raises(ValueError, match="Line 2 of .*damaged .KeyError"): read_lines(log.path, take)
+    with pytest.raises(ValueError, match="Line 2 of .*damaged .KeyError"): read_log_lines(log.path, take)
     def interrupted(line): raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt): read_lines(log.path, interrupted)
+    with pytest.raises(KeyboardInterrupt): read_log_lines(log.path, interrupted)
 
 
 def test_find_log(tmp_path):

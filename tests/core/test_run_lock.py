@@ -8,7 +8,7 @@ from torch import nn
 
 import trainer_nb.engine.evaluate
 from trainer_nb import Learner, TrainerCallback, differences
-from trainer_nb.core.errors import Refused
+from trainer_nb.core.errors import InvalidOperation
 
 
 def rows(n=64):
@@ -45,7 +45,7 @@ def test_no_verb_that_trains_within_another(verb):
     want.train()
     def until(record):
         if record.step == 2:
-            with pytest.raises(Refused, match=r"was called while run\(\) is at work; call it when that has ended"): VERBS[verb](learn)
+            with pytest.raises(InvalidOperation, match=r"was called while run\(\) is at work; call it when that has ended"): VERBS[verb](learn)
             heard.append(record.step)
     learn.run(until=until)
     assert heard == [2] and learn.state.global_step == want.state.global_step

@@ -104,8 +104,8 @@ class Stream(IterableDataset):
 
 
 def test_the_summary_starts_no_data_workers(monkeypatch):
-    from trainer_nb.data.sources import Workers
-    monkeypatch.setattr(Workers, "begin", lambda self: pytest.fail("data workers were started"))
+    from trainer_nb.data.sources import DataWorkers
+    monkeypatch.setattr(DataWorkers, "begin", lambda self: pytest.fail("data workers were started"))
     rows = hard_learner(dataloader_num_workers=2).summary()
     assert rows[0]["output"] == (4, 8)
 

@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from trainer_nb import Learner, TrainingArguments, differences
-from trainer_nb.data.sampling import BalancedBatches, LengthOrder
-from trainer_nb.data.sampling import Share
+from trainer_nb.data.sampling import BalancedBatchSampler, LengthGroupedSampler
+from trainer_nb.data.sampling import RankShard
 
 pytestmark = [pytest.mark.filterwarnings("ignore:This DataLoader will create"), pytest.mark.usefixtures("one_thread")]
 
@@ -63,7 +63,7 @@ def test_the_order_by_length_is_the_trainers(tmp_path):
     for n, size in ((37, 8), (37, 64), (500, 2), (5, 1), (450, 3)):
         lengths = torch.randint(1, 20, (n,), generator=torch.Generator().manual_seed(n)).tolist()
         for epoch in (0, 3):
-            ours = LengthOrder(lengths, seed=42, size=size).order(epoch).tolist()
+            ours = LengthGroupedSampler(lengths, seed=42, size=size).order(epoch).tolist()
             assert ours == theirs.get_length_grouped_indices(lengths, size, generator=torch.Generator().manual_seed(42 + epoch))
     whole = taken_apart(tmp_path, train_sampling_strategy="group_by_length")
     assert len(whole.model.seen) == 20 and whole.model.seen[0][1] == max(LENGTHS)   # the longest comes first
@@ -113,9 +113,9 @@ def test_batches_of_like_cost_are_the_trainers():
         for rank in range(processes):
             sampler = theirs.BatchRebalanceSampler(lengths, step, processes, window, seed=42, rank=rank, drop_last=True)
             sampler.set_epoch(1)
-            parts = list(BalancedBatches(lengths, 42, size, window, drop_last=True).plan(1, Share(rank, processes)).from_(0))
+            parts = list(BalancedBatchSampler(lengths, 42, size, window, drop_last=True).plan(1, RankShard(rank, processes)).from_(0))
             assert [p.mine for p in parts] == list(sampler) and sum(p.samples for p in parts) == cut
-        plans = [BalancedBatches(lengths, 42, size, window).plan(1, Share(rank, processes)) for rank in range(processes)]
+        plans = [BalancedBatchSampler(lengths, 42, size, window).plan(1, RankShard(rank, processes)) for rank in range(processes)]
         whole = [list(p.from_(0)) for p in plans]
         assert len(whole[0]) == plans[0].left(0) and sorted(i for parts in whole for p in parts if p.weight for i in p.mine) == list(range(n))   # each sample once
         assert all(len({p[k].samples for p in whole}) == 1 for k in range(len(whole[0])))

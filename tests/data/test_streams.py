@@ -9,13 +9,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from trainer_nb import Learner, differences
-from trainer_nb.data.collate import equal
+from trainer_nb.data.collate import is_identical
 from trainer_nb.data.sampling import Cursor
-from trainer_nb.data.loader import Feed
-from trainer_nb.engine.dataloaders import Iterated
+from trainer_nb.data.loader import ResumableLoader
+from trainer_nb.engine.dataloaders import IterableWrapper
 from trainer_nb.engine.snapshot import Snapshot
-from trainer_nb.data.streams import (DatasetsStates, Doubt, Mark, States, Streamed, apart, children, has_states,
-                                     reads_again, states_of)
+from trainer_nb.data.streams import (HFDatasetStates, InexactState, StreamMark, DatasetStates, StreamSource, isolate_dataset, child_iterables, is_stateful,
+                                     rereads_on_resume, dataset_states)
 
 datasets = pytest.importorskip("datasets")
 
@@ -193,7 +193,7 @@ def by_file(snapshot):
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     "A state after each batch, however long it takes on a busy machine."
-    monkeypatch.setattr(States, "cheap", float("inf"))
+    monkeypatch.setattr(DatasetStates, "cheap", float("inf"))
 
 
 @pytest.mark.parametrize("kind", STREAMS)
@@ -295,7 +295,7 @@ def test_others_read_the_same_data(kind):
 def test_a_look_at_the_data(kind):
     "Somebody reads a few examples between two batches: the feed does not notice."
     def numbers(data, looks):
-        feed, found, cursor, bookmark = Feed(DataLoader(data, batch_size=1, collate_fn=collate), 0), [], Cursor(), None
+        feed, found, cursor, bookmark = ResumableLoader(DataLoader(data, batch_size=1, collate_fn=collate), 0), [], Cursor(), None
         while window := feed.take(cursor, 1, bookmark):
             found += window[0].batch["number"].tolist()
             cursor, bookmark = window[0].after, window[0].bookmark
@@ -309,8 +309,8 @@ def test_a_look_at_the_data(kind):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_states_that_cost_much(workers, monkeypatch):
     "They are taken seldom, and what lies between the last one and the place is read again, with the same random numbers."
-    monkeypatch.setattr(States, "cheap", -1.0)
-    monkeypatch.setattr(States, "share", 1e-12)   # one in each epoch, after the first batch
+    monkeypatch.setattr(DatasetStates, "cheap", -1.0)
+    monkeypatch.setattr(DatasetStates, "share", 1e-12)   # one in each epoch, after the first batch
     want, places = undisturbed(Sticky, workers)
     for k in (1, 2, 3):
         snapshot, past = places[k]
@@ -337,8 +337,8 @@ def test_a_state_is_spaced_by_its_cost(monkeypatch):
         def state_dict(self): clock[0] += 1.0; return {}
         def load_state_dict(self, state): pass
     monkeypatch.setattr("trainer_nb.data.streams.time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr(States, "cheap", 1e-4)
-    states, at = States(Slow()), []
+    monkeypatch.setattr(DatasetStates, "cheap", 1e-4)
+    states, at = DatasetStates(Slow()), []
     for given in range(1, 30):
         clock[0] += 1.0
         at.append(states.take(given)[1])
@@ -380,8 +380,8 @@ class Buffered(Own):
 
 def test_another_size_after_an_old_state(monkeypatch):
     "What is read again, from the last state to where the run stands, is cut as it was."
-    monkeypatch.setattr(States, "cheap", -1.0)
-    monkeypatch.setattr(States, "share", 1e-12)
+    monkeypatch.setattr(DatasetStates, "cheap", -1.0)
+    monkeypatch.setattr(DatasetStates, "share", 1e-12)
     learn = learner(Buffered(), max_steps=20)
     learn.step(2)
     learn.set(per_device_train_batch_size=5)
@@ -548,17 +548,17 @@ def test_a_bookmark_of_another_place_is_not_used():
 # --- which states are exact --------------------------------------------------------------------------------------------
 
 def test_what_has_states():
-    assert has_states(Own()) and has_states(Iterated(Foreign())) and not has_states(Stream()) and not has_states(Asks())
-    assert not has_states(Iterated([1, 2])) and not hasattr(Iterated([1, 2]), "state_dict") and not hasattr(Iterated([1, 2]), "load_state_dict")
+    assert is_stateful(Own()) and is_stateful(IterableWrapper(Foreign())) and not is_stateful(Stream()) and not is_stateful(Asks())
+    assert not is_stateful(IterableWrapper([1, 2])) and not hasattr(IterableWrapper([1, 2]), "state_dict") and not hasattr(IterableWrapper([1, 2]), "load_state_dict")
     class Half(Own): state_dict = None
-    assert not has_states(Half())
+    assert not is_stateful(Half())
     class Stub(Own):
         def state_dict(self): raise NotImplementedError
     class Late(Own):
         def state_dict(self):
             if not self.at: raise RuntimeError("not begun")
             return super().state_dict()
-    assert states_of(Stub()) is None and states_of(Late()) is not None
+    assert dataset_states(Stub()) is None and dataset_states(Late()) is not None
     want, _ = undisturbed(Own)
     for make in (Stub, Late):
         learn = learner(make())
@@ -569,50 +569,50 @@ def test_what_has_states():
 def test_states_of_datasets(monkeypatch):
     "Only of versions and parts that were tried; not with coroutines, on tables, of subclasses, or where the parts cannot be looked at."
     async def later(row): return row
-    def known(d): return isinstance(states_of(d), DatasetsStates)
+    def known(d): return isinstance(dataset_states(d), HFDatasetStates)
     stream = datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": SHARDS})
     rows = datasets.Dataset.from_dict({"number": [1, 2, 3]}).to_iterable_dataset()
     assert known(stream) and known(rows) and known(rows.with_format("torch")) and known(stream.map(plain, batched=True).skip(1).take(2).repeat(2))
-    assert states_of(rows.filter(plain)).again is False and states_of(stream.filter(plain)).again is True and states_of(rows.map(plain, batched=True)).again is True
+    assert dataset_states(rows.filter(plain)).again is False and dataset_states(stream.filter(plain)).again is True and dataset_states(rows.map(plain, batched=True)).again is True
     assert not known(stream.map(later)) and not known(rows.with_format("arrow").map(plain, batched=True).with_format("torch")) and not known(stream.shuffle(buffer_size=3))
     assert not known(datasets.concatenate_datasets([rows, rows.shuffle(buffer_size=2)]).map(plain))
     class Mine(type(stream)): pass
     mine = Mine(stream._ex_iterable)
-    assert not known(mine) and states_of(mine) is None
+    assert not known(mine) and dataset_states(mine) is None
     class Unknown(type(stream._ex_iterable)): pass
-    assert reads_again(Unknown(generated, {})) is None
+    assert rereads_on_resume(Unknown(generated, {})) is None
     for name, value in (("__version__", "5.1.9"), ("__version__", "dev")):
         with monkeypatch.context() as m:
             m.setattr(datasets, name, value)
-            assert states_of(stream) is None and apart(stream) is stream
-    assert known(stream) and apart(stream) is not stream
+            assert dataset_states(stream) is None and isolate_dataset(stream) is stream
+    assert known(stream) and isolate_dataset(stream) is not stream
     broken = datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": SHARDS})
     del broken._ex_iterable
-    assert states_of(broken) is None
+    assert dataset_states(broken) is None
 
 
 def test_a_stream_of_its_own():
     "Streams of datasets are read from a copy, whether states are used or not: their parts hold positions, and threads of theirs go on for a while."
-    def parts(node): return [id(node)] + [i for child in children(node) for i in parts(child)]
+    def parts(node): return [id(node)] + [i for child in child_iterables(node) for i in parts(child)]
     for kind in ("interleaved", "shuffled below"):
         stream = STREAMS[kind][0]()
-        read = Streamed(DataLoader(stream, batch_size=2), seed=0).dataset.dataset
+        read = StreamSource(DataLoader(stream, batch_size=2), seed=0).dataset.dataset
         assert type(read) is type(stream) and len(parts(read._ex_iterable)) > 4 and not set(parts(read._ex_iterable)) & set(parts(stream._ex_iterable))
         read.set_epoch(3)
         assert stream.epoch == 0
     broken = STREAMS["shuffled"][0]()
     del broken._epoch
-    assert apart(broken) is broken and apart([1]) == [1]
+    assert isolate_dataset(broken) is broken and isolate_dataset([1]) == [1]
 
 
 def test_doubt():
     "Where numbers were drawn on the way to a state, it is not trusted, and nothing is given."
-    states = states_of(datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": SHARDS, "draws": True}))
+    states = dataset_states(datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": SHARDS, "draws": True}))
     examples = states.anew(0)
     next(examples)
-    with pytest.raises(Doubt, match="random numbers"): next(states.after({"at": 1, "state": states.now()}))
-    states = states_of(datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": SHARDS}))
-    with pytest.raises(Doubt, match="does not fit"): next(states.after({"at": 1, "state": {"epoch": 0, "examples_iterable": {"wrong": 1}}}))
+    with pytest.raises(InexactState, match="random numbers"): next(states.after({"at": 1, "state": states.now()}))
+    states = dataset_states(datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": SHARDS}))
+    with pytest.raises(InexactState, match="does not fit"): next(states.after({"at": 1, "state": {"epoch": 0, "examples_iterable": {"wrong": 1}}}))
 
 
 def test_where_a_data_set_was_put_by_its_user():
@@ -621,7 +621,7 @@ def test_where_a_data_set_was_put_by_its_user():
     rows = iter(stream)
     for _ in range(3): next(rows)
     stream.load_state_dict(stream.state_dict())
-    source = Streamed(DataLoader(stream, batch_size=2), seed=0)
+    source = StreamSource(DataLoader(stream, batch_size=2), seed=0)
     begun = [b["number"].tolist() for b, _ in source.open(Cursor())]
     assert begun[0] == [3, 4]
     first = source.open(Cursor())
@@ -644,12 +644,12 @@ def test_a_state_of_tensors():
     learn.train()
     assert data.begun == 2
     learn.restore(learn.snapshot())
-    assert equal(learn.run_state.bookmark["marks"][0]["state"]["t"], torch.full((2,), float("nan")))
+    assert is_identical(learn.run_state.bookmark["marks"][0]["state"]["t"], torch.full((2,), float("nan")))
 
 
 def test_pinning_leaves_a_mark_alone():
     "It goes through the loader's pinning with its batch, which makes lists of tuples."
-    mark = Mark(0, 4, 4, {"place": (1, 2)}, False)
+    mark = StreamMark(0, 4, 4, {"place": (1, 2)}, False)
     assert pin_memory((4, mark))[1] is mark and mark.state == {"place": (1, 2)}
 
 

@@ -6,7 +6,7 @@ import torch
 
 from toys import finish, hard_learner, unequal
 from trainer_nb import differences
-from trainer_nb.engine.snapshot import Copies
+from trainer_nb.engine.snapshot import HostCopies
 
 LONG = dict(num_train_epochs=4, logging_steps=4)
 
@@ -35,7 +35,7 @@ def late(monkeypatch):
             else: copy.fill_(-1)
         pairs, self.later = [(copy, t) for copy, t, changes in self.later if not changes], []
         return Late(pairs)
-    monkeypatch.setattr(Copies, "fill", fill)
+    monkeypatch.setattr(HostCopies, "fill", fill)
     Late.made = 0
 
 

@@ -4,8 +4,8 @@ import glob, multiprocessing, os, random, struct, subprocess, sys, tempfile, tim
 import pytest, torch
 from toys import hard_learner
 from trainer_nb import Learner, TrainerCallback
-from trainer_nb.device.collectives import Slate, ended, new_slate, opened_slate
-from trainer_nb.engine.snapshot import capture, room_for
+from trainer_nb.device.collectives import SharedScalars, has_exited, create_shared_scalars, open_shared_scalars
+from trainer_nb.engine.snapshot import capture_snapshot, allocate_host_copy
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("launch")]
 ODD = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 5e-324, 1.7976931348623157e308, 0.1, -1 / 3]
@@ -14,7 +14,7 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture
 def slate():
-    path = new_slate(2)
+    path = create_shared_scalars(2)
     yield path
     if os.path.exists(path): os.unlink(path)
 
@@ -27,7 +27,7 @@ def number(rank, count): return ODD[(count + rank) % len(ODD)] if count % 3 else
 
 def exchange(path, rank, n, found):
     "As processes do that meet at each step, one of them late now and then; the other's number is looked at before the next is shown, or just after."
-    mine, chance, wrong, barrier = Slate(path, rank, 2), random.Random(rank), [], found[1]
+    mine, chance, wrong, barrier = SharedScalars(path, rank, 2), random.Random(rank), [], found[1]
     for count in range(1, n + 1):
         barrier.wait()   # the gradients
         if chance.random() < 0.02: time.sleep(0.002)
@@ -48,7 +48,7 @@ def test_two_processes_see_every_number_to_the_last_bit(slate):
 
 
 def test_what_is_half_written_is_not_believed(slate):
-    one, other = Slate(slate, 0, 2), Slate(slate, 1, 2)
+    one, other = SharedScalars(slate, 0, 2), SharedScalars(slate, 1, 2)
     count = one.show(1.0)
     assert not one.all_there(count)
     other._cells[other._place(1, count)] = 12345   # its first half
@@ -60,20 +60,20 @@ def test_what_is_half_written_is_not_believed(slate):
 
 def test_a_process_that_has_ended_is_named_soon(slate):
     "Also one that nobody has waited for yet."
-    one, child = Slate(slate, 0, 2), FORK.Process(target=Slate, args=(slate, 1, 2))
+    one, child = SharedScalars(slate, 0, 2), FORK.Process(target=SharedScalars, args=(slate, 1, 2))
     child.start()
-    while not ended(child.pid): time.sleep(0.01)
+    while not has_exited(child.pid): time.sleep(0.01)
     began, count = time.monotonic(), one.show(1.0)
     with pytest.raises(RuntimeError, match="rank 1 has ended"): one.seen(count)
     assert time.monotonic() - began < 10
     child.join()
-    assert ended(child.pid) and not ended(os.getpid())
+    assert has_exited(child.pid) and not has_exited(os.getpid())
 
 
 def test_a_slate_that_cannot_be_seen(tmp_path):
-    assert opened_slate(str(tmp_path / "elsewhere"), 0, 2) is None and opened_slate(None, 0, 2) is None
+    assert open_shared_scalars(str(tmp_path / "elsewhere"), 0, 2) is None and open_shared_scalars(None, 0, 2) is None
     (tmp_path / "empty").touch()
-    assert opened_slate(str(tmp_path / "empty"), 0, 2) is None
+    assert open_shared_scalars(str(tmp_path / "empty"), 0, 2) is None
 
 
 SAME = """
@@ -160,7 +160,7 @@ def test_copies_in_pages_of_their_own():
     torch.manual_seed(0)
     learn = Learner(torch.nn.Linear(500, 100), train_dataset=[(torch.randn(500), torch.tensor(1))] * 8, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=2, disable_tqdm=True)
     learn.step()
-    taken = capture(learn.run_state, beside=True)
+    taken = capture_snapshot(learn.run_state, beside=True)
     weights = taken.tensors["weights/weight"]
     if pid := os.fork(): assert os.waitpid(pid, 0)[1] == 0
     else:
@@ -169,8 +169,8 @@ def test_copies_in_pages_of_their_own():
     assert torch.equal(weights, learn.model.weight)
     for t in (torch.ones(300, 300), torch.ones(100, 100), torch.ones(300, 300).t()[:, ::2], torch.ones(400_000, dtype=torch.bfloat16), torch.ones(400_000, dtype=torch.bool),
               torch.ones(1).expand(90_000), torch.ones(1, 3, 200, 200).to(memory_format=torch.channels_last)):
-        room = room_for(t, True)
+        room = allocate_host_copy(t, True)
         room.copy_(t)
         assert torch.equal(room, t) and room.dtype == t.dtype and room.shape == t.shape
-    shared = room_for(torch.ones(300, 300), True).fill_(3)
+    shared = allocate_host_copy(torch.ones(300, 300), True).fill_(3)
     assert shared.share_memory_().is_shared() and (shared == 3).all()

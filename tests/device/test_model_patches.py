@@ -12,8 +12,8 @@ from torch import nn
 import toys
 from toys import Augmented, Bomb, Boom, Hard, finish, hard_learner, outcome
 from trainer_nb import Learner, TrainerCallback
-from trainer_nb.device.model_patches import Fitted
-from trainer_nb.engine.run_state import size_of
+from trainer_nb.device.model_patches import PatchSet
+from trainer_nb.engine.run_state import num_non_embedding_parameters
 from trainer_nb.device.model_patches import NotFinite
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -207,7 +207,7 @@ def test_two_learners_on_one_model_do_not_share_what_is_on_it():
         before = model.layers[0].calls
         learn.step()
         counts.append(model.layers[0].calls - before)
-    assert counts == [1, 2, 1] and Fitted.at_work == []
+    assert counts == [1, 2, 1] and PatchSet.at_work == []
 
 
 # --- the cache of keys and values ------------------------------------------------------------------------------------------
@@ -367,13 +367,13 @@ def test_what_smaller_micro_batches_cannot_help():
 
 def test_noise_on_the_embeddings_is_that_of_transformers_and_comes_again(tmp_path):
     neftune = pytest.importorskip("transformers.integrations.neftune")
-    from trainer_nb.device.model_patches import noisy
+    from trainer_nb.device.model_patches import neftune_hook
     layer, output = nn.Embedding(4, 8), torch.randn(2, 5, 8)
     layer.neftune_noise_alpha = 5.0
     torch.manual_seed(3)
     expected = neftune.neftune_post_forward_hook(layer, None, output)
     torch.manual_seed(3)
-    assert torch.allclose(noisy(types.SimpleNamespace(neftune_noise_alpha=5.0))(layer, None, output), expected, rtol=1e-6)
+    assert torch.allclose(neftune_hook(types.SimpleNamespace(neftune_noise_alpha=5.0))(layer, None, output), expected, rtol=1e-6)
 
     def made(**more): return Learner(gpt2(), train_dataset=rows(), eval_dataset=rows(6), neftune_noise_alpha=5.0, **HOW | more)
     learn, plain = made(output_dir=str(tmp_path), save_strategy="steps", save_steps=2), Learner(gpt2(), train_dataset=rows(), eval_dataset=rows(6), **HOW)
@@ -502,7 +502,7 @@ def test_operations_are_counted_as_the_trainer_counts_them(tmp_path):
     again.restore(pending)
     again.train()
     assert again.state.total_flos == ours.metrics["total_flos"]
-    assert size_of(learn.model) == learn.model.num_parameters(exclude_embeddings=True)
+    assert num_non_embedding_parameters(learn.model) == learn.model.num_parameters(exclude_embeddings=True)
     class Own(Learner):
         def floating_point_ops(self, inputs): return 10
     own = Own(encoder(), train_dataset=Augmented(30), **HOW)
@@ -520,7 +520,7 @@ def test_operations_are_counted_as_the_trainer_counts_them(tmp_path):
 
 def test_unused_memory_goes_back_every_so_many_steps(monkeypatch):
     steps = []
-    monkeypatch.setattr("trainer_nb.engine.overrides.empty_cache", lambda device: steps.append(learn.state.global_step))
+    monkeypatch.setattr("trainer_nb.engine.overrides.empty_device_cache", lambda device: steps.append(learn.state.global_step))
     learn = encoded(torch_empty_cache_steps=2)
     learn.train()
     assert steps == [0, 0, 2, 2]   # for each micro-batch, as with the Trainer
@@ -534,10 +534,10 @@ def test_what_needs_a_gpu_is_refused_on_a_cpu():
 
 
 def test_ligers_kernels_are_put_on_and_taken_off(monkeypatch):
-    from trainer_nb.device.model_patches import fit_liger
+    from trainer_nb.device.model_patches import liger_patch
     model, args, cuda = gpt2(), types.SimpleNamespace(use_liger_kernel=True, liger_kernel_config={"rope": False}), torch.device("cuda")
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
-    with pytest.raises(ImportError, match="pip install liger-kernel"): fit_liger(model, args, cuda)
+    with pytest.raises(ImportError, match="pip install liger-kernel"): liger_patch(model, args, cuda)
     given = []
     def apply(model, **config):
         given.append(config)
@@ -545,12 +545,12 @@ def test_ligers_kernels_are_put_on_and_taken_off(monkeypatch):
     fake = types.SimpleNamespace(_apply_liger_kernel_to_instance=apply)
     monkeypatch.setitem(sys.modules, "liger_kernel", types.SimpleNamespace(transformers=fake))
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers", fake)
-    fitting = fit_liger(model, args, cuda)
+    fitting = liger_patch(model, args, cuda)
     fitting.on()
     assert model(None) == "fused" and given == [{"rope": False}]
     fitting.off()
     assert "forward" not in vars(model)
-    with pytest.raises(ValueError, match="models of transformers"): fit_liger(Hard(), args, cuda)
+    with pytest.raises(ValueError, match="models of transformers"): liger_patch(Hard(), args, cuda)
 
 
 # --- numbers that are not finite ---------------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from safetensors.torch import load_file
 from sharded import Block, Net, counted, make, rows, same
 from trainer_nb import Learner, TrainerCallback, TrainingArguments
 from trainer_nb.state import resume
-from trainer_nb.core.errors import Refused
-from trainer_nb.args.validation import Sharding, sharding
-from trainer_nb.device.sharding import own_part
-from trainer_nb.device.collectives import ALONE, World
+from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.args.validation import ShardingConfig, resolve_sharding
+from trainer_nb.device.sharding import to_local
+from trainer_nb.device.collectives import SINGLE_PROCESS, World
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch"), pytest.mark.filterwarnings("ignore:.*Converting a tensor")]
 
@@ -34,9 +34,9 @@ def like():
 # ---- settings
 
 def test_settings_say_the_same_in_many_words():
-    same_thing = [sharding(*asked) for asked in ((True,), ("full_shard",), ("full_shard auto_wrap", {}), (["full_shard"], {"fsdp_version": 2}), ("true", {"cpu_offload": "false", "xla": False}))]
-    assert set(same_thing) == {Sharding()} and sharding("shard_grad_op") == sharding(True, {"reshard_after_forward": "false"}) == Sharding(reshard=False)
-    assert sharding("") is sharding(None) is sharding(False, {"min_num_params": 0, "xla": False}) is None   # as the Trainer writes that it is off
+    same_thing = [resolve_sharding(*asked) for asked in ((True,), ("full_shard",), ("full_shard auto_wrap", {}), (["full_shard"], {"fsdp_version": 2}), ("true", {"cpu_offload": "false", "xla": False}))]
+    assert set(same_thing) == {ShardingConfig()} and resolve_sharding("shard_grad_op") == resolve_sharding(True, {"reshard_after_forward": "false"}) == ShardingConfig(reshard=False)
+    assert resolve_sharding("") is resolve_sharding(None) is resolve_sharding(False, {"min_num_params": 0, "xla": False}) is None   # as the Trainer writes that it is off
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_the_trainers_settings_mean_what_they_mean_there():
     from transformers import TrainingArguments as Theirs
     for fsdp, config in ((True, None), ("full_shard auto_wrap", {"transformer_layer_cls_to_wrap": "Block"}), (["shard_grad_op"], {}), ("full_shard", {"fsdp_version": 2}),
                          (True, {"reshard_after_forward": "false", "auto_wrap_policy": "NO_WRAP"}), (True, {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 7})):
-        ours, theirs = sharding(fsdp, config), Theirs("x", fsdp=fsdp, fsdp_config=None if config is None else dict(config), use_cpu=True).fsdp_plugin_args
+        ours, theirs = resolve_sharding(fsdp, config), Theirs("x", fsdp=fsdp, fsdp_config=None if config is None else dict(config), use_cpu=True).fsdp_plugin_args
         names = None if ours.classes is None else ",".join(ours.classes)
         assert (ours.policy, ours.reshard, ours.min_params, names) == (theirs["auto_wrap_policy"], theirs["reshard_after_forward"], theirs.get("min_num_params", 0),
                                                                       theirs.get("transformer_cls_names_to_wrap"))
@@ -190,24 +190,24 @@ def test_the_best_model_comes_back(tmp_path):
 @pytest.mark.parametrize("settings", [{}, pytest.param(dict(save_only_model=True), marks=pytest.mark.slow), pytest.param(dict(save_format="trainer"), marks=pytest.mark.slow)])
 def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypatch, settings):
     "The others may be on a machine with another disk; all have the best weights, or none."
-    found, other_disk = resume.weights_in, FileNotFoundError("there is no such folder on this machine")
-    def first_only(moves, folder):
-        if os.environ["RANK"] != "0" or moves.args.metric_for_best_model == "nothing": raise other_disk
-        return found(moves, folder)
-    monkeypatch.setattr(resume, "weights_in", first_only)
+    found, other_disk = resume.read_best_weights, FileNotFoundError("there is no such folder on this machine")
+    def first_only(learner, folder):
+        if os.environ["RANK"] != "0" or learner.args.metric_for_best_model == "nothing": raise other_disk
+        return found(learner, folder)
+    monkeypatch.setattr(resume, "read_best_weights", first_only)
     learn = make(output_dir=str(tmp_path), save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="loss", greater_is_better=True, **settings)   # the first epoch's
     with learn.launch(2, start="fork"), warnings.catch_warnings():
         warnings.simplefilter("error")
         learn.train()
         assert learn.evaluate()["eval_loss"] == learn.state.best_metric and learn.state.best_global_step < 18
         learn.each(lambda learn: vars(learn.args).update(metric_for_best_model="nothing"))   # nobody can read it any more
-        last = learn.each(lambda learn: [p.tolist() for p in map(own_part, learn.model.parameters())])
+        last = learn.each(lambda learn: [p.tolist() for p in map(to_local, learn.model.parameters())])
         learn.each(load_best_quietly)
-        assert learn.each(lambda learn: [p.tolist() for p in map(own_part, learn.model.parameters())]) == last
+        assert learn.each(lambda learn: [p.tolist() for p in map(to_local, learn.model.parameters())]) == last
 
 
 def load_best_quietly(learn):
-    with pytest.warns(UserWarning, match="could not be loaded .*on this machine"): resume.load_best(learn)
+    with pytest.warns(UserWarning, match="could not be loaded .*on this machine"): resume.load_best_weights(learn)
 
 
 def test_who_speaks_for_a_machine_is_agreed_on():
@@ -216,7 +216,7 @@ def test_who_speaks_for_a_machine_is_agreed_on():
         world = World(0, len(local), local[0])
         world.everyone = lambda value: list(local)
         return world.speakers
-    assert [speakers(*local) for local in ((0,), (0, 1), (0, 1, 0), (0, 0, 1, 2), (0, 1, 0, 1))] == [[0], [0], [0, 2], [0, 1], [0, 2]] and ALONE.speakers == [0]
+    assert [speakers(*local) for local in ((0,), (0, 1), (0, 1, 0), (0, 0, 1, 2), (0, 1, 0, 1))] == [[0], [0], [0, 2], [0, 1], [0, 2]] and SINGLE_PROCESS.speakers == [0]
 
 
 def test_tools_leave_no_trace(like):
@@ -233,7 +233,7 @@ def test_tools_leave_no_trace(like):
         learn.lr_find(num_steps=10)
         learn.top_losses(2), learn.summary()
         for verb in (learn.branch, learn.debug_step, learn.batch_size_find):
-            with pytest.raises(Refused): verb()
+            with pytest.raises(InvalidOperation): verb()
         for l in (learn, plain): l.step(3)
         for column in learn.watched.names():
             torch.testing.assert_close(torch.tensor(learn.watched.values(column)[2]), torch.tensor(plain.watched.values(column)[2]), rtol=2e-3, atol=1e-4, equal_nan=True, msg=column)
@@ -348,7 +348,7 @@ def test_the_parts_of_all_processes_make_the_run_whole(monkeypatch):
     "After an error in one process the run stands where it stood, without an older snapshot."
     from trainer_nb.launch import recovery
     def nowhere(team): raise AssertionError("An older snapshot was looked for.")
-    monkeypatch.setattr(recovery, "held_there", nowhere)
+    monkeypatch.setattr(recovery, "find_buffered_snapshot", nowhere)
     learn = failing((1,))
     with learn.launch(2):
         with pytest.raises(KeyError): learn.train()

@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from trainer_nb import Learner
 from trainer_nb.diagnostics.interpret import Confusion, confusion
 from trainer_nb.core.history import Records
-from trainer_nb.diagnostics.interpret import top_losses, worst
-from trainer_nb.engine.evaluate import looking
-from trainer_nb.diagnostics.interpret import ShownBatch, show_batch
-from trainer_nb.engine.snapshot import capture, differences
+from trainer_nb.diagnostics.interpret import top_losses, find_worst
+from trainer_nb.engine.evaluate import evaluation_mode
+from trainer_nb.diagnostics.interpret import BatchPreview, show_batch
+from trainer_nb.engine.snapshot import capture_snapshot, differences
 
 
 class Net(torch.nn.Module):
@@ -57,7 +57,7 @@ def generators(): return torch.get_rng_state().tolist(), np.random.get_state()[1
 
 def alone(learn):
     "The slow way, with every example by itself."
-    with looking(learn): worst(learn, learn.get_eval_dataloader(), 4, by_formula=False)
+    with evaluation_mode(learn): find_worst(learn, learn.get_eval_dataloader(), 4, by_formula=False)
 
 
 LOOKS = {"show_batch": lambda m: show_batch(m), "show_batch of a set": lambda m: show_batch(m, 3, m.eval_dataset), "top_losses": lambda m: top_losses(m, 4),
@@ -86,10 +86,10 @@ def test_nothing_of_the_run_is_touched(name):
     learn.step(2)
     learn.model.body[2].train(False)   # a mixture of modes
     run, modes = learn.run_state, [m.training for m in learn.model.modules()]
-    before, drawn = capture(run), generators()
+    before, drawn = capture_snapshot(run), generators()
     opened, place, rows = run.feed._open, run.feed._place, len(run.history)
     LOOKS[name](learn)
-    assert differences(before, capture(run)) == []
+    assert differences(before, capture_snapshot(run)) == []
     assert [m.training for m in learn.model.modules()] == modes
     assert generators() == drawn
     assert run.feed._open is opened and run.feed._place == place and len(run.history) == rows
@@ -100,7 +100,7 @@ def test_nothing_of_the_run_is_touched(name):
 def test_an_error_leaves_no_trace_even_while_its_traceback_is_kept(look):
     learn = make(evaluation=fixed())
     learn.step(1)
-    before, drawn, forward = capture(learn.run_state), generators(), learn.model.forward
+    before, drawn, forward = capture_snapshot(learn.run_state), generators(), learn.model.forward
     modes = [m.training for m in learn.model.modules()]
     def fails(x, labels=None):
         learn.model.body(x)
@@ -111,7 +111,7 @@ def test_an_error_leaves_no_trace_even_while_its_traceback_is_kept(look):
     assert kept.value.__traceback__ is not None and [m.training for m in learn.model.modules()] == modes
     assert generators() == drawn
     del learn.model.forward
-    assert differences(before, capture(learn.run_state)) == []
+    assert differences(before, capture_snapshot(learn.run_state)) == []
 
 
 def test_results_do_not_hold_the_learner():
@@ -145,7 +145,7 @@ def test_the_batch_is_the_one_that_the_model_is_fed_first(workers):
 
 def test_no_workers_are_started_for_one_batch(monkeypatch):
     def refuse(*args, **kwargs): raise AssertionError("workers were started")
-    monkeypatch.setattr("trainer_nb.data.sources.Workers", refuse)
+    monkeypatch.setattr("trainer_nb.data.sources.DataWorkers", refuse)
     learn = make(dataloader_num_workers=2)
     assert len(show_batch(learn).batch["x"]) == len(show_batch(learn, dataset=learn.eval_dataset).batch["x"]) == 8
 
@@ -203,7 +203,7 @@ def test_tokens_are_shown_as_text():
                                    {"labels": torch.zeros(4, 5, 5)}, torch.tensor(1.0), {}])
 def test_any_batch_shows_itself(batch):
     labels = batch["labels"] if isinstance(batch, dict) and "labels" in batch else None
-    shown = ShownBatch(batch, labels)
+    shown = BatchPreview(batch, labels)
     assert isinstance(repr(shown), str) and isinstance(shown._repr_html_(), str)
 
 

@@ -9,11 +9,11 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from toys import Augmented, Bomb, Boom, finish, hard_learner, hard_model, unequal
 from trainer_nb import Learner, Paused, TrainerCallback, differences
-from trainer_nb.display.charts import PLOTLY, SVG
-from trainer_nb.core.errors import Refused
-from trainer_nb.display.charts import heat_trace
-from trainer_nb.core.history import read
-from trainer_nb.display.svg import fewer_columns, magnitudes, shades
+from trainer_nb.display.charts import PLOTLY_MIME, SVG_MIME
+from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.display.charts import heatmap_trace
+from trainer_nb.core.history import read_history
+from trainer_nb.display.svg import reduce_columns, color_values, apply_colormap
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
 
@@ -123,7 +123,7 @@ def test_in_a_debug_step():
     debug = learn.debug_step()
     assert "backward() of this step has not been called" in repr(learn.inspect())
     for _ in range(debug.substeps): debug.forward(); learn.inspect(); debug.backward(); learn.inspect()
-    with pytest.raises(Refused, match="cannot take another batch"): learn.inspect({"x": torch.randn(2, 4)})
+    with pytest.raises(InvalidOperation, match="cannot take another batch"): learn.inspect({"x": torch.randn(2, 4)})
     found = learn.inspect()
     assert found["inner"].grad.norm == pytest.approx(float(torch.stack([p.grad.norm() for p in learn.model.inner.parameters()]).norm()), rel=1e-6)
     debug.update()
@@ -236,10 +236,10 @@ def test_watched_rows_go_back_with_the_run(tmp_path):
     learn.step(9); learn.rewind(4); learn.step(2)
     assert learn.watched.values("dead")[0].tolist() == [1, 3, 5, 7] and learn.history.readings.count == 12   # two for each: numbers and histograms
     learn.history.flush()
-    back = read(learn.history.path)
-    from trainer_nb.diagnostics.watch import Watched
+    back = read_history(learn.history.path)
+    from trainer_nb.diagnostics.watch import WatchReport
     for column in learn.watched.names():
-        one, other = learn.watched.values(column), Watched(back).values(column)
+        one, other = learn.watched.values(column), WatchReport(back).values(column)
         assert one[0].tolist() == other[0].tolist() and one[1] == other[1]
         np.testing.assert_allclose(one[2], other[2], rtol=1e-4)
     branch = learn.branch()
@@ -291,8 +291,8 @@ def test_a_layer_that_was_watched_later_is_blank_before():
         heat = next(o for o in learn.watched.panels() if o.title == "output spread").things[0]
         row = heat.rows.index("outer")
         assert np.isnan(heat.values[row][:3]).all() and np.isfinite(heat.values[row][3:]).all()
-        assert shades(*magnitudes(heat))[row, :, 3].tolist() == [0, 0, 0, 255, 255, 255]
-        assert heat_trace(heat)["z"][row][:3] == [None] * 3 and np.isnan(fewer_columns(heat, 3).values[row, 0])
+        assert apply_colormap(*color_values(heat))[row, :, 3].tolist() == [0, 0, 0, 255, 255, 255]
+        assert heatmap_trace(heat)["z"][row][:3] == [None] * 3 and np.isnan(reduce_columns(heat, 3).values[row, 0])
 
 
 def test_a_step_that_fails_is_not_watched():
@@ -348,22 +348,22 @@ def test_every_form():
     import plotly.graph_objects as go
     for result in shown():
         bundle = result.bundle()
-        go.Figure(bundle[PLOTLY])
+        go.Figure(bundle[PLOTLY_MIME])
         assert result.figure().data and len(str(bundle)) < 200_000
-        root = ET.fromstring(bundle[SVG])
-        assert root.tag.endswith("svg") and "nan" not in bundle[SVG].lower().replace("nano", "") and len(repr(result).splitlines()) > 3
-        assert not re.search(r"\bNaN\b|\bInfinity\b", __import__("json").dumps(bundle[PLOTLY]))
+        root = ET.fromstring(bundle[SVG_MIME])
+        assert root.tag.endswith("svg") and "nan" not in bundle[SVG_MIME].lower().replace("nano", "") and len(repr(result).splitlines()) > 3
+        assert not re.search(r"\bNaN\b|\bInfinity\b", __import__("json").dumps(bundle[PLOTLY_MIME]))
 
 
 def test_results_can_be_kept():
     "Pickled, copied, and shown again, without the learner that they came from."
-    from trainer_nb.tune.batch_size import BatchSizes, Proposal, Row
+    from trainer_nb.tune.batch_size import BatchSizes, Proposal, SizeResult
     learn = hard_learner(**LONG)
-    sizes = BatchSizes(learn, [Row(1, True, 10.0, 5.0), Row(2, True, 15.0, 6.0)], Proposal(1, 2), None)
+    sizes = BatchSizes(learn, [SizeResult(1, True, 10.0, 5.0), SizeResult(2, True, 15.0, 6.0)], Proposal(1, 2), None)
     for result in [*shown(), learn.lr_find(num_steps=12, start=1e-4, end=1), sizes]:
         for other in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
             assert repr(other) == repr(result) and other.bundle() == result.bundle() and other.html() == result.html()
-    with pytest.raises(Refused, match="learn.set.per_device_train_batch_size=2, gradient_accumulation_steps=1"): copy.copy(sizes).apply()
+    with pytest.raises(InvalidOperation, match="learn.set.per_device_train_batch_size=2, gradient_accumulation_steps=1"): copy.copy(sizes).apply()
     assert sizes.apply() is not None and learn.args.per_device_train_batch_size == 2
 
 
@@ -479,7 +479,7 @@ def test_watching_while_checkpoints_are_written(tmp_path):
     learn = hard_learner(output_dir=str(tmp_path), save_steps=1, num_train_epochs=20, logging_steps=4)
     learn.watch(every=1)
     learn.train(); learn.free()
-    assert read(tmp_path).readings.count == 120
+    assert read_history(tmp_path).readings.count == 120
 
 
 def test_more_words():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer_nb.display.svg import Picture, grid, heat_table, picture, png, to_image
-from trainer_nb.display.tables import escaped, html_table
+from trainer_nb.display.svg import HtmlDisplay, image_grid, matrix_table, image_tag, encode_png, to_uint8_image
+from trainer_nb.display.tables import escape_html, html_table
 
 NASTY = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a\x00b\x1b[31mc\u202e", "'&quot;<b>", "x" * 10_000, "</td></table>"]
 VOID = {"img", "br"}
@@ -61,8 +61,8 @@ def checked(html):
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (28, 28), (3, 5, 3), (1, 1, 3), (64, 40, 3), (5, 9, 4)])
 def test_png_holds_its_pixels(shape):
     a = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    np.testing.assert_array_equal(decode(png(a)), a)
-    np.testing.assert_array_equal(decode(png(a[::-1])), a[::-1])   # not contiguous
+    np.testing.assert_array_equal(decode(encode_png(a)), a)
+    np.testing.assert_array_equal(decode(encode_png(a[::-1])), a[::-1])   # not contiguous
 
 
 def test_png_is_what_other_programs_read():
@@ -70,12 +70,12 @@ def test_png_is_what_other_programs_read():
     import io
     for channels in (3, 4):
         a = np.random.default_rng(0).integers(0, 256, (9, 5, channels), dtype=np.uint8)
-        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(png(a)))), a)
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encode_png(a)))), a)
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((2, 2)), np.zeros((2, 2, 5), np.uint8), np.zeros(4, np.uint8), np.zeros((0, 3), np.uint8)])
 def test_png_refuses_what_is_no_image(wrong):
-    with pytest.raises(ValueError, match="to_image"): png(wrong)
+    with pytest.raises(ValueError, match="to_image"): encode_png(wrong)
 
 
 # ---- arrays
@@ -84,7 +84,7 @@ def test_png_refuses_what_is_no_image(wrong):
                                            ((3, 3, 3), (3, 3, 3)), ((1, 1, 3), (1, 3))])
 def test_shapes(shape, wanted):
     for make in (np.zeros, torch.zeros, lambda s: torch.zeros(s, dtype=torch.bfloat16), lambda s: np.zeros(s, np.uint8), lambda s: np.zeros(s, bool)):
-        image = to_image(make(shape))
+        image = to_uint8_image(make(shape))
         assert image.shape == wanted and image.dtype == np.uint8
 
 
@@ -102,55 +102,55 @@ def test_shapes(shape, wanted):
     ([True, False], [255, 0]),
 ])
 def test_ranges(values, wanted):
-    with np.errstate(all="raise"): assert to_image([values])[0].tolist() == wanted
+    with np.errstate(all="raise"): assert to_uint8_image([values])[0].tolist() == wanted
 
 
 def test_tensors_of_any_kind():
     t = torch.linspace(0, 1, 12).reshape(3, 4).requires_grad_()
-    assert to_image(t).tolist() == to_image(t.detach().numpy()).tolist() == to_image(t.detach().T.contiguous().T).tolist()
+    assert to_uint8_image(t).tolist() == to_uint8_image(t.detach().numpy()).tolist() == to_uint8_image(t.detach().T.contiguous().T).tolist()
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3), np.zeros((2, 3, 4, 5)), np.zeros((4, 5, 6)), np.zeros((0, 3)), np.zeros((4, 5, 4))])
 def test_what_is_no_image_is_named(wrong):
-    with pytest.raises(ValueError, match=re.escape(str(wrong.shape))): to_image(wrong)
+    with pytest.raises(ValueError, match=re.escape(str(wrong.shape))): to_uint8_image(wrong)
 
 
 # ---- pages
 
 @pytest.mark.parametrize("shape, shown", [((8, 8), (128, 128)), ((28, 28), (112, 112)), ((64, 64), (128, 128)), ((100, 50), (100, 50)), ((1000, 500, 3), (125, 62, 3)), ((3000, 2), (3000, 2))])
 def test_images_are_fitted(shape, shown):
-    page = checked(picture(np.random.default_rng(0).random(shape)))
+    page = checked(image_tag(np.random.default_rng(0).random(shape)))
     assert page.images[0].shape == shown
 
 
 def test_the_longer_side_has_the_size():
-    assert 'width="64" height="32"' in picture(np.zeros((10, 20)))
-    assert 'width="32" height="64"' in picture(np.zeros((20, 10)))
-    assert 'width="64" height="1"' in picture(np.zeros((1, 900)))
+    assert 'width="64" height="32"' in image_tag(np.zeros((10, 20)))
+    assert 'width="32" height="64"' in image_tag(np.zeros((20, 10)))
+    assert 'width="64" height="1"' in image_tag(np.zeros((1, 900)))
 
 
 def test_enlarged_pixels_keep_hard_edges():
-    shown = checked(picture(np.array([[0.0, 1.0]]))).images[0]
+    shown = checked(image_tag(np.array([[0.0, 1.0]]))).images[0]
     assert set(np.unique(shown)) == {0, 255} and shown.shape == (64, 128)
 
 
 def test_grid():
-    page = checked(grid(torch.zeros(5, 1, 8, 8), [f"{i}\nsecond" for i in range(5)], columns=3))
+    page = checked(image_grid(torch.zeros(5, 1, 8, 8), [f"{i}\nsecond" for i in range(5)], columns=3))
     assert len(page.images) == 5 and "0second" in page.text
-    assert checked(grid([])).images == []
-    with pytest.raises(ValueError, match="2 images and 1 captions"): grid(np.zeros((2, 4, 4)), ["a"])
+    assert checked(image_grid([])).images == []
+    with pytest.raises(ValueError, match="2 images and 1 captions"): image_grid(np.zeros((2, 4, 4)), ["a"])
 
 
 def test_a_picture_is_a_cell_of_a_table():
-    page = checked(html_table([{"a": 1 / 3, "p": Picture(picture(np.zeros((4, 4))), "")}, {"a": 1234567}]))
+    page = checked(html_table([{"a": 1 / 3, "p": HtmlDisplay(image_tag(np.zeros((4, 4))), "")}, {"a": 1234567}]))
     assert page.text == "ap0.33331234567—" and len(page.images) == 1
 
 
 def test_heat_table():
-    page = checked(heat_table([[5, 0], [2, 3]], ["cat", "dog"], ["cat", "dog"]))
+    page = checked(matrix_table([[5, 0], [2, 3]], ["cat", "dog"], ["cat", "dog"]))
     assert "actual" in page.text and "predicted" in page.text and page.text.endswith("cat5·dog23")
-    assert checked(heat_table(torch.zeros(2, 3), ["a", "b"], ["x", "y", "z"], "from", "to")).text.count("·") == 6
-    with pytest.raises(ValueError, match="3 row and 2 column"): heat_table(np.zeros((2, 2)), [1, 2, 3], [1, 2])
+    assert checked(matrix_table(torch.zeros(2, 3), ["a", "b"], ["x", "y", "z"], "from", "to")).text.count("·") == 6
+    with pytest.raises(ValueError, match="3 row and 2 column"): matrix_table(np.zeros((2, 2)), [1, 2, 3], [1, 2])
 
 
 def luminance(rgb):
@@ -160,7 +160,7 @@ def luminance(rgb):
 
 
 def test_numbers_can_be_read_on_every_shade():
-    html = heat_table([[90, 10, 0], [100, 0, 0], [0, 50, 50]], "abc", "abc")
+    html = matrix_table([[90, 10, 0], [100, 0, 0], [0, 50, 50]], "abc", "abc")
     shades = re.findall(r"rgba\((\d+),(\d+),(\d+),([\d.]+)\)", html)
     assert len(shades) == 5
     for *rgb, alpha in shades:
@@ -172,7 +172,7 @@ def test_numbers_can_be_read_on_every_shade():
 
 @pytest.mark.parametrize("nasty", NASTY, ids=lambda o: o[:10])
 def test_nothing_from_outside_is_markup(nasty):
-    pages = [grid(np.zeros((1, 4, 4)), [nasty]), html_table([{nasty: nasty, "n": 1}]), heat_table([[1]], [nasty], [nasty], nasty, nasty), escaped(nasty)]
+    pages = [image_grid(np.zeros((1, 4, 4)), [nasty]), html_table([{nasty: nasty, "n": 1}]), matrix_table([[1]], [nasty], [nasty], nasty, nasty), escape_html(nasty)]
     for page in map(checked, pages):
         assert "\x00" not in page.text and "\x1b" not in page.text and "\u202e" not in page.text
         assert len(page.text) < 2000 and not page.images[1:]
@@ -180,10 +180,10 @@ def test_nothing_from_outside_is_markup(nasty):
 
 @pytest.mark.browser
 def test_a_browser_shows_them_without_asking_anybody(browser, tmp_path):
-    from trainer_nb.live.progress import View, page as progress
+    from trainer_nb.live.progress import ProgressView, view_html as progress
     rng = np.random.default_rng(0)
-    html = grid(rng.random((6, 3, 8, 8)), [f"no. {i}" for i in range(6)]) + heat_table(rng.integers(0, 9, (4, 4)), "abcd", "abcd") \
-        + html_table([{"loss": 0.1}]) + progress(View(step=30, total=40, evaluations=[{"step": 10, "eval_loss": 1.0}]))
+    html = image_grid(rng.random((6, 3, 8, 8)), [f"no. {i}" for i in range(6)]) + matrix_table(rng.integers(0, 9, (4, 4)), "abcd", "abcd") \
+        + html_table([{"loss": 0.1}]) + progress(ProgressView(step=30, total=40, evaluations=[{"step": 10, "eval_loss": 1.0}]))
     (tmp_path/"page.html").write_text(f"<!doctype html><meta charset=utf-8>{html}")
     tab, asked = browser.new_page(), []
     tab.on("request", lambda r: asked.append(r.url))
@@ -198,13 +198,13 @@ def test_a_browser_shows_them_without_asking_anybody(browser, tmp_path):
 
 
 def test_a_batch_of_sound_a_table_and_a_way_of_ones_own():
-    from trainer_nb.diagnostics.interpret import ShownBatch, sounds_in
+    from trainer_nb.diagnostics.interpret import BatchPreview, find_sounds
     sound = {"input_values": torch.randn(3, 800), "labels": torch.tensor([0, 1, 0])}
-    html = ShownBatch(sound, sound["labels"], names=["yes", "no"])._repr_html_()
-    assert html.count("<svg") == 3 and "no" in html and sounds_in({"x": torch.randn(3, 1, 28, 28)}) is None and sounds_in({"x": torch.randn(8, 512)}) is None
+    html = BatchPreview(sound, sound["labels"], names=["yes", "no"])._repr_html_()
+    assert html.count("<svg") == 3 and "no" in html and find_sounds({"x": torch.randn(3, 1, 28, 28)}) is None and find_sounds({"x": torch.randn(8, 512)}) is None
     table = {"age": torch.tensor([31.0, 54.0]), "labels": torch.tensor([1, 0])}
-    html = ShownBatch(table, table["labels"], names=["<ill>", "well"])._repr_html_()
+    html = BatchPreview(table, table["labels"], names=["<ill>", "well"])._repr_html_()
     assert "age" in html and "well" in html and "&lt;ill&gt;" in html and "<ill>" not in html
-    assert "0.1" not in ShownBatch({"x": torch.randn(4, 300)}, None)._repr_html_().split("first values")[0]   # too wide for a table
-    assert "<b>mine</b>" in ShownBatch(table, None, show=lambda batch, n: f"<b>mine</b> {n}")._repr_html_()
-    assert "&lt;object" in ShownBatch(table, None, show=lambda batch, n: object())._repr_html_()
+    assert "0.1" not in BatchPreview({"x": torch.randn(4, 300)}, None)._repr_html_().split("first values")[0]   # too wide for a table
+    assert "<b>mine</b>" in BatchPreview(table, None, show=lambda batch, n: f"<b>mine</b> {n}")._repr_html_()
+    assert "&lt;object" in BatchPreview(table, None, show=lambda batch, n: object())._repr_html_()

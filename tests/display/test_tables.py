@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest, torch
 
-from trainer_nb.display.tables import (Table, escaped, headings, html_table, is_number, text, text_table, thinned,
+from trainer_nb.display.tables import (Table, escape_html, column_headings, html_table, is_number, format_value, text_table, head_and_tail,
                                        to_frame)
 
 ROWS = [{"layer": "body", "size": 1200, "norm": 0.25}, {"layer": "head.first", "size": 33, "norm": None, "note": "<b>"}]
@@ -31,14 +31,14 @@ class Page(HTMLParser):
 
 def test_numbers_have_four_digits_and_unknown_is_a_dash():
     values = [1 / 3, np.float64(1 / 3), np.float32(1 / 3), torch.tensor(1 / 3), np.array(1 / 3), 12345.678, 1e9, 1e-9, 12, 123456789, np.int64(12), True, None, math.nan, -math.inf]
-    assert [text(o) for o in values] == ["0.3333"] * 5 + ["12346", "1e+09", "1e-09", "12", "123456789", "12", "True", "—", "nan", "-inf"]
+    assert [format_value(o) for o in values] == ["0.3333"] * 5 + ["12346", "1e+09", "1e-09", "12", "123456789", "12", "True", "—", "nan", "-inf"]
     assert [is_number(o) for o in (1, 1.5, math.nan, np.float32(1), np.int8(1), torch.tensor(1), np.array(2.0))] == [True] * 7
     assert [is_number(o) for o in (True, np.bool_(True), torch.tensor(True), None, "1", [1], np.zeros(2), torch.zeros(1))] == [False] * 8
 
 
 def test_text_from_outside_is_cut_and_cleaned():
-    assert text("a\nb\x1b[31m\u202e\udc80") == "a b [31m  " and text("x" * 500) == "x" * 31 + "…" and len(text("x" * 500, 7)) == 7
-    assert text("x" * 32) == "x" * 32 and text(["<b>"]) == "['<b>']" and escaped(["<b>"]) == "[&#x27;&lt;b&gt;&#x27;]"
+    assert format_value("a\nb\x1b[31m\u202e\udc80") == "a b [31m  " and format_value("x" * 500) == "x" * 31 + "…" and len(format_value("x" * 500, 7)) == 7
+    assert format_value("x" * 32) == "x" * 32 and format_value(["<b>"]) == "['<b>']" and escape_html(["<b>"]) == "[&#x27;&lt;b&gt;&#x27;]"
 
 
 def test_both_forms_show_the_same_and_align_alike():
@@ -48,7 +48,7 @@ def test_both_forms_show_the_same_and_align_alike():
     assert all(o[1] == head[1] for row in page[1:] for o, head in zip(row, page[0]))
     assert lines == ["layer       size  norm  note", "body        1200  0.25  —", "head.first    33     —  <b>"]
     assert text_table([]) == "no rows" and "no rows" in html_table([])
-    assert headings([{"a": None}, None, {"b": "1"}]) == {"a": True, "b": False}
+    assert column_headings([{"a": None}, None, {"b": "1"}]) == {"a": True, "b": False}
 
 
 def test_hostile_cells_and_headings():
@@ -60,7 +60,7 @@ def test_hostile_cells_and_headings():
 
 
 def test_thinned():
-    assert thinned(range(12)) == list(range(12)) and thinned(range(13)) == [0, 1, 2, 3, 4, None, 8, 9, 10, 11, 12] and thinned([]) == []
+    assert head_and_tail(range(12)) == list(range(12)) and head_and_tail(range(13)) == [0, 1, 2, 3, 4, None, 8, 9, 10, 11, 12] and head_and_tail([]) == []
     class Long(Table): thin = True
     class Never:
         def __getattr__(self, name): raise AssertionError(name)

@@ -309,16 +309,16 @@ def test_predictions_that_will_not_fit_are_told_beforehand(monkeypatch):
 
 def test_several_sets_are_shown_side_by_side():
     "A row for each step in the tables, a curve for each set, and each is watched for learning by heart."
-    from trainer_nb.live.run_view import evaluations, points as of_metrics
+    from trainer_nb.live.run_view import evaluation_table, metric_points as of_metrics
     from trainer_nb.core.history import History
-    from trainer_nb.live.run_view import verdict
+    from trainer_nb.live.run_view import assess_health
     learn = hard_learner(eval_dataset={"near": Augmented(10), "far": Augmented(7)}, eval_strategy="steps", eval_steps=2, eval_on_start=True, metrics={"right": right},
                          metric_for_best_model="far_right", greater_is_better=True)
     learn.train()
     assert len(learn.history.evaluations()) == 8 and len(learn.history.evaluations().together()) == 4
     lines = repr(learn.history.evaluations()).splitlines()
     assert len(lines) == 5 and {"eval_near_right", "eval_far_right", "eval_near_loss", "eval_far_loss"} <= set(lines[0].split()) and "—" not in "".join(lines)
-    table = evaluations(learn.history)
+    table = evaluation_table(learn.history)
     assert len(table["rows"]) == 4 and all("—" not in row for row in table["rows"])
     assert {"eval_near_loss", "eval_far_loss", "eval_near_right"} <= set(of_metrics(learn.history)) and "eval_far_right" in repr(learn.plot())
     assert learn.state.best_metric == max(row["eval_far_right"] for row in learn.history.evaluations() if "eval_far_right" in row and row["step"])
@@ -327,18 +327,18 @@ def test_several_sets_are_shown_side_by_side():
     for step, near, far in ((20, 1.0, 1.0), (40, 0.9, 1.5), (60, 0.8, 2.0)):
         history.note("evaluate", step, eval_near_loss=near)
         history.note("evaluate", step, eval_far_loss=far)
-    assert "eval_far_loss was lowest at step 20" in verdict(history).sentence
+    assert "eval_far_loss was lowest at step 20" in assess_health(history).sentence
 
 
 def test_rounds_of_two_processes():
     "Of each round the first process goes through the batches in the order of the data, and knows the last."
-    from trainer_nb.engine.metrics import Rounds
+    from trainer_nb.engine.metrics import OrderedBatches
     class Two:
         alone, size, theirs = False, 2, [[(1, torch.ones(1))], []]
         def gathered(self, mine): return [mine, self.theirs.pop(0)]
         def decided(self, act, tell): return act()
     heard = []
-    rounds = Rounds(Two(), lambda thing, last: heard.append((thing.item(), last)) or len(heard))
+    rounds = OrderedBatches(Two(), lambda thing, last: heard.append((thing.item(), last)) or len(heard))
     for k, mine in enumerate((0, None, 2)):
         if mine is not None: rounds.add(k, torch.tensor(float(mine)))
         rounds.turn(k, last=k == 2)

@@ -6,8 +6,8 @@ import torch
 
 from toys import SETTINGS, finish, hard_learner, unequal
 from trainer_nb import Learner
-from trainer_nb.live.run_view import settings_of
-from trainer_nb.live.dashboard import VERBS
+from trainer_nb.live.run_view import settings_form
+from trainer_nb.live.dashboard import COMMANDS
 
 SCHEDULES = {"linear": {}, "cosine": {}, "constant_with_warmup": {}, "constant": {"warmup_steps": 0}, "polynomial": {"lr_scheduler_kwargs": {"lr_end": 1e-4}},
              "cosine_with_min_lr": {"lr_scheduler_kwargs": {"min_lr": 1e-4}}, "inverse_sqrt": {}, "linear without": {"warmup_steps": 0}}
@@ -86,13 +86,13 @@ def test_refusals_name_what_was_typed():
 def test_the_dashboard():
     learn = hard_learner()
     learn.snapshot()
-    assert "learning_rate = 0.03 from step 1 on" in VERBS["set"](learn, {"lr": 0.03})
-    first = settings_of(learn)[0]
+    assert "learning_rate = 0.03 from step 1 on" in COMMANDS["set"](learn, {"lr": 0.03})
+    first = settings_form(learn)[0]
     assert (first["name"], first["value"]) == ("lr", 0.03) and "base of the schedule" in first["help"] and json.dumps(first)
     learn.step()
-    assert settings_of(learn)[0]["value"] == learn.optimizer.param_groups[0]["lr"]
+    assert settings_form(learn)[0]["value"] == learn.optimizer.param_groups[0]["lr"]
     many = hard_learner(layer_groups=["inner"], learning_rate=[0.01, 0.02])
-    assert settings_of(many)[0]["value"] == 0.01
+    assert settings_form(many)[0]["value"] == 0.01
 
 
 def test_later_it_is_the_rate_of_the_next_step():

@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 from transformers import GenerationConfig
 from references import Rows, pad, timeless
 from trainer_nb import Learner, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainingArguments
-from trainer_nb.args.training_args import resolve
+from trainer_nb.args.training_args import resolve_args
 from trainer_nb.engine.metrics import load_generation_config, padding_token
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::UserWarning:transformers")]
@@ -144,7 +144,7 @@ def test_a_configuration_may_be_an_object_a_dict_a_file_a_folder(tmp_path):
     config.save_pretrained(tmp_path)
     for given in (config, config.to_dict(), str(tmp_path), tmp_path / "generation_config.json", json.dumps(config.to_dict())):
         args = TrainingArguments(generation_config=given, predict_with_generate=True)
-        assert json.loads(args.to_json_string()) and resolve(args, {}) == args
+        assert json.loads(args.to_json_string()) and resolve_args(args, {}) == args
         for parts in (dict(model=t5()), dict(model_init=t5)):
             found = Learner(args=args, **parts).model.generation_config
             assert (found.max_length, found.num_beams) == (11, 2)
@@ -169,10 +169,10 @@ def test_mistakes(tmp_path):
 
 def test_tools_that_look_at_logits_get_them():
     "Whatever evaluations do."
-    from trainer_nb.engine.evaluate import looking
-    from trainer_nb.diagnostics.interpret import predicted_batches
+    from trainer_nb.engine.evaluate import evaluation_mode
+    from trainer_nb.diagnostics.interpret import iterate_predictions
     learn = Learner(t5(), eval_dataset=sentences(4), data_collator=pairs, use_cpu=True, predict_with_generate=True)
-    with looking(learn): (_, _, predicted, labels), = predicted_batches(learn, learn.get_eval_dataloader())
+    with evaluation_mode(learn): (_, _, predicted, labels), = iterate_predictions(learn, learn.get_eval_dataloader())
     assert predicted.shape == (*labels.shape, 40) and learn._gen_kwargs is None
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from trainer_nb import Learner, differences
 from trainer_nb.engine import rollback as shadows_
-from trainer_nb.engine.rollback import LookingShadows, _fingerprint, _moved
+from trainer_nb.engine.rollback import AdaptiveBackup, _fingerprint, _differs
 from toys import Boom
 
 KINDS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.complex64]
@@ -30,22 +30,22 @@ def test_a_fingerprint_is_of_values_and_their_places(monkeypatch, kind, change):
     "In one part and in several; the same values give the same one."
     t = (torch.arange(3000) * 37 % 101 + 1).to(kind)
     for part in (1 << 20, 1024, 1000):
-        monkeypatch.setattr(shadows_, "PART", part)
-        assert not _moved(_fingerprint(t), _fingerprint(t.clone()))
-        assert _moved(_fingerprint(t), _fingerprint(CHANGES[change](t)))
+        monkeypatch.setattr(shadows_, "FINGERPRINT_CHUNK", part)
+        assert not _differs(_fingerprint(t), _fingerprint(t.clone()))
+        assert _differs(_fingerprint(t), _fingerprint(CHANGES[change](t)))
 
 
 @pytest.mark.parametrize("change", ["rolled", "flipped"])
 def test_few_values_in_regular_patterns(change):
     "Masks of zeros and ones; every other one, a few at one end, a triangle, every third."
     for mask in (torch.arange(4096) % 2, torch.arange(4096) < 100, torch.ones(64, 64).triu(1).reshape(-1), torch.arange(3 << 11) % 3):
-        for kind in (torch.bool, torch.float32): assert _moved(_fingerprint(mask.to(kind)), _fingerprint(CHANGES[change](mask).to(kind)))
+        for kind in (torch.bool, torch.float32): assert _differs(_fingerprint(mask.to(kind)), _fingerprint(CHANGES[change](mask).to(kind)))
 
 
 def test_odd_shapes():
     for t in (torch.zeros(()), torch.zeros(0), torch.zeros(0, 3), torch.arange(6.0).view(2, 3).t(), torch.arange(9, dtype=torch.int16)[1:]):
-        assert not _moved(_fingerprint(t), _fingerprint(t.clone()))
-    assert _moved(_fingerprint(torch.zeros(3)), _fingerprint(torch.zeros(2, device="meta")))   # elsewhere now
+        assert not _differs(_fingerprint(t), _fingerprint(t.clone()))
+    assert _differs(_fingerprint(torch.zeros(3)), _fingerprint(torch.zeros(2, device="meta")))   # elsewhere now
 
 
 class Net(nn.Module):
@@ -118,7 +118,7 @@ def test_a_weight_that_is_frozen_again_by_hand():
     "What it learnt in between is no change of the forward pass."
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     model[0].requires_grad_(False)
-    shadows = LookingShadows(model)
+    shadows = AdaptiveBackup(model)
     shadows.keep(); shadows.after_first()
     model[0].requires_grad_(True)
     with torch.no_grad(): model[0].weight += 1
@@ -135,5 +135,5 @@ def test_a_step_costs_no_look(monkeypatch):
     "What is new is looked for when the run logs, not in between."
     learn = learner(lambda net: None)
     learn.step(2)
-    monkeypatch.setattr(shadows_, "_buffers", lambda model: pytest.fail("the buffers were listed"))
+    monkeypatch.setattr(shadows_, "_buffer_slots", lambda model: pytest.fail("the buffers were listed"))
     learn.step()

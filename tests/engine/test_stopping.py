@@ -3,8 +3,8 @@ import pytest
 
 from toys import Augmented, finish, hard_learner, outcome, unequal
 from trainer_nb import Learner, TrainerCallback
-from trainer_nb.live.background import handle_of
-from trainer_nb.core.errors import Refused
+from trainer_nb.live.background import get_handle
+from trainer_nb.core.errors import InvalidOperation
 
 
 class Ends(TrainerCallback):
@@ -14,7 +14,7 @@ class Ends(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs): self.heard.append(("train", state.global_step))
 
 
-def ways(learn): return {"cell": learn.stop, "handle": handle_of(learn).stop}
+def ways(learn): return {"cell": learn.stop, "handle": get_handle(learn).stop}
 
 
 @pytest.mark.parametrize("way", ["cell", "handle"])
@@ -57,7 +57,7 @@ def test_setting_the_length_prolongs_it(setting):
     learn = hard_learner()
     learn.step(2)
     learn.stop()
-    with pytest.raises(Refused, match="finished after step 2 of 6.*prolongs"): learn.step()
+    with pytest.raises(InvalidOperation, match="finished after step 2 of 6.*prolongs"): learn.step()
     learn.set(**setting)
     learn.train()
     assert unequal(outcome(learn)[:2] + ([],), outcome(want)[:2] + ([],), ignore=("args",)) == []
@@ -107,11 +107,11 @@ def test_the_best_model_is_loaded(tmp_path):
 
 def test_refusals():
     learn = hard_learner()
-    with pytest.raises(Refused, match="no step yet"): learn.stop()
+    with pytest.raises(InvalidOperation, match="no step yet"): learn.stop()
     class Calls(TrainerCallback):
         def on_step_end(self, args, state, control, learner, **kwargs): learner.stop()
     learn = hard_learner(callbacks=[Calls()])
-    with pytest.raises(Refused, match="control.should_training_stop"): learn.step()
+    with pytest.raises(InvalidOperation, match="control.should_training_stop"): learn.step()
 
 
 @pytest.mark.timeout(240)

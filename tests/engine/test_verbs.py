@@ -288,7 +288,7 @@ def test_the_log_on_disk_is_the_history(tmp_path):
     learn.log({"mine": 1.5})
     learn.train()
     learn.history.flush()
-    read = history.read(tmp_path)
+    read = history.read_history(tmp_path)
     assert read.run_id == learn.history.run_id and read.name == "mine"
     assert all(np.array_equal(read.column(c), learn.history.column(c)) for c in ("step", "loss", "learning_rate", "grad_norm"))
     assert any(e["kind"] == "log" and e["data"].get("mine") == 1.5 for e in read.events)

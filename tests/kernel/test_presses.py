@@ -12,7 +12,7 @@ from torch import nn
 import trainer_nb.state.async_save
 from trainer_nb import Learner, Paused, differences
 from trainer_nb.core.errors import Interrupted
-from trainer_nb.core.interrupts import AWAITED, TURN, Button, Interrupts, torn_by
+from trainer_nb.core.interrupts import AWAITED, RUN_LOCK, Button, InterruptGuard, torn_by
 
 LIMIT = 20   # seconds that an answer may take
 
@@ -53,7 +53,7 @@ def answers_in_time():
     faulthandler.dump_traceback_later(3 * LIMIT, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and TURN.holder is None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and RUN_LOCK.holder is None
 
 
 def press(times=1):
@@ -108,11 +108,11 @@ def test_pressed_while_the_turn_is_taken(monkeypatch, name, early):
     "The turn is nobody's afterwards, so a run in the background goes on."
     learn = make()
     learn.step()
-    struck = Struck(monkeypatch, type(TURN), name, 1, where=lambda turn: turn is TURN, early=early)
+    struck = Struck(monkeypatch, type(RUN_LOCK), name, 1, where=lambda turn: turn is RUN_LOCK, early=early)
     with pytest.raises(KeyboardInterrupt):
         for _ in range(3): learn.predict(learn.eval_dataset)
         time.sleep(1)
-    assert not struck.left and TURN.holder is None
+    assert not struck.left and RUN_LOCK.holder is None
     monkeypatch.undo()
     assert learn.start().wait(LIMIT).global_step == 18
 
@@ -123,11 +123,11 @@ def test_a_press_at_the_first_line_of_a_long_verb(monkeypatch, name):
     learn = make()
     learn.step()
     learn.model.wait = lambda: time.sleep(LIMIT)
-    Struck(monkeypatch, type(TURN), name, 1, where=lambda turn: turn is TURN)
+    Struck(monkeypatch, type(RUN_LOCK), name, 1, where=lambda turn: turn is RUN_LOCK)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt): learn.evaluate()
     with pytest.raises(KeyboardInterrupt):
-        Struck(monkeypatch, type(TURN), name, 1, where=lambda turn: turn is TURN)
+        Struck(monkeypatch, type(RUN_LOCK), name, 1, where=lambda turn: turn is RUN_LOCK)
         learn.train()
     assert time.monotonic() - began < LIMIT / 2 and learn.state.global_step == 1
 
@@ -136,7 +136,7 @@ def test_a_press_at_the_first_line_of_a_long_verb(monkeypatch, name):
 def test_pressed_while_the_lock_of_the_turn_is_taken(monkeypatch, times):
     learn = make()
     learn.step()
-    struck = Struck(monkeypatch, threading.Condition, "__enter__", times, where=lambda condition: condition is TURN.changed)
+    struck = Struck(monkeypatch, threading.Condition, "__enter__", times, where=lambda condition: condition is RUN_LOCK.changed)
     with pytest.raises(KeyboardInterrupt):
         learn.predict(learn.eval_dataset)
         time.sleep(1)
@@ -254,7 +254,7 @@ def test_no_press_is_made_up():
     "A press that was answered by the verb is not raised again behind it, whatever a thread had still to do."
     for _ in range(50):
         with pytest.raises(KeyboardInterrupt):
-            with Interrupts() as interrupts:
+            with InterruptGuard() as interrupts:
                 with interrupts.opened():
                     lock = threading.Condition()
                     with lock: press(2)
@@ -264,6 +264,6 @@ def test_no_press_is_made_up():
 
 def test_presses_that_an_inner_block_kept_are_all_handed_on():
     with pytest.raises(KeyboardInterrupt, match="second"):
-        with Interrupts() as interrupts:
-            with Interrupts(): press(2)
+        with InterruptGuard() as interrupts:
+            with InterruptGuard(): press(2)
             interrupts.open()

@@ -5,7 +5,7 @@ import pytest, torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from trainer_nb import Learner, TrainerCallback
-from trainer_nb.core.errors import Refused
+from trainer_nb.core.errors import InvalidOperation
 from launched import Fails, Net, is_gone, like, make, pids, rows, same   # noqa: F401
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
@@ -237,8 +237,8 @@ def test_every_other_verb(tmp_path, like):
         assert (learn.save_model(tmp_path/"model")/"model.safetensors").exists()
         assert "step 4" in repr(learn.dashboard())
         for refused in (learn.branch, learn.debug_step, learn.batch_size_find, lambda: learn.launch(2)):
-            with pytest.raises(Refused, match="2 processes have the run"): refused()
-        with pytest.raises(Refused, match="Replacing learn.train_dataset"): learn.train_dataset = rows(48)
+            with pytest.raises(InvalidOperation, match="2 processes have the run"): refused()
+        with pytest.raises(InvalidOperation, match="Replacing learn.train_dataset"): learn.train_dataset = rows(48)
         with pytest.warns(UserWarning, match="weights of the launch"): learn.model
         learn.train()
     same(like, learn)
@@ -382,7 +382,7 @@ def test_what_cannot_be_launched(tmp_path):
         with pytest.raises(ValueError, match="the learner's train_dataset cannot be carried there: its attribute `file`"): held.launch(2, start="spawn")
         assert held.step(1)[0].step == 1     # it is here, and goes on
     with pytest.raises(ValueError, match="fp16"): make(fp16=True).launch(2, train=True)
-    with pytest.raises(Refused, match="middle|inside|at work"): make(callbacks=[Launches()]).step(1)
+    with pytest.raises(InvalidOperation, match="middle|inside|at work"): make(callbacks=[Launches()]).step(1)
 
 
 class Launches(TrainerCallback):

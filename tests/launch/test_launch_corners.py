@@ -7,14 +7,14 @@ from torch.nn.functional import cross_entropy
 
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.state import resume
-from trainer_nb.launch.remote_calls import Asked
-from trainer_nb.live.run_view import status_of
-from trainer_nb.launch.worker import INTERRUPTED
-from trainer_nb.core.errors import Refused
-from trainer_nb.core.history import read
-from trainer_nb.launch.launch import tell_idle
+from trainer_nb.launch.remote_calls import RemoteCalls
+from trainer_nb.live.run_view import view_status
+from trainer_nb.launch.worker import INTERRUPT_KINDS
+from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.core.history import read_history
+from trainer_nb.launch.launch import warn_unused_launch_args
 from trainer_nb.launch.launchers import free_port
-from trainer_nb.launch.recovery import as_before
+from trainer_nb.launch.recovery import make_recovered_error
 from trainer_nb.engine.snapshot import differences
 from trainer_nb.launch.worker import Failed
 from launched import Fails, Net, is_gone, like, make, pids, rows, same   # noqa: F401  (like is a fixture)
@@ -325,14 +325,14 @@ def test_a_restart_from_an_older_state_is_said(tmp_path, monkeypatch):
     with learn.launch(2):
         learn.step(4)
         bad.touch()
-        monkeypatch.setattr(Asked, "aside", lambda *args, **kwargs: None)   # nobody can say anything
+        monkeypatch.setattr(RemoteCalls, "aside", lambda *args, **kwargs: None)   # nobody can say anything
         with pytest.raises(OSError, match="no such picture") as raised: learn.step(2)
         assert "after step 0, the run stands where it was last known" in raised.value.__notes__[-1] and learn.state.global_step == 0
-    for what in (None, *(Failed(0, kind, "", "") for kind in INTERRUPTED)):
-        with pytest.warns(UserWarning, match="after step 3, the run stands where it was last known"): assert type(as_before(what, 3)) is KeyboardInterrupt
+    for what in (None, *(Failed(0, kind, "", "") for kind in INTERRUPT_KINDS)):
+        with pytest.warns(UserWarning, match="after step 3, the run stands where it was last known"): assert type(make_recovered_error(what, 3)) is KeyboardInterrupt
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert type(as_before(None, None)) is KeyboardInterrupt
+        assert type(make_recovered_error(None, None)) is KeyboardInterrupt
 
 
 def test_a_block_ends_with_its_launch_though_a_process_has_died():
@@ -362,7 +362,7 @@ def test_a_torn_run_comes_home_as_it_is():
     learn.optimizer_cls_and_kwargs = HalfWay, {"lr": 1e-2}
     with pytest.raises(KeyError, match="half-way"): learn.launch(2, train=True)
     assert learn.processes is None and learn.state.global_step == 2
-    with pytest.raises(Refused, match="step.. cannot go on: the optimizer failed in the middle"): learn.step(1)
+    with pytest.raises(InvalidOperation, match="step.. cannot go on: the optimizer failed in the middle"): learn.step(1)
     learn.reset()
     assert learn.step(1)[0].step == 1
 
@@ -397,7 +397,7 @@ def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
         learn.train_dataset.file = file
         with pytest.raises(ValueError, match="train_dataset cannot be carried there"): learn.launch(2, start="spawn")
     assert [(row["act"], row["abandoned"]) for row in learn.journal if row["act"] in ("launch", "close")] == [("launch", True), ("close", True)]
-    monkeypatch.setattr("trainer_nb.launch.launch.capture", lambda run: (_ for _ in ()).throw(MemoryError("no room for a snapshot")))
+    monkeypatch.setattr("trainer_nb.launch.launch.capture_snapshot", lambda run: (_ for _ in ()).throw(MemoryError("no room for a snapshot")))
     with pytest.raises(MemoryError): learn.launch(2)
     assert learn.processes is None and learn.run_state.processes == 1
     assert learn.rewind(1).step == 5 and learn.step(1)[0].step == 6
@@ -463,7 +463,7 @@ def test_a_launcher_with_another_number_is_refused(monkeypatch):
 def test_a_launcher_is_not_told_what_it_decides_itself(monkeypatch):
     "Unknown names are refused; what has no effect is named, once."
     for name, value in dict(WORLD_SIZE="2", RANK="0").items(): monkeypatch.setenv(name, value)
-    tell_idle.cache_clear()
+    warn_unused_launch_args.cache_clear()
     with pytest.raises(TypeError, match="does not know 'bogus'"): make().launch(2, bogus=1)
     with pytest.raises(ValueError, match=r"launch\(num_processes=2, num_nodes=2\) was called in one of 2 .* let it start 4"): make().launch(2, num_nodes=2)
     with pytest.warns(UserWarning, match="so max_restarts, start, threads, hear has no effect") as heard:
@@ -472,7 +472,7 @@ def test_a_launcher_is_not_told_what_it_decides_itself(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make().launch(2, keep_global_batch=True, num_nodes=1, timeout=5)
-    tell_idle.cache_clear()
+    warn_unused_launch_args.cache_clear()
 
 
 class OwnLoader(Learner):
@@ -523,19 +523,19 @@ def test_what_is_set_here_does_not_reach_them(tmp_path, monkeypatch):
         learn.step(1)
         before = learn.eval_dataset
         for name in parts:
-            with pytest.raises(Refused, match=f"learn.{name} has to wait: 2 processes"): setattr(learn, name, None)
+            with pytest.raises(InvalidOperation, match=f"learn.{name} has to wait: 2 processes"): setattr(learn, name, None)
         assert learn.eval_dataset is before is not None
         for verb in (learn.step, learn.evaluate, lambda: learn.each(lambda learn: 1)):
             learn.args.max_grad_norm = 0.1
-            with pytest.raises(Refused, match=r"max_grad_norm was changed by hand.* it is 1.0 again: learn.set\(max_grad_norm=0.1\)"): verb()
+            with pytest.raises(InvalidOperation, match=r"max_grad_norm was changed by hand.* it is 1.0 again: learn.set\(max_grad_norm=0.1\)"): verb()
         learn.args.seed = 7
-        with pytest.raises(Refused, match=r"args.seed was changed .* learn.close\(\)"): learn.train()
+        with pytest.raises(InvalidOperation, match=r"args.seed was changed .* learn.close\(\)"): learn.train()
         learn.args.nothing = 1
-        with pytest.raises(Refused, match="args.nothing was changed"): learn.train()
+        with pytest.raises(InvalidOperation, match="args.nothing was changed"): learn.train()
         assert not hasattr(learn.args, "nothing") and learn.args.seed == 42 and learn.state.global_step == 1
         learn.set(max_grad_norm=0.1)
         learn.run(until=lambda record: setattr(learn.args, "max_grad_norm", 9.0) or True)   # while they are at work
-        with pytest.raises(Refused, match="it is 0.1 again"): learn.evaluate()
+        with pytest.raises(InvalidOperation, match="it is 0.1 again"): learn.evaluate()
         assert learn.pop_callback(heard[1]) is heard[1] and learn.pop_callback(heard[1]) is None
         learn.remove_callback(Heard)   # the first of them
         learn.step(1)
@@ -570,7 +570,7 @@ def test_the_slowest_process_is_named_wherever_the_run_is_shown():
         learn.step(1)
         learn.run_state.team.said = {0: {"step": 1, "own": 0.008, "seconds": 0.02, "memory": 3e8}, 1: {"step": 1, "own": 0.019, "seconds": 0.02, "memory": 3e8}}
         assert [row[""] for row in learn.processes] == ["", "the slowest"] and "MB" in learn.processes[0]
-        status = status_of(learn.run_state)
+        status = view_status(learn.run_state)
         assert "on 2 processes, of which rank 1 is the slowest" in status["words"] and status["memory"] == "0.6 GB"
         assert "rank 1 is the slowest" in repr(learn.dashboard())
 
@@ -665,10 +665,10 @@ def test_gpus_that_stand_by_are_told_of_once(monkeypatch, capsys):
     from types import SimpleNamespace
     from trainer_nb.engine import prepare
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    prepare._tell.cache_clear()
+    prepare._print_gpu_hint.cache_clear()
     for kind, alone in (("cpu", True), ("cuda", False), ("cuda", True), ("cuda", True)):
-        prepare.tell_of_idle(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(alone=alone)))
-    prepare._tell.cache_clear()
+        prepare.suggest_idle_gpus(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(alone=alone)))
+    prepare._print_gpu_hint.cache_clear()
     assert capsys.readouterr().out == "This machine has 4 GPUs, and one of them is used; learn.launch(num_processes=4) uses all.\n"
 # ---- a kernel that is gone
 
@@ -692,7 +692,7 @@ def test_a_killed_kernel_leaves_a_whole_log_and_whole_checkpoints(tmp_path):
     process.join()
     assert all(map(is_gone, found))
     log = next((tmp_path/"runs").glob("*.jsonl"))
-    told = read(log)
+    told = read_history(log)
     steps = [r.step for r in told if not r.abandoned]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 6   # no row is missing of those before the checkpoint
     assert {"launch", "checkpoint"} <= {e["kind"] for e in told.events}
@@ -718,11 +718,11 @@ def test_the_script_of_a_run_that_began_anew_launches():
 
 def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypatch):
     "The others may be on a machine with another disk."
-    found = resume.best_folder
+    found = resume.find_best_folder
     def first_only(run, path):
         if os.environ.get("RANK", "0") != "0": raise ValueError("there is no such folder on this machine")
         return found(run, path)
-    monkeypatch.setattr(resume, "best_folder", first_only)
+    monkeypatch.setattr(resume, "find_best_folder", first_only)
     def best_of(learn):
         with learn.launch(2, start="fork"):
             learn.train()

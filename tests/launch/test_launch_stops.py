@@ -122,9 +122,9 @@ def test_a_run_that_nobody_brings_home_leaves_no_folder(tmp_path, monkeypatch):
 
 
 def test_a_launch_that_does_not_come_about_leaves_no_folder(tmp_path, monkeypatch):
-    def fail(moves): raise LookupError("no such device")
+    def fail(learner): raise LookupError("no such device")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("trainer_nb.launch.launch.let_go", fail)
+    monkeypatch.setattr("trainer_nb.launch.launch.release_local_run", fail)
     learn = make()
     with pytest.raises(LookupError): learn.launch(2)
     assert not os.listdir(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 
 from trainer_nb import TrainerCallback
 from trainer_nb.launch.launchers import free_port
-from trainer_nb.launch.links import Gathering, reach, where_of
+from trainer_nb.launch.links import MachineListener, connect_to_main, make_machine_info
 from trainer_nb.engine.snapshot import differences
 from launched import Fails, counted, is_gone, like, make, pids, rows, same   # noqa: F401  (like is a fixture)
 
@@ -240,9 +240,9 @@ def test_the_button_while_another_machine_stands_still(hasty):
 
 def test_a_machine_that_has_left_may_come_again():
     "While another one is waited for; those that are there count, and no number is there twice."
-    where = where_of(num_nodes=3, master_addr="127.0.0.1", master_port=free_port(), timeout=20)
-    gathering, links = Gathering(where), []
-    def come(node): links.append(reach(where._replace(node=node), 1, lambda: False))
+    where = make_machine_info(num_nodes=3, master_addr="127.0.0.1", master_port=free_port(), timeout=20)
+    gathering, links = MachineListener(where), []
+    def come(node): links.append(connect_to_main(where._replace(node=node), 1, lambda: False))
     come(1)
     links[0].close()
     while gathering.here(): time.sleep(0.01)

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from trainer_nb.launch import serialization as carry
-from trainer_nb.launch.serialization import Shared, packed, unpacked
-from trainer_nb.launch.worker_pool import Crew, first_cause
+from trainer_nb.launch.serialization import SharedTensors, pack_values, unpack_values
+from trainer_nb.launch.worker_pool import WorkerPool, first_cause
 from trainer_nb.launch.launchers import free_port
-from trainer_nb.launch.worker import Died, Done, Failed, Lines, RemoteError
+from trainer_nb.launch.worker import Died, Done, Failed, LineStream, RemoteError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 LIMIT = 60   # seconds; every wait has an end, none is expected to be reached
@@ -72,7 +72,7 @@ def folder(tmp_path_factory):
     tmp_path_factory.getbasetemp()
     before, tempfile.tempdir = tempfile.tempdir, tempfile.mkdtemp(prefix="t")
     multiprocessing.resource_tracker.ensure_running()
-    Crew(2, itself).kill()   # what libraries open once, and never again, is not ours
+    WorkerPool(2, itself).kill()   # what libraries open once, and never again, is not ours
     yield tempfile.tempdir
     os.rmdir(tempfile.tempdir)
     tempfile.tempdir = before
@@ -81,7 +81,7 @@ made = []   # all crews of the test that is running
 
 def make(n=2, entry=None, payload=None, **kwargs):
     "A crew that the test need not close."
-    crew = Crew(n, entry or itself, payload, **kwargs)
+    crew = WorkerPool(n, entry or itself, payload, **kwargs)
     made.append(crew)
     return crew
 
@@ -108,7 +108,7 @@ def itself(worker): return worker
 @pytest.fixture(scope="module", params=["fork", "spawn"])
 def crew(request):
     "A crew of two for the tests that leave it whole."
-    crew = Crew(2, itself, {"scale": 10}, start=request.param, on_told=lambda *said: told.append(said))
+    crew = WorkerPool(2, itself, {"scale": 10}, start=request.param, on_told=lambda *said: told.append(said))
     yield crew
     crew.close()
 
@@ -163,7 +163,7 @@ def test_an_error_is_that_of_the_rank(crew):
 @pytest.mark.parametrize("cause, follow", [
     (Failed(1, "ValueError", "no such label", ""), Failed(0, "RuntimeError", "[/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer", "")),
     (Failed(1, "ConnectionResetError", "Connection reset by peer", ""), Failed(0, "DistBackendError", "NCCL error", "")),
-    (Failed(1, "OSError", "the disk is full", ""), Failed(0, "NotLed", "The first process could not go on (OSError: the disk is full).", "")),
+    (Failed(1, "OSError", "the disk is full", ""), Failed(0, "MainProcessFailed", "The first process could not go on (OSError: the disk is full).", "")),
     (Failed(1, "OSError", "no such picture", ""), Died(0, -signal.SIGKILL)), (Died(1, -signal.SIGKILL), Died(0, -signal.SIGTERM)), (Died(1, 3), Died(0, None)),
     (Died(1, -signal.SIGKILL), Failed(0, "KeyboardInterrupt", "", "")), (Died(1, None, machine="machine 1 (there)"), Failed(0, "RuntimeError", "Timed out waiting 1800000ms", "")),
     (Failed(1, "RuntimeError", "shapes do not fit", ""), Failed(0, "Interrupted", "", ""))])
@@ -266,7 +266,7 @@ def test_whose_prints_are_told():
 
 def test_a_thread_that_prints_does_not_tear_lines():
     given = []
-    stream = Lines(1, given.append)
+    stream = LineStream(1, given.append)
     def speak(name): [print(name, i, "end", file=stream) for i in range(2000)]
     threads = [threading.Thread(target=speak, args=(name,)) for name in "ab"]
     for thread in threads: thread.start()
@@ -383,9 +383,9 @@ def test_a_worker_that_fails_at_its_very_beginning(monkeypatch, where):
     assert "no such file" in said and "rank 1" in said and "test_crew.py" in said
 
 def test_a_start_that_takes_too_long_or_is_interrupted():
-    with pytest.raises(TimeoutError, match="After 1 s, 1 of 2 workers were ready"): Crew(2, lambda worker: worker.rank and time.sleep(LIMIT), timeout=1)
+    with pytest.raises(TimeoutError, match="After 1 s, 1 of 2 workers were ready"): WorkerPool(2, lambda worker: worker.rank and time.sleep(LIMIT), timeout=1)
     threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
-    with pytest.raises(KeyboardInterrupt): Crew(2, hang)
+    with pytest.raises(KeyboardInterrupt): WorkerPool(2, hang)
 
 def test_a_start_that_is_given_up_leaves_the_environment_as_it_was(capfd):
     "At once, or while the launcher is about to set it; nor does it announce itself."
@@ -719,19 +719,19 @@ def test_what_cannot_be_carried_is_named():
         "the train_dataset .*: it is a generator": {"payload": {"train_dataset": numbers}},
         "the hook .*: its attribute `__self__.by": {"hook": Reader().__init__},
     }.items():
-        with pytest.raises(ValueError, match=f"They are fresh, and {words}"): packed(parts, "They are fresh")
-    assert unpacked(packed({"reader": Careful()}))["reader"].count == 3
+        with pytest.raises(ValueError, match=f"They are fresh, and {words}"): pack_values(parts, "They are fresh")
+    assert unpack_values(pack_values({"reader": Careful()}))["reader"].count == 3
 
 def test_the_temp_folder_where_shared_memory_is_missing_or_too_small(monkeypatch, tmp_path):
     weights = {"w": torch.randn(1000)}
     for places in (["/nowhere"], ["/proc"], []):
-        monkeypatch.setattr(carry, "PLACES", places)
-        shared = Shared.write(weights, "trainer_nb-test")
+        monkeypatch.setattr(carry, "SHARED_DIRS", places)
+        shared = SharedTensors.write(weights, "trainer_nb-test")
         assert os.path.dirname(shared.path) == tempfile.gettempdir() and os.stat(shared.path).st_mode & 0o777 == 0o600
         assert torch.equal(shared.tensors()["w"], weights["w"]) and not os.path.exists(shared.path)
 
 def test_several_may_read_what_is_shared():
-    shared = Shared.write({"w": torch.zeros(1000)}, "trainer_nb-test")
+    shared = SharedTensors.write({"w": torch.zeros(1000)}, "trainer_nb-test")
     one, other = shared.tensors(last=False)["w"], shared.tensors(last=False)["w"]
     one += 1
     assert other.sum() == 0 and shared.tensors()["w"].sum() == 0 and one.untyped_storage().nbytes() == 4000
@@ -740,6 +740,6 @@ def test_several_may_read_what_is_shared():
 def test_every_kind_of_tensor_is_shared(dtype):
     raw = torch.randint(0, 2 if dtype is torch.bool else 256, (6, 4, dtype.itemsize), dtype=torch.uint8).view(dtype).squeeze(-1)
     tensors = {"plain": raw, "turned": raw.T, "part": raw[1:, 1:3], "scalar": raw[0, 0], "none": raw[:0], "wide": raw[:1].expand(5, 4)}
-    found = Shared.write(tensors, "trainer_nb-test").tensors()
+    found = SharedTensors.write(tensors, "trainer_nb-test").tensors()
     assert {k: digest(v) for k, v in found.items()} == {k: digest(v) for k, v in tensors.items()}
     assert found["turned"].stride() == raw.T.stride()

@@ -7,9 +7,9 @@ import torch
 from nbclient import NotebookClient
 
 from trainer_nb import Learner, TrainerCallback, differences, follow
-from trainer_nb.live.background import handle_of
-from trainer_nb.core.errors import Refused
-from trainer_nb.core.interrupts import TURN
+from trainer_nb.live.background import get_handle
+from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.core.interrupts import RUN_LOCK
 from backgrounds import CELL, Net, kernel, like, make, reach, rows   # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -113,7 +113,7 @@ def test_conditions_as_in_run():
     assert learn.start(epochs=1).wait().global_step == 20
     assert learn.start(until=lambda record: record.step == 23).wait().global_step == 23
     assert learn.run_state.background.resume().wait().global_step == 60    # a condition that has held is over
-    with pytest.raises(Refused, match="nothing to do"): learn.start()
+    with pytest.raises(InvalidOperation, match="nothing to do"): learn.start()
     learn.set(max_steps=70)
     assert learn.start().wait().global_step == 70
 
@@ -129,7 +129,7 @@ def test_start_again_is_the_same_handle():
 def test_a_pause_before_the_first_step_is_no_step():
     "The thread has not had its turn yet: nothing is done, now or later."
     learn = make()
-    with TURN:
+    with RUN_LOCK:
         run = learn.start()
         learn.pause()
     assert run.wait().global_step == 0 and len(learn.history) == 0
@@ -161,7 +161,7 @@ def test_stop_is_the_end():
     assert learn.run_state.finished and ended == [learn.state.global_step] and "finished" in run.status
     assert learn.journal[-1]["act"] == "stop"
     other = make()
-    with pytest.raises(Refused, match="no step yet"): handle_of(other).stop()
+    with pytest.raises(InvalidOperation, match="no step yet"): get_handle(other).stop()
 
 
 def test_free_ends_it():
@@ -234,7 +234,7 @@ def test_what_is_shown_keeps_no_learner_alive():
     del learn
     gc.collect()
     assert dead() is None and "gone" in run.status
-    with pytest.raises(Refused, match="no variable holds it"): run.resume()
+    with pytest.raises(InvalidOperation, match="no variable holds it"): run.resume()
     view.refresh()
     assert "gone" in repr(view)
 

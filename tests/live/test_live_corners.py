@@ -5,9 +5,9 @@ import pytest
 
 from backgrounds import CELL, kernel, like, make, reach  # noqa: F401 (kernel is a fixture)
 from trainer_nb import TrainerCallback, differences, follow
-from trainer_nb.live.background import Wish, handle_of
-from trainer_nb.core.errors import Refused
-from trainer_nb.live.dashboard import still
+from trainer_nb.live.background import StepBudget, get_handle
+from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.live.dashboard import still_bundle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,7 +35,7 @@ def test_a_condition_pauses_the_run():
     def until(record):
         if record.step == 4: run.pause()
         return False
-    run = handle_of(learn)
+    run = get_handle(learn)
     learn.start(until=until)
     assert run.wait(30).global_step == 4
 
@@ -43,7 +43,7 @@ def test_a_condition_pauses_the_run():
 @pytest.mark.parametrize("verb, said", [("wait", "from inside a verb or a callback"), ("stop", "control.should_training_stop")])
 def test_what_cannot_be_done_from_a_callback_is_refused(verb, said):
     learn = make(callbacks=[at_step(5, lambda run: getattr(run, verb)())])
-    with pytest.raises(Refused, match=said): learn.start().wait(30)
+    with pytest.raises(InvalidOperation, match=said): learn.start().wait(30)
     assert learn.state.global_step == 5
     learn.start().wait(30)
     assert differences(learn.snapshot(), like(learn)) == []
@@ -69,7 +69,7 @@ def test_a_step_by_hand_and_the_handle():
     reach(learn, 2)
     with learn.debug_step():
         run.pause()
-        with pytest.raises(Refused, match="a debug step is open"): run.wait()
+        with pytest.raises(InvalidOperation, match="a debug step is open"): run.wait()
     run.wait(30)
     with learn.debug_step() as debug:
         at = learn.state.global_step
@@ -95,7 +95,7 @@ def test_steps_that_are_none(n, kind):
 
 def test_paused_keeps_what_is_left():
     learn = make(nap=0.005)
-    run = handle_of(learn)
+    run = get_handle(learn)
     run.step(12)
     for step in (2, 5, 8):
         reach(learn, step)
@@ -104,7 +104,7 @@ def test_paused_keeps_what_is_left():
 
 
 def test_a_resume_while_the_thread_ends_is_not_lost():
-    wish = Wish()
+    wish = StepBudget()
     assert wish.want(5)
     wish.want(0)
     assert not wish.holds()      # the thread is about to end
@@ -133,7 +133,7 @@ def test_stop_waits_for_its_turn():
         while not over.is_set():
             time.sleep(0.002)              # a thread that never lets go would keep the run waiting
             try: learn.evaluate(), learn.inspect()
-            except Refused as error: wrong.append(error)
+            except InvalidOperation as error: wrong.append(error)
     thread = threading.Thread(target=others)
     thread.start()
     try:
@@ -141,7 +141,7 @@ def test_stop_waits_for_its_turn():
             learn.set(max_steps=600)
             learn.start()
             reach(learn, last)
-            handle_of(learn).stop()
+            get_handle(learn).stop()
             assert learn.run_state.finished and learn.state.max_steps == 600 > learn.state.global_step
     finally:
         over.set()
@@ -191,12 +191,12 @@ def test_a_view_that_fails_says_so_once(kernel):
 def test_an_interrupt_as_a_step_is_opened_leaves_none_open(monkeypatch):
     "The button, pressed at the very end of debug_step(): nobody would have the step that is open."
     from trainer_nb.diagnostics import debug_step as debug
-    real = debug.make_move
+    real = debug.run_phase
     def pressed(*args, **kwargs):
         real(*args, **kwargs)
         raise KeyboardInterrupt
     learn = make()
-    monkeypatch.setattr(debug, "make_move", pressed)
+    monkeypatch.setattr(debug, "run_phase", pressed)
     with pytest.raises(KeyboardInterrupt): learn.debug_step()
     monkeypatch.undo()
     assert learn.run_state.phase == "idle"
@@ -212,7 +212,7 @@ def test_a_still_of_many_long_metrics_is_small():
         learn.history.append(step, step / 10, 1e-3, 8, step * 0.1, 1.0, 1.0)
         learn.history.note("evaluate", step, **{f"eval_set{i}_loss": 1 + step * i % 7 for i in range(60)}, **{f"eval_{i}_" + "x" * 5000: step * i % 5 for i in range(20)})
     view = learn.dashboard()
-    made = still(view.board, "7")
+    made = still_bundle(view.board, "7")
     assert sum(map(len, made.values())) < 200_000 and "<img" in made["text/html"]
 
 
@@ -224,5 +224,5 @@ def test_a_still_of_many_branches_is_small():
         branches[-1].step(2)
         for step in range(53, 900): branches[-1].history.append(step, step / 10, 1e-3, 8, step * 0.1, step * i % 11, 1.0)
     view = learn.dashboard()
-    made = still(view.board, "7")
+    made = still_bundle(view.board, "7")
     assert len(view.board.curves) == 31 and sum(map(len, made.values())) < 200_000

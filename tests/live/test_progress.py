@@ -11,8 +11,8 @@ import trainer_nb.live.progress as P
 from trainer_nb.core.errors import Paused
 from trainer_nb.core.callbacks import CallbackHandler, TrainerCallback
 from trainer_nb.core.history import History
-from trainer_nb.live.progress import Glimpse, ProgressCallback, View, line, make_progress, page
-from trainer_nb.engine.run_state import Run
+from trainer_nb.live.progress import LossPeek, ProgressCallback, ProgressView, view_line, make_progress, view_html
+from trainer_nb.engine.run_state import RunState
 from trainer_nb.engine.snapshot import differences
 from progress_runs import make   # noqa: F401
 
@@ -46,7 +46,7 @@ def screen(monkeypatch):
 
 
 def a_run(steps=1000, **settings):
-    run = Run(args=SimpleNamespace(**{"disable_tqdm": None, "log_on_each_node": True} | settings), callbacks=CallbackHandler([ProgressCallback]))
+    run = RunState(args=SimpleNamespace(**{"disable_tqdm": None, "log_on_each_node": True} | settings), callbacks=CallbackHandler([ProgressCallback]))
     run.state.max_steps = steps
     return run
 
@@ -61,34 +61,34 @@ def advance(run, n=1, loss=lambda i: 1.0 / i):
 # ---- what is said
 
 @pytest.mark.parametrize("view, said", [
-    (View(step=120, total=500, epoch=1.2, loss=0.3123, rate=85.0), "step 120/500  epoch 1.20  loss 0.3123  85 steps/s  4.5 s left"),
-    (View(step=0, total=500), "step 0/500"),
-    (View(step=7), "step 7"),
-    (View(step=1, total=9, rate=0.04), "step 1/9  25 s/step  3 min 20 s left"),
-    (View(step=1, total=9, loss=float("nan")), "step 1/9  loss nan"),
-    (View(step=1, total=90_000_001, rate=12345.6), "step 1/90000001  12300 steps/s  2 h 1 min left"),
-    (View(step=9, total=9, rate=2.0, seconds=61, over=True, status="paused"), "step 9/9  6.78 s/step  1 min 1 s  paused"),   # all in all, not of late
-    (View(step=9, total=9, start=3, rate=2.0, seconds=60, over=True), "step 9/9  10 s/step  1 min 0 s"),
-    (View(step=5, total=9, evaluating=(1, None)), "step 5/9  evaluating 1"),
-    (View(evaluating=(12, 60), rate=4.0), "evaluating 12/60  4 batches/s  12 s left"),
+    (ProgressView(step=120, total=500, epoch=1.2, loss=0.3123, rate=85.0), "step 120/500  epoch 1.20  loss 0.3123  85 steps/s  4.5 s left"),
+    (ProgressView(step=0, total=500), "step 0/500"),
+    (ProgressView(step=7), "step 7"),
+    (ProgressView(step=1, total=9, rate=0.04), "step 1/9  25 s/step  3 min 20 s left"),
+    (ProgressView(step=1, total=9, loss=float("nan")), "step 1/9  loss nan"),
+    (ProgressView(step=1, total=90_000_001, rate=12345.6), "step 1/90000001  12300 steps/s  2 h 1 min left"),
+    (ProgressView(step=9, total=9, rate=2.0, seconds=61, over=True, status="paused"), "step 9/9  6.78 s/step  1 min 1 s  paused"),   # all in all, not of late
+    (ProgressView(step=9, total=9, start=3, rate=2.0, seconds=60, over=True), "step 9/9  10 s/step  1 min 0 s"),
+    (ProgressView(step=5, total=9, evaluating=(1, None)), "step 5/9  evaluating 1"),
+    (ProgressView(evaluating=(12, 60), rate=4.0), "evaluating 12/60  4 batches/s  12 s left"),
 ])
 def test_one_line(view, said):
-    assert line(view) == said
-    shown = re.sub(r"<[^>]*>", "|", page(view)).replace("|", "")
+    assert view_line(view) == said
+    shown = re.sub(r"<[^>]*>", "|", view_html(view)).replace("|", "")
     assert shown == said.replace("  ", "")
 
 
 def test_the_bar():
-    assert View(step=120, total=500).share == 0.24 and View(step=1).share == 0 and View(step=9, total=5).share == 1
-    assert View(step=150, total=200, start=100).share == 0.5 and View(evaluating=(15, 60)).share == 0.25 and View(evaluating=(15, None)).share == 0
-    assert "width:24.0%" in page(View(step=120, total=500))
-    assert len({P.colour(View(step=1, over=True, status=s)) for s in ("", "done", "paused", "stopped by ValueError")}) == 4
+    assert ProgressView(step=120, total=500).share == 0.24 and ProgressView(step=1).share == 0 and ProgressView(step=9, total=5).share == 1
+    assert ProgressView(step=150, total=200, start=100).share == 0.5 and ProgressView(evaluating=(15, 60)).share == 0.25 and ProgressView(evaluating=(15, None)).share == 0
+    assert "width:24.0%" in view_html(ProgressView(step=120, total=500))
+    assert len({P.bar_color(ProgressView(step=1, over=True, status=s)) for s in ("", "done", "paused", "stopped by ValueError")}) == 4
 
 
 def test_names_and_words_are_escaped():
-    html = page(View(step=1, evaluations=[{"<script>": 1.0, "x": "<img src=x>"}], status="stopped by <b>"))
+    html = view_html(ProgressView(step=1, evaluations=[{"<script>": 1.0, "x": "<img src=x>"}], status="stopped by <b>"))
     assert "<script" not in html and "<img" not in html and "<b>" not in html
-    assert page(View(step=1, evaluations=[{"step": i} for i in range(1000)])).count("<tr>") == P.SHOWN + 1
+    assert view_html(ProgressView(step=1, evaluations=[{"step": i} for i in range(1000)])).count("<tr>") == P.MAX_LOGGED_ROWS + 1
 
 
 # ---- when it is drawn
@@ -206,20 +206,20 @@ def test_logs_are_lines_in_a_terminal_and_a_table_where_nothing_is_evaluated(clo
         clock.now += 1; bar.tick()
     view = screen.last
     assert [o["train loss"] for o in view.logs] == [0.5, 0.25, 0.5 / 3] and view.logs[0] == {"step": 1, "epoch": 0.01, "train loss": 0.5, "learning_rate": 0.1, "note": "[101 characters]"}
-    assert P.News().lines(view) == ["step 1  epoch 0.01  train loss 0.5  learning_rate 0.1  note [101 characters]", *P.News().lines(view)[1:]] and len(P.News().lines(view)) == 4
-    news = P.News()
+    assert P.UnprintedRows().lines(view) == ["step 1  epoch 0.01  train loss 0.5  learning_rate 0.1  note [101 characters]", *P.UnprintedRows().lines(view)[1:]] and len(P.UnprintedRows().lines(view)) == 4
+    news = P.UnprintedRows()
     assert news.lines(view) and news.lines(view) == []
-    assert "learning_rate" not in page(view)   # there is an evaluation: that is the table
+    assert "learning_rate" not in view_html(view)   # there is an evaluation: that is the table
     view.evaluations = []
-    assert page(view).count("<tr") == 4 and "learning_rate" in page(view)
+    assert view_html(view).count("<tr") == 4 and "learning_rate" in view_html(view)
     view.evaluates = True
-    assert "<tr" not in page(view)
+    assert "<tr" not in view_html(view)
 
 
 def test_which_processes_show(monkeypatch):
     monkeypatch.setattr(P, "make_screen", lambda: "a screen")
     other_machine, first = SimpleNamespace(is_local_process_zero=True, is_world_process_zero=False), SimpleNamespace(is_local_process_zero=True, is_world_process_zero=True)
-    def of(state, **given): return P.screen_for(SimpleNamespace(**{"disable_tqdm": None, "log_on_each_node": True} | given), state)
+    def of(state, **given): return P.select_screen(SimpleNamespace(**{"disable_tqdm": None, "log_on_each_node": True} | given), state)
     assert of(first) == of(other_machine) == of(first, log_on_each_node=False) == "a screen" and of(other_machine, log_on_each_node=False) is None
     monkeypatch.setattr(P.LOG, "level", 40)
     P.LOG.manager._clear_cache()
@@ -241,7 +241,7 @@ def test_an_evaluation_by_itself(clock, screen):
     run = a_run()
     evaluate(run, clock, n=60, seconds=0.1)
     done, total = screen.views[0].evaluating
-    assert done in (6, 7) and total == 60 and line(screen.views[0]) == f"evaluating {done}/60  10 batches/s  {(60 - done) / 10:.1f} s left"
+    assert done in (6, 7) and total == 60 and view_line(screen.views[0]) == f"evaluating {done}/60  10 batches/s  {(60 - done) / 10:.1f} s left"
     assert screen.last.evaluating == (60, 60) and screen.last.over
     shown = len(screen.views)
     evaluate(run, clock, n=3, seconds=0.1)    # short
@@ -309,7 +309,7 @@ def test_odd_metrics_do_no_harm(clock, screen):
         evaluate(run, clock, eval_loss=torch.tensor(0.5), eval_matrix=np.eye(3), eval_text="x" * 999, eval_none=None, step=3)
         clock.now += 1
         bar.tick()
-    assert page(screen.last) and line(screen.last) and P.evaluation_line(screen.last.evaluations[0])
+    assert view_html(screen.last) and view_line(screen.last) and P.format_evaluation(screen.last.evaluations[0])
 
 
 # ---- the loss, without waiting
@@ -324,7 +324,7 @@ class Waits(TorchFunctionMode):
 
 
 def test_a_device_is_never_asked():
-    h, glimpse = History(), Glimpse()
+    h, glimpse = History(), LossPeek()
     for i in range(1, 131): h.append(i, 0.1, 1e-3, 32, 0.0, torch.empty((), device="meta"), torch.empty((), device="meta"))
     with Waits() as waits: assert glimpse.look(h) is None
     assert waits.seen == [] and h.pending
@@ -334,14 +334,14 @@ def test_a_device_is_never_asked():
 def test_a_loss_on_the_cpu_is_known_at_once_and_nothing_is_fetched(n):
     h = History()
     for i in range(1, n + 1): h.append(i, 0.1, torch.tensor(0.5), 32, 0.0, torch.tensor(1.0 / i), torch.tensor(9.0))
-    assert Glimpse().look(h) == pytest.approx(1 / n) and h.rows.fetched == 0
+    assert LossPeek().look(h) == pytest.approx(1 / n) and h.rows.fetched == 0
     h.fetch()
-    assert Glimpse().look(h) == pytest.approx(1 / n)
+    assert LossPeek().look(h) == pytest.approx(1 / n)
     h.append(n + 1, 0.1, 0.5, 32, 0.0, 0.25)
-    assert Glimpse().look(h) == 0.25
+    assert LossPeek().look(h) == 0.25
     h.append(n + 2, 0.1, 0.5, 32, 0.0, None, torch.tensor(9.0))
-    assert Glimpse().look(h) is None
-    assert Glimpse().look(History()) is None and Glimpse().look(h, len(h)) is None
+    assert LossPeek().look(h) is None
+    assert LossPeek().look(History()) is None and LossPeek().look(h, len(h)) is None
 
 
 def test_a_number_that_travels_is_seen_when_it_has_arrived(monkeypatch):
@@ -355,10 +355,10 @@ def test_a_number_that_travels_is_seen_when_it_has_arrived(monkeypatch):
     def send(self, tensor):
         sent.append(tensor)
         return event, torch.tensor(float(len(sent)))
-    monkeypatch.setattr(Glimpse, "_send", send)
-    monkeypatch.setattr(P, "newest", lambda history, start: last)
+    monkeypatch.setattr(LossPeek, "_send", send)
+    monkeypatch.setattr(P, "newest_loss", lambda history, start: last)
     monkeypatch.setattr(P.torch, "Tensor", (torch.Tensor, Far))
-    glimpse, last = Glimpse(), Far()
+    glimpse, last = LossPeek(), Far()
     assert [glimpse.look(None), glimpse.look(None)] == [None, None] and len(sent) == 1   # one at a time
     event.arrived = True
     assert glimpse.look(None) == 1.0 and len(sent) == 2
@@ -366,7 +366,7 @@ def test_a_number_that_travels_is_seen_when_it_has_arrived(monkeypatch):
 
 @pytest.mark.gpu
 def test_a_loss_on_a_gpu_arrives_without_waiting():
-    h, glimpse = History(), Glimpse()
+    h, glimpse = History(), LossPeek()
     x = torch.randn(4096, 4096, device="cuda")
     h.append(1, 0.1, 1e-3, 32, 0.0, torch.tensor(0.5, device="cuda"))
     glimpse.look(h)
@@ -392,8 +392,8 @@ def test_a_loss_on_a_gpu_arrives_without_waiting():
 
 
 def test_training_is_the_same_with_and_without(monkeypatch, screen):
-    monkeypatch.setattr(P.Drawing, "FIRST", 0.0)
-    monkeypatch.setattr(P.Drawing, "EVERY", 0.0)
+    monkeypatch.setattr(P.ProgressDisplay, "FIRST", 0.0)
+    monkeypatch.setattr(P.ProgressDisplay, "EVERY", 0.0)
     seen, plain = make(), make()
     plain.pop_callback(ProgressCallback)
     for learn in (seen, plain):
@@ -409,8 +409,8 @@ def test_training_is_the_same_with_and_without(monkeypatch, screen):
 
 
 def test_a_second_callback_makes_no_second_display(monkeypatch, screen):
-    monkeypatch.setattr(P.Drawing, "FIRST", 0.0)
-    monkeypatch.setattr(P.Drawing, "EVERY", 0.0)
+    monkeypatch.setattr(P.ProgressDisplay, "FIRST", 0.0)
+    monkeypatch.setattr(P.ProgressDisplay, "EVERY", 0.0)
     made = []
     monkeypatch.setattr(P, "make_screen", lambda: made.append(screen) or screen)
     learn = make(callbacks=[ProgressCallback])
@@ -421,7 +421,7 @@ def test_a_second_callback_makes_no_second_display(monkeypatch, screen):
 
 
 def test_a_paused_and_a_failed_run(monkeypatch, screen):
-    monkeypatch.setattr(P.Drawing, "FIRST", 0.0)
+    monkeypatch.setattr(P.ProgressDisplay, "FIRST", 0.0)
     class Pauses(TrainerCallback):
         def on_step_end(self, args, state, control, learner, **kwargs):
             if state.global_step == 7: learner.pause()
@@ -464,12 +464,12 @@ def test_a_shell_without_a_kernel(tmp_path):
 
 def test_long_runs_leave_lines_in_a_log_file(capsys):
     screen, row = P.LinesScreen(), {"step": 100, "eval_loss": 0.5}
-    for second in range(1, 101): screen.show(View(step=second * 10, seconds=float(second), evaluations=[row] * (second > 12)))
-    screen.close(View(step=1000, seconds=100.0, evaluations=[row], over=True, status="done"))
+    for second in range(1, 101): screen.show(ProgressView(step=second * 10, seconds=float(second), evaluations=[row] * (second > 12)))
+    screen.close(ProgressView(step=1000, seconds=100.0, evaluations=[row], over=True, status="done"))
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 12 and said[0] == "step 100" and said[1] == "step 100  eval_loss 0.5" and said[-1] == "step 1000  1 min 40 s  done"
     for hours in (10,):
-        for second in range(0, 3600 * hours, 5): screen.show(View(step=second, seconds=float(second)))
+        for second in range(0, 3600 * hours, 5): screen.show(ProgressView(step=second, seconds=float(second)))
     assert len(capsys.readouterr().err.splitlines()) < 400
 
 

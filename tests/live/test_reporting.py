@@ -8,8 +8,8 @@ import torch
 
 from callback_runs import Counts, make, net, points
 from trainer_nb import Learner, ReportCallback, TrainerCallback, TrainingArguments
-from trainer_nb.live.reporting import reporters
-from trainer_nb.live.reporting import Tracker, chosen, config_of, rewritten
+from trainer_nb.live.reporting import make_report_callbacks
+from trainer_nb.live.reporting import Tracker, resolve_trackers, tracker_config, prefix_log_names
 
 board = pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed")
 COMMON = dict(metric_for_best_model=None, logging_strategy="steps", logging_steps=2, eval_steps=5, max_steps=20, disable_tqdm=False)
@@ -156,7 +156,7 @@ def test_what_a_tracker_is_told():
     assert everything["max_steps"] == 20 and everything["model/num_parameters"] == 3 and kept(learn).about.title == "a"
     given = TrainingArguments()
     given.hub_token = "secret"
-    assert config_of(given, None)[0]["hub_token"] == "<HUB_TOKEN>"
+    assert tracker_config(given, None)[0]["hub_token"] == "<HUB_TOKEN>"
 
 
 def test_another_process_that_is_not_the_first_says_nothing():
@@ -238,7 +238,7 @@ def test_accelerates_trackers_and_ones_own(monkeypatch):
     fake.config = {}
     fake.init = lambda **given: made.append(given) or types.SimpleNamespace(log=lambda values, step: made.append((step, values)), finish=lambda: made.append("finish"))
     monkeypatch.setitem(sys.modules, "swanlab", fake)
-    monkeypatch.setattr("trainer_nb.live.reporting.installed", lambda name: True)
+    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: True)
     class Config(dict):
         def update(self, values, allow_val_change): made.append(len(values))
     fake.config = Config()
@@ -250,8 +250,8 @@ def test_accelerates_trackers_and_ones_own(monkeypatch):
 
 def test_which_trackers(tmp_path, monkeypatch):
     here = {"tensorboard", "mlflow"}
-    monkeypatch.setattr("trainer_nb.live.reporting.installed", lambda name: name in here)
-    assert chosen("none") == [] and chosen("all") == ["tensorboard", "mlflow"] == chosen(["mlflow", "tensorboard", "mlflow"])[::-1]
+    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: name in here)
+    assert resolve_trackers("none") == [] and resolve_trackers("all") == ["tensorboard", "mlflow"] == resolve_trackers(["mlflow", "tensorboard", "mlflow"])[::-1]
     with pytest.raises(ImportError, match="`pip install comet-ml`"): make(report_to="comet_ml")
     learn = make(report_to="all", output_dir=str(tmp_path), save_strategy="no")
     assert [c.tracker.name for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)] == ["tensorboard", "mlflow"]
@@ -276,7 +276,7 @@ def test_names_that_are_refused():
 def test_names_are_rewritten_as_the_trainers():
     theirs = pytest.importorskip("transformers").integrations.integration_utils.rewrite_logs
     logs = {"loss": 1, "eval_loss": 2, "eval_a_b": 3, "test_f1": 4, "evaluated": 5, "train_runtime": 6, "a/b": 7, "eval_": 8}
-    assert rewritten(logs) == theirs(logs)
+    assert prefix_log_names(logs) == theirs(logs)
 
 
 def test_the_settings_travel_and_belong_to_the_process(tmp_path):
@@ -303,7 +303,7 @@ def fake_wandb(monkeypatch):
     def finish(): wandb.run = None; told.append("finish")
     wandb.run, wandb.init = None, init
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.setattr("trainer_nb.live.reporting.installed", lambda name: True)
+    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: True)
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     return wandb, told
 
@@ -344,7 +344,7 @@ def test_mlflow_finds_its_run_by_a_tag(monkeypatch):
                         log_metrics=lambda m, step, run_id: told.append((step, run_id, set(m))),
                         utils=types.SimpleNamespace(validation=types.SimpleNamespace(MAX_PARAM_VAL_LENGTH=500)))
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    monkeypatch.setattr("trainer_nb.live.reporting.installed", lambda name: True)
+    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: True)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     learn = make(report_to="mlflow", run_name="mine", **COMMON | dict(max_steps=6))
     learn.step(2)
@@ -395,7 +395,7 @@ def test_trackios_spaces_are_handed_on(monkeypatch):
     fake.context_vars = types.SimpleNamespace(current_space_id=types.SimpleNamespace(get=lambda: "me/space"))
     fake.freeze = lambda **given: told.append(given)
     monkeypatch.setitem(sys.modules, "trackio", fake)
-    monkeypatch.setattr("trainer_nb.live.reporting.installed", lambda name: True)
+    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: True)
     given = dict(report_to="trackio", project="p", trackio_space_id="me/space", trackio_bucket_id="me/bucket", trackio_static_space_id="me/static")
     make(**COMMON | given | dict(max_steps=2)).train()
     assert {k: told[0][k] for k in ("project", "space_id", "bucket_id")} == {"project": "p", "space_id": "me/space", "bucket_id": "me/bucket"}
@@ -439,8 +439,8 @@ def test_mlflow_goes_on_in_its_run(tmp_path, monkeypatch):
 def test_variables_that_nobody_reads_are_told(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(__spec__=SimpleNamespace()))
     for name, value in dict(WANDB_LOG_MODEL="end", WANDB_WATCH="false", MLFLOW_TAGS="{}").items(): monkeypatch.setenv(name, value)
-    with pytest.warns(UserWarning) as said: reporters(TrainingArguments(str(tmp_path), report_to=["wandb"]), [])
+    with pytest.warns(UserWarning) as said: make_report_callbacks(TrainingArguments(str(tmp_path), report_to=["wandb"]), [])
     assert [str(w.message).split(" ")[0] for w in said] == ["WANDB_LOG_MODEL"]
     monkeypatch.setenv("DISABLE_MLFLOW_INTEGRATION", "TRUE")
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(__spec__=SimpleNamespace()))
-    assert "mlflow" not in chosen("all") and "wandb" in chosen("all")
+    assert "mlflow" not in resolve_trackers("all") and "wandb" in resolve_trackers("all")

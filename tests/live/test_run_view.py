@@ -7,11 +7,11 @@ import torch
 
 from trainer_nb import Learner
 from trainer_nb.core import log_file as runlog
-from trainer_nb.live.curves import QUANTITIES, WIDTH, Blocks, left_behind
-from trainer_nb.live.run_view import Beside, Board, Live, numbers, pace
+from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
+from trainer_nb.live.run_view import HistorySource, ViewModel, LearnerSource, progress_numbers, recent_speed
 from trainer_nb.core.history import History
-from trainer_nb.live.dashboard import still
-from trainer_nb.live.run_view import verdict
+from trainer_nb.live.dashboard import still_bundle
+from trainer_nb.live.run_view import assess_health
 
 HOSTILE = "<img src=x onerror=\"alert(1)\">"
 
@@ -21,7 +21,7 @@ class Held:
     def __init__(self, history, label="a run"): self.history, self.label = history, label
     def look(self): pass
     def settings(self): return []
-    def status(self): return {"state": "training", "words": "training", "verdict": verdict(self.history).sentence} | numbers(self.history, len(self.history), None, True)
+    def status(self): return {"state": "training", "words": "training", "verdict": assess_health(self.history).sentence} | progress_numbers(self.history, len(self.history), None, True)
 
 
 def million(n=1_000_000):
@@ -44,21 +44,21 @@ def size(message): return len(json.dumps(message[0])) + sum(o.nbytes for o in me
 
 def test_a_million_steps(long):
     "A bounded message in which the extremes are seen; then only what is new; and a small still."
-    board = Board([Held(long)])
+    board = ViewModel([Held(long)])
     everything = board.message(full=True)
     blocks = everything[1][0]
-    assert size(everything) < 300_000 and blocks.shape[0] <= 4000 and blocks.shape[1] == WIDTH
+    assert size(everything) < 300_000 and blocks.shape[0] <= 4000 and blocks.shape[1] == BLOCK_COLUMNS
     assert blocks[:, 4].max() == 77.0 and blocks[:, 3].min() == -5.0 and blocks[-1, 0] == 1_000_000
     long.append(1_000_001, 1.0, 1e-3, 8, 1000.001, 0.5, 1.0)
     news = board.message()
     assert size(news) < 2000 and news[1][0].shape[0] <= 1
-    assert len(still(board, "1")["text/html"]) < 150_000
+    assert len(still_bundle(board, "1")["text/html"]) < 150_000
 
 
 def test_blocks_hold_every_extreme_however_they_grow():
     rng = np.random.default_rng(1)
     for most in (2, 8, 64):
-        blocks, history, losses = Blocks(most), History(), []
+        blocks, history, losses = BlockSeries(most), History(), []
         for i in range(1000):
             losses.append(float(rng.standard_normal() * 10.0 ** rng.integers(-3, 3)) if rng.random() > 0.1 else math.nan)
             history.append(i + 1, i / 10, 1e-3, 8, 0.1 * i, losses[-1], None)
@@ -77,7 +77,7 @@ def test_blocks_hold_every_extreme_however_they_grow():
 def test_after_a_rewind_the_page_has_what_counts():
     history = History()
     for i in range(100): history.append(i + 1, i, 1e-3, 8, 0.1 * i, float(i), 1.0)
-    board = Board([Held(history)])
+    board = ViewModel([Held(history)])
     held = board.message(full=True)
     place = history.place()
     for i in range(100, 130): history.append(i + 1, i, 1e-3, 8, 0.1 * i, float(i), 1.0)
@@ -89,7 +89,7 @@ def test_after_a_rewind_the_page_has_what_counts():
     assert run["generation"] != held[0]["runs"][0]["generation"] and run["first"] == 0 and run["rows"] == 105
     assert buffers[run["buffer"]][-1, 5] == -1.0
     assert run["left_rows"] == 30 and buffers[run["left_buffer"]][:, 0].tolist() == list(range(101, 131))
-    assert len(left_behind(history)) == 30
+    assert len(abandoned_blocks(history)) == 30
 
 
 def test_every_message_is_json_and_text_stays_text():
@@ -99,10 +99,10 @@ def test_every_message_is_json_and_text_stays_text():
     history.note("evaluate", 30, **{"eval_loss": math.nan, HOSTILE: 1.0, "eval_text": HOSTILE})
     history.note("set", 30, **{HOSTILE: HOSTILE})
     history.note("exception", 30, type="ValueError", message=HOSTILE)
-    board = Board([Held(history, HOSTILE), Beside(million(50), HOSTILE)])
+    board = ViewModel([Held(history, HOSTILE), HistorySource(million(50), HOSTILE)])
     content, buffers = board.message(full=True)
     json.dumps(content, allow_nan=False)
-    made = still(board, "1")["text/html"]
+    made = still_bundle(board, "1")["text/html"]
     assert "<img src=x" not in made and "&lt;img src=x" in made
     assert all(o.dtype == np.float32 for o in buffers)
 
@@ -123,7 +123,7 @@ def test_a_learner_that_begins_anew_is_told_anew():
     torch.manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randint(0, 2, (64,)))
     learn = Learner(torch.nn.Linear(3, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True, max_steps=5)
-    board = Board([Live(learn)])
+    board = ViewModel([LearnerSource(learn)])
     learn.train()
     assert board.message()[0]["status"]["state"] == "finished"
     learn.train()
@@ -134,8 +134,8 @@ def test_a_learner_that_begins_anew_is_told_anew():
 def test_pace_is_that_of_the_loop_and_not_of_the_pauses():
     history = History()
     for i in range(50): history.append(i + 1, i, 1e-3, 8, 0.1 * i, 1.0, 1.0)
-    assert pace(history) == pytest.approx(10.0)
-    assert pace(History()) is None and len(QUANTITIES) == 4
+    assert recent_speed(history) == pytest.approx(10.0)
+    assert recent_speed(History()) is None and len(QUANTITIES) == 4
 
 
 def made(**settings):
@@ -147,7 +147,7 @@ def made(**settings):
 
 
 def told(learn):
-    board = Board([Live(learn)])
+    board = ViewModel([LearnerSource(learn)])
     board.message()
     return board
 
@@ -183,8 +183,8 @@ def test_after_free():
 
 def test_a_claim_outlives_its_module(tmp_path, monkeypatch):
     "At the end of a process modules lose their names before the last history goes: it lets go of its log all the same, without a word."
-    claim = runlog.Claim(tmp_path/"log")
+    claim = runlog.FileClaim(tmp_path/"log")
     monkeypatch.setattr(runlog, "os", None)
     claim.drop()
     monkeypatch.undo()
-    runlog.Claim(tmp_path/"log").drop()
+    runlog.FileClaim(tmp_path/"log").drop()

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 from trainer_nb import Learner, differences
 from trainer_nb.args.training_args import TrainingArguments
-from trainer_nb.args.fields import METRIC_SCHEDULES, OPTIMIZER_NAMES, SCHEDULE_NAMES, TARGETED
+from trainer_nb.args.fields import METRIC_SCHEDULES, OPTIMIZER_NAMES, SCHEDULE_NAMES, TARGETED_OPTIMIZERS
 from trainer_nb.optim.schedules import GreedyLR
-from trainer_nb.optim.extra_optimizers import LIBRARIES, _apollo, _grokadamw
+from trainer_nb.optim.extra_optimizers import LIBRARY_OPTIMIZERS, _apollo, _grokadamw
 from trainer_nb.optim.extra_optimizers import Muon
 from trainer_nb.optim.optimizers import OPTIMIZERS, create_optimizer, optimizer_class
-from trainer_nb.args.validation import REFUSED_VALUES
-from trainer_nb.state.async_save import finish
-from trainer_nb.optim.schedules import SCHEDULES, by_metric, create_scheduler, load_scheduler_state, scheduler_state
+from trainer_nb.args.validation import UNSUPPORTED_VALUES
+from trainer_nb.state.async_save import wait_for_save
+from trainer_nb.optim.schedules import SCHEDULES, is_metric_driven, create_scheduler, load_scheduler_state, scheduler_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Pp]aged optimizers", "ignore:.*has no effect", "ignore:.*cannot fall")
 
@@ -57,7 +57,7 @@ MODULE = {"bnb": "bitsandbytes", "torchao": "torchao", "galore": "galore_torch",
 
 def there(name):
     "Whether the library that an optimizer comes from is installed."
-    maker = LIBRARIES[name].__name__ if name in LIBRARIES else ""
+    maker = LIBRARY_OPTIMIZERS[name].__name__ if name in LIBRARY_OPTIMIZERS else ""
     module = next((m for begin, m in MODULE.items() if maker.startswith(begin)), "torch")
     return importlib.util.find_spec(module) is not None and not (name == "galore_adamw_8bit" and not torch.cuda.is_available())
 
@@ -67,7 +67,7 @@ EAGER = pytest.mark.filterwarnings("ignore")
 
 
 def settings_for(name, **given):
-    targets = dict(optim_target_modules=["inner", "outer"]) if name in TARGETED else {}
+    targets = dict(optim_target_modules=["inner", "outer"]) if name in TARGETED_OPTIMIZERS else {}
     return dict(optim=name, learning_rate=1e-2, per_device_train_batch_size=8, max_steps=12, use_cpu=True, disable_tqdm=True, report_to="none",
                 save_strategy="no", lr_scheduler_type="cosine", data_seed=1, logging_steps=4) | targets | BESIDE.get(name, {}) | given
 
@@ -84,7 +84,7 @@ def eager():
 
 def test_every_name_of_the_trainer_is_there_or_refused_by_name():
     t = pytest.importorskip("transformers.training_args")
-    refused = REFUSED_VALUES["optim"]
+    refused = UNSUPPORTED_VALUES["optim"]
     assert set(OPTIMIZER_NAMES) | set(refused) == {o.value for o in t.OptimizerNames} | {"muon"} and len(t.OptimizerNames) == 41
     assert not set(OPTIMIZER_NAMES) & set(refused) and tuple(OPTIMIZERS) == OPTIMIZER_NAMES
     assert set(SCHEDULE_NAMES) == {o.value for o in t.SchedulerType} | {"one_cycle"}
@@ -93,7 +93,7 @@ def test_every_name_of_the_trainer_is_there_or_refused_by_name():
 
 
 def test_without_its_library_a_name_says_what_to_install(monkeypatch):
-    for name, maker in LIBRARIES.items():
+    for name, maker in LIBRARY_OPTIMIZERS.items():
         for module in ("bitsandbytes", "torchao", "torchao.optim", "galore_torch", "apollo_torch", "schedulefree", "optimi", "grokadamw", "torchdistx",
                        "torchdistx.optimizers"):
             monkeypatch.setitem(sys.modules, module, None)
@@ -158,7 +158,7 @@ def test_the_groups_and_options_are_the_trainers(tmp_path):
     "What each name is made with, for several arguments at once."
     t = pytest.importorskip("transformers")
     for name in [n for n in HERE if n != "muon"]:
-        given = settings_for(name, output_dir=str(tmp_path), weight_decay=0.0 if name in TARGETED else 0.1, adam_epsilon=1e-6, adam_beta1=0.8)
+        given = settings_for(name, output_dir=str(tmp_path), weight_decay=0.0 if name in TARGETED_OPTIMIZERS else 0.1, adam_epsilon=1e-6, adam_beta1=0.8)
         theirs = t.Trainer(net(), t.TrainingArguments(**given)).create_optimizer()
         ours = create_optimizer(net(), TrainingArguments(**given))
         for a, b in zip(ours.param_groups, theirs.param_groups, strict=True):
@@ -169,7 +169,7 @@ def test_the_groups_and_options_are_the_trainers(tmp_path):
 
 def test_weight_decay_holds_for_targeted_layers_too():
     "The Trainer leaves it out where a rule is for some layers only."
-    for name in [n for n in HERE if n in TARGETED]:
+    for name in [n for n in HERE if n in TARGETED_OPTIMIZERS]:
         o = create_optimizer(net(), TrainingArguments(**settings_for(name, weight_decay=0.1)))
         assert [(g["weight_decay"], len(g["params"]), "rank" in g or bool(g.get("muon"))) for g in o.param_groups] == [(0.1, 1, False), (0.0, 4, False), (0.1, 2, True)]
 
@@ -227,7 +227,7 @@ def test_an_update_that_fails_half_way_is_taken_back(name, transaction, monkeypa
 
 
 @EAGER
-@pytest.mark.parametrize("name", [n for n in HERE if n in TARGETED or n.startswith("schedule_free")])
+@pytest.mark.parametrize("name", [n for n in HERE if n in TARGETED_OPTIMIZERS or n.startswith("schedule_free")])
 def test_settings_and_frozen_layers_under_way(name):
     "Rates can be set, and layers frozen and thawed: each parameter comes to a group of its kind."
     learn = learner(name)
@@ -241,7 +241,7 @@ def test_settings_and_frozen_layers_under_way(name):
     learn.train()
     assert learn.state.global_step == 20 and len({id(p) for g in learn.optimizer.param_groups for p in g["params"]}) == 7
     special = {id(p): "rank" in g or g.get("muon", False) for g in learn.optimizer.param_groups for p in g["params"]}
-    assert [n for n, p in learn.model.named_parameters() if special[id(p)]] == (["inner.weight", "outer.weight"] if name in TARGETED else [])
+    assert [n for n, p in learn.model.named_parameters() if special[id(p)]] == (["inner.weight", "outer.weight"] if name in TARGETED_OPTIMIZERS else [])
 
 
 def test_schedule_free_weights_are_the_average_where_they_are_used(tmp_path):
@@ -250,7 +250,7 @@ def test_schedule_free_weights_are_the_average_where_they_are_used(tmp_path):
     from safetensors.torch import load_file
     learn = learner("schedule_free_adamw", output_dir=str(tmp_path), save_strategy="steps", save_steps=6, save_only_model=True)
     learn.step(6)
-    finish(learn.run_state)   # the checkpoint is written beside
+    wait_for_save(learn.run_state)   # the checkpoint is written beside
     trained = copy.deepcopy(learn.model.state_dict())
     learn.save_model(str(tmp_path / "final"))
     versions = [p._version for p in learn.model.parameters()]
@@ -283,7 +283,7 @@ def test_the_best_model_of_a_schedule_free_run_is_its_average(tmp_path, only):
 def test_which_layers_an_optimizer_is_for():
     "As the Trainer finds them."
     check = pytest.importorskip("transformers.trainer_utils").check_target_module_exists
-    from trainer_nb.optim.optimizers import target_names
+    from trainer_nb.optim.optimizers import target_parameter_names
     class Two(nn.Module):
         def __init__(self):
             super().__init__()
@@ -292,22 +292,22 @@ def test_which_layers_an_optimizer_is_for():
     for chosen in ("all-linear", "all_linear", "mlp", r"mlp\.\d", r".*\.q", ["mlp"], ["q", "head"], [r".*ad"], ["mlp.0"]):
         theirs = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.Linear)
                   and (str(chosen).startswith("all") or check(chosen, n))}
-        if theirs: assert target_names(model, chosen, "galore_adamw") == theirs
+        if theirs: assert target_parameter_names(model, chosen, "galore_adamw") == theirs
         else:
-            with pytest.raises(ValueError, match="fits none"): target_names(model, chosen, "galore_adamw")
-    assert target_names(model, None, "muon") == {"mlp.0.weight", "mlp.2.weight", "attn.q.weight"}
+            with pytest.raises(ValueError, match="fits none"): target_parameter_names(model, chosen, "galore_adamw")
+    assert target_parameter_names(model, None, "muon") == {"mlp.0.weight", "mlp.2.weight", "attn.q.weight"}
     model.head.weight = nn.Parameter(model.embed.weight.detach())
     model.embed.weight = model.head.weight
     model.get_output_embeddings = lambda: model.head
-    assert target_names(model, None, "muon") == {"mlp.0.weight", "mlp.2.weight", "attn.q.weight"}
+    assert target_parameter_names(model, None, "muon") == {"mlp.0.weight", "mlp.2.weight", "attn.q.weight"}
     for given, message in ((dict(optim="sgd", optim_target_modules="a"), "takes all parameters alike"), (dict(optim="muon", optim_target_modules=True), "names no modules")):
         with pytest.raises(ValueError, match=message): TrainingArguments(**given)
-    with pytest.raises(ValueError, match="has to be told which"): target_names(model, None, "apollo_adamw")
+    with pytest.raises(ValueError, match="has to be told which"): target_parameter_names(model, None, "apollo_adamw")
 
 
 def test_options_and_arguments_without_effect_are_said():
     for name in HERE:
-        targets = dict(optim_target_modules="all-linear") if name in TARGETED else {}
+        targets = dict(optim_target_modules="all-linear") if name in TARGETED_OPTIMIZERS else {}
         with pytest.raises(TypeError, match="does not take"): optimizer_class(TrainingArguments(optim=name, optim_args="no_such_option=1", **targets))
         cls, kwargs = optimizer_class(TrainingArguments(optim=name, learning_rate=0.5, **targets))
         assert kwargs["lr"] == 0.5
@@ -462,7 +462,7 @@ def test_transformers_own_greedy_schedule_may_be_brought():
     learn = Learner(model, train_dataset=rows(40), eval_dataset=rows(16, 1), optimizers=(o, Theirs(o, patience=0, factor=0.5)), max_steps=6, eval_strategy="steps",
                     eval_steps=2, per_device_train_batch_size=8, use_cpu=True, disable_tqdm=True)
     learn.train()
-    assert by_metric(learn.lr_scheduler) and learn.lr_scheduler.last_epoch == 3
+    assert is_metric_driven(learn.lr_scheduler) and learn.lr_scheduler.last_epoch == 3
 
 
 def test_what_makes_no_schedule_is_refused():

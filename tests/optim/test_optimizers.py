@@ -4,13 +4,13 @@ import pytest, torch
 from torch import nn
 from torch.optim import lr_scheduler as S
 from trainer_nb import Learner
-from trainer_nb.args.training_args import TrainingArguments, resolve
+from trainer_nb.args.training_args import TrainingArguments, resolve_args
 from trainer_nb.args.fields import METRIC_SCHEDULES, OPTIMIZER_NAMES
 from trainer_nb.args.fields import SCHEDULE_NAMES as ALL_SCHEDULES
-from trainer_nb.optim.optimizers import decay_names, layer_groups, parameter_groups
+from trainer_nb.optim.optimizers import decay_parameter_names, layer_groups, parameter_groups
 from trainer_nb.optim.optimizers import OPTIMIZERS, create_optimizer, optimizer_class, parse_optim_args
 from trainer_nb.optim.schedules import scale_schedule, set_base_lr, set_lr, stretch_schedule
-from trainer_nb.optim.schedules import SCHEDULES, base_rates, create_scheduler, load_scheduler_state, scheduler_state
+from trainer_nb.optim.schedules import SCHEDULES, base_lrs, create_scheduler, load_scheduler_state, scheduler_state
 
 SCHEDULE_NAMES = tuple(n for n in ALL_SCHEDULES if n not in METRIC_SCHEDULES)   # those that are a function of the step
 LAMBDAS = tuple(n for n in SCHEDULE_NAMES if n != "one_cycle")
@@ -93,7 +93,7 @@ def test_decay_and_groups_are_the_trainers(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for model in [Net(), nn.LayerNorm(3), nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), *hf_models()]:
-            assert decay_names(model) == set(t.Trainer.get_decay_parameter_names(None, model))
+            assert decay_parameter_names(model) == set(t.Trainer.get_decay_parameter_names(None, model))
             for frozen in (False, True):
                 if frozen: next(model.parameters()).requires_grad_(False)
                 trainer = t.Trainer(model, t.TrainingArguments(str(tmp_path), weight_decay=0.1, use_cpu=True, learning_rate=1e-3,
@@ -172,7 +172,7 @@ def test_a_rate_per_layer_group():
     assert {(g["layer_group"], g["lr"]) for g in o.param_groups} == {(0, 1e-4), (1, 1e-3), (2, 1e-2)}
     assert sum(len(g["params"]) for g in o.param_groups) == len(list(model.parameters()))
     with pytest.raises(ValueError, match="3 layer groups: 'rest', 'blocks', 'head'"):
-        parameter_groups(model, resolve(args, dict(learning_rate=[1e-4, 1e-3])))
+        parameter_groups(model, resolve_args(args, dict(learning_rate=[1e-4, 1e-3])))
     model.head.requires_grad_(False), model.embed.requires_grad_(False), model.bias_table.requires_grad_(False)
     o = create_optimizer(model, args)
     s = create_scheduler(o, args, 10)
@@ -232,7 +232,7 @@ def test_a_second_schedule_starts_from_the_same_base():
             go(s, o, 7)
             s, o, _ = made(10, o, lr_scheduler_type=second)
             fresh, o2, _ = made(10, lr_scheduler_type=second)
-            assert base_rates(o) == base_rates(o2) == [1.0, 1.0]
+            assert base_lrs(o) == base_lrs(o2) == [1.0, 1.0]
             assert ("max_lr" in o.param_groups[0]) == (second == "one_cycle")
             assert go(s, o, 10) == go(fresh, o2, 10), (first, second)
 
@@ -364,7 +364,7 @@ def test_set_base_lr_is_as_if_from_the_start(name, at):
     assert a.last_epoch == b.last_epoch and a._step_count == b._step_count
     if name == "one_cycle": close(go(a, o1, 20 - at), go(b, o2, 20 - at))
     else: assert go(a, o1, 20 - at) == go(b, o2, 20 - at)
-    assert base_rates(o1) == [0.37, 0.37]
+    assert base_lrs(o1) == [0.37, 0.37]
 
 def test_set_base_lr_refuses_whole():
     s, o, _ = made(10, lr_scheduler_type="polynomial", lr_scheduler_kwargs=dict(lr_end=0.1))

@@ -5,7 +5,7 @@ import pytest
 
 from conftest import ROOT
 from trainer_nb.args.fields import CHOICES
-from trainer_nb.args.validation import REFUSED
+from trainer_nb.args.validation import UNSUPPORTED
 
 transformers = pytest.importorskip("transformers")
 PAGE = "\n".join("".join(c["source"]) for c in json.loads((ROOT/"nbs"/"trainer.ipynb").read_text(encoding="utf-8"))["cells"])
@@ -32,7 +32,7 @@ def test_every_argument_is_there_and_refused_ones_say_so():
     for f in dataclasses.fields(transformers.Seq2SeqTrainingArguments):
         row = next((r for r in ROWS if r[0] == f"`{f.name}`"), None)
         assert row is not None, f.name
-        assert row[1].startswith("refused") == (f.name in REFUSED), row
+        assert row[1].startswith("refused") == (f.name in UNSUPPORTED), row
 
 
 def test_every_other_name_of_the_trainers_is_there():

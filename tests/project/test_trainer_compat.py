@@ -9,7 +9,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 from toys import Augmented, SETTINGS, collate, hard_learner, hard_model
 from trainer_nb import Learner, Refused, TrainerCallback, TrainingArguments, differences
-from trainer_nb.state.async_save import writes
+from trainer_nb.state.async_save import is_checkpoint_writer
 from trainer_nb.trainer_compat import NOT_CALLED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -161,7 +161,7 @@ def test_arguments_are_set_in_groups(tmp_path):
 
 def test_each_machine_writes_if_asked(monkeypatch):
     def run(each, **world): return SimpleNamespace(args=SimpleNamespace(save_on_each_node=each), device=SimpleNamespace(world=SimpleNamespace(**world)))
-    assert [writes(run(each, first=first, local_rank=local)) for each in (False, True) for first, local in ((True, 0), (False, 0), (False, 1))] == [
+    assert [is_checkpoint_writer(run(each, first=first, local_rank=local)) for each in (False, True) for first, local in ((True, 0), (False, 0), (False, 1))] == [
         True, False, False, True, True, False]
     for name, value in dict(RANK="2", LOCAL_RANK="0").items(): monkeypatch.setenv(name, value)
     assert [TrainingArguments("out", save_on_each_node=each).should_save for each in (False, True)] == [False, True]

@@ -357,7 +357,7 @@ class Session:
         except Exception as error:
             if not is_injected(error): raise
         self.learn = names["learn"]
-        if self.learn.run_state.open_step is not None: self.learn.run_state.open_step.abort()   # an interrupt came between two of its moves
+        if self.learn.run_state.open_step is not None: self.learn.run_state.open_step.abort()   # an interrupt came between two of its learner
         if "draw()" not in line and cell_generators() != before: raise AssertionError("The line changed what the cell draws.")
         self.check()
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import SequentialSampler, TensorDataset, WeightedRandomSampler
 
 from trainer_nb import Learner, TrainerCallback, differences
-from trainer_nb.core.errors import Refused
+from trainer_nb.core.errors import InvalidOperation
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > X[:, 1]).long()
@@ -65,7 +65,7 @@ def test_a_shorter_training_set_on_the_way():
     learn.step(10)
     learn.train_dataset = TensorDataset(X[:16], Y[:16])
     assert learn.train().global_step == 10 and learn.run_state.finished
-    with pytest.raises(Refused, match="finished after step 10 of 10"): learn.step()
+    with pytest.raises(InvalidOperation, match="finished after step 10 of 10"): learn.step()
     learn.set(num_train_epochs=3)
     assert learn.train().global_step == 12
 
@@ -81,7 +81,7 @@ def test_parts_that_a_callback_replaces(event, refused):
     setattr(Replaces, event, act)
     learn = make(callbacks=[Replaces()], logging_steps=1, max_steps=8)
     if refused:
-        with pytest.raises(Refused, match="train_dataset cannot be replaced in the middle of a step"): learn.train()
+        with pytest.raises(InvalidOperation, match="train_dataset cannot be replaced in the middle of a step"): learn.train()
     learn.train()
     assert learn.state.global_step == 8 and len(learn.train_dataset) == (64 if refused else 32)
 
@@ -113,7 +113,7 @@ def test_rates_that_are_numpys_numbers(number):
 def test_epochs_where_steps_count():
     learn = make(max_steps=4)
     learn.train()
-    with pytest.raises(Refused, match=r"learn.set\(max_steps=...\) prolongs"): learn.step()
+    with pytest.raises(InvalidOperation, match=r"learn.set\(max_steps=...\) prolongs"): learn.step()
     with pytest.raises(ValueError, match=r"max_steps=4 counts; learn.set\(max_steps=-1, num_train_epochs=3\)"): learn.set(num_train_epochs=3)
     learn.set(max_steps=-1, num_train_epochs=3)
     assert learn.train().global_step == 24
@@ -124,7 +124,7 @@ def test_inference_mode():
     learn = make()
     with torch.inference_mode():
         for verb in (learn.step, learn.train, learn.debug_step):
-            with pytest.raises(Refused, match=r"torch.inference_mode\(\)"): verb()
+            with pytest.raises(InvalidOperation, match=r"torch.inference_mode\(\)"): verb()
     like = make()
     like.train(), learn.train()
     assert same(like, learn)

@@ -643,9 +643,9 @@ def test_a_field_without_a_kind_is_refused(monkeypatch):
 def test_a_kept_field_without_a_keeper_is_refused(monkeypatch):
     "And so does one that is to be kept, if nobody keeps it."
     @dataclasses.dataclass
-    class More(trainer_nb.engine.run_state.Run):
-        forgotten: object = trainer_nb.engine.run_state.kept()
-    monkeypatch.setattr(trainer_nb.engine.run_state, "Run", More)
+    class More(trainer_nb.engine.run_state.RunState):
+        forgotten: object = trainer_nb.engine.run_state.kept_field()
+    monkeypatch.setattr(trainer_nb.engine.run_state, "RunState", More)
     source = open(trainer_nb.engine.snapshot.__file__).read()
     with pytest.raises(TypeError, match="A kept field of Run has no keeper"): execute(source, monkeypatch)
 
@@ -820,7 +820,7 @@ def test_nothing_is_asked(monkeypatch, given):
     rows = [{"x": torch.randn(4), "labels": i % 3} for i in range(400)]
     learn = hard_learner(model=Quiet(), train_dataset=rows, data_collator=None, logging_steps=50, **given)
     learn.step(3)   # the first step looks at what the forward pass changes
-    monkeypatch.setattr("trainer_nb.engine.loop.norms_of", lambda params: None)   # as on a GPU: a CPU has nothing to wait for there
+    monkeypatch.setattr("trainer_nb.engine.loop.param_norms", lambda params: None)   # as on a GPU: a CPU has nothing to wait for there
     with counting_questions(monkeypatch) as asked:
         records = learn.step(10)
         for _ in learn.steps():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trainer_nb import Learner, differences
-from trainer_nb.args.fields import OPTIMIZER_NAMES, TARGETED
+from trainer_nb.args.fields import OPTIMIZER_NAMES, TARGETED_OPTIMIZERS
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
@@ -65,7 +65,7 @@ def rows(n=40):
 
 
 def settings_for(name, given):
-    targets = dict(optim_target_modules=["inner", "outer"]) if name in TARGETED else {}
+    targets = dict(optim_target_modules=["inner", "outer"]) if name in TARGETED_OPTIMIZERS else {}
     return dict(optim=name, learning_rate=1e-2, per_device_train_batch_size=8, max_steps=STEPS, use_cpu=True, disable_tqdm=True,
                 report_to="none", save_strategy="no", lr_scheduler_type="cosine", data_seed=1, logging_steps=1,
                 weight_decay=0.01) | targets | given

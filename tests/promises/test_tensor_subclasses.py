@@ -10,7 +10,7 @@ from trainer_nb.engine.snapshot import differences
 
 def test_known_kinds_are_held_exactly(tmp_path, monkeypatch):
     "In snapshots, rewinds, branches and checkpoints."
-    monkeypatch.setattr(optim_module, "KNOWN", (Coarse.__module__,))
+    monkeypatch.setattr(optim_module, "TENSOR_SUBCLASS_MODULES", (Coarse.__module__,))
     want = finish(coarse())
     learn = coarse(output_dir=str(tmp_path), save_strategy="no")
     learn.step(5)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest, torch
 
 from trainer_nb import TrainerCallback, differences
-from trainer_nb.engine.snapshot import capture
+from trainer_nb.engine.snapshot import capture_snapshot
 from trainer_nb.engine.user_state import LEARNER, capture_user_state, changed_user_state, restore_user_state
 
 from going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, scaled_loss, straight
@@ -134,7 +134,7 @@ def test_a_checkpoint_without_this_state_is_read_and_reported(tmp_path):
     "As an earlier version has written it."
     learn = ITEMS["attributes_of_a_callback"]()
     learn.step(BEFORE)
-    taken = capture(learn.run_state)
+    taken = capture_snapshot(learn.run_state)
     for name in ("user", "of_optimizer"): taken.values.pop(name)
     said = warned(lambda: learn.restore(taken))
     assert len(said) == 1 and "Noisy.steps is not in the snapshot" in said[0]

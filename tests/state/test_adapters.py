@@ -7,8 +7,8 @@ import torch
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 from trainer_nb import Learner, differences
-from trainer_nb.state.checkpoint import base_names
-from trainer_nb.engine.snapshot import has_adapters, shared
+from trainer_nb.state.checkpoint import frozen_base_names
+from trainer_nb.engine.snapshot import has_adapters, is_shared
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -71,7 +71,7 @@ def test_snapshots_share_the_base_and_what_changes_it_is_noticed(tmp_path):
     learn.step(2)
     a, b = learn.snapshot(), learn.step(1) and learn.snapshot()
     name = "weights/base_model.model.transformer.wte.weight"
-    assert a.tensors[name] is b.tensors[name] is learn.run_state.first.tensors[name] and shared(a.tensors[name])
+    assert a.tensors[name] is b.tensors[name] is learn.run_state.first.tensors[name] and is_shared(a.tensors[name])
     trained = sum(p.nbytes for p in learn.model.parameters() if p.requires_grad)
     assert a.nbytes < 4 * trained + 1000 < sum(t.nbytes for t in a.tensors.values())   # weights and AdamW's two
     learn.model.merge_adapter()                       # writes through .data, which torch does not count
@@ -92,7 +92,7 @@ def test_rewind_branch_reset_and_spare_memory(tmp_path):
     learn = learner(lora(), tmp_path, ring_every=1, save_steps=1)
     learn.step(4)
     then = learn.snapshot()
-    base = {n: t.clone() for n, t in then.tensors.items() if n in base_names(learn.run_state)}
+    base = {n: t.clone() for n, t in then.tensors.items() if n in frozen_base_names(learn.run_state)}
     learn.step(2)
     assert not learn.rewind(2).different
     assert differences(learn.snapshot(), then) == []
@@ -101,7 +101,7 @@ def test_rewind_branch_reset_and_spare_memory(tmp_path):
     assert all(torch.equal(branch.snapshot().tensors[n], t) for n, t in base.items())
     learn.unfreeze()                                  # the base too: from here on it is copied
     learn.step(2)
-    assert base_names(learn.run_state) == frozenset() and not learn.rewind(1).different
+    assert frozen_base_names(learn.run_state) == frozenset() and not learn.rewind(1).different
     learn.restore(then)
     assert differences(learn.snapshot(), then) == []
     learn.reset()
@@ -158,10 +158,10 @@ def test_every_kind_of_adapter(tmp_path, kind):
     two.load_checkpoint(tmp_path / "checkpoint-2")
     two.train()
     assert differences(one.snapshot(), two.snapshot()) == []
-    from trainer_nb.state.checkpoint import weights_for
+    from trainer_nb.state.checkpoint import read_weights_for_model
     fresh, folder = made(), one.save_model(tmp_path / "saved")
     before = copy.deepcopy(fresh.state_dict())
-    weights = weights_for(fresh, folder)
+    weights = read_weights_for_model(fresh, folder)
     assert all(torch.equal(t, before[k]) for k, t in fresh.state_dict().items())   # looking has left nothing
     fresh.load_state_dict(weights, strict=False)
     assert all(torch.equal(t, one.model.state_dict()[k]) for k, t in fresh.state_dict().items())
@@ -171,10 +171,10 @@ def test_every_kind_of_adapter(tmp_path, kind):
 
 
 def test_an_adapter_of_another_rank_is_refused(tmp_path):
-    from trainer_nb.state.checkpoint import weights_for
+    from trainer_nb.state.checkpoint import read_weights_for_model
     lora().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="holds another adapter: .* has the shape"): weights_for(lora(r=2), tmp_path)
-    with pytest.raises(ValueError, match="holds another adapter: .* is not in both"): weights_for(lora(modules_to_save=["ln_f"]), tmp_path)
+    with pytest.raises(ValueError, match="holds another adapter: .* has the shape"): read_weights_for_model(lora(r=2), tmp_path)
+    with pytest.raises(ValueError, match="holds another adapter: .* is not in both"): read_weights_for_model(lora(modules_to_save=["ln_f"]), tmp_path)
 
 
 def test_the_same_numbers_as_the_trainer_and_its_checkpoints(tmp_path):

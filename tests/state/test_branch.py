@@ -6,7 +6,7 @@ from torch import nn
 import trainer_nb
 from toys import Augmented, accuracy, finish, hard_learner, outcome, unequal
 from trainer_nb import Learner, TrainerCallback, compare, differences
-from trainer_nb.core.errors import Refused
+from trainer_nb.core.errors import InvalidOperation
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
 
@@ -65,7 +65,7 @@ def test_an_optimizer_that_was_given():
     learn = Learner(model, train_dataset=[(torch.randn(4), 0)] * 8, loss_func=nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,
                     optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None))
     learn.step()
-    with pytest.raises(Refused, match="cannot copy an optimizer.*optimizer_cls_and_kwargs"): learn.branch()
+    with pytest.raises(InvalidOperation, match="cannot copy an optimizer.*optimizer_cls_and_kwargs"): learn.branch()
 
 
 def test_subclasses_and_callbacks_are_copied_together():
@@ -127,9 +127,9 @@ def test_logs_of_branches_lie_beside_the_run(tmp_path):
     learn.step(2), other.step(3)
     for one in (learn, other): one.history.close_log()
     assert other.args.output_dir == str(tmp_path / "branches" / other.history.run_id)
-    read = trainer_nb.core.history.read(other.args.output_dir)
+    read = trainer_nb.core.history.read_history(other.args.output_dir)
     assert read.parent == learn.history.run_id and read.column("step").tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert len(trainer_nb.core.history.read(learn.history.path)) == 6
+    assert len(trainer_nb.core.history.read_history(learn.history.path)) == 6
 
 
 def test_the_journal():

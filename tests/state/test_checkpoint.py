@@ -10,9 +10,9 @@ from safetensors.torch import load_file, load_model, save_file
 from toys import Augmented, Hard, accuracy, finish, hard_learner, hard_model, outcome, unequal
 from trainer_nb import Learner, TrainerCallback, differences, get_last_checkpoint
 from trainer_nb.state.checkpoint import read_checkpoint
-from trainer_nb.core.errors import Refused
-from trainer_nb.state.checkpoint_dirs import MANIFEST
-from trainer_nb.core.history import read
+from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.state.checkpoint_dirs import MANIFEST_NAME
+from trainer_nb.core.history import read_history
 from trainer_nb.state.async_save import SaveFailed
 from checkpoints import Gate, LONG, SCORES, quiet_learner, resumed, scored, steps   # noqa: F401
 
@@ -79,7 +79,7 @@ def test_resumed_again_and_again(tmp_path, workers):
         learn = resumed(tmp_path / "a", **given) if steps(tmp_path / "a") else quiet_learner(tmp_path / "a", **given)
     assert unequal(finish(learn), want, ignore=("args", "state")) == []
     assert [e for e in events(learn) if e[0] != "checkpoint"] == [e for e in events(like) if e[0] != "checkpoint"]
-    assert learn.history.run_id == read(tmp_path / "a").run_id and read(tmp_path / "a").column("abandoned").sum() == learn.history.column("abandoned").sum()
+    assert learn.history.run_id == read_history(tmp_path / "a").run_id and read_history(tmp_path / "a").column("abandoned").sum() == learn.history.column("abandoned").sum()
 
 
 def test_what_was_set_by_hand_is_in_force_after_resuming(tmp_path):
@@ -133,8 +133,8 @@ def test_weights_for_others(tmp_path):
     other = Hard()
     load_model(other, folder / "model.safetensors")
     assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.state_dict().values()))
-    said = json.loads((folder / MANIFEST).read_text())
-    assert said["step"] == 4 and said["run"] == learn.history.run_id and set(said["files"]) == {p.name for p in folder.iterdir()} - {MANIFEST}
+    said = json.loads((folder / MANIFEST_NAME).read_text())
+    assert said["step"] == 4 and said["run"] == learn.history.run_id and set(said["files"]) == {p.name for p in folder.iterdir()} - {MANIFEST_NAME}
     state = json.loads((folder / "trainer_state.json").read_text())
     assert state["global_step"] == 4 and state["log_history"][0]["step"] == 4
     where = json.loads((folder / "run.json").read_text())["tensors"]
@@ -143,7 +143,7 @@ def test_weights_for_others(tmp_path):
 
 
 def test_large_weights_are_written_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer_nb.state.checkpoint.SHARD", "1MB")
+    monkeypatch.setattr("trainer_nb.state.checkpoint.MAX_SHARD_SIZE", "1MB")
     learn = quiet_learner(tmp_path)
     learn.step(4)
     folder = learn.save_checkpoint()
@@ -233,7 +233,7 @@ def test_a_checkpoint_elsewhere_stands_on_its_own(tmp_path):
     assert other.history.frame().drop(columns=["seconds", "samples_per_second"]).equals(learn.history.frame().drop(columns=["seconds", "samples_per_second"]))
     other.step(1)
     other.history.flush()
-    assert read(tmp_path / "there").run_id == learn.history.run_id and read(tmp_path / "there").frame().step.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert read_history(tmp_path / "there").run_id == learn.history.run_id and read_history(tmp_path / "there").frame().step.tolist() == [1, 2, 3, 4, 5, 6, 7]
     with pytest.raises(ValueError, match="save_checkpoint\\(folder\\)"): hard_learner().save_checkpoint()
     hard_learner(**LONG, save_strategy="no").save_checkpoint(tmp_path / "none")   # and without an output_dir
     assert resumed(tmp_path / "x", tmp_path / "none").state.global_step == 0
@@ -249,7 +249,7 @@ def written(tmp_path_factory):
     return learn.save_checkpoint(), learn
 
 
-FILES = ["model.safetensors", "optimizer.safetensors", "rest.safetensors", "run.json", "trainer_state.json", MANIFEST]
+FILES = ["model.safetensors", "optimizer.safetensors", "rest.safetensors", "run.json", "trainer_state.json", MANIFEST_NAME]
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("harm", ["missing", "truncated", "empty", "altered", "longer", "foreign"])
@@ -260,11 +260,11 @@ def test_damaged_files_are_refused_by_name(tmp_path, written, name, harm):
     data = path.read_bytes()
     if harm == "missing": path.unlink()
     else: path.write_bytes({"truncated": data[:-7], "empty": b"", "altered": data[:len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1:],
-                            "longer": data + b"\0", "foreign": json.dumps({"files": {}}).encode() if name == MANIFEST else b"of something else"}[harm])
+                            "longer": data + b"\0", "foreign": json.dumps({"files": {}}).encode() if name == MANIFEST_NAME else b"of something else"}[harm])
     with pytest.raises(ValueError, match=re.escape(name)): learn.load_checkpoint(folder)
     assert differences(learn.snapshot(), before) == []   # nothing is half loaded
     learn.step(1)
-    if harm != "altered" or name == MANIFEST:            # that is seen without reading every byte
+    if harm != "altered" or name == MANIFEST_NAME:            # that is seen without reading every byte
         with pytest.warns(UserWarning, match="passed over"): assert get_last_checkpoint(tmp_path) is None
 
 
@@ -291,15 +291,15 @@ class Crafted:
 
 def test_a_crafted_file_runs_nothing(tmp_path, written):
     "Pickles in every file that could be one, with a manifest that vouches for them."
-    from trainer_nb.state.checkpoint_dirs import seal
+    from trainer_nb.state.checkpoint_dirs import write_manifest
     ran = tmp_path / "ran"
     pickle.loads(pickle.dumps(Crafted(ran))); assert ran.exists(); ran.unlink()
     for name in [*FILES[:-1], "optimizer.pt", "training_args.bin", "rng_state.pth", "scheduler.pt", "pytorch_model.bin"]:
         folder = shutil.copytree(written[0], tmp_path / name / "checkpoint-4")
         torch.save(Crafted(ran), folder / name)
-        says = json.loads((folder / MANIFEST).read_text())
-        (folder / MANIFEST).unlink()
-        seal(folder, {k: v for k, v in says.items() if k not in ("files", "seal")})
+        says = json.loads((folder / MANIFEST_NAME).read_text())
+        (folder / MANIFEST_NAME).unlink()
+        write_manifest(folder, {k: v for k, v in says.items() if k not in ("files", "seal")})
         learn = quiet_learner(tmp_path)
         try: learn.load_checkpoint(folder)
         except Exception as error: assert not isinstance(error, AssertionError)
@@ -307,11 +307,11 @@ def test_a_crafted_file_runs_nothing(tmp_path, written):
 
 
 def test_newer_and_other_folders(tmp_path, written):
-    from trainer_nb.state.checkpoint_dirs import seal
+    from trainer_nb.state.checkpoint_dirs import write_manifest
     folder = shutil.copytree(written[0], tmp_path / "checkpoint-4")
-    says = json.loads((folder / MANIFEST).read_text()) | {"schema": 99}
-    (folder / MANIFEST).unlink()
-    seal(folder, {k: v for k, v in says.items() if k not in ("files", "seal")})
+    says = json.loads((folder / MANIFEST_NAME).read_text()) | {"schema": 99}
+    (folder / MANIFEST_NAME).unlink()
+    write_manifest(folder, {k: v for k, v in says.items() if k not in ("files", "seal")})
     learn = quiet_learner(tmp_path)
     with pytest.raises(ValueError, match="later version"): learn.load_checkpoint(folder)
     (tmp_path / "pictures").mkdir()
@@ -493,7 +493,7 @@ def test_not_in_the_middle_of_a_step(tmp_path):
     class Inside(Learner):
         def training_step(self, *args, **kwargs):
             for verb in (self.save_checkpoint, self.load_checkpoint):
-                with pytest.raises(Refused, match="from inside a step"): verb()
+                with pytest.raises(InvalidOperation, match="from inside a step"): verb()
             return super().training_step(*args, **kwargs)
     quiet_learner(tmp_path, cls=Inside).step(1)
 
@@ -545,7 +545,7 @@ def test_weights_only(tmp_path):
     learn = scored(tmp_path, save_strategy="epoch", save_only_model=True, load_best_model_at_end=True, save_total_limit=2)
     learn.train()
     folder = tmp_path / "checkpoint-25"
-    assert {p.name for p in folder.iterdir()} == {"model.safetensors", MANIFEST} and learn.state.best_global_step == 25
+    assert {p.name for p in folder.iterdir()} == {"model.safetensors", MANIFEST_NAME} and learn.state.best_global_step == 25
     model = hard_model()
     model.load_state_dict(load_file(folder / "model.safetensors"))
     assert torch.equal(model.inner.weight, learn.model.inner.weight)
@@ -594,7 +594,7 @@ def test_a_crash_before_the_future_was_retired(tmp_path, monkeypatch):
     "The log knows that somebody went back."
     learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=4, ring_every=1)
     learn.step(12)
-    monkeypatch.setattr("trainer_nb.state.async_save.retire_future", lambda *args: [])
+    monkeypatch.setattr("trainer_nb.state.async_save.invalidate_abandoned", lambda *args: [])
     learn.rewind(7)
     learn.step(1)
     assert steps(tmp_path) == [4, 8, 12] and get_last_checkpoint(tmp_path).endswith("checkpoint-4")
@@ -642,7 +642,7 @@ def test_resuming_a_torn_run(tmp_path):
     real, learn.optimizer.step = learn.optimizer.step, lambda *a, **k: (_ for _ in ()).throw(RuntimeError("half-way"))
     with pytest.raises(RuntimeError): learn.step(1)
     learn.optimizer.step = real
-    with pytest.raises(Refused): learn.step(1)
+    with pytest.raises(InvalidOperation): learn.step(1)
     with pytest.raises(ValueError): learn.load_checkpoint(tmp_path / "nowhere")
     assert learn.run_state.torn
     learn.load_checkpoint()

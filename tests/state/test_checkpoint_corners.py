@@ -9,7 +9,7 @@ from toys import Augmented, finish, unequal
 from trainer_nb import Learner, get_last_checkpoint
 from trainer_nb.state import async_save as saver
 from trainer_nb.state.async_save import SaveFailed
-from trainer_nb.state.checkpoint_dirs import checkpoints
+from trainer_nb.state.checkpoint_dirs import list_checkpoints
 from stranger_runs import made   # noqa: F401
 
 
@@ -159,7 +159,7 @@ def test_two_learners_that_write_one_run(tmp_path, monkeypatch):
     one.step(5); two.set(save_steps=6); two.step(1)   # both write now
     one.free(); two.free()
     assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
-    assert [f.path.name for f in checkpoints(tmp_path) if not f.problem] == ["checkpoint-5", "checkpoint-6", "checkpoint-10"]
+    assert [f.path.name for f in list_checkpoints(tmp_path) if not f.problem] == ["checkpoint-5", "checkpoint-6", "checkpoint-10"]
 
 
 def test_what_cannot_be_resumed_from_is_said(tmp_path):
@@ -212,8 +212,8 @@ def test_a_best_one_that_could_not_be_written(tmp_path, monkeypatch):
         if full: raise OSError(errno.ENOSPC, "No space left on device")
         write(package, folder)
     monkeypatch.setattr(saver, "write_checkpoint", sometimes)
-    learn.step(6); saver.finish(learn.run_state); full.append(1)
-    with pytest.raises(SaveFailed): learn.step(4); saver.finish(learn.run_state)
+    learn.step(6); saver.wait_for_save(learn.run_state); full.append(1)
+    with pytest.raises(SaveFailed): learn.step(4); saver.wait_for_save(learn.run_state)
     full.clear()
     assert (learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint) == (0.5, 5, str(tmp_path / "checkpoint-5"))
     with warnings.catch_warnings():

@@ -8,8 +8,8 @@ from checkpoints import Gate, quiet_learner, resumed, scored, steps
 from toys import Augmented
 from trainer_nb import differences, get_last_checkpoint
 from trainer_nb.state.checkpoint import read_checkpoint
-from trainer_nb.state.checkpoint_dirs import examine, held, tidy, unfinished
-from trainer_nb.state.async_save import only_ours
+from trainer_nb.state.checkpoint_dirs import verify_checkpoint, lock, clean_leftovers, temporary_path
+from trainer_nb.state.async_save import is_own_checkpoint
 from writers import write   # noqa: F401
 
 
@@ -40,7 +40,7 @@ def test_many_writers_of_one_place(tmp_path):
     for t in threads: t.join()
     assert other.wait(100) == 0 and errors == []
     write(tmp_path / "checkpoint-4", "the last one")
-    assert examine(tmp_path / "checkpoint-4")["text"] == "the last one" and os.listdir(tmp_path) == ["checkpoint-4"]
+    assert verify_checkpoint(tmp_path / "checkpoint-4")["text"] == "the last one" and os.listdir(tmp_path) == ["checkpoint-4"]
 
 
 @pytest.mark.parametrize("left", ["half", "sealed", "set aside"])
@@ -64,15 +64,15 @@ def test_what_a_writer_leaves_when_it_is_killed(tmp_path, left):
     try:
         assert "checkpoint-4.tmp-a1b2" in writer.stdout.readline()
         before = sorted(os.listdir(tmp_path))
-        tidy(tmp_path, "a1b2"); tidy(tmp_path)
+        clean_leftovers(tmp_path, "a1b2"); clean_leftovers(tmp_path)
         assert sorted(os.listdir(tmp_path)) == before
         with pytest.warns(UserWarning, match="is being written, or removed, by somebody else"): get_last_checkpoint(tmp_path)
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()
-        tidy(tmp_path, "another")
+        clean_leftovers(tmp_path, "another")
         assert sorted(os.listdir(tmp_path)) == before       # it is not that one's
-        tidy(tmp_path, "a1b2")
-        assert os.listdir(tmp_path) == ["checkpoint-4"] and examine(tmp_path / "checkpoint-4")["text"] == ("new" if left == "sealed" else "old")
+        clean_leftovers(tmp_path, "a1b2")
+        assert os.listdir(tmp_path) == ["checkpoint-4"] and verify_checkpoint(tmp_path / "checkpoint-4")["text"] == ("new" if left == "sealed" else "old")
     finally: os.killpg(writer.pid, signal.SIGKILL)
 
 
@@ -80,10 +80,10 @@ def test_without_locks(tmp_path, monkeypatch):
     "As on Windows: nobody is known to be at work, and everything else holds."
     monkeypatch.setattr("trainer_nb.state.checkpoint_dirs.fcntl", None)
     write(tmp_path / "checkpoint-4", "one"); write(tmp_path / "checkpoint-4", "two")
-    unfinished(tmp_path / "checkpoint-8", "a1b2").mkdir()
-    with held(tmp_path) as mine, held(tmp_path / "nothing") as none: assert mine and not none
+    temporary_path(tmp_path / "checkpoint-8", "a1b2").mkdir()
+    with lock(tmp_path) as mine, lock(tmp_path / "nothing") as none: assert mine and not none
     write(tmp_path / "checkpoint-12", "three")
-    assert names(tmp_path) == ["checkpoint-12", "checkpoint-4"] and examine(tmp_path / "checkpoint-4")["text"] == "two"
+    assert names(tmp_path) == ["checkpoint-12", "checkpoint-4"] and verify_checkpoint(tmp_path / "checkpoint-4")["text"] == "two"
 
 
 # --- learners -----------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_two_learners_of_one_run_save_at_once(tmp_path):
     one.step(2)                                         # at 8, too
     one.run_state.saver.wait(); other.run_state.saver.wait()
     assert gate.open.is_set() and steps(tmp_path) == [4, 8] and not list(tmp_path.glob("*.tmp-*"))
-    assert only_ours(tmp_path / "checkpoint-8", one.history.run_id)
+    assert is_own_checkpoint(tmp_path / "checkpoint-8", one.history.run_id)
     assert not [d for d in differences(read_checkpoint(tmp_path / "checkpoint-8"), one.snapshot()) if "/" in d]
 
 

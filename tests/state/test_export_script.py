@@ -484,17 +484,17 @@ def test_refusals(session, tmp_path):
     "One sentence, with what to do, and nothing is written."
     session.run(NET, DATA)
     session.run("learners = [" + learner("Net(), train_dataset=train, loss_func=nn.functional.mse_loss").removeprefix("learn = ") + "]", "learners[0].step()")
-    session.fails("learners[0].export_script('train.py')", "Refused", "how the model was made.*give the Learner model_init=")
+    session.fails("learners[0].export_script('train.py')", "InvalidOperation", "how the model was made.*give the Learner model_init=")
     session.run("old, learn = learners[0], None", "labels = old.predict(train).predictions", "class Odd(Dataset):\n    def __init__(self, y): self.y = y\n    def __len__(self): return 9\n    def __getitem__(self, i): return x[i], y[i]",
                 "odd = Odd(lambda: old)", "rows = Odd(old.history)", learner("Net(), train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step()")
-    session.fails("learn.export_script('train.py')", "Refused", "`rows` is made with `old`")
+    session.fails("learn.export_script('train.py')", "InvalidOperation", "`rows` is made with `old`")
     session.run("open('train.py', 'w').write('mine')", learner("Net(), train_dataset=train, loss_func=nn.functional.mse_loss"), "learn.step()")
     session.fails("learn.export_script('train.py')", "FileExistsError", "was not written by export_script; give another name")
     session.fails("learn.export_script('train')", "ValueError", "like 'train.py'")
     session.run("step = learn.debug_step()")
-    session.fails("learn.export_script('other.py')", "Refused", "a debug step is open")
+    session.fails("learn.export_script('other.py')", "InvalidOperation", "a debug step is open")
     session.run("step.abort(); learn.free()")
-    session.fails("learn.export_script('other.py')", "Refused", r"free\(\) has let go of the first weights")
+    session.fails("learn.export_script('other.py')", "InvalidOperation", r"free\(\) has let go of the first weights")
     assert sorted(os.listdir(tmp_path)) == ["train.py"]
 
 

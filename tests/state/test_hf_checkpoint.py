@@ -14,12 +14,12 @@ import tensor_kinds
 from references import Rows, bert, for_classes, for_language, gpt2, net, one_thread, points, sentences  # noqa: F401 (a fixture)
 from toys import Augmented, accuracy, finish, hard_learner, unequal
 from trainer_nb import Learner, TrainerCallback, TrainerState, differences, get_last_checkpoint
-from trainer_nb.state.checkpoint_dirs import MANIFEST
-from trainer_nb.core.history import read
+from trainer_nb.state.checkpoint_dirs import MANIFEST_NAME
+from trainer_nb.core.history import read_history
 from trainer_nb.optim import optimizers
 from trainer_nb.state.async_save import SaveFailed
-from trainer_nb.state.checkpoint_dirs import checkpoints
-from trainer_nb.state.hf_checkpoint import on_cpu, read_trainer
+from trainer_nb.state.checkpoint_dirs import list_checkpoints
+from trainer_nb.state.hf_checkpoint import cpu_state_names, read_trainer_checkpoint
 
 SHARED = dict(use_cpu=True, disable_tqdm=True, dataloader_pin_memory=False, data_seed=42, learning_rate=1e-2, logging_steps=1,
               per_device_train_batch_size=8, num_train_epochs=3, save_steps=1)
@@ -261,7 +261,7 @@ def test_the_same_files_with_the_same_content(tmp_path):
     theirs(tmp_path / "theirs", net(), points(50), **given)
     ours(tmp_path / "ours", net(), points(50), save_format="trainer", **given).train()
     a, b = (tmp_path / name / "checkpoint-5" for name in ("theirs", "ours"))
-    assert {p.name for p in b.iterdir()} - {"rest.json", "rest.safetensors", MANIFEST} == {p.name for p in a.iterdir()} - {"training_args.bin"}
+    assert {p.name for p in b.iterdir()} - {"rest.json", "rest.safetensors", MANIFEST_NAME} == {p.name for p in a.iterdir()} - {"training_args.bin"}
     x, y = (torch.load(f / "optimizer.pt", weights_only=True) for f in (a, b))
     assert x["state"].keys() == y["state"].keys() and all(torch.equal(x["state"][i][k], y["state"][i][k]) for i in x["state"] for k in x["state"][i])
     assert x["param_groups"] == y["param_groups"]
@@ -303,7 +303,7 @@ def test_back_and_forth(tmp_path):
     learn.run_state.saver.wait()
     other = theirs(tmp_path / "run", net(), points(50), tmp_path / "run" / "checkpoint-4", **given)
     assert same(other, like)
-    found = {f.step: f for f in checkpoints(tmp_path / "run")}
+    found = {f.step: f for f in list_checkpoints(tmp_path / "run")}
     assert sorted(found) == [*range(1, 10)] and all(not f.problem for f in found.values())
     assert found[4].says and not found[5].says, "the Trainer's are told by what it left in them"
     assert same(resumed(ours(tmp_path / "run", net(), points(50), save_strategy="no", **given), tmp_path / "run" / "checkpoint-5"), like)
@@ -372,7 +372,7 @@ def test_the_scaler(tmp_path):
     learn = scaled(output_dir=str(tmp_path / "b"), scale=4.0, **LONG | dict(save_strategy="no"))
     learn.load_checkpoint(tmp_path / "a" / "checkpoint-5")
     assert scale(learn) == 2.0 ** 11 and unequal(finish(learn), want, ignore=("args",)) == []
-    for name in ("rest.json", MANIFEST): (tmp_path / "a" / "checkpoint-5" / name).unlink()
+    for name in ("rest.json", MANIFEST_NAME): (tmp_path / "a" / "checkpoint-5" / name).unlink()
     theirs = scaled(output_dir=str(tmp_path / "b"), scale=4.0, **LONG | dict(save_strategy="no"))
     assert theirs.load_checkpoint(tmp_path / "a" / "checkpoint-5").said == [] and scale(theirs) == 2.0 ** 11
     plain = hard_learner(output_dir=str(tmp_path / "c"), **LONG | dict(save_strategy="no"))
@@ -385,11 +385,11 @@ def test_the_shelf_and_the_best(tmp_path):
     want = finish(hard_learner(output_dir=str(tmp_path / "like"), **given | dict(save_format="safetensors")))
     learn = hard_learner(output_dir=str(tmp_path / "a"), **given)
     assert unequal(finish(learn), want, ignore=("args", "state")) == []
-    kept = [f.step for f in checkpoints(tmp_path / "a")]
-    assert kept == [f.step for f in checkpoints(tmp_path / "like")] and len(kept) == 2 and learn.state.best_global_step in kept
+    kept = [f.step for f in list_checkpoints(tmp_path / "a")]
+    assert kept == [f.step for f in list_checkpoints(tmp_path / "like")] and len(kept) == 2 and learn.state.best_global_step in kept
     path = tmp_path / "a" / "checkpoint-12" / "optimizer.pt"
     path.write_bytes(path.read_bytes()[:-1])
-    assert ["optimizer.pt" in f.problem for f in checkpoints(tmp_path / "a")] == [f.step == 12 for f in checkpoints(tmp_path / "a")]
+    assert ["optimizer.pt" in f.problem for f in list_checkpoints(tmp_path / "a")] == [f.step == 12 for f in list_checkpoints(tmp_path / "a")]
     with pytest.raises(ValueError, match="optimizer.pt has .* bytes, and .* were written"): learn.load_checkpoint(tmp_path / "a" / "checkpoint-12")
 
 
@@ -398,7 +398,7 @@ def test_weights_only(tmp_path):
     learn = ours(tmp_path / "ours", net(), points(50), save_format="trainer", **given)
     learn.step(3)
     folder = learn.save_checkpoint()
-    assert {p.name for p in folder.iterdir()} == {"model.safetensors", "trainer_state.json", "history.jsonl", MANIFEST} - ({"history.jsonl"} if learn.history.log else set())
+    assert {p.name for p in folder.iterdir()} == {"model.safetensors", "trainer_state.json", "history.jsonl", MANIFEST_NAME} - ({"history.jsonl"} if learn.history.log else set())
     with pytest.raises(ValueError, match="written with save_only_model=True"): ours(tmp_path / "a", net(), points(50)).load_checkpoint(folder)
     theirs(tmp_path / "theirs", net(), points(50), save_only_model=True, max_steps=3)
     with pytest.raises(ValueError, match="has no optimizer.pt, so there is nothing to go on with"):
@@ -407,11 +407,11 @@ def test_weights_only(tmp_path):
 
 def test_what_the_files_cannot_hold_is_refused(tmp_path, monkeypatch):
     "A state of tensors of another kind would have to be pickled."
-    monkeypatch.setattr(optimizers, "KNOWN", (tensor_kinds.__name__,))
+    monkeypatch.setattr(optimizers, "TENSOR_SUBCLASS_MODULES", (tensor_kinds.__name__,))
     learn = tensor_kinds.coarse(output_dir=str(tmp_path), save_strategy="no", save_format="trainer")
     learn.step(2)
     with pytest.raises(SaveFailed, match="CoarseMomentum keeps tensors of a kind of its own.*save_format='safetensors' keeps them"): learn.save_checkpoint()
-    assert checkpoints(tmp_path) == []
+    assert list_checkpoints(tmp_path) == []
     learn.set(save_format="safetensors")
     assert learn.save_checkpoint().is_dir()
 
@@ -593,13 +593,13 @@ def test_the_precision_and_the_place_of_what_an_optimizer_keeps(written, tmp_pat
     "As torch has it when it loads a state: the parameter's precision; the step count stays on the CPU unless the update is fused."
     learn = ours(tmp_path / "a", net().double(), points(50), max_steps=6)
     learn.snapshot("made")   # prepared
-    back = read_trainer(learn, written)
+    back = read_trainer_checkpoint(learn, written)
     kept = {n: t.dtype for n, t in back.tensors.items() if n.startswith("optimizer/")}
     assert {t for n, t in kept.items() if "exp_avg" in n} == {torch.float64} and {t for n, t in kept.items() if n.endswith("/step")} == {torch.float32}
     assert back.values["optimizer"]["on_cpu"] == []
     state, gpu = {"a": {"step": torch.ones(()), "exp_avg": torch.ones(2)}, "b": {"step": torch.ones(())}, "c": {}}, torch.device("cuda")
     groups = [{"fused": True, "params": ["a"]}, {"fused": None, "params": ["b", "c"]}]
-    assert on_cpu(gpu, groups, state) == ["b/step"] and on_cpu(torch.device("cpu"), groups, state) == []
+    assert cpu_state_names(gpu, groups, state) == ["b/step"] and cpu_state_names(torch.device("cpu"), groups, state) == []
 
 
 def test_the_history_begins_anew(written, tmp_path):
@@ -616,7 +616,7 @@ def test_the_history_begins_anew(written, tmp_path):
     other = ours(tmp_path / "b", net(), points(50), max_steps=6, save_strategy="no")
     other.load_checkpoint(folder)
     assert other.state.log_history == learn.state.log_history and len(other.history) == 1
-    assert read(tmp_path / "a").run_id == learn.history.run_id
+    assert read_history(tmp_path / "a").run_id == learn.history.run_id
 
 
 def test_the_newest_in_a_folder_of_the_trainers(written, tmp_path):

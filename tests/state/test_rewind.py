@@ -8,9 +8,9 @@ import torch
 from conftest import ROOT
 from toys import Augmented, Bomb, Boom, accuracy, every_event, finish, hard_learner, told, unequal
 from trainer_nb import TrainerCallback, differences
-from trainer_nb.core.errors import Refused
+from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.state.time_travel import Account
-from trainer_nb.engine.snapshot import capture
+from trainer_nb.engine.snapshot import capture_snapshot
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
 
@@ -182,7 +182,7 @@ def test_a_torn_run_is_put_right():
     learn.step(6)
     learn.optimizer.fails = True
     with pytest.raises(Boom): learn.step()
-    with pytest.raises(Refused, match=r"learn.rewind\(0\)"): learn.step()
+    with pytest.raises(InvalidOperation, match=r"learn.rewind\(0\)"): learn.step()
     learn.optimizer.fails = False
     assert learn.rewind(0).replayed == 2 and learn.state.global_step == 6
     assert unequal(finish(learn), want) == []
@@ -193,7 +193,7 @@ def test_refused_at_work():
         def on_step_end(self, args, state, control, learner, **kwargs):
             if state.global_step == 3: learner.rewind(1)
     learn = hard_learner(callbacks=[Rewinds()], **LONG)
-    with pytest.raises(Refused, match=r"rewind\(\) was called while"): learn.train()
+    with pytest.raises(InvalidOperation, match=r"rewind\(\) was called while"): learn.train()
 
 
 def test_callbacks_hear_of_replayed_steps():
@@ -322,9 +322,9 @@ def test_the_ring_takes_half_a_percent_of_the_time(monkeypatch, step, copy):
     monkeypatch.setattr("trainer_nb.engine.run_state.time", clock)
     def slow(*args, **kwargs):
         clock.now, spent[0] = clock.now + copy, spent[0] + copy
-        return capture(*args, **kwargs)
-    monkeypatch.setattr("trainer_nb.state.time_travel.capture", slow)
-    monkeypatch.setattr("trainer_nb.state.time_travel.size_of", lambda run: copy)   # so that the first estimate is about right, too
+        return capture_snapshot(*args, **kwargs)
+    monkeypatch.setattr("trainer_nb.state.time_travel.capture_snapshot", slow)
+    monkeypatch.setattr("trainer_nb.state.time_travel.snapshot_nbytes", lambda run: copy)   # so that the first estimate is about right, too
     monkeypatch.setattr(Account, "rate", {"memory": 1.0, "disk": 1.0})
     class Ticks(TrainerCallback):
         shares = []

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from trainer_nb import Learner, Refused, differences
-from trainer_nb.tune.batch_size import BatchSizes, Proposal, Row, Search, free_memory, propose, sizes
+from trainer_nb.tune.batch_size import BatchSizes, Proposal, SizeResult, SizeSearch, usable_host_memory, propose_size, search_sizes
 from toys import finish, hard_learner, unequal
 
 MB = 250_000   # floats
@@ -235,14 +235,14 @@ def test_a_model_of_a_notebook(tmp_path):
 
 # --- what is proposed -------------------------------------------------------------------------------------------------
 
-def row(size, speed): return Row(size, speed > 0, speed or None)
+def row(size, speed): return SizeResult(size, speed > 0, speed or None)
 
 
 @pytest.mark.parametrize("rows, total, want", [
     ([(1, 9), (2, 8), (4, 7)], 8, (1, 8)), ([(1, 1), (2, 2), (4, 3)], 8, (4, 2)), ([(1, 1), (2, 2), (4, 3)], 6, (2, 3)), ([(4, 3), (8, 5)], 6, (8, 1)),
     ([(1, 1), (8, 5)], 7, (1, 7)), ([(2, 1), (16, 5)], 8, (2, 4)), ([(16, 5)], 8, (16, 1)), ([(3, 1), (5, 2)], 30, (5, 6)), ([(1, 0), (2, 4)], 9, (2, 4))])
 def test_the_global_batch_is_kept_or_the_nearest(rows, total, want):
-    assert propose([row(*o) for o in rows], total) == want
+    assert propose_size([row(*o) for o in rows], total) == want
 
 
 def test_apply_keeps_the_global_batch_and_is_told():
@@ -292,8 +292,8 @@ def test_time_is_bounded_and_what_was_not_tried_is_said():
     def ask(size, accumulation, timeout):
         time.sleep(0.001 * size)
         return {"seconds": 1e-3 * size, "bytes": 1, "why": "", "memory": False}
-    search = Search(ask, lambda size: 1, seconds=0.1)
-    sizes(search, 1, exact=True)
+    search = SizeSearch(ask, lambda size: 1, seconds=0.1)
+    search_sizes(search, 1, exact=True)
     assert max(search.rows) in (16, 32, 64) and "was not tried" in search.notes[0] and "lies between" in search.notes[1]
 
 
@@ -302,11 +302,11 @@ def test_a_step_that_never_ends_is_ended():
         def forward(self, x):
             while len(x) > 2: time.sleep(0.1)
             return super().forward(x)
-    from trainer_nb.tune.batch_size import Elsewhere, Sending
+    from trainer_nb.tune.batch_size import TrialProcess, LearnerPayload
     learn = learner(Endless())
     loader = learn.get_train_dataloader()
     with learn.run_state.interrupts as interrupts:
-        ask = Elsewhere(Sending(learn, data(4), loader.collate_fn, steps=1, evaluate=False, limit=1e9), interrupts)
+        ask = TrialProcess(LearnerPayload(learn, data(4), loader.collate_fn, steps=1, evaluate=False, limit=1e9), interrupts)
         try:
             assert ask(2)["seconds"] > 0 and "not done after" in ask(3, timeout=1)["why"] and ask(1)["seconds"] > 0
         finally: ask.close()
@@ -334,7 +334,7 @@ def test_an_error_leaves_no_trace(monkeypatch):
     learn.tracker = threading.Lock()
     with pytest.raises(ValueError, match="'tracker'"): learn.batch_size_find()
     del learn.tracker
-    monkeypatch.setattr("trainer_nb.tune.batch_size.RUN", "import sys; sys.exit('no such thing')")
+    monkeypatch.setattr("trainer_nb.tune.batch_size.SERVE_CODE", "import sys; sys.exit('no such thing')")
     with pytest.raises(RuntimeError, match="could not begin: .*no such thing"): learn.batch_size_find()
     assert differences(before, learn.snapshot()) == []
     assert unequal(want, finish(learn)) == []
@@ -363,7 +363,7 @@ def test_it_is_refused_within_a_step():
 
 
 def test_free_memory_is_less_than_there_is():
-    assert 0 < free_memory() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < usable_host_memory() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Picky:
@@ -378,9 +378,9 @@ class Picky:
 def test_in_this_process_as_on_a_gpu(monkeypatch, error):
     "What is done on a GPU, done on the CPU: no trace, neither after sizes that failed nor after an interrupt."
     import trainer_nb.tune.batch_size as module
-    from trainer_nb.tune.batch_size import HostGauge
-    monkeypatch.setattr(module, "in_another_process", module.in_this_process)
-    monkeypatch.setattr(module, "DeviceGauge", lambda device: HostGauge())
+    from trainer_nb.tune.batch_size import HostMemoryGauge
+    monkeypatch.setattr(module, "make_process_trial", module.make_device_trial)
+    monkeypatch.setattr(module, "DeviceMemoryGauge", lambda device: HostMemoryGauge())
     hook = Picky(None, error)
     want, learn = finish(hard_learner()), hard_learner(hook=hook)
     learn.step(2)

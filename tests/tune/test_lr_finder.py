@@ -12,11 +12,11 @@ from record_lr_find import CASES, digits, perceptron
 from scalers import overflow, scaled
 from toys import Augmented, Bomb, Boom, accuracy, finish, hard_learner, told, unequal
 from trainer_nb import Learner, Paused, Refused, differences
-from trainer_nb.display.charts import PLOTLY, SVG
-from trainer_nb.tune.lr_finder import LRFound, fetched, search
-from trainer_nb.diagnostics.isolated import without_trace
-from trainer_nb.tune.lr_finder import RULES, readable, verdict
-from trainer_nb.display.tables import escaped
+from trainer_nb.display.charts import PLOTLY_MIME, SVG_MIME
+from trainer_nb.tune.lr_finder import LRFindResult, fetch_losses, run_lr_search
+from trainer_nb.diagnostics.isolated import isolated_training
+from trainer_nb.tune.lr_finder import RULES, readable_part, assess_curve
+from trainer_nb.display.tables import escape_html
 
 RECORDED = json.loads(Path(__file__).parents[1].joinpath("lr_find_recorded.json").read_text())
 LOSS = nn.functional.cross_entropy
@@ -160,7 +160,7 @@ def test_the_optimizer_sees_the_rates(kind, mode):
     assert np.allclose(found.rates, wanted, rtol=1e-12)
     assert np.allclose([[r for r, *_ in step] for step in Spy.seen], np.stack([wanted, 5 * wanted], 1), rtol=1e-9)
     assert all([(m, w) for _, m, w in step] == now for step in Spy.seen)
-    assert found.ratios == [1.0, 5.0] and "5 times as much" in repr(LRFound(*falling(), 100, False, ratios=found.ratios))
+    assert found.ratios == [1.0, 5.0] and "5 times as much" in repr(LRFindResult(*falling(), 100, False, ratios=found.ratios))
 
 
 def test_a_rate_that_is_a_tensor_stays_one():
@@ -185,7 +185,7 @@ def test_steps_are_those_of_the_run():
     "With the run's own rate, the losses are those that the next steps have: accumulation, dropout, augmentation, clipping, and the next epochs."
     learn = hard_learner(num_train_epochs=4, lr_scheduler_type="constant", warmup_steps=0)
     learn.step(2)
-    with without_trace(learn, "lr_find()") as run: losses = search(learn, run, [1e-2] * 9, None, lambda: None)
+    with isolated_training(learn, "lr_find()") as run: losses = run_lr_search(learn, run, [1e-2] * 9, None, lambda: None)
     assert losses == [record.loss for record in learn.step(9)]
 
 
@@ -235,20 +235,20 @@ def test_which_setting_takes_the_rate():
     assert [s for s, _ in settings] == ["learning_rate", "learning_rate", "learning_rate", "lr"]
     assert settings[0][1] == 0 and settings[1][1] == pytest.approx(0.4) and settings[2][1] == 1 and 0 < settings[3][1] < 1
     for setting in settings:
-        found = LRFound(*falling(), 100, False, setting=setting)
+        found = LRFindResult(*falling(), 100, False, setting=setting)
         assert f"learn.set({setting[0]}=found.valley)" in repr(found)
         learn.set(**{setting[0]: found.valley})   # it can be typed
     assert learn.optimizer.param_groups[0]["lr"] == pytest.approx(found.valley)
 
 
 def test_shows_itself():
-    found = LRFound(*falling(), 100, False)
+    found = LRFindResult(*falling(), 100, False)
     assert [*found.suggestions] == ["valley", "slide", "minimum", "steep"] and found.valley == found.suggestions["valley"] > 1e-4
     assert list(found.frame().columns) == ["rate", "loss", "smoothed"] and len(found.frame()) == 100
     bundle = found.bundle()
-    assert all(name in bundle[SVG] for name in RULES) and bundle[PLOTLY]["layout"]["xaxis"]["type"] == "log" and "running mean" in repr(found)
-    assert LRFound(*falling(), 100, False, mode="linear").panels()[0].xlog is False
-    one = LRFound(*falling(), 100, False, rules={"mine": lambda rates, losses: 0.01})
+    assert all(name in bundle[SVG_MIME] for name in RULES) and bundle[PLOTLY_MIME]["layout"]["xaxis"]["type"] == "log" and "running mean" in repr(found)
+    assert LRFindResult(*falling(), 100, False, mode="linear").panels()[0].xlog is False
+    one = LRFindResult(*falling(), 100, False, rules={"mine": lambda rates, losses: 0.01})
     assert one.suggestions == {"mine": 0.01} and one.valley is None and "found.suggestions['mine']" in repr(one)
 
 
@@ -274,7 +274,7 @@ NOISE = 0.02 * np.random.default_rng(3).standard_normal(100)
     (-5 + falling()[1], False, True, "")])   # a likelihood's losses may be negative
 def test_verdicts(curve, stopped, answer, said):
     "Curves of all kinds, and what is said of them; without an answer no rule gives one."
-    found = LRFound(1e-7 * 1e8 ** SHARE[:len(curve)], curve, 100, stopped)
+    found = LRFindResult(1e-7 * 1e8 ** SHARE[:len(curve)], curve, 100, stopped)
     assert (found.answer, said in found.verdict, bool(found.verdict)) == (answer, True, bool(said)), found.verdict
     assert all((rate is not None) == answer for rate in found.suggestions.values())
     repr(found), found.bundle(), found.frame()
@@ -283,7 +283,7 @@ def test_verdicts(curve, stopped, answer, said):
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_alone_gives_no_answer(seed):
     noise = np.random.default_rng(seed).standard_normal(100)
-    assert not verdict(1e-7 * 1e8 ** SHARE, 2 + 0.3 * noise, 100, False)[0]
+    assert not assess_curve(1e-7 * 1e8 ** SHARE, 2 + 0.3 * noise, 100, False)[0]
 
 
 SEEDS = range(24)
@@ -322,13 +322,13 @@ def test_noise_is_said_everywhere(given):
     found = next(o for o in map(lambda seed: of_digits(seed, **given), SEEDS) if "noise" in o.note)
     assert found.verdict.count(".") == 1 + found.verdict.count("learn.") + len(re.findall(r"\d\.\d", found.verdict)) and found.verdict in repr(found)
     assert all(o in found.verdict for o in ("num_steps=", "gradient_accumulation_steps=", "learn.watch()"))
-    assert escaped(found.verdict, 1000) in found.html() and found.note in found.bundle()[SVG] and found.note in found.bundle()["text/plain"]
-    assert any(found.note in o["text"] for o in found.bundle()[PLOTLY]["layout"]["annotations"])
+    assert escape_html(found.verdict, 1000) in found.html() and found.note in found.bundle()[SVG_MIME] and found.note in found.bundle()["text/plain"]
+    assert any(found.note in o["text"] for o in found.bundle()[PLOTLY_MIME]["layout"]["annotations"])
 
 
 def test_chance_is_rarely_taken_for_a_fall():
     "A thousand curves of noise alone: suggestions for about one in a hundred, and hardly ever without a doubt."
-    curves = [verdict(1e-7 * 1e8 ** SHARE, 2 + 0.3 * np.random.default_rng(seed).standard_normal(100), 100, False) for seed in range(1000)]
+    curves = [assess_curve(1e-7 * 1e8 ** SHARE, 2 + 0.3 * np.random.default_rng(seed).standard_normal(100), 100, False) for seed in range(1000)]
     assert sum(o.answer for o in curves) <= 15 and sum(not o.words for o in curves) <= 3
 
 
@@ -358,7 +358,7 @@ def test_minimum_is_a_tenth():
 def test_rules_answer_as_fastai_does(case):
     "On the curves that fastai has recorded, the very rates that its own functions gave (in single precision)."
     curve = RECORDED["fastai"]["cases"][case]
-    part = readable(curve["smoothed"], 100)
+    part = readable_part(curve["smoothed"], 100)
     for name, rule in RULES.items():
         assert rule(np.array(curve["rates"])[part], np.array(curve["smoothed"])[part]) == pytest.approx(curve["suggestions"][name], rel=1e-6), name
 
@@ -396,7 +396,7 @@ def test_losses_are_lightnings(case):
     "At the rates that Lightning has tried, the losses are the same."
     curve = RECORDED["lightning"]["cases"][case]
     learn = searched(case)
-    with without_trace(learn, "lr_find()") as run: losses = search(learn, run, curve["rates"], None, lambda: None)
+    with isolated_training(learn, "lr_find()") as run: losses = run_lr_search(learn, run, curve["rates"], None, lambda: None)
     assert np.allclose(losses, lightnings_losses(curve), rtol=1e-3, atol=1e-4)
 
 
@@ -418,4 +418,4 @@ def test_lightnings_suggestion(case):
 
 
 def test_losses_are_fetched_together():
-    assert fetched([torch.tensor(1.5, dtype=torch.float64), torch.tensor([0.1], dtype=torch.float64)]) == [1.5, 0.1] and fetched([torch.tensor(1.0), 2]) == [1.0, 2.0]
+    assert fetch_losses([torch.tensor(1.5, dtype=torch.float64), torch.tensor([0.1], dtype=torch.float64)]) == [1.5, 0.1] and fetch_losses([torch.tensor(1.0), 2]) == [1.0, 2.0]

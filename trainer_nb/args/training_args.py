@@ -13,21 +13,22 @@ from types import UnionType
 from typing import TypedDict, Union, get_args, get_origin
 import torch
 from ..display.tables import html_table
-from ..core.errors import nearest
-from .fields import (CHOICES, Data, Evaluating, Generating, Hub, Keeping, Length, METRIC_SCHEDULES,
-                                    Machine, Memory, Processes, Scripts, TARGETED, TRACKERS, Telling, Update,
-                                    default_of, kinds_of)
-from .validation import (ALIASES, check_accelerator_config, check_refused, check_sharding, newer,
-                                        older_value)
+from ..core.errors import suggest_names
+from .fields import (CHOICES, DataArgs, EvaluationArgs, GenerationArgs, HubArgs, CheckpointingArgs, DurationArgs, METRIC_SCHEDULES,
+                                    PrecisionArgs, MemoryArgs, DistributedArgs, ScriptArgs, TARGETED_OPTIMIZERS, TRACKERS, LoggingArgs, OptimizationArgs,
+                                    field_default, field_types)
+from .validation import (FIELD_ALIASES, check_accelerator_config, check_unsupported, check_sharding, translate_legacy,
+                                        legacy_value)
 
 # %% auto #0
-__all__ = ['MEANT', 'word', 'BOUNDS', 'OF_PROCESS', 'changed', 'TrainingGroups', 'LookingGroups', 'sanitized', 'check_names',
-           'Word', 'as_word', 'plain', 'fits', 'check_types', 'check_values', 'check_steps', 'check_together',
-           'check_saving', 'check_trackers', 'ParallelMode', 'connect', 'TrainingArguments', 'Settings', 'without_own',
-           'resolve']
+__all__ = ['SUGGESTED_NAMES', 'intern_enum_string', 'VALUE_BOUNDS', 'PROCESS_FIELDS', 'set_fields', 'TrainingSetters',
+           'EvaluationSetters', 'sanitize', 'check_names', 'EnumString', 'enum_string_property', 'to_builtin',
+           'matches_type', 'check_types', 'check_values', 'check_steps', 'check_conflicts', 'check_saving',
+           'check_trackers', 'ParallelMode', 'connect_processes', 'TrainingArguments', 'TrainingArgumentsKwargs',
+           'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/02_training_args.ipynb #dac4b95f
-def changed(args, **values):  # args: an object with a `check` method that raises
+def set_fields(args, **values):  # args: an object with a `check` method that raises
     "Set all values and return the arguments; if validation fails, set none and re-raise."
     before = dict(vars(args))
     try:
@@ -40,68 +41,68 @@ def changed(args, **values):  # args: an object with a `check` method that raise
     return args
 
 # %% ../../nbs/02_args/02_training_args.ipynb #ac947551
-class TrainingGroups:
+class TrainingSetters:
     "Set the arguments of training, optimizer, schedule and data loading."
     def set_training(self, learning_rate=5e-5, batch_size=8, weight_decay=0, num_epochs=3, max_steps=-1, gradient_accumulation_steps=1, seed=42,
                      activation_checkpointing=False, gradient_checkpointing=None):   # gradient_checkpointing: older name of activation_checkpointing
         "Set the basic arguments of training; return the arguments."
         saves_memory = activation_checkpointing if gradient_checkpointing is None else gradient_checkpointing
-        return changed(self, do_train=True, learning_rate=learning_rate, per_device_train_batch_size=batch_size, weight_decay=weight_decay,
+        return set_fields(self, do_train=True, learning_rate=learning_rate, per_device_train_batch_size=batch_size, weight_decay=weight_decay,
                        num_train_epochs=num_epochs, max_steps=max_steps, gradient_accumulation_steps=gradient_accumulation_steps, seed=seed,
                        activation_checkpointing=saves_memory, gradient_checkpointing=saves_memory)
 
     def set_optimizer(self, name="adamw_torch", learning_rate=5e-5, weight_decay=0, beta1=0.9, beta2=0.999, epsilon=1e-8, args=None):
         "Set the optimizer; return the arguments."
-        return changed(self, optim=name, learning_rate=learning_rate, weight_decay=weight_decay, adam_beta1=beta1, adam_beta2=beta2, adam_epsilon=epsilon,
+        return set_fields(self, optim=name, learning_rate=learning_rate, weight_decay=weight_decay, adam_beta1=beta1, adam_beta2=beta2, adam_epsilon=epsilon,
                        optim_args=args)
 
     def set_lr_scheduler(self, name="linear", num_epochs=3.0, max_steps=-1, warmup_steps=0):
         "Set the learning-rate schedule and its length; return the arguments."
-        return changed(self, lr_scheduler_type=name, num_train_epochs=num_epochs, max_steps=max_steps, warmup_steps=warmup_steps)
+        return set_fields(self, lr_scheduler_type=name, num_train_epochs=num_epochs, max_steps=max_steps, warmup_steps=warmup_steps)
 
     def set_dataloader(self, train_batch_size=8, eval_batch_size=8, drop_last=False, num_workers=0, pin_memory=True, persistent_workers=False,
                        prefetch_factor=None, multiprocessing_context=None, in_order=True, auto_find_batch_size=False, ignore_data_skip=False, sampler_seed=None):
         "Set how data is loaded; return the arguments."
-        return changed(self, per_device_train_batch_size=train_batch_size, per_device_eval_batch_size=eval_batch_size, dataloader_drop_last=drop_last,
+        return set_fields(self, per_device_train_batch_size=train_batch_size, per_device_eval_batch_size=eval_batch_size, dataloader_drop_last=drop_last,
                        dataloader_num_workers=num_workers, dataloader_pin_memory=pin_memory, dataloader_persistent_workers=persistent_workers,
                        dataloader_prefetch_factor=prefetch_factor, dataloader_multiprocessing_context=multiprocessing_context,
                        dataloader_in_order=in_order, auto_find_batch_size=auto_find_batch_size, ignore_data_skip=ignore_data_skip, data_seed=sampler_seed)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #2ba4ff89
-class LookingGroups:
+class EvaluationSetters:
     "Set the arguments of evaluation, saving, logging and the Hub."
     def set_evaluate(self, strategy="no", steps=500, batch_size=8, accumulation_steps=None, delay=None, loss_only=False):
         "Set when and how to evaluate; return the arguments."
-        return changed(self, eval_strategy=strategy, do_eval=str(getattr(strategy, "value", strategy)) != "no", eval_steps=steps,
+        return set_fields(self, eval_strategy=strategy, do_eval=str(getattr(strategy, "value", strategy)) != "no", eval_steps=steps,
                        per_device_eval_batch_size=batch_size, eval_accumulation_steps=accumulation_steps, eval_delay=delay or 0, prediction_loss_only=loss_only)
 
     def set_testing(self, batch_size=8, loss_only=False):
         "Set how to predict on a test set; return the arguments."
-        return changed(self, do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
+        return set_fields(self, do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
 
     def set_save(self, strategy="steps", steps=500, total_limit=None, on_each_node=False):
         "Set when to write checkpoints; return the arguments."
-        return changed(self, save_strategy=strategy, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node)
+        return set_fields(self, save_strategy=strategy, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node)
 
     def set_logging(self, strategy="steps", steps=500, report_to="none", level="passive", first_step=False, nan_inf_filter=False, on_each_node=False,
                     replica_level="passive"):
         "Set when and where to log; return the arguments."
-        return changed(self, logging_strategy=strategy, logging_steps=steps, report_to=report_to, log_level=level, logging_first_step=first_step,
+        return set_fields(self, logging_strategy=strategy, logging_steps=steps, report_to=report_to, log_level=level, logging_first_step=first_step,
                        logging_nan_inf_filter=nan_inf_filter, log_on_each_node=on_each_node, log_level_replica=replica_level)
 
     def set_push_to_hub(self, model_id, strategy="every_save", token=None, private_repo=None, always_push=False, revision=None):
         "Set how to push to the Hub; raise ValueError, since pushing is unsupported."
-        return changed(self, push_to_hub=True, hub_model_id=model_id, hub_strategy=strategy, hub_token=token, hub_private_repo=private_repo,
+        return set_fields(self, push_to_hub=True, hub_model_id=model_id, hub_strategy=strategy, hub_token=token, hub_private_repo=private_repo,
                        hub_always_push=always_push, hub_revision=revision)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #721d21cb
-def sanitized(values: dict) -> dict:
+def sanitize(values: dict) -> dict:
     "Return the values as numbers, strings and bools, with tokens replaced by their names."
     hidden = {k: f"<{k.upper()}>" for k, v in values.items() if k.endswith("_token") and v is not None}
     return {k: v if type(v) in (bool, int, float, str) else str(v) for k, v in (values | hidden).items()}
 
 # %% ../../nbs/02_args/02_training_args.ipynb #10eb63eb
-MEANT = {"lr": "learning_rate", "epochs": "num_train_epochs", "n_epoch": "num_train_epochs", "batch_size": "per_device_train_batch_size",
+SUGGESTED_NAMES = {"lr": "learning_rate", "epochs": "num_train_epochs", "n_epoch": "num_train_epochs", "batch_size": "per_device_train_batch_size",
          "bs": "per_device_train_batch_size", "wd": "weight_decay", "loss_fn": "loss_func", "loss": "loss_func", "criterion": "loss_func",
          "train_data": "train_dataset", "train_ds": "train_dataset", "eval_data": "eval_dataset",
          "valid_ds": "eval_dataset", "callback": "callbacks", "cbs": "callbacks", "optimizer": "optimizers"}
@@ -112,11 +113,11 @@ def check_names(names,  # the given names
     "Raise TypeError for the first unknown name, with a suggestion."
     for name in names:
         if name in known: continue
-        if name in MEANT: raise TypeError(f"There is no argument `{name}`; it is called `{MEANT[name]}` here.")
-        raise TypeError(f"There is no argument `{name}`.{nearest(name, known)}")
+        if name in SUGGESTED_NAMES: raise TypeError(f"There is no argument `{name}`; it is called `{SUGGESTED_NAMES[name]}` here.")
+        raise TypeError(f"There is no argument `{name}`.{suggest_names(name, known)}")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #c7d4c7db
-class Word(str):
+class EnumString(str):
     "Represent a string with the attributes `value` and `name` of an enum member."
     @property
     def value(self) -> str: return str(self)
@@ -124,31 +125,31 @@ class Word(str):
     def name(self) -> str: return self.upper()
     def __reduce__(self): return str, (str(self),)   # copies are plain strings
 
-word = functools.cache(Word)
+intern_enum_string = functools.cache(EnumString)
 
-def as_word(field: str) -> property:
+def enum_string_property(field: str) -> property:
     "Return a property that stores a plain string and returns a `Word`."
-    def read(args): return word(value) if type(value := args.__dict__[field]) is str else value   # cached, because callbacks read it at each step
+    def read(args): return intern_enum_string(value) if type(value := args.__dict__[field]) is str else value   # cached, because callbacks read it at each step
     def write(args, value): args.__dict__[field] = value
     return property(read, write)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #9c292f04
-def plain(value):
+def to_builtin(value):
     "Convert enums, paths, tuples and numpy scalars to plain Python values; return other values unchanged."
-    if isinstance(value, Enum): return plain(value.value)
-    if isinstance(value, Word): return str(value)
+    if isinstance(value, Enum): return to_builtin(value.value)
+    if isinstance(value, EnumString): return str(value)
     if isinstance(value, os.PathLike): return os.fspath(value)
-    if isinstance(value, (list, tuple)): return [plain(o) for o in value]
-    if isinstance(value, dict): return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)): return [to_builtin(o) for o in value]
+    if isinstance(value, dict): return {k: to_builtin(v) for k, v in value.items()}
     if getattr(value, "shape", None) == () and hasattr(value, "item"): return value.item()
-    return plain(value.to_dict()) if hasattr(value, "to_diff_dict") else value   # a configuration of transformers
+    return to_builtin(value.to_dict()) if hasattr(value, "to_diff_dict") else value   # a configuration of transformers
 
 # %% ../../nbs/02_args/02_training_args.ipynb #c6bdc127
-def fits(value, kind) -> bool:
+def matches_type(value, kind) -> bool:
     "Return True if `value` is of the annotated type `kind`."
-    if isinstance(kind, UnionType) or get_origin(kind) is Union: return any(fits(value, k) for k in get_args(kind))
+    if isinstance(kind, UnionType) or get_origin(kind) is Union: return any(matches_type(value, k) for k in get_args(kind))
     if get_origin(kind) is dict: return isinstance(value, dict)
-    if get_origin(kind) is list: return isinstance(value, list) and all(fits(o, get_args(kind)[0]) for o in value)
+    if get_origin(kind) is list: return isinstance(value, list) and all(matches_type(o, get_args(kind)[0]) for o in value)
     if kind in (int, float): return isinstance(value, (int, kind)) and not isinstance(value, bool)
     return isinstance(value, kind)
 
@@ -161,10 +162,10 @@ def _is_number(text: str) -> bool:
 
 def check_types(args, cls=None):  # a dataclass instance whose annotations are types; cls: class whose fields are checked; None: all
     "Raise ValueError for the first field whose value does not match its annotation."
-    kinds = kinds_of(type(args))
+    kinds = field_types(type(args))
     for f in fields(cls or args):
         value, kind = getattr(args, f.name), kinds[f.name]
-        if fits(value, kind): continue
+        if matches_type(value, kind): continue
         hint = ""
         if isinstance(value, str) and _is_number(value):
             number = int(value) if value.strip().lstrip("+-").isdigit() else float(value)
@@ -176,7 +177,7 @@ def check_types(args, cls=None):  # a dataclass instance whose annotations are t
         raise ValueError(f"{f.name}={value!r} is of type {type(value).__name__}; it should be {wanted}.{hint}")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #dd46ed34
-BOUNDS = {  # condition: (test, fields)
+VALUE_BOUNDS = {  # condition: (test, fields)
     "at least 1": (lambda x: x >= 1, "per_device_train_batch_size per_device_eval_batch_size save_total_limit "
                    "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor torch_empty_cache_steps "
                    "generation_max_length generation_num_beams"),
@@ -188,19 +189,19 @@ BOUNDS = {  # condition: (test, fields)
 # %% ../../nbs/02_args/02_training_args.ipynb #bc492011
 def check_values(args):
     "Raise ValueError for the first value that is out of bounds or not among its choices."
-    for words, (holds, names) in BOUNDS.items():
+    for words, (holds, names) in VALUE_BOUNDS.items():
         for name in names.split():
             value = getattr(args, name)
             each = value if isinstance(value, list) else [] if value is None else [value]
             if not all(holds(o) for o in each): raise ValueError(f"{name}={value!r} should be {words}.")
     for name in args.debug.split() if isinstance(args.debug, str) else args.debug or ():
         if name == "tpu_metrics_debug": raise ValueError("debug='tpu_metrics_debug' prints what a TPU counts, and there is no TPU support; leave it out.")
-        if name != "underflow_overflow": raise ValueError(f"debug={name!r} is not one of 'underflow_overflow'.{nearest(name, ['underflow_overflow'])}")
+        if name != "underflow_overflow": raise ValueError(f"debug={name!r} is not one of 'underflow_overflow'.{suggest_names(name, ['underflow_overflow'])}")
     for name, names in CHOICES.items():
         value = getattr(args, name)
         if value not in names:
             listed = ", ".join(repr(o) for o in names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-            raise ValueError(f"{name}={value!r} is not one of {listed}.{nearest(value, names)}")
+            raise ValueError(f"{name}={value!r} is not one of {listed}.{suggest_names(value, names)}")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #85a88b35
 def check_steps(args):
@@ -223,24 +224,24 @@ def check_steps(args):
                          "nothing would be trained; give one of them above 0.")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #65cbab32
-def _check_update(args):
+def _check_optimization(args):
     "Raise ValueError for a metric-driven schedule without evaluations, and for target modules of an optimizer that has none."
     if args.lr_scheduler_type in METRIC_SCHEDULES and args.eval_strategy == "no":
         raise ValueError(f"lr_scheduler_type={args.lr_scheduler_type!r} goes by evaluations, and there are none; give eval_strategy='epoch' or 'steps' "
                          "and an eval_dataset=.")
     if args.optim_target_modules is None: return
-    if args.optim not in TARGETED:
-        raise ValueError(f"optim_target_modules is for {', '.join(TARGETED)}, and optim={args.optim!r} takes all parameters alike; leave it out.")
+    if args.optim not in TARGETED_OPTIMIZERS:
+        raise ValueError(f"optim_target_modules is for {', '.join(TARGETED_OPTIMIZERS)}, and optim={args.optim!r} takes all parameters alike; leave it out.")
     if isinstance(args.optim_target_modules, bool):
         raise ValueError(f"optim_target_modules={args.optim_target_modules!r} names no modules; give 'all-linear', a list of names, or a pattern.")
 
-def check_together(args):
+def check_conflicts(args):
     "Raise ValueError for settings that contradict each other."
     if args.fp16 and args.bf16: raise ValueError("fp16 and bf16 exclude each other; give one of them.")
     if args.fp16_full_eval and args.bf16_full_eval: raise ValueError("fp16_full_eval and bf16_full_eval exclude each other; give one of them.")
     if others := [o for o in args.include_for_metrics if o not in ("inputs", "loss")]:
         raise ValueError(f"include_for_metrics={args.include_for_metrics!r}: {others[0]!r} is not one of 'inputs', 'loss'.")
-    _check_update(args)
+    _check_optimization(args)
     if isinstance(args.learning_rate, list) and not args.layer_groups:
         raise ValueError("A list as learning_rate needs layer_groups to say what each rate is for, "
                          "for example layer_groups=['encoder', 'head'].")
@@ -262,7 +263,7 @@ def check_together(args):
 # %% ../../nbs/02_args/02_training_args.ipynb #6fad7368
 def check_saving(args):
     "Raise ValueError for checkpoints without a folder, and for a best model without evaluations."
-    asked = [f.name for f in fields(Keeping) if f.name.startswith("save_") and getattr(args, f.name) != f.default]
+    asked = [f.name for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(args, f.name) != f.default]
     if args.output_dir is None and asked and args.save_strategy != "no":
         raise ValueError(f"{asked[0]}={getattr(args, asked[0])!r} asks for checkpoints, but there is no folder to write them to; give output_dir=.")
     if args.enable_jit_checkpoint and args.output_dir is None:
@@ -273,37 +274,37 @@ def check_saving(args):
         raise ValueError(f"{best}, but nothing is evaluated, so no model is the best; give eval_strategy='epoch' or 'steps'.")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #44f7f48a
-_THEIRS = {"azure_ml": "AzureMLCallback", "neptune": "NeptuneCallback", "dagshub": "DagsHubCallback", "flyte": "FlyteCallback", "kubeflow": "KubeflowCallback"}
+_TRANSFORMERS_ONLY_TRACKERS = {"azure_ml": "AzureMLCallback", "neptune": "NeptuneCallback", "dagshub": "DagsHubCallback", "flyte": "FlyteCallback", "kubeflow": "KubeflowCallback"}
 
 def check_trackers(args):
     "Raise ValueError for unknown trackers, and for TensorBoard without a folder to write to."
     given = [args.report_to] if isinstance(args.report_to, str) else args.report_to
     for name in given:
-        if name in _THEIRS: raise ValueError(f"report_to={name!r} is reported to by transformers' own callback only; give the Learner "
-                                             f"callbacks=[transformers.integrations.{_THEIRS[name]}()], which works here as it is.")
+        if name in _TRANSFORMERS_ONLY_TRACKERS: raise ValueError(f"report_to={name!r} is reported to by transformers' own callback only; give the Learner "
+                                             f"callbacks=[transformers.integrations.{_TRANSFORMERS_ONLY_TRACKERS[name]}()], which works here as it is.")
         if name in ("all", "none") and len(given) > 1: raise ValueError(f"report_to={given!r}: {name!r} stands alone; leave it out, or leave out the names.")
         if name not in (*TRACKERS, "all", "none"):
-            raise ValueError(f"report_to={name!r} is no tracker; there are {', '.join(map(repr, TRACKERS))}, 'all' and 'none'.{nearest(name, TRACKERS)}")
+            raise ValueError(f"report_to={name!r} is no tracker; there are {', '.join(map(repr, TRACKERS))}, 'all' and 'none'.{suggest_names(name, TRACKERS)}")
     folder = args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
     if "tensorboard" in given and folder is None: raise ValueError("report_to='tensorboard' needs a folder for the event files; give output_dir= or logging_dir=.")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #49145eb5
-def _checked(init):
+def _with_name_checks(init):
     "Wrap an `__init__` so that older names are translated and unknown names raise TypeError with a suggestion."
     taken = inspect.signature(init).parameters
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
         if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):   # this __init__ passes unknown names on
-            kwargs = newer(kwargs)
+            kwargs = translate_legacy(kwargs)
             check_names(kwargs, taken)
         init(self, *args, **kwargs)
     return __init__
 
-class _Checked(type):
+class _ArgumentsMeta(type):
     "Metaclass that wraps the `__init__` of each class of arguments by `_checked` before its first call."
     def __call__(cls, *args, **kwargs):
         for c in cls.__mro__:
-            if isinstance(c, _Checked) and "__init__" in vars(c) and not hasattr(c.__init__, "__wrapped__"): c.__init__ = _checked(c.__init__)
+            if isinstance(c, _ArgumentsMeta) and "__init__" in vars(c) and not hasattr(c.__init__, "__wrapped__"): c.__init__ = _with_name_checks(c.__init__)
         return super().__call__(*args, **kwargs)
 
     @property
@@ -312,15 +313,15 @@ class _Checked(type):
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 # %% ../../nbs/02_args/02_training_args.ipynb #877c3328
-class _Reading:
+class _Serialization:
     "Provide the methods that read the arguments."
     def to_dict(self) -> dict:
         "Return all fields as plain values in a new dictionary."
-        return {name: plain(value) for name, value in asdict(self).items()}
+        return {name: to_builtin(value) for name, value in asdict(self).items()}
 
     def to_sanitized_dict(self) -> dict:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
-        return sanitized(self.to_dict() | {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size})
+        return sanitize(self.to_dict() | {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size})
 
     def to_json_string(self) -> str:
         "Return all fields as JSON."
@@ -328,7 +329,7 @@ class _Reading:
 
     def __getattr__(self, name):
         if name.startswith("__"): raise AttributeError(name)
-        return older_value(self, name)
+        return legacy_value(self, name)
 
     @classmethod
     def from_dict(cls, d: dict):
@@ -337,13 +338,13 @@ class _Reading:
 
     def changed(self) -> dict:
         "Return name and value of the fields that differ from their defaults."
-        unsaid = {*ALIASES, *(["do_eval"] if "do_eval" in self._filled else [])}   # these follow from other fields
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid and getattr(self, f.name) != default_of(f)}
+        unsaid = {*FIELD_ALIASES, *(["do_eval"] if "do_eval" in self._filled else [])}   # these follow from other fields
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid and getattr(self, f.name) != field_default(f)}
 
     @classmethod
     def defaults(cls) -> dict:
         "Return name and default of every field."
-        return {f.name: default_of(f) for f in fields(cls)}
+        return {f.name: field_default(f) for f in fields(cls)}
 
     @classmethod
     def help(cls, name: str) -> str:  # name of a field; TypeError for another name
@@ -357,7 +358,7 @@ class _Reading:
         return math.ceil(num_training_steps * self.warmup_steps)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #8717c0fc
-class _Showing:
+class _Display:
     "Provide the representations of the arguments."
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.changed().items())})"
@@ -375,7 +376,7 @@ class ParallelMode(Enum):
     def __hash__(self): return hash(self.value)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #4b3f4767
-class _Place:
+class _ProcessInfo:
     "Provide rank, device and number of processes, read from the environment that a launcher sets."
     @property
     def world_size(self) -> int: return int(os.environ.get("WORLD_SIZE", 1))
@@ -408,7 +409,7 @@ class _Place:
                            desc: str = "work"):         # description of the work, for the log
         "Run the block in the first process, then in all others, which can reuse its cached results."
         if self.world_size == 1: return (yield)
-        connect(self)
+        connect_processes(self)
         first = (self.local_process_index if local else self.process_index) == 0
         logging.getLogger("trainer_nb").debug("process %d: %s %s", self.process_index, "does the" if first else "waits for the", desc)
         if not first: torch.distributed.barrier()
@@ -417,7 +418,7 @@ class _Place:
             if first: torch.distributed.barrier()
 
 # %% ../../nbs/02_args/02_training_args.ipynb #8a74b9ac
-def connect(args):
+def connect_processes(args):
     "Connect the processes of a launcher if they are not connected yet."
     if torch.distributed.is_initialized(): return
     from accelerate import PartialState
@@ -427,8 +428,8 @@ def connect(args):
 
 # %% ../../nbs/02_args/02_training_args.ipynb #e45810e6
 @dataclass(repr=False)
-class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroups, Scripts, Data, Hub, Keeping, Generating, Evaluating, Telling,
-                        Processes, Memory, Machine, Update, Length, metaclass=_Checked):
+class TrainingArguments(_Serialization, _Display, _ProcessInfo, TrainingSetters, EvaluationSetters, ScriptArgs, DataArgs, HubArgs, CheckpointingArgs, GenerationArgs, EvaluationArgs, LoggingArgs,
+                        DistributedArgs, MemoryArgs, PrecisionArgs, OptimizationArgs, DurationArgs, metaclass=_ArgumentsMeta):
     "Hold the settings of a run, with the Trainer's names and defaults; validate them on construction."
     def __post_init__(self): self.check()
 
@@ -444,46 +445,46 @@ class TrainingArguments(_Reading, _Showing, _Place, TrainingGroups, LookingGroup
     def check(self):
         "Convert all values to plain ones, validate them and fill in derived ones; raise ValueError if one is invalid."
         for name, value in vars(self).pop("_filled", {}).items():
-            if getattr(self, name) == value: setattr(self, name, default_of(self.__dataclass_fields__[name]))
-        for f in fields(TrainingArguments): setattr(self, f.name, plain(getattr(self, f.name)))   # fields added by a subclass are not converted
+            if getattr(self, name) == value: setattr(self, name, field_default(self.__dataclass_fields__[name]))
+        for f in fields(TrainingArguments): setattr(self, f.name, to_builtin(getattr(self, f.name)))   # fields added by a subclass are not converted
         for name in ('output_dir', 'logging_dir'):
             if isinstance(getattr(self, name), str): setattr(self, name, os.path.expanduser(getattr(self, name)))
         if self.report_to in (None, [], ["none"]): self.report_to = "none"
         if isinstance(self.include_num_input_tokens_seen, bool): self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
-        _read_json(self)
+        _parse_json_fields(self)
         check_accelerator_config(self)
         check_types(self, TrainingArguments)
-        for check in (check_refused, check_values, check_steps, check_together, check_saving, check_trackers, check_sharding): check(self)
-        _mirror(self)
-        _fill(self)
+        for check in (check_unsupported, check_values, check_steps, check_conflicts, check_saving, check_trackers, check_sharding): check(self)
+        _sync_aliases(self)
+        _fill_derived(self)
 
 for _name in ("eval_strategy", "logging_strategy", "save_strategy", "hub_strategy", "lr_scheduler_type", "optim"):   # enums in the Trainer
-    setattr(TrainingArguments, _name, as_word(_name))
+    setattr(TrainingArguments, _name, enum_string_property(_name))
 
 # %% ../../nbs/02_args/02_training_args.ipynb #a209b193
-def _mirror(args):
+def _sync_aliases(args):
     "Give a field and its older name the same value: the one that was set last."
     before = vars(args).setdefault("_mirrored", {})
-    for older, name in ALIASES.items():
+    for older, name in FIELD_ALIASES.items():
         if getattr(args, older) != before.get(older): setattr(args, name, getattr(args, older))
         before[older] = getattr(args, name)
         setattr(args, older, before[older])
 
-def _read_json(args):
+def _parse_json_fields(args):
     "Parse dictionaries given as JSON text, as on a command line."
-    for name, kind in kinds_of(TrainingArguments).items():
+    for name, kind in field_types(TrainingArguments).items():
         value = getattr(args, name)
-        if not isinstance(value, str) or not fits({}, kind): continue
-        if value.lstrip().startswith("{"): setattr(args, name, _of_json(name, value))
-        elif name.endswith("_kwargs"): raise _no_dict(name, value)   # other fields accept the path of a file, or pairs
+        if not isinstance(value, str) or not matches_type({}, kind): continue
+        if value.lstrip().startswith("{"): setattr(args, name, _parse_json(name, value))
+        elif name.endswith("_kwargs"): raise _not_a_dict_error(name, value)   # other fields accept the path of a file, or pairs
 
-def _of_json(name, text):
+def _parse_json(name, text):
     try: return json.loads(text)
-    except json.JSONDecodeError: raise _no_dict(name, text) from None
+    except json.JSONDecodeError: raise _not_a_dict_error(name, text) from None
 
-def _no_dict(name, text): return ValueError(f"{name}={text!r} should be a dict, or JSON with quotes around the names, such as '{{\"name\": 1}}'.")
+def _not_a_dict_error(name, text): return ValueError(f"{name}={text!r} should be a dict, or JSON with quotes around the names, such as '{{\"name\": 1}}'.")
 
-def _fill(args):
+def _fill_derived(args):
     "Set fields that are None to the values derived from other fields."
     filled = {}
     if args.eval_strategy != "no" and not args.do_eval: filled["do_eval"] = True
@@ -498,7 +499,7 @@ def _fill(args):
     args._filled = filled
 
 # %% ../../nbs/02_args/02_training_args.ipynb #4879163e
-class Settings(TypedDict, total=False):
+class TrainingArgumentsKwargs(TypedDict, total=False):
     "List the fields of `TrainingArguments` as keywords."
     output_dir: str | None; per_device_train_batch_size: int; per_device_eval_batch_size: int; num_train_epochs: float; max_steps: int
     gradient_accumulation_steps: int; average_tokens_across_devices: bool; auto_find_batch_size: bool
@@ -535,27 +536,27 @@ class Settings(TypedDict, total=False):
     do_train: bool; do_eval: bool; do_predict: bool; resume_from_checkpoint: str | None | bool; local_rank: int
 
 # %% ../../nbs/02_args/02_training_args.ipynb #ba804f6e
-OF_PROCESS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to",
+PROCESS_FIELDS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to",
               "ignore_data_skip", "logging_dir", "log_level", "log_level_replica", "log_on_each_node", "project", "trackio_space_id",
               "trackio_bucket_id", "trackio_static_space_id", "restore_callback_states_from_checkpoint",
               "activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing", "gradient_checkpointing_kwargs", "use_cache", "tf32",
               "torch_compile", "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
               "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "eval_on_start", "enable_jit_checkpoint",
-              "ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph", *(f.name for f in fields(Scripts)))
+              "ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph", *(f.name for f in fields(ScriptArgs)))
 
 # %% ../../nbs/02_args/02_training_args.ipynb #3228bcf9
-def without_own(args: TrainingArguments) -> dict:
+def without_subclass_fields(args: TrainingArguments) -> dict:
     "Return the settings by name, without the fields added by a subclass."
     own = {f.name for f in fields(args)} - {*TrainingArguments.__dataclass_fields__}
     return {name: value for name, value in vars(args).items() if name not in own}
 
-def resolve(args: TrainingArguments | dict | None,  # TrainingArguments, a dict of keywords, or None
-            settings: Settings | None = None        # keywords that override them
+def resolve_args(args: TrainingArguments | dict | None,  # TrainingArguments, a dict of keywords, or None
+            settings: TrainingArgumentsKwargs | None = None        # keywords that override them
            ) -> TrainingArguments:                  # a new object; TypeError for another type or an unknown name
     "Return a validated copy of `args` with `settings` applied."
-    settings = newer(settings or {})
-    if args is None or isinstance(args, dict): return TrainingArguments(**{**newer(args or {}), **settings})
-    if not isinstance(args, TrainingArguments): raise TypeError(_wrong_type(args))
+    settings = translate_legacy(settings or {})
+    if args is None or isinstance(args, dict): return TrainingArguments(**{**translate_legacy(args or {}), **settings})
+    if not isinstance(args, TrainingArguments): raise TypeError(_wrong_type_message(args))
     new = copy.deepcopy(args)
     check_names(settings, [f.name for f in fields(new)])
     for name, value in settings.items(): setattr(new, name, copy.deepcopy(value))
@@ -564,7 +565,7 @@ def resolve(args: TrainingArguments | dict | None,  # TrainingArguments, a dict 
     return new
 
 # %% ../../nbs/02_args/02_training_args.ipynb #00057785
-def _wrong_type(args) -> str:
+def _wrong_type_message(args) -> str:
     "Return the error message for arguments of another type."
     theirs = any(c.__name__ == "TrainingArguments" and c.__module__.startswith("transformers") for c in type(args).__mro__)
     if theirs: return ("args is a TrainingArguments of transformers; import TrainingArguments from trainer_nb instead, "

@@ -11,9 +11,10 @@ from typing import Any
 from .errors import warn
 
 # %% auto #0
-__all__ = ['EVENTS', 'LOG', 'TrainerState', 'ExportableState', 'TrainerControl', 'TrainerCallback', 'listens', 'stands_for',
-           'AsTheTrainers', 'CallbackHandler', 'printed', 'DefaultFlowCallback', 'context', 'handler_of', 'tell',
-           'tell_all', 'put_down', 'EarlyStoppingCallback', 'check_stopping', 'missing', 'PrinterCallback', 'set_level',
+__all__ = ['EVENTS', 'LOGGER', 'TrainerState', 'ExportableState', 'TrainerControl', 'TrainerCallback', 'overrides_event',
+           'matches_callback', 'TrainerHandlerCompat', 'CallbackHandler', 'format_logs', 'DefaultFlowCallback',
+           'event_arguments', 'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks',
+           'EarlyStoppingCallback', 'check_early_stopping', 'warn_missing_metric', 'PrinterCallback', 'set_log_level',
            'LoggerCallback']
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708ec
@@ -110,29 +111,29 @@ class TrainerCallback:
 EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #67a02d96
-def listens(callback, event) -> bool:  # callback: an instance; event: name of the method
+def overrides_event(callback, event) -> bool:  # callback: an instance; event: name of the method
     "Return True if a callback overrides an event."
     if event in getattr(callback, "__dict__", ()): return True
     owner = next((c for c in type(callback).__mro__ if event in vars(c)), None)
     return owner is not None and owner.__name__ != "TrainerCallback"
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #023673a0
-def _answer(given, control):
+def _returned_control(given, control):
     "Return the control object returned by a callback, or the current one; raise TypeError for another value."
     if given is None or given is control: return control
     if hasattr(given, "should_training_stop") and hasattr(given, "should_log"): return given
     raise TypeError(f"The callback returned {given!r}; it may return the control it was given, or nothing.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #ea50defa
-def stands_for(kind: type, callback) -> bool:
+def matches_callback(kind: type, callback) -> bool:
     "Return True if a callback is an instance of a class, or of our counterpart of a transformers class."
     theirs = kind.__module__.partition(".")[0] == "transformers" and not isinstance(callback, type)
     return isinstance(callback, kind) or (theirs and type(callback).__name__ == kind.__name__.replace("NotebookProgress", "Progress"))
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #803a7993
-_BRINGS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}   # positional arguments of the Trainer's handler
+_EVENT_ARGUMENTS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}   # positional arguments of the Trainer's handler
 
-class AsTheTrainers:
+class TrainerHandlerCompat:
     "Provide the interface of the Trainer's handler for code copied from it: `on_*` methods, event data and `remove_callback`."
     context = dict   # callable that returns the keywords of every event; replaced by a learner
     def remove_callback(self, callback):
@@ -149,10 +150,10 @@ class AsTheTrainers:
         raise AttributeError(f"The handler of callbacks has no {name!r}.")
 
     def _told(self, event, args, state, control, *given, **kwargs):
-        return self.call_event(event, args, state, control, **dict(zip(_BRINGS.get(event, ()), given)) | kwargs)
+        return self.call_event(event, args, state, control, **dict(zip(_EVENT_ARGUMENTS.get(event, ()), given)) | kwargs)
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #cd9928a7
-class CallbackHandler(AsTheTrainers):
+class CallbackHandler(TrainerHandlerCompat):
     "Hold the callbacks of a run and call them by event."
     def __init__(self, callbacks=()):
         self.callbacks, self._listening = [], {}
@@ -171,7 +172,7 @@ class CallbackHandler(AsTheTrainers):
 
     def found(self, callback):
         "Return a callback of this handler or None; a class matches its first instance."
-        is_it = (lambda c: stands_for(callback, c)) if isinstance(callback, type) else (lambda c: c is callback or c == callback)
+        is_it = (lambda c: matches_callback(callback, c)) if isinstance(callback, type) else (lambda c: c is callback or c == callback)
         return next((c for c in self.callbacks if is_it(c)), None)
 
     def pop_callback(self, callback):
@@ -186,7 +187,7 @@ class CallbackHandler(AsTheTrainers):
 
     def listeners(self, event) -> list:
         "Return the callbacks that override `event`, in order."
-        if event not in self._listening: self._listening[event] = [c for c in self.callbacks if listens(c, event)]
+        if event not in self._listening: self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
         return self._listening[event]
 
     def call(self, event, todo, args, state, control, interrupts=None, **kwargs):
@@ -196,7 +197,7 @@ class CallbackHandler(AsTheTrainers):
             if not any(c is callback for c in self.callbacks): continue
             before = interrupts is not None and interrupts.abortable
             if interrupts is not None: interrupts.abortable = not getattr(callback, "quick", False)
-            try: control = _answer(getattr(callback, event)(args, state, control, **kwargs), control)
+            try: control = _returned_control(getattr(callback, event)(args, state, control, **kwargs), control)
             except BaseException as error:
                 before = False   # the code that handles the error must not be interrupted
                 error.callback = f"{type(callback).__name__}.{event}"
@@ -207,7 +208,7 @@ class CallbackHandler(AsTheTrainers):
         return control
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #00082390
-def printed(logs: dict) -> dict:
+def format_logs(logs: dict) -> dict:
     "Return the values of a log as they are printed."
     return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in logs.items() if k != "total_flos"}
 
@@ -233,38 +234,38 @@ class DefaultFlowCallback(TrainerCallback):
         if args.save_strategy == "epoch" and args.output_dir is not None: control.should_save = True
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd62
-def context(moves) -> dict:
+def event_arguments(learner) -> dict:
     "Return the keywords of every event as a dict."
-    run = moves.run_state
-    return {"model": run.model, "processing_class": moves.processing_class, "optimizer": run.optimizer, "lr_scheduler": run.lr_scheduler,
-            "train_dataloader": None if run.feed is None else run.feed.loader, "eval_dataloader": run.eval_dataloader, "learner": moves}
+    run = learner.run_state
+    return {"model": run.model, "processing_class": learner.processing_class, "optimizer": run.optimizer, "lr_scheduler": run.lr_scheduler,
+            "train_dataloader": None if run.feed is None else run.feed.loader, "eval_dataloader": run.eval_dataloader, "learner": learner}
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #75eb11ae
-def handler_of(moves) -> CallbackHandler:
+def bound_handler(learner) -> CallbackHandler:
     "Return the run's handler, which adds the keywords of every event."
-    handler, me = moves.run_state.callbacks, weakref.ref(moves)
-    handler.context = lambda: context(me())
+    handler, me = learner.run_state.callbacks, weakref.ref(learner)
+    handler.context = lambda: event_arguments(me())
     return handler
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #70d6ec2c
-def tell(moves, event, todo=None, **data):  # todo: callbacks to be called; None: all that override the event
+def fire_event(learner, event, todo=None, **data):  # todo: callbacks to be called; None: all that override the event
     "Call an event on callbacks now."
-    run = moves.run_state
+    run = learner.run_state
     if todo is None:
         if not run.callbacks.listeners(event): return
         todo = list(run.callbacks.listeners(event))
-    if todo: run.control = run.callbacks.call(event, todo, run.args, run.state, run.control, run.interrupts, **context(moves), **data)
+    if todo: run.control = run.callbacks.call(event, todo, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data)
 
-def tell_all(moves, event, **data):
+def fire_event_safely(learner, event, **data):
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
-    todo, first = list(moves.run_state.callbacks.listeners(event)), None
+    todo, first = list(learner.run_state.callbacks.listeners(event)), None
     while todo:
-        try: tell(moves, event, todo, **data)
+        try: fire_event(learner, event, todo, **data)
         except BaseException as error: first = first or error
     return first
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #35507f8d
-def put_down(run):
+def close_callbacks(run):
     "Make callbacks close the resources that they hold open; warn about those that fail."
     for callback in run.callbacks.callbacks:
         try: getattr(callback, "put_down", lambda: None)()
@@ -283,10 +284,10 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         return {"args": {"early_stopping_patience": self.early_stopping_patience, "early_stopping_threshold": self.early_stopping_threshold},
                 "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter}}
 
-    def on_init_end(self, args, state, control, **kwargs): check_stopping(args)
+    def on_init_end(self, args, state, control, **kwargs): check_early_stopping(args)
 
     def on_train_begin(self, args, state, control, **kwargs):
-        check_stopping(args)
+        check_early_stopping(args)
         if state.global_step == 0: self.early_stopping_patience_counter = 0
         if not args.load_best_model_at_end:
             warn("EarlyStoppingCallback ends the run with the weights of its last step; load_best_model_at_end=True takes those of the best evaluation.")
@@ -295,7 +296,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         "Count an evaluation of the loop, and request the end of training when the patience is exhausted."
         if learner is not None and learner.run_state.by_hand: return
         value = metrics.get(f"eval_{args.metric_for_best_model.removeprefix('eval_')}")
-        if value is None: return missing(self, args, metrics)
+        if value is None: return warn_missing_metric(self, args, metrics)
         self.early_stopping_patience_counter = 0 if self.better(args, state, value) else self.early_stopping_patience_counter + 1
         if self.early_stopping_patience_counter >= self.early_stopping_patience: control.should_training_stop = True
 
@@ -306,13 +307,13 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         return gain > (self.early_stopping_threshold or 0.0)
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #2cde7c51
-def check_stopping(args):
+def check_early_stopping(args):
     "Raise ValueError if there are no evaluations or no metric is named."
     if args.eval_strategy == "no": raise ValueError("EarlyStoppingCallback looks at evaluations, and there are none; give eval_strategy='epoch' or 'steps'.")
     if args.metric_for_best_model is None:
         raise ValueError("EarlyStoppingCallback does not know which metric to look at; give metric_for_best_model='loss', or load_best_model_at_end=True, which means the loss.")
 
-def missing(callback, args, metrics):
+def warn_missing_metric(callback, args, metrics):
     "Warn once that the metric is missing; with several evaluation sets, only one of them has it."
     if callback.__dict__.get("_said"): return
     callback._said = True
@@ -322,28 +323,28 @@ def missing(callback, args, metrics):
 class PrinterCallback(TrainerCallback):
     "Print the logs, on the first process of each machine."
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if state.is_local_process_zero and logs: print(printed(logs), flush=True)
+        if state.is_local_process_zero and logs: print(format_logs(logs), flush=True)
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #418baf72
-LOG = logging.getLogger("trainer_nb")
+LOGGER = logging.getLogger("trainer_nb")
 
-def set_level(args):  # TrainingArguments
+def set_log_level(args):  # TrainingArguments
     "Set the level of the loggers for this process; 'passive' leaves it unchanged."
     if (args.log_level if args.should_log else args.log_level_replica) == "passive": return
     level = args.get_process_log_level()
-    LOG.setLevel(level)
-    if not LOG.hasHandlers(): LOG.addHandler(_to_stderr())
+    LOGGER.setLevel(level)
+    if not LOGGER.hasHandlers(): LOGGER.addHandler(_make_stderr_handler())
     for name in ("transformers.utils.logging", "datasets.utils.logging"):
         if (module := sys.modules.get(name)) is not None: module.set_verbosity(level)
 
-class _Stderr(logging.StreamHandler):
+class _StderrHandler(logging.StreamHandler):
     "Write to the current sys.stderr."
     def __init__(self): logging.Handler.__init__(self)
     @property
     def stream(self): return sys.stderr
 
-def _to_stderr() -> logging.Handler:
-    handler = _Stderr()
+def _make_stderr_handler() -> logging.Handler:
+    handler = _StderrHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     return handler
 
@@ -352,12 +353,12 @@ class LoggerCallback(TrainerCallback):
     "Log the milestones of a run with the package's logger."
     order = 900
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        if not LOG.isEnabledFor(logging.INFO): return
+        if not LOGGER.isEnabledFor(logging.INFO): return
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad) if model is not None else 0
-        LOG.info("Training begins at step %d of %d (%d epochs): %d samples in a micro-batch, %d micro-batches in a step, %d processes; %d parameters are trained.",
+        LOGGER.info("Training begins at step %d of %d (%d epochs): %d samples in a micro-batch, %d micro-batches in a step, %d processes; %d parameters are trained.",
                  state.global_step, state.max_steps, state.num_train_epochs, args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size, trained)
 
-    def on_log(self, args, state, control, logs=None, **kwargs): LOG.debug("Step %d: %s", state.global_step, logs)
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs): LOG.info("Evaluated at step %d: %s", state.global_step, metrics)
-    def on_save(self, args, state, control, **kwargs): LOG.info("A checkpoint of step %d is written in %s.", state.global_step, args.output_dir)
-    def on_train_end(self, args, state, control, **kwargs): LOG.info("Training ends at step %d of %d.", state.global_step, state.max_steps)
+    def on_log(self, args, state, control, logs=None, **kwargs): LOGGER.debug("Step %d: %s", state.global_step, logs)
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs): LOGGER.info("Evaluated at step %d: %s", state.global_step, metrics)
+    def on_save(self, args, state, control, **kwargs): LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.output_dir)
+    def on_train_end(self, args, state, control, **kwargs): LOGGER.info("Training ends at step %d of %d.", state.global_step, state.max_steps)

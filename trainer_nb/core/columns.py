@@ -9,29 +9,30 @@ from array import array
 from collections.abc import Callable
 import numpy as np
 import torch
-from .errors import nearest
+from .errors import suggest_names
 
 # %% auto #0
-__all__ = ['CODES', 'COLUMNS', 'LATE', 'PACK', 'MOST', 'Columns', 'Soon', 'given', 'lone', 'Pending', 'bring', 'sort_out', 'Rows',
-           'fill', 'rates', 'column', 'losses_of', 'mean_loss', 'mean_of', 'abandon', 'last_of', 'part', 'to_lists',
-           'extend', 'Readings']
+__all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'PACK_SIZE', 'MAX_READINGS', 'GrowableColumns', 'DeferredScalar',
+           'resolve_deferred', 'as_scalar', 'DeferredScalars', 'to_host', 'split_deferred', 'RowStore', 'fill_values',
+           'throughput', 'get_column', 'kept_losses', 'mean_loss', 'mean_or_nan', 'mark_abandoned', 'last_row_of_step',
+           'copy_rows', 'columns_to_lists', 'append_rows', 'Readings']
 
 # %% ../../nbs/01_core/04_columns.ipynb #8064edf7
-CODES = dict(step="q", epoch="d", loss="d", learning_rate="d", grad_norm="d", samples="q", seconds="d", unknown="B", abandoned="B")
-COLUMNS = tuple(o for o in CODES if o != "unknown")
-LATE = ("loss", "grad_norm", "learning_rate")  # values that may be given as tensors; the index is their bit in `unknown`
+COLUMN_TYPES = dict(step="q", epoch="d", loss="d", learning_rate="d", grad_norm="d", samples="q", seconds="d", unknown="B", abandoned="B")
+COLUMN_NAMES = tuple(o for o in COLUMN_TYPES if o != "unknown")
+DEFERRED = ("loss", "grad_norm", "learning_rate")  # values that may be given as tensors; the index is their bit in `unknown`
 
 # %% ../../nbs/01_core/04_columns.ipynb #dc7a0d1b
-class Columns:
+class GrowableColumns:
     "Store growable columns of numbers; a row counts once it is complete."
     def __init__(self):
         self.rows = 0
-        for name, code in CODES.items(): setattr(self, name, array(code))
+        for name, code in COLUMN_TYPES.items(): setattr(self, name, array(code))
 
     def grow(self):
         "Make room for an eighth more rows; safe to repeat after an interrupt."
         size = self.rows + max(256, self.rows // 8)
-        for name, code in CODES.items():
+        for name, code in COLUMN_TYPES.items():
             column = getattr(self, name)
             missing = max(0, size - len(column)) * column.itemsize
             setattr(self, name, column + array(code, bytes(missing)))
@@ -48,10 +49,10 @@ class Columns:
 
     def view(self, name) -> np.ndarray:
         "Return one column as an array that shares its memory: for immediate use, not to be kept."
-        return np.frombuffer(getattr(self, name), dtype=CODES[name])[:self.rows]
+        return np.frombuffer(getattr(self, name), dtype=COLUMN_TYPES[name])[:self.rows]
 
 # %% ../../nbs/01_core/04_columns.ipynb #0e025eed
-class Soon:
+class DeferredScalar:
     "Hold a number that depends on an asynchronous operation of several processes."
     def __init__(self, get: Callable, there: Callable):  # get: waits and returns the number as a tensor; there: returns True if `get` would not wait
         self._get, self._there, self._lock, self._found = get, there, threading.Lock(), None
@@ -67,35 +68,35 @@ class Soon:
             self._found = self._get()
             return self._found
 
-def given(value): return value.tensor() if isinstance(value, Soon) else value   # return a value unchanged, or the number of a Soon
+def resolve_deferred(value): return value.tensor() if isinstance(value, DeferredScalar) else value   # return a value unchanged, or the number of a Soon
 
-PACK = 64   # number of rows after which single tensors are stacked
+PACK_SIZE = 64   # number of rows after which single tensors are stacked
 
-def lone(value: torch.Tensor,  # one number, of any shape; detached from its graph
-         which: int            # index of its column in `LATE`, for the error
+def as_scalar(value: torch.Tensor,  # one number, of any shape; detached from its graph
+         which: int            # index of its column in `DEFERRED`, for the error
         ) -> torch.Tensor:
     "Return the tensor detached and with shape (), on its device; raise ValueError if it has several elements."
     if not (value.requires_grad or value.dim()): return value
     if value.numel() == 1: return value.detach().reshape(())
-    name = LATE[which]
+    name = DEFERRED[which]
     raise ValueError(f"The {name} of a row is one number, and this tensor has the shape {tuple(value.shape)}: give its mean, `{name}.mean()`.")
 
 # %% ../../nbs/01_core/04_columns.ipynb #b7af6a7e
-class Pending:
+class DeferredScalars:
     "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `LATE`."
     def __init__(self): self.fresh, self.packed = [], []   # pairs (position, tensor or Soon), and pairs (positions, tensor) once stacked
     def __bool__(self): return bool(self.fresh or self.packed)
-    def add(self, place: int, tensor: torch.Tensor | Soon): self.fresh.append((place, tensor))
+    def add(self, place: int, tensor: torch.Tensor | DeferredScalar): self.fresh.append((place, tensor))
 
     def hear(self):
         "Wait for all values that are being reduced."
-        for _, value in list(self.fresh): given(value)
+        for _, value in list(self.fresh): resolve_deferred(value)
 
     def pack(self):
         "Stack the single tensors, one stack per device, without transferring or waiting."
-        waiting = [o for o in self.fresh if isinstance(o[1], Soon) and not o[1].known]
+        waiting = [o for o in self.fresh if isinstance(o[1], DeferredScalar) and not o[1].known]
         held, packed = set(map(id, waiting)), []
-        fresh = [(o[0], given(o[1])) for o in self.fresh if id(o) not in held]
+        fresh = [(o[0], resolve_deferred(o[1])) for o in self.fresh if id(o) not in held]
         for device in (devices := {o.device for _, o in fresh}):
             mine = fresh if len(devices) == 1 else [o for o in fresh if o[1].device == device]
             packed.append((np.array([place for place, _ in mine]), torch.stack([o for _, o in mine])))
@@ -105,7 +106,7 @@ class Pending:
     def find(self, place: int) -> torch.Tensor | None:
         "Return the tensor at a position, on its device, or None; the newest is found fastest."
         for at, tensor in reversed(self.fresh):
-            if at == place: return given(tensor)
+            if at == place: return resolve_deferred(tensor)
         for places, tensors in reversed(self.packed):
             for i in np.flatnonzero(places == place): return tensors[int(i)]
 
@@ -115,7 +116,7 @@ class Pending:
         self.packed = [o for o in self.packed if id(o) not in done]
 
 # %% ../../nbs/01_core/04_columns.ipynb #21365257
-def bring(packed: list  # pairs (positions, tensor), as `Pending` stacks them
+def to_host(packed: list  # pairs (positions, tensor), as `DeferredScalars` stacks them
          ) -> list:     # pairs (positions, values), both numpy arrays
     "Copy the values to the host, with one transfer per device."
     found = []
@@ -126,23 +127,23 @@ def bring(packed: list  # pairs (positions, tensor), as `Pending` stacks them
     return found
 
 # %% ../../nbs/01_core/04_columns.ipynb #63789fa6
-def sort_out(given: list):  # the values given for `LATE`
+def split_deferred(given: list):  # the values given for `DEFERRED`
     "Return the numbers (nan for the others), the tensors with their index in `LATE`, and the bits of unknown values."
     late, unknown = (), 0
     for which, value in enumerate(given):
         if isinstance(value, (float, int)): continue
         given[which] = math.nan
         if value is None: unknown |= 1 << which
-        elif isinstance(value, torch.Tensor): late += (which, lone(value, which)),
-        elif isinstance(value, Soon): late += (which, value),
+        elif isinstance(value, torch.Tensor): late += (which, as_scalar(value, which)),
+        elif isinstance(value, DeferredScalar): late += (which, value),
         else: given[which] = float(value)
     return given, late, unknown
 
 # %% ../../nbs/01_core/04_columns.ipynb #251bd6e0
-class Rows:
+class RowStore:
     "Store rows of numbers; the columns in `LATE` are valid once they are fetched."
     def __init__(self):
-        self.columns, self.pending = Columns(), Pending()
+        self.columns, self.pending = GrowableColumns(), DeferredScalars()
         self.fetched = 0   # number of leading rows that are complete
         self.new_locks()
 
@@ -151,11 +152,11 @@ class Rows:
 
     def append(self, step, epoch, learning_rate, samples, seconds, loss=None, grad_norm=None) -> int:
         "Append a row and return its index, without waiting for the device."
-        (loss, grad_norm, learning_rate), late, unknown = sort_out([loss, grad_norm, learning_rate])
+        (loss, grad_norm, learning_rate), late, unknown = split_deferred([loss, grad_norm, learning_rate])
         with self.lock:
             row = self.columns.append(step, epoch, loss, learning_rate, grad_norm, samples, seconds, unknown)
             for which, tensor in late: self.pending.add(3 * row + which, tensor)
-        if row % PACK == PACK - 1: self.pack()
+        if row % PACK_SIZE == PACK_SIZE - 1: self.pack()
         return row
 
     def pack(self):
@@ -171,9 +172,9 @@ class Rows:
             with self.lock:
                 self.pending.pack()
                 taken, rows = list(self.pending.packed), min((place // 3 for place, _ in self.pending.fresh), default=len(self))
-            found = bring(taken)
+            found = to_host(taken)
             with self.lock:
-                for places, values in found: fill(self.columns, places, values)
+                for places, values in found: fill_values(self.columns, places, values)
                 self.pending.drop(taken)
                 self.fetched = rows
 
@@ -183,73 +184,73 @@ class Rows:
 
     def known(self, name: str, row: int) -> bool:
         "Return True if this value of the row was given."
-        return name not in LATE or not self.columns.unknown[row] >> LATE.index(name) & 1
+        return name not in DEFERRED or not self.columns.unknown[row] >> DEFERRED.index(name) & 1
 
     def peek(self, name: str, row: int):
         "Return the current value: a number, a tensor that is still on its device, or None if unknown."
         if not self.known(name, row): return None
-        late = self.pending.find(3 * row + LATE.index(name)) if name in LATE and row >= self.fetched else None
+        late = self.pending.find(3 * row + DEFERRED.index(name)) if name in DEFERRED and row >= self.fetched else None
         return getattr(self.columns, name)[row] if late is None else late
 
 # %% ../../nbs/01_core/04_columns.ipynb #31db87e3
-def fill(columns: Columns, places, values):  # as returned by `bring`
+def fill_values(columns: GrowableColumns, places, values):  # as returned by `to_host`
     "Write values to their positions."
-    for which, name in enumerate(LATE):
+    for which, name in enumerate(DEFERRED):
         mine = places % 3 == which
         columns.view(name)[places[mine] // 3] = values[mine]
 
 # %% ../../nbs/01_core/04_columns.ipynb #764dc823
-def rates(rows: Rows, start: int = 0, stop: int | None = None) -> np.ndarray:
+def throughput(rows: RowStore, start: int = 0, stop: int | None = None) -> np.ndarray:
     "Return the samples per second of the rows `start` to `stop`; nan if unknown."
     before = max(0, start - 1)
     with rows.lock: step, samples, seconds = (rows.columns.view(o)[before:stop].astype(float) for o in ("step", "samples", "seconds"))
     took, one = np.diff(seconds, prepend=0.0), np.diff(step, prepend=0.0) == 1
     return np.divide(samples, took, out=np.full(len(samples), np.nan), where=one & (took > 0))[start - before:]
 
-def column(rows: Rows, name: str) -> np.ndarray:
+def get_column(rows: RowStore, name: str) -> np.ndarray:
     "Return a copy of a column, or the computed `samples_per_second`; raise KeyError for another name."
-    if name == "samples_per_second": return rates(rows)
-    if name not in COLUMNS: raise KeyError(f"There is no column {name!r}.{nearest(name, (*COLUMNS, 'samples_per_second'))}")
+    if name == "samples_per_second": return throughput(rows)
+    if name not in COLUMN_NAMES: raise KeyError(f"There is no column {name!r}.{suggest_names(name, (*COLUMN_NAMES, 'samples_per_second'))}")
     with rows.lock: return rows.columns.view(name).copy()
 
-def losses_of(rows: Rows, start: int = 0, stop: int | None = None) -> np.ndarray:
+def kept_losses(rows: RowStore, start: int = 0, stop: int | None = None) -> np.ndarray:
     "Return the known losses of the rows `start` to `stop` that are not abandoned."
     with rows.lock: loss, unknown, gone = (rows.columns.view(o)[start:stop].copy() for o in ("loss", "unknown", "abandoned"))
     return loss[(gone == 0) & (unknown & 1 == 0)]
 
-def mean_loss(rows: Rows, start: int = 0, stop: int | None = None) -> float:
+def mean_loss(rows: RowStore, start: int = 0, stop: int | None = None) -> float:
     "Return the mean loss of the rows `start` to `stop` that are not abandoned; nan and inf propagate."
-    return mean_of(losses_of(rows, start, stop))
+    return mean_or_nan(kept_losses(rows, start, stop))
 
-def mean_of(losses: np.ndarray) -> float:
+def mean_or_nan(losses: np.ndarray) -> float:
     "Return the mean; nan for an empty array."
     with np.errstate(all="ignore"): return float(losses.mean()) if len(losses) else math.nan
 
 # %% ../../nbs/01_core/04_columns.ipynb #61801483
-def abandon(rows: Rows, gone: np.ndarray):  # one flag for each of the first rows
+def mark_abandoned(rows: RowStore, gone: np.ndarray):  # one flag for each of the first rows
     "Mark the first rows as abandoned or as counting."
     with rows.lock: rows.columns.view("abandoned")[:len(gone)] = gone
 
-def last_of(rows: Rows, step: int, among: int) -> int | None:
+def last_row_of_step(rows: RowStore, step: int, among: int) -> int | None:
     "Return the index of the last row of a step among the first `among` rows, or None."
     with rows.lock: found = np.flatnonzero(rows.columns.view("step")[:among] == step)
     return int(found[-1]) if len(found) else None
 
 # %% ../../nbs/01_core/04_columns.ipynb #4218ebed
-def part(rows: Rows, start: int, stop: int) -> dict:
+def copy_rows(rows: RowStore, start: int, stop: int) -> dict:
     "Return copies of the columns from row `start` to row `stop`."
-    return {o: getattr(rows.columns, o)[start:stop] for o in CODES if o != "abandoned"}
+    return {o: getattr(rows.columns, o)[start:stop] for o in COLUMN_TYPES if o != "abandoned"}
 
-def to_lists(part: dict) -> dict:
+def columns_to_lists(part: dict) -> dict:
     "Return a range of the columns as lists, with None for unknown values."
     lists, unknown = {k: v.tolist() for k, v in part.items()}, part["unknown"]
-    for which, name in enumerate(LATE): lists[name] = [None if u >> which & 1 else o for o, u in zip(lists[name], unknown)]
+    for which, name in enumerate(DEFERRED): lists[name] = [None if u >> which & 1 else o for o, u in zip(lists[name], unknown)]
     del lists["unknown"]
     return lists
 
-def extend(rows: Rows, lists: dict, skip: int = 0):  # skip: number of leading rows that are known already
+def append_rows(rows: RowStore, lists: dict, skip: int = 0):  # skip: number of leading rows that are known already
     "Append rows from lists; nan and inf may also be given by name, as in a file."
-    every = list(zip(*(lists[o] for o in ("step", "epoch", "samples", "seconds", *LATE)), strict=True))
+    every = list(zip(*(lists[o] for o in ("step", "epoch", "samples", "seconds", *DEFERRED)), strict=True))
     for step, epoch, samples, seconds, *late in every[skip:]:
         unknown = sum(1 << which for which, o in enumerate(late) if o is None)
         loss, norm, rate = (math.nan if o is None else float(o) for o in late)
@@ -257,7 +258,7 @@ def extend(rows: Rows, lists: dict, skip: int = 0):  # skip: number of leading r
     rows.fetched = len(rows)
 
 # %% ../../nbs/01_core/04_columns.ipynb #3a9ed254
-MOST = 2000   # maximum number of readings in memory
+MAX_READINGS = 2000   # maximum number of readings in memory
 
 class Readings:
     "Store values of some rows, with tables that describe them."
@@ -288,7 +289,7 @@ class Readings:
             mine = [entry for entry in waiting if entry[3].device == device]
             values = torch.cat([entry[3].detach().reshape(-1).float() for entry in mine]).cpu().numpy()
             for entry, part in zip(mine, np.split(values, np.cumsum([entry[3].numel() for entry in mine])[:-1])): entry[3] = part
-        if len(self.kept) > MOST: self.kept = self.kept[:MOST // 2:2] + self.kept[MOST // 2:]
+        if len(self.kept) > MAX_READINGS: self.kept = self.kept[:MAX_READINGS // 2:2] + self.kept[MAX_READINGS // 2:]
 
     def of(self, table: int) -> tuple[list, np.ndarray]:
         "Return the rows that have values of a table, and the values with shape (rows, values)."

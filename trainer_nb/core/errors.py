@@ -8,11 +8,11 @@ import difflib, gc, inspect, signal, sys, warnings
 import torch
 
 # %% auto #0
-__all__ = ['nearest', 'Refused', 'warn', 'Interrupted', 'Paused', 'show_pauses', 'let_go', 'let_go_last', 'let_go_after_cell',
-           'out_of_memory', 'relieve']
+__all__ = ['suggest_names', 'InvalidOperation', 'warn', 'Interrupted', 'Paused', 'install_excepthook', 'release_traceback_memory',
+           'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory', 'free_after_failure']
 
 # %% ../../nbs/01_core/00_errors.ipynb #f515edba
-def nearest(name,   # name that was given
+def suggest_names(name,   # name that was given
             names,  # valid names
             n=3     # maximum number of suggestions
            ) -> str:
@@ -21,16 +21,16 @@ def nearest(name,   # name that was given
     return f" Did you mean {' or '.join(repr(o) for o in found)}?" if found else ""
 
 # %% ../../nbs/01_core/00_errors.ipynb #ec8d1025
-class Refused(RuntimeError):
+class InvalidOperation(RuntimeError):
     "Raised for an operation that is not valid in the current state of the run; the message names a valid one."
 
 # %% ../../nbs/01_core/00_errors.ipynb #89bcf2a1
-_BETWEEN = ("trainer_nb", "contextlib", "functools", "threading")   # packages whose frames are skipped
+_INTERNAL_PACKAGES = ("trainer_nb", "contextlib", "functools", "threading")   # packages whose frames are skipped
 
 def warn(text: str):
     "Issue a UserWarning that points to the innermost frame of user code."
     frame, level = sys._getframe(1), 2
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _BETWEEN: frame, level = frame.f_back, level + 1
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES: frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=2 if frame is None else level)
 
 # %% ../../nbs/01_core/00_errors.ipynb #18925e1b
@@ -42,14 +42,14 @@ class Paused(Interrupted):
     "Raised when training stops between two steps; no progress is lost and any operation continues from there."
 
 # %% ../../nbs/01_core/00_errors.ipynb #f5ff3dc9
-def _shell():
+def _ipython_shell():
     "Return the active IPython shell, or None."
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
-def show_pauses():
+def install_excepthook():
     "Outside IPython, print an uncaught `Interrupted` as one line and end a script with status 130."
     before = sys.excepthook
-    if _shell() is not None or getattr(before, "shows_pauses", False): return
+    if _ipython_shell() is not None or getattr(before, "shows_pauses", False): return
     def hook(kind, error, trace):
         if not isinstance(error, Interrupted): return before(kind, error, trace)
         print(error, file=sys.stderr)
@@ -58,17 +58,17 @@ def show_pauses():
     sys.excepthook = hook
 
 # %% ../../nbs/01_core/00_errors.ipynb #ee675d91
-def _is_cell(frame) -> bool: return not frame.f_code.co_flags & inspect.CO_OPTIMIZED   # frame of a cell or a module, not of a function
+def _is_cell_frame(frame) -> bool: return not frame.f_code.co_flags & inspect.CO_OPTIMIZED   # frame of a cell or a module, not of a function
 
-def _clear(frame):
+def _clear_frame(frame):
     "Clear the local variables of a function's frame if it has returned; leave those of a cell."
-    if _is_cell(frame): return
+    if _is_cell_frame(frame): return
     try: frame.clear()
     except RuntimeError: return                                   # the frame is still running
     if sys.version_info < (3, 13): frame.f_locals.clear()         # copy created by reading f_locals
 
 # %% ../../nbs/01_core/00_errors.ipynb #faee28a0
-def _chain(error) -> list:
+def _error_chain(error) -> list:
     "Return an error with its causes, contexts and, for a group, its members."
     todo, found = [error], []
     while todo:
@@ -78,53 +78,53 @@ def _chain(error) -> list:
         todo += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
     return found
 
-def _traceback(error) -> list:
+def _traceback_entries(error) -> list:
     "Return the entries of an error's own traceback, outermost first."
     entries, tb = [], error.__traceback__
     while tb is not None: entries.append(tb); tb = tb.tb_next
     return entries
 
-def let_go(error: BaseException | None):  # None: no-op
+def release_traceback_memory(error: BaseException | None):  # None: no-op
     "Clear the local variables of all frames held by an error and by the errors that it is chained to."
-    for one in _chain(error):
-        for tb in _traceback(one): _clear(tb.tb_frame)
+    for one in _error_chain(error):
+        for tb in _traceback_entries(one): _clear_frame(tb.tb_frame)
 
 # %% ../../nbs/01_core/00_errors.ipynb #000719ff
-def _came_through_us(error) -> bool:
+def _involves_package(error) -> bool:
     "Return True if a traceback of the error, or of an error that it is chained to, contains a frame of this package."
-    return any(str(tb.tb_frame.f_globals.get("__name__")).startswith("trainer_nb.") for one in _chain(error) for tb in _traceback(one))
+    return any(str(tb.tb_frame.f_globals.get("__name__")).startswith("trainer_nb.") for one in _error_chain(error) for tb in _traceback_entries(one))
 
-def _cut(error):
+def _trim_traceback(error):
     "Truncate the tracebacks to the entries that lead to the cell."
-    for one in _chain(error):
-        entries = _traceback(one)
-        cells = [tb for tb in entries if _is_cell(tb.tb_frame)]
+    for one in _error_chain(error):
+        entries = _traceback_entries(one)
+        cells = [tb for tb in entries if _is_cell_frame(tb.tb_frame)]
         if entries: (cells[-1] if cells else entries[0]).tb_next = None
         if isinstance(one, AttributeError): one.obj = None
 
-def let_go_last():
+def release_last_traceback():
     "Release all that is held by the last uncaught error if it passed through this package; at most once per error."
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is None or getattr(error, "_looked_at", None) is error.__traceback__: return
-    ours, error._looked_at = _came_through_us(error), error.__traceback__   # a new traceback if it is raised again
+    ours, error._looked_at = _involves_package(error), error.__traceback__   # a new traceback if it is raised again
     if not ours: return
-    let_go(error)
-    _cut(error)
+    release_traceback_memory(error)
+    _trim_traceback(error)
     gc.collect()
 
 # %% ../../nbs/01_core/00_errors.ipynb #dfacc415
-def let_go_after_cell():
+def release_traceback_after_cell():
     "Call `let_go_last` at the end of the running cell; no-op outside IPython."
-    shell = _shell()
+    shell = _ipython_shell()
     if shell is None: return
     def once(*ignored):
         shell.events.unregister("post_run_cell", once)
-        try: let_go_last()
+        try: release_last_traceback()
         except KeyboardInterrupt: pass
     shell.events.register("post_run_cell", once)
 
 # %% ../../nbs/01_core/00_errors.ipynb #3c2c173a
-def out_of_memory(error) -> bool:
+def is_out_of_memory(error) -> bool:
     "Return True if an error, or an error that it is chained to, reports that memory ran out."
     while error is not None:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)): return True
@@ -132,9 +132,9 @@ def out_of_memory(error) -> bool:
         error = error.__cause__ or error.__context__
     return False
 
-def relieve(error):
+def free_after_failure(error):
     "Release the memory held by an error's frames if it is an interrupt or an out-of-memory error."
-    if not (isinstance(error, KeyboardInterrupt) or out_of_memory(error)): return
-    let_go(error)
-    let_go_after_cell()
+    if not (isinstance(error, KeyboardInterrupt) or is_out_of_memory(error)): return
+    release_traceback_memory(error)
+    release_traceback_after_cell()
     if torch.cuda.is_initialized(): torch.cuda.empty_cache()

@@ -9,20 +9,22 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np
-from ..display.tables import Table, text, thinned, to_frame
+from ..display.tables import Table, format_value, head_and_tail, to_frame
 from .errors import warn
-from .columns import (COLUMNS, LATE, PACK, Readings, Rows, abandon, column, extend, last_of, mean_loss,
-                                     part, rates, to_lists)
-from .log_file import (Claim, LogFile, WRITER, begin, checked_id, dump, find_log, log_path, plain,
-                                      read_lines, unstrict)
+from .columns import (COLUMN_NAMES, DEFERRED, PACK_SIZE, Readings, RowStore, mark_abandoned, get_column, append_rows, last_row_of_step, mean_loss,
+                                     copy_rows, throughput, columns_to_lists)
+from .log_file import (FileClaim, LogFile, LOG_WRITER, prepare_log_file, validate_run_id, dump_line, find_log, log_path, to_plain_data,
+                                      read_log_lines, decode_non_finite)
 
 # %% auto #0
-__all__ = ['HISTORIES', 'FIELDS', 'TIMINGS', 'EVERY', 'RESERVED', 'NOTHING', 'WORDS', 'History', 'watch_forks', 'value', 'Record',
-           'beside', 'cells', 'Records', 'pick', 'about', 'Fetch', 'ask_to_fetch', 'send', 'note', 'keep', 'Place',
-           'gone_at', 'is_past', 'leave_behind', 'mark', 'Evaluations', 'evaluations', 'frame', 'rows_line',
-           'reading_line', 'missing', 'open_log', 'begins_with', 'take_over', 'head_of', 'held', 'give_up', 'flush',
-           'copy_log', 'close_log', 'let_go', 'from_head', 'take', 'take_reading', 'checked_place', 'settle', 'read',
-           'Journal']
+__all__ = ['HISTORIES', 'RECORD_FIELDS', 'TIMING_SUFFIXES', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'NOTHING_SENT', 'ACT_FORMATTERS',
+           'History', 'register_for_forks', 'row_value', 'Record', 'qualify_metric_names', 'record_cells', 'Records',
+           'select_records', 'describe_history', 'DeferredFetch', 'request_fetch', 'send_to_log', 'add_event',
+           'store_event', 'Place', 'abandoned_at', 'is_ancestor', 'abandon_after', 'update_abandoned', 'Evaluations',
+           'list_evaluations', 'history_dataframe', 'rows_line', 'reading_line', 'unsent_lines', 'open_log',
+           'is_continuation', 'close_other_logs', 'log_header', 'count_logged', 'disable_log', 'flush_log', 'copy_log',
+           'close_log', 'detach_log', 'history_from_header', 'apply_log_line', 'apply_reading', 'validate_position',
+           'index_events', 'read_history', 'Journal']
 
 # %% ../../nbs/01_core/07_history.ipynb #c4bea7d9
 class History:
@@ -31,57 +33,57 @@ class History:
                  name: str | None = None,     # name of the run
                  parent: str | None = None,   # id of the run that this one continues
                  run_id: str | None = None):  # generated if not given, without using a seeded generator
-        self.run_id, self.parent, self.name, self.started = checked_id(run_id or secrets.token_hex(6)), parent, plain(name), time.time()
-        self.rows, self.readings = Rows(), Readings()
+        self.run_id, self.parent, self.name, self.started = validate_run_id(run_id or secrets.token_hex(6)), parent, to_plain_data(name), time.time()
+        self.rows, self.readings = RowStore(), Readings()
         self.columns, self.pending = self.rows.columns, self.rows.pending
         self.events, self.abandons, self.metrics = [], [], {}   # lists of dicts in order of time; `metrics`: evaluation results by row
-        self.path, self.log, self.claim, self.sent, self.plan, self.asked, self.every = None, None, None, {}, None, 0.0, EVERY   # number of items sent to the log; time and interval of the requests to fetch
-        watch_forks(self)
+        self.path, self.log, self.claim, self.sent, self.plan, self.asked, self.every = None, None, None, {}, None, 0.0, FETCH_INTERVAL   # number of items sent to the log; time and interval of the requests to fetch
+        register_for_forks(self)
 
     def __len__(self): return len(self.rows)
     def __iter__(self): return (Record(self, o) for o in range(len(self)))
-    def __getitem__(self, i): return pick(self, i)
-    def __repr__(self): return about(self)
-    def _repr_html_(self): return Records(thinned(self))._repr_html_()
-    def place(self) -> Place: return Place(len(self), len(self.events), len(self.abandons))   # current place, for `abandon`
+    def __getitem__(self, i): return select_records(self, i)
+    def __repr__(self): return describe_history(self)
+    def _repr_html_(self): return Records(head_and_tail(self))._repr_html_()
+    def place(self) -> Place: return Place(len(self), len(self.events), len(self.abandons))   # current place, for `mark_abandoned`
 
     def append(self, step: int, epoch: float, learning_rate,   # a number, or a tensor with one element
                samples: int, seconds: float,                   # of this step; on the clock of the loop, which stops between calls
                loss=None, grad_norm=None):                     # numbers, tensors with one element (fetched later), or None if unknown
         "Append the row of a step without waiting for the device."
         row = self.rows.append(step, epoch, learning_rate, samples, seconds, loss, grad_norm)
-        if row % PACK == PACK - 1: send(self)
-        if self.log is not None and not 0 <= seconds - self.asked < self.every: ask_to_fetch(self, seconds)
+        if row % PACK_SIZE == PACK_SIZE - 1: send_to_log(self)
+        if self.log is not None and not 0 <= seconds - self.asked < self.every: request_fetch(self, seconds)
     def fetch(self):
         "Copy all values that are still on a device to the host, with one transfer per device."
-        self.rows.fetch(); self.readings.fetch(); send(self)
+        self.rows.fetch(); self.readings.fetch(); send_to_log(self)
     def column(self, name: str) -> np.ndarray:
         "Return a copy of a column, or the computed `samples_per_second`."
         self.fetch()
-        return column(self.rows, name)
+        return get_column(self.rows, name)
     def mean_loss(self, start: int = 0, stop: int | None = None) -> float:
         "Return the mean loss of the rows `start` to `stop` that are not abandoned; nan and inf propagate."
         self.fetch()
         return mean_loss(self.rows, start, stop)
     def frame(self, all: bool = False):  # all: include abandoned rows, and a column `abandoned`
         "Return a pandas DataFrame with a row for each step and a column for each metric."
-        return frame(self, all)
+        return history_dataframe(self, all)
     def note(self, kind: str, step: int, /, **data) -> dict:
         "Record an event with its data converted to plain values, and return it."
-        return note(self, kind, step, data)
+        return add_event(self, kind, step, data)
     def abandon(self, place: Place):  # as returned by place()
         "Mark everything after a place as abandoned; new rows continue from that place."
-        leave_behind(self, place)
+        abandon_after(self, place)
     def evaluations(self, all: bool = False) -> Evaluations:  # all: include abandoned evaluations
         "Return the recorded evaluations."
-        return evaluations(self, all)
+        return list_evaluations(self, all)
 
     def open_log(self, output_dir, name: str | None = None) -> Path | None:  # returns None, after a warning, if the file cannot be opened
         "Write the history from its first row on to `runs/run-<id>.jsonl` in a folder; return the path."
         return open_log(self, output_dir, name)
     def flush(self, timeout: float = 60.0) -> bool:  # seconds to wait for the disk; returns False on timeout
         "Fetch all values and wait until they are written."
-        return flush(self, timeout)
+        return flush_log(self, timeout)
     def close_log(self):
         "Write the remaining lines and close the log."
         close_log(self)
@@ -89,59 +91,59 @@ class History:
 # %% ../../nbs/01_core/07_history.ipynb #30aa0eeb
 HISTORIES = weakref.WeakSet()
 
-def _in_child():
+def _reset_after_fork():
     for history in list(HISTORIES):
         history.rows.new_locks()
         history.readings.new_locks()
-        let_go(history)
+        detach_log(history)
         history.run_id, history.parent = secrets.token_hex(6), history.run_id
 
 @cache
-def _watch_forks():
+def _register_fork_hook():
     "Register the fork handler once per process."
-    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_in_child)
+    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_reset_after_fork)
 
-def watch_forks(history):
+def register_for_forks(history):
     "Make the copy of this history in a forked child a separate run."
-    _watch_forks()
+    _register_fork_hook()
     HISTORIES.add(history)
 
 # %% ../../nbs/01_core/07_history.ipynb #f8893177
-def value(history, name: str, row: int):
+def row_value(history, name: str, row: int):
     "Return one value of one row, fetching it if necessary."
-    if name in LATE and row >= history.rows.fetched: history.fetch()
+    if name in DEFERRED and row >= history.rows.fetched: history.fetch()
     return getattr(history.columns, name)[row]
 
-def _cell(name, doc): return property(lambda self: value(self.history, name, self.index), doc=doc)
+def _value_property(name, doc): return property(lambda self: row_value(self.history, name, self.index), doc=doc)
 
 class Record:
     "Represent one step of a run. Reading a value that is still on the device fetches it."
     __slots__ = ("history", "index")
     def __init__(self, history, index: int): self.history, self.index = history, index
-    step = _cell("step", "Optimizer steps done, this one included.")
-    epoch = _cell("epoch", "Passes over the data so far, with a fraction.")
-    loss = _cell("loss", "Mean loss of the step; nan where it is unknown.")
-    learning_rate = _cell("learning_rate", "What the update used.")
-    grad_norm = _cell("grad_norm", "Norm of all gradients before clipping; nan where it is unknown.")
-    samples = _cell("samples", "Samples this step learnt from.")
-    seconds = _cell("seconds", "On the loop's own clock at the end of the step; it stands still between verbs.")
-    samples_per_second = property(lambda self: float(rates(self.history.rows, self.index, self.index + 1)[0]), doc="nan where it is unknown.")
-    abandoned = property(lambda self: bool(value(self.history, "abandoned", self.index)), doc="Has a restore gone back behind it?")
+    step = _value_property("step", "Optimizer steps done, this one included.")
+    epoch = _value_property("epoch", "Passes over the data so far, with a fraction.")
+    loss = _value_property("loss", "Mean loss of the step; nan where it is unknown.")
+    learning_rate = _value_property("learning_rate", "What the update used.")
+    grad_norm = _value_property("grad_norm", "Norm of all gradients before clipping; nan where it is unknown.")
+    samples = _value_property("samples", "Samples this step learnt from.")
+    seconds = _value_property("seconds", "On the loop's own clock at the end of the step; it stands still between verbs.")
+    samples_per_second = property(lambda self: float(throughput(self.history.rows, self.index, self.index + 1)[0]), doc="nan where it is unknown.")
+    abandoned = property(lambda self: bool(row_value(self.history, "abandoned", self.index)), doc="Has a restore gone back behind it?")
     metrics = property(lambda self: dict(self.history.metrics.get(self.index, ())), doc="What was evaluated at this step.")
 
-    def as_dict(self) -> dict: return {o: getattr(self, o) for o in FIELDS}
+    def as_dict(self) -> dict: return {o: getattr(self, o) for o in RECORD_FIELDS}
     def __repr__(self): return repr(Records([self]))
     def _repr_html_(self): return Records([self])._repr_html_()
 
 # %% ../../nbs/01_core/07_history.ipynb #5a77a307
-FIELDS = ("step", "epoch", "loss", "learning_rate", "grad_norm", "samples", "seconds", "samples_per_second", "abandoned", "metrics")
-TIMINGS = ("_runtime", "_per_second")   # suffixes of metrics that tables omit
+RECORD_FIELDS = ("step", "epoch", "loss", "learning_rate", "grad_norm", "samples", "seconds", "samples_per_second", "abandoned", "metrics")
+TIMING_SUFFIXES = ("_runtime", "_per_second")   # suffixes of metrics that tables omit
 
-def beside(metrics: dict) -> dict:
+def qualify_metric_names(metrics: dict) -> dict:
     "Return metrics under names that do not clash with those of columns."
-    return {f"metrics.{k}" if k in FIELDS else k: v for k, v in metrics.items() if k not in ("step", "epoch")}
+    return {f"metrics.{k}" if k in RECORD_FIELDS else k: v for k, v in metrics.items() if k not in ("step", "epoch")}
 
-def cells(record) -> dict:
+def record_cells(record) -> dict:
     "Return the cells of a record as a dict from heading to value."
     row, known = record.as_dict(), record.history.rows.known
     shown = {"step": row["step"], "epoch": row["epoch"]}
@@ -149,43 +151,43 @@ def cells(record) -> dict:
         shown[head] = row[name] if known(name, record.index) else None
     shown["samples/s"] = None if math.isnan(row["samples_per_second"]) else row["samples_per_second"]
     if row["abandoned"]: shown["abandoned"] = "yes"
-    return shown | {k: v for k, v in beside(row["metrics"]).items() if not k.endswith(TIMINGS)}
+    return shown | {k: v for k, v in qualify_metric_names(row["metrics"]).items() if not k.endswith(TIMING_SUFFIXES)}
 
 # %% ../../nbs/01_core/07_history.ipynb #b1474aee
-def _values(name): return property(lambda self: [getattr(o, name) for o in self], doc=f"`{name}` of each record.")
+def _values_property(name): return property(lambda self: [getattr(o, name) for o in self], doc=f"`{name}` of each record.")
 
 class Records(Table):
     "Hold records in the order of the run."
     thin = True
-    step, epoch, loss = _values("step"), _values("epoch"), _values("loss")
-    learning_rate, grad_norm, samples = _values("learning_rate"), _values("grad_norm"), _values("samples")
-    seconds, samples_per_second = _values("seconds"), _values("samples_per_second")
-    abandoned, metrics = _values("abandoned"), _values("metrics")
+    step, epoch, loss = _values_property("step"), _values_property("epoch"), _values_property("loss")
+    learning_rate, grad_norm, samples = _values_property("learning_rate"), _values_property("grad_norm"), _values_property("samples")
+    seconds, samples_per_second = _values_property("seconds"), _values_property("samples_per_second")
+    abandoned, metrics = _values_property("abandoned"), _values_property("metrics")
 
-    def _cells(self, record): return cells(record)
+    def _cells(self, record): return record_cells(record)
 
     def frame(self):
         "Return a pandas DataFrame with a row for each record and a column for each metric."
         rows = [o.as_dict() for o in self]
-        return to_frame([{k: v for k, v in o.items() if k != "metrics"} | beside(o["metrics"]) for o in rows])
+        return to_frame([{k: v for k, v in o.items() if k != "metrics"} | qualify_metric_names(o["metrics"]) for o in rows])
 
 # %% ../../nbs/01_core/07_history.ipynb #3361d173
-def pick(history, i):  # an integer or a slice
+def select_records(history, i):  # an integer or a slice
     "Return a record, or the records of a slice; raise IndexError outside the history."
     if isinstance(i, slice): return Records(Record(history, o) for o in range(*i.indices(len(history))))
     row = operator.index(i)
     if not -len(history) <= row < len(history): raise IndexError(f"There is no row {row}: the history has {len(history)} rows.")
     return Record(history, row % len(history))
 
-def about(history) -> str:
+def describe_history(history) -> str:
     "Return a history as text: its run and its records."
-    head = f"History of run {history.run_id}" + (f" ({text(history.name)})" if history.name else "") + f", {len(history)} rows"
-    return head + (f"\n{Records(thinned(history))!r}" if len(history) else "")
+    head = f"History of run {history.run_id}" + (f" ({format_value(history.name)})" if history.name else "") + f", {len(history)} rows"
+    return head + (f"\n{Records(head_and_tail(history))!r}" if len(history) else "")
 
 # %% ../../nbs/01_core/07_history.ipynb #3f884c96
-EVERY = 2.0   # seconds
+FETCH_INTERVAL = 2.0   # seconds
 
-class Fetch:
+class DeferredFetch:
     "Fetch a history in the writer thread, through the interface of an event."
     def __init__(self, history): self.history = weakref.ref(history)
     def set(self):
@@ -193,36 +195,36 @@ class Fetch:
             if (history := self.history()) is not None: history.fetch()
         except Exception: pass   # raised again by the next fetch
 
-def ask_to_fetch(history, seconds: float):
+def request_fetch(history, seconds: float):
     "Ask the writer thread to fetch the rows."
     history.asked = seconds
-    WRITER.put(None, Fetch(history))
+    LOG_WRITER.put(None, DeferredFetch(history))
 
 # %% ../../nbs/01_core/07_history.ipynb #c8303712
-def send(history):
+def send_to_log(history):
     "Pass everything that is complete and not yet written to the log, if there is one."
     if history.log is None: return
     with history.rows.lock:
         if (log := history.log) is None: return
-        if log.error: return give_up(history, log.path, log.error)
-        for line in missing(history, history.sent): log.put(line)
+        if log.error: return disable_log(history, log.path, log.error)
+        for line in unsent_lines(history, history.sent): log.put(line)
 
 # %% ../../nbs/01_core/07_history.ipynb #7cb064dc
-RESERVED = ("run", "rows", "abandon", "table", "reading")   # kinds of log lines that are not events
+RESERVED_KINDS = ("run", "rows", "abandon", "table", "reading")   # kinds of log lines that are not events
 
-def note(history, kind: str, step: int, data: dict) -> dict:
+def add_event(history, kind: str, step: int, data: dict) -> dict:
     "Create an event and record it; raise ValueError for a reserved kind."
-    if kind in RESERVED: raise ValueError(f"An event cannot be of the kind {kind!r}, which is a line of the log itself: choose another word.")
-    event = dict(kind=str(kind), step=int(step), time=time.time(), rows=len(history), data=plain(data), abandoned=False)
-    keep(history, event)
-    send(history)
+    if kind in RESERVED_KINDS: raise ValueError(f"An event cannot be of the kind {kind!r}, which is a line of the log itself: choose another word.")
+    event = dict(kind=str(kind), step=int(step), time=time.time(), rows=len(history), data=to_plain_data(data), abandoned=False)
+    store_event(history, event)
+    send_to_log(history)
     return event
 
-def keep(history, event: dict):
+def store_event(history, event: dict):
     "Add an event; attach an evaluation to the last row of its step."
     with history.rows.lock:
         history.events.append(event)
-        row = last_of(history.rows, event["step"], event["rows"]) if event["kind"] == "evaluate" else None
+        row = last_row_of_step(history.rows, event["step"], event["rows"]) if event["kind"] == "evaluate" else None
         if row is not None: history.metrics.setdefault(row, {}).update(event["data"])
 
 # %% ../../nbs/01_core/07_history.ipynb #3a58750f
@@ -232,7 +234,7 @@ class Place(NamedTuple):
     events: int
     abandons: int   # number of times that the run went back
 
-def gone_at(history, place: Place) -> list:  # two arrays of flags, for rows and events
+def abandoned_at(history, place: Place) -> list:  # two arrays of flags, for rows and events
     "Return what was abandoned when a history was at a place."
     way = [place]   # chain of the places that the run went back to
     while way[-1].abandons: way.append(Place(*history.abandons[way[-1].abandons - 1]["to"]))
@@ -242,35 +244,35 @@ def gone_at(history, place: Place) -> list:  # two arrays of flags, for rows and
         gone = [np.r_[g, np.ones(line[kind] - len(g), bool), np.zeros(n - line[kind], bool)] for g, kind, n in zip(gone, ("rows", "events"), at)]
     return gone
 
-def is_past(history, place: Place) -> bool:
+def is_ancestor(history, place: Place) -> bool:
     "Return True if a place is on the current path: what counted there is a prefix of what counts now."
     now = history.place()
     if any(then > here for then, here in zip(place, now)): return False
-    count = [[np.flatnonzero(~gone) for gone in gone_at(history, at)] for at in (place, now)]
+    count = [[np.flatnonzero(~gone) for gone in abandoned_at(history, at)] for at in (place, now)]
     return all(np.array_equal(then, here[:len(then)]) for then, here in zip(*count))
 
 # %% ../../nbs/01_core/07_history.ipynb #0a79daf8
-def leave_behind(history, place: Place):
+def abandon_after(history, place: Place):
     "Go back to a place."
     try: history.fetch()
     except RuntimeError: pass   # a failed device raises elsewhere
     history.abandons.append(dict(kind="abandon", to=list(place), rows=len(history), events=len(history.events), time=time.time()))
-    mark(history)
-    send(history)
+    update_abandoned(history)
+    send_to_log(history)
 
-def mark(history):
+def update_abandoned(history):
     "Mark rows and events as abandoned or counting."
     with history.rows.lock:
-        rows, events = gone_at(history, history.place())
-        abandon(history.rows, rows)
+        rows, events = abandoned_at(history, history.place())
+        mark_abandoned(history.rows, rows)
         for event, gone in zip(history.events, events): event["abandoned"] = bool(gone)
 
 # %% ../../nbs/01_core/07_history.ipynb #8421eaa2
 class Evaluations(Table):
     "Hold a dict for each evaluation: the step, then the metrics."
     thin = True
-    def _cells(self, row): return {k: v for k, v in row.items() if not k.endswith(TIMINGS)}
-    def _shown(self): return [None if row is None else self._cells(row) for row in thinned(self.together())]
+    def _cells(self, row): return {k: v for k, v in row.items() if not k.endswith(TIMING_SUFFIXES)}
+    def _shown(self): return [None if row is None else self._cells(row) for row in head_and_tail(self.together())]
 
     def together(self):
         "Return the table with evaluations of several sets at the same step merged into one row."
@@ -280,37 +282,37 @@ class Evaluations(Table):
             else: rows.append(row)
         return rows
 
-def evaluations(history, all: bool) -> Evaluations:
+def list_evaluations(history, all: bool) -> Evaluations:
     "Return the evaluations among the events."
     found = [o for o in list(history.events) if o["kind"] == "evaluate" and (all or not o["abandoned"])]
     return Evaluations({"step": o["step"]} | {k: v for k, v in o["data"].items() if k != "step"} for o in found)
 
-def frame(history, all: bool):
+def history_dataframe(history, all: bool):
     "Return columns and metrics as a DataFrame."
     history.fetch()
-    with history.rows.lock: columns = {o: history.columns.view(o).copy() for o in COLUMNS}
+    with history.rows.lock: columns = {o: history.columns.view(o).copy() for o in COLUMN_NAMES}
     rows, gone = len(columns["step"]), columns.pop("abandoned") == 1
-    columns["samples_per_second"] = rates(history.rows, 0, rows)
+    columns["samples_per_second"] = throughput(history.rows, 0, rows)
     for row, metrics in list(history.metrics.items()):
-        for name, value in beside(metrics).items():
+        for name, value in qualify_metric_names(metrics).items():
             if row < rows: columns.setdefault(name, [math.nan] * rows)[row] = value
     return to_frame(columns | {"abandoned": gone}) if all else to_frame(columns)[~gone].reset_index(drop=True)
 
 # %% ../../nbs/01_core/07_history.ipynb #b2367b8e
 def rows_line(first: int, part: dict) -> dict:  # index of the first row; copies of the columns
     "Return a line with rows; called by the writer thread."
-    return {"kind": "rows", "first": first} | to_lists(part)
+    return {"kind": "rows", "first": first} | columns_to_lists(part)
 
 def reading_line(number: int, row: int, table: int, values) -> dict:
     "Return a line with a reading, rounded to five digits; None is an unknown value."
     return {"kind": "reading", "number": number, "row": row, "table": table, "values": [None if v != v else float(f"{v:.5g}") for v in values.tolist()]}
 
-def missing(history, sent: dict):
+def unsent_lines(history, sent: dict):
     "Yield the lines that were not yet sent; each counts as sent when the next one is requested."
     whole = history.rows.whole()
     while sent["rows"] < whole:
         start, stop = sent["rows"], min(sent["rows"] + 1024, whole)
-        yield partial(rows_line, start, part(history.rows, start, stop))
+        yield partial(rows_line, start, copy_rows(history.rows, start, stop))
         sent["rows"] = stop
     for name in ("events", "abandons"):
         for line in getattr(history, name)[sent[name]:]:
@@ -329,37 +331,37 @@ def open_log(history, output_dir, name: str | None) -> Path | None:
     path = log_path(output_dir, history.run_id)
     if history.log is not None and history.path == path and not history.log.error: return path
     history.close_log()   # the folder has changed, or writing failed
-    take_over(history, path)
-    if name is not None: history.name = plain(name)
+    close_other_logs(history, path)
+    if name is not None: history.name = to_plain_data(name)
     try:
-        history.claim = Claim(path)
-        history.sent = held(history, path)
-    except (OSError, ValueError) as e: return give_up(history, path, e)
+        history.claim = FileClaim(path)
+        history.sent = count_logged(history, path)
+    except (OSError, ValueError) as e: return disable_log(history, path, e)
     history.path, history.log = path, LogFile(path)
-    _watch_exit()
-    send(history)
+    _register_exit_hook()
+    send_to_log(history)
     return path
 
-def begins_with(history, old) -> bool:
+def is_continuation(history, old) -> bool:
     "Return True if a history continues another one."
     rows = len(old)
     same = old.run_id == history.run_id and rows <= len(history) and np.array_equal(old.columns.view("seconds"), history.columns.view("seconds")[:rows])
     return same and [e["time"] for e in old.events] == [e["time"] for e in history.events[:len(old.events)]]
 
-def take_over(history, path: Path):
+def close_other_logs(history, path: Path):
     "Close this log in other histories of the process."
     for other in list(HISTORIES):
         if other is not history and other.log is not None and other.path == path: other.close_log(); other.path = None
 
-NOTHING = dict(rows=0, events=0, abandons=0, tables=0, readings=0)
+NOTHING_SENT = dict(rows=0, events=0, abandons=0, tables=0, readings=0)
 
-def head_of(history) -> dict: return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)   # fields of the first line
+def log_header(history) -> dict: return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)   # fields of the first line
 
-def held(history, path: Path) -> dict:
+def count_logged(history, path: Path) -> dict:
     "Prepare a log for appending and return the number of items that it contains."
-    if begin(path, head_of(history)): return dict(NOTHING)
-    old = read(path)
-    if not begins_with(history, old): raise ValueError("the file holds another run, or somebody else has gone on with this one there")
+    if prepare_log_file(path, log_header(history)): return dict(NOTHING_SENT)
+    old = read_history(path)
+    if not is_continuation(history, old): raise ValueError("the file holds another run, or somebody else has gone on with this one there")
     return dict(rows=len(old), events=len(old.events), abandons=len(old.abandons), tables=len(old.readings.tables), readings=old.readings.count)
 
 # %% ../../nbs/01_core/07_history.ipynb #5e379974
@@ -369,97 +371,97 @@ def _at_exit():
         except Exception: pass
 
 @cache
-def _watch_exit():
+def _register_exit_hook():
     "Register the exit handler once per process."
     atexit.register(_at_exit)
 
 # %% ../../nbs/01_core/07_history.ipynb #adab516f
-def give_up(history, path, error):
+def disable_log(history, path, error):
     "Close the log after an error and warn once."
-    let_go(history)
+    detach_log(history)
     warn(f"The log of this run cannot be written to {path} ({type(error).__name__}: {error}). The run goes on without it; "
          "when the cause is gone, `history.open_log(output_dir)` writes what is missing.")
 
-def flush(history, timeout: float) -> bool:
+def flush_log(history, timeout: float) -> bool:
     "Fetch, send, and wait for the log; return False on timeout."
     try: history.fetch()
     finally:
-        send(history)
+        send_to_log(history)
         log = history.log
         done = log is None or log.wait(timeout)
-        send(history)   # warns if writing failed
+        send_to_log(history)   # warns if writing failed
     return done
 
 def copy_log(history, path: Path):
     "Write the complete history to another file; raise OSError if that fails."
     history.fetch()
-    with history.rows.lock: lines = [line() if callable(line) else line for line in missing(history, dict(NOTHING))]
-    begin(path, head_of(history))
-    with open(path, "ab") as f: f.writelines(dump(line).encode() for line in lines)
+    with history.rows.lock: lines = [line() if callable(line) else line for line in unsent_lines(history, dict(NOTHING_SENT))]
+    prepare_log_file(path, log_header(history))
+    with open(path, "ab") as f: f.writelines(dump_line(line).encode() for line in lines)
 
 def close_log(history):
     "Flush and close the log."
     if history.log is None: return
     try: history.flush()
-    finally: let_go(history)
+    finally: detach_log(history)
 
-def let_go(history):
+def detach_log(history):
     "Detach a history from its log and release the lock."
     if history.claim is not None: history.claim.drop()
     history.log = history.claim = None
 
 # %% ../../nbs/01_core/07_history.ipynb #3a50bd7c
-def from_head(line: dict, path: Path) -> History:
+def history_from_header(line: dict, path: Path) -> History:
     "Return an empty history with the fields of the first line of a log."
     history = History(line["name"], line["parent"], line["run"])
     history.started, history.path = float(line["started"]), path
     return history
 
-def take(history, line: dict):
+def apply_log_line(history, line: dict):
     "Add the content of one line of a log."
     if line["kind"] == "rows":
         if (known := len(history) - line["first"]) < 0: raise ValueError(f"the rows {len(history)} to {line['first']} are missing")
-        return extend(history.rows, line, skip=known)
-    if line["kind"] == "table": return history.readings.table(dict(unstrict(line["says"])))
-    if line["kind"] == "reading": return take_reading(history.readings, line)
+        return append_rows(history.rows, line, skip=known)
+    if line["kind"] == "table": return history.readings.table(dict(decode_non_finite(line["says"])))
+    if line["kind"] == "reading": return apply_reading(history.readings, line)
     counts = ("rows", "events") if line["kind"] == "abandon" else ("step", "rows")
     event = dict(kind=str(line["kind"]), time=float(line["time"])) | {o: operator.index(line[o]) for o in counts}
-    if line["kind"] == "abandon": history.abandons.append(event | dict(to=checked_place(line["to"], event, len(history.abandons))))
-    else: history.events.append(event | dict(data=unstrict(dict(line["data"])), abandoned=False))
+    if line["kind"] == "abandon": history.abandons.append(event | dict(to=validate_position(line["to"], event, len(history.abandons))))
+    else: history.events.append(event | dict(data=decode_non_finite(dict(line["data"])), abandoned=False))
 
-def take_reading(readings, line: dict):
+def apply_reading(readings, line: dict):
     "Add a reading, ignoring duplicates."
     if (number := operator.index(line["number"])) < readings.count: return
     if not 0 <= line["table"] < len(readings.tables): raise ValueError(f"there is no table {line['table']}")
     readings.count = number
     readings.add(operator.index(line["row"]), line["table"], [math.nan if v is None else float(v) for v in line["values"]])
 
-def checked_place(to, line, abandons) -> list:  # line: holds the number of rows and events at that time
+def validate_position(to, line, abandons) -> list:  # line: holds the number of rows and events at that time
     "Validate the target of an abandon; raise ValueError if it does not exist."
     to = [operator.index(n) for n in to]
     if len(to) != 3 or not all(0 <= n <= most for n, most in zip(to, (line["rows"], line["events"], abandons))): raise ValueError(f"nobody can go back to {to} from there")
     return to
 
 # %% ../../nbs/01_core/07_history.ipynb #6b4cf634
-def settle(history):
+def index_events(history):
     "Attach evaluations to their rows and mark abandoned items."
     events, history.events = history.events, []
-    for event in events: keep(history, event)
-    if history.abandons: mark(history)
+    for event in events: store_event(history, event)
+    if history.abandons: update_abandoned(history)
 
-def read(path  # a log, the folder that holds it, or a run's output folder (the newest run there)
+def read_history(path  # a log, the folder that holds it, or a run's output folder (the newest run there)
         ) -> History:
     "Return the history of a run from its log."
     path, found = find_log(path), []
     def one(line):
-        if found: take(found[0], line)
-        else: found.append(from_head(unstrict(line), path))
-    read_lines(path, one)
-    settle(found[0])
+        if found: apply_log_line(found[0], line)
+        else: found.append(history_from_header(decode_non_finite(line), path))
+    read_log_lines(path, one)
+    index_events(found[0])
     return found[0]
 
 # %% ../../nbs/01_core/07_history.ipynb #6c50cfe9
-WORDS = {   # description of an entry from its data, by kind
+ACT_FORMATTERS = {   # description of an entry from its data, by kind
     "set": lambda d: ", ".join(f"{k}={v}" for k, v in d.items()),
     **dict.fromkeys(("freeze", "unfreeze"), lambda d: ", ".join(d["groups"]) + (", in evaluation mode" if d.get("eval_mode") else "")),
     "by hand": lambda d: "changed: " + ", ".join(d["changed"]),
@@ -483,6 +485,6 @@ class Journal(Table):
     @classmethod
     def of(cls, history):
         "Return the entries among the events of a history."
-        def what(e): return WORDS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
+        def what(e): return ACT_FORMATTERS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
         return cls({"step": e["step"], "time": e["time"], "act": e["kind"], "what": what(e), "by": e["data"].get("by", ""), "abandoned": e["abandoned"]}
-                   for e in history.events if e["kind"] in WORDS)
+                   for e in history.events if e["kind"] in ACT_FORMATTERS)

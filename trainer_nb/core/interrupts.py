@@ -12,13 +12,13 @@ import torch
 from .errors import Interrupted
 
 # %% auto #0
-__all__ = ['AWAITED', 'TURN', 'P', 'R', 'torn_by', 'Reminder', 'Awaited', 'Interrupts', 'Button', 'Turn', 'taking_turns', 'hear',
-           'undivided', 'patiently', 'Answered', 'answered']
+__all__ = ['AWAITED', 'RUN_LOCK', 'P', 'R', 'torn_by', 'Reminder', 'Awaited', 'InterruptGuard', 'Button', 'RunLock', 'exclusive',
+           'show_pending_messages', 'no_preemption', 'low_priority', 'Answered', 'answered']
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
 
-def _can_be_taken() -> bool:
+def _sigint_is_handled() -> bool:
     "Return True if interrupts are enabled, so that their handler can be replaced."
     return _signal.getsignal(signal.SIGINT) not in (None, signal.SIG_IGN)   # signal.getsignal takes 5 µs
 
@@ -32,7 +32,7 @@ _DELICATE = frozenset((
     "ipykernel.iostream", "ipykernel.zmqshell", "ipykernel.displayhook", "ipykernel.comm.comm"))
 # functions of this name in any module, and methods of classes in modules that also contain long-running code
 _ENDS = frozenset(("__enter__", "__exit__", "__del__"))
-_METHODS = ("Turn.", "Interrupts.", "Button.", "Reminder.", "_MultiProcessingDataLoaderIter.", "Popen.poll",
+_METHODS = ("RunLock.", "InterruptGuard.", "Button.", "Reminder.", "_MultiProcessingDataLoaderIter.", "Popen.poll",
             "Popen.wait")
 # functions in which such code waits for an unbounded time
 _WAITS = frozenset((
@@ -116,7 +116,7 @@ class Awaited:
 AWAITED = Awaited()
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #b3350501
-class Interrupts:
+class InterruptGuard:
     "Count interrupts, and raise them only where that is safe."
     def __init__(self):
         # in_vain: the step is abandoned because a data worker did not answer
@@ -128,8 +128,8 @@ class Interrupts:
         if self._depth == 0:
             self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False
             self._pid, self._grad = os.getpid(), torch.is_grad_enabled()
-            if _can_be_taken(): self._before = _signal.signal(signal.SIGINT, self._press)
-            if isinstance(outer := getattr(self._before, "__self__", None), Interrupts): self.pressed = outer.handed_on()
+            if _sigint_is_handled(): self._before = _signal.signal(signal.SIGINT, self._press)
+            if isinstance(outer := getattr(self._before, "__self__", None), InterruptGuard): self.pressed = outer.handed_on()
         self._depth += 1
         return self
 
@@ -178,7 +178,7 @@ class Interrupts:
     def handed_on(self) -> int: return 0      # number of interrupts left to another handler
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a09
-class Button(Interrupts):
+class Button(InterruptGuard):
     "Raise at the first interrupt, except where that would leave a lock behind."
     def __enter__(self):
         super().__enter__()
@@ -199,7 +199,7 @@ class Button(Interrupts):
         raise KeyboardInterrupt
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #3e069aee
-class Turn:
+class RunLock:
     "Serialize the threads that use learners: one at a time, in order of arrival, low-priority threads last."
     FAIR = 0.05   # seconds for which one low-priority thread may delay another
     def __init__(self):
@@ -261,43 +261,43 @@ class Turn:
             self.button.__exit__(kind, *error)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #dac30a15
-TURN = Turn()
-if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=TURN.__init__)   # a forked child has no other threads
+RUN_LOCK = RunLock()
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=RUN_LOCK.__init__)   # a forked child has no other threads
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #7d80a28f
 P, R = ParamSpec("P"), TypeVar("R")
 
-def taking_turns(method: Callable[P, R]) -> Callable[P, R]:
+def exclusive(method: Callable[P, R]) -> Callable[P, R]:
     "Decorate a method so that it holds the run lock of the process while it runs."
     @functools.wraps(method)
     def in_its_turn(self, *args, **kwargs):
-        with TURN:
+        with RUN_LOCK:
             if (run := getattr(self, "run_state", None)) is not None:   # self is a learner
                 run.touched = True
-                if TURN.depth == 1: hear(run.news)
+                if RUN_LOCK.depth == 1: show_pending_messages(run.news)
                 if run.team is not None and run.team.does(method.__name__): return run.team.do(self, method.__name__, args, kwargs)
             return method(self, *args, **kwargs)
     return in_its_turn
 
-def hear(news: list):  # callables without arguments
+def show_pending_messages(news: list):  # callables without arguments
     "Call pending notifications once, unless this thread has low priority."
-    while news and threading.get_ident() not in TURN.patient: news.pop(0)()
+    while news and threading.get_ident() not in RUN_LOCK.patient: news.pop(0)()
 
 @contextmanager
-def undivided():
+def no_preemption():
     "Keep the run lock between steps while the block runs."
-    with TURN:
-        before, TURN.whole = TURN.whole, True
+    with RUN_LOCK:
+        before, RUN_LOCK.whole = RUN_LOCK.whole, True
         try: yield
-        finally: TURN.whole = before
+        finally: RUN_LOCK.whole = before
 
 @contextmanager
-def patiently():
+def low_priority():
     "Give this thread low priority while the block runs."
     me = threading.get_ident()
-    TURN.patient.add(me)
+    RUN_LOCK.patient.add(me)
     try: yield
-    finally: TURN.patient.discard(me)
+    finally: RUN_LOCK.patient.discard(me)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a15
 class Answered:
@@ -317,5 +317,5 @@ def answered():
         shell.events.unregister("post_run_cell", over)
         if _in_main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)   # as the kernel does shortly afterwards
     shell.events.register("post_run_cell", over)
-    before = getattr(TURN.button._before, "before", TURN.button._before)
-    if callable(before): TURN.button._before = Answered(before)
+    before = getattr(RUN_LOCK.button._before, "before", RUN_LOCK.button._before)
+    if callable(before): RUN_LOCK.button._before = Answered(before)

@@ -11,70 +11,71 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['ODD', 'SCHEMA', 'WRITER', 'plain', 'strict', 'unstrict', 'dump', 'checked_id', 'log_path', 'begin', 'Writer',
-           'write_all', 'Claim', 'claimed', 'LogFile', 'NewerLog', 'check_head', 'no_constant', 'whole_lines',
-           'read_lines', 'find_log']
+__all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LOG_WRITER', 'to_plain_data', 'encode_non_finite', 'decode_non_finite', 'dump_line',
+           'validate_run_id', 'log_path', 'prepare_log_file', 'LogWriterThread', 'write_batch', 'FileClaim',
+           'is_claimed', 'LogFile', 'NewerLog', 'check_log_header', 'reject_constant', 'complete_lines',
+           'read_log_lines', 'find_log']
 
 # %% ../../nbs/01_core/06_log_file.ipynb #20962831
-def _array(value):
+def _array_to_plain(value):
     "Return the values of a tensor or array as lists, or a short description if there are more than 1000."
     if math.prod(value.shape) > 1000: return f"<{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}>"
     return value.detach().cpu().tolist() if isinstance(value, torch.Tensor) else value.tolist()
 
 def _utf8(value: str): return str.__str__(value).encode("utf-8", "replace").decode()   # lone surrogates cannot be encoded
 
-def _plain(value, depth):
+def _to_plain_data(value, depth):
     if depth > 20: return f"<{type(value).__name__}>"
     if value is None or isinstance(value, bool): return value
     if isinstance(value, str): return _utf8(value)
     if isinstance(value, float): return float(value)
     if isinstance(value, int) and int(value).bit_length() <= 63: return int(value)
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)): return plain(_array(value), depth + 1)
-    if isinstance(value, os.PathLike): return plain(os.fspath(value), depth + 1)
-    if isinstance(value, dict): return {_utf8(k if isinstance(k, str) else str(k)): plain(v, depth + 1) for k, v in value.items()}
-    if isinstance(value, (list, tuple)): return [plain(o, depth + 1) for o in value]
-    if isinstance(value, (set, frozenset)): return sorted((plain(o, depth + 1) for o in value), key=repr)
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)): return to_plain_data(_array_to_plain(value), depth + 1)
+    if isinstance(value, os.PathLike): return to_plain_data(os.fspath(value), depth + 1)
+    if isinstance(value, dict): return {_utf8(k if isinstance(k, str) else str(k)): to_plain_data(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, (list, tuple)): return [to_plain_data(o, depth + 1) for o in value]
+    if isinstance(value, (set, frozenset)): return sorted((to_plain_data(o, depth + 1) for o in value), key=repr)
     return _utf8(repr(value)[:2000])
 
-def plain(value, depth=0):
+def to_plain_data(value, depth=0):
     "Convert a value to numbers, strings, lists and dicts; never raise."
-    try: return _plain(value, depth)
+    try: return _to_plain_data(value, depth)
     except Exception: return f"<{type(value).__name__}>"
 
 # %% ../../nbs/01_core/06_log_file.ipynb #252f60b4
-ODD = re.compile(r"\\*(NaN|Infinity|-Infinity)")
+NON_FINITE_WORD = re.compile(r"\\*(NaN|Infinity|-Infinity)")
 
-def strict(value):
+def encode_non_finite(value):
     "Replace the floats that JSON lacks by strings."
     if isinstance(value, float) and not math.isfinite(value): return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, str): return "\\" + value if ODD.fullmatch(value) else value
-    if isinstance(value, dict): return {k: strict(v) for k, v in value.items()}
-    return [strict(o) for o in value] if isinstance(value, list) else value
+    if isinstance(value, str): return "\\" + value if NON_FINITE_WORD.fullmatch(value) else value
+    if isinstance(value, dict): return {k: encode_non_finite(v) for k, v in value.items()}
+    return [encode_non_finite(o) for o in value] if isinstance(value, list) else value
 
-def unstrict(value):
+def decode_non_finite(value):
     "Invert `strict`."
-    if isinstance(value, str) and ODD.fullmatch(value): return value[1:] if value[0] == "\\" else float(value)
-    if isinstance(value, dict): return {k: unstrict(v) for k, v in value.items()}
-    return [unstrict(o) for o in value] if isinstance(value, list) else value
+    if isinstance(value, str) and NON_FINITE_WORD.fullmatch(value): return value[1:] if value[0] == "\\" else float(value)
+    if isinstance(value, dict): return {k: decode_non_finite(v) for k, v in value.items()}
+    return [decode_non_finite(o) for o in value] if isinstance(value, list) else value
 
-def dump(line: dict) -> str:
+def dump_line(line: dict) -> str:
     "Return one line of a log."
-    return json.dumps(strict(line), allow_nan=False, separators=(",", ":")) + "\n"
+    return json.dumps(encode_non_finite(line), allow_nan=False, separators=(",", ":")) + "\n"
 
 # %% ../../nbs/01_core/06_log_file.ipynb #0c9ae1e8
-def checked_id(run_id: str) -> str:
+def validate_run_id(run_id: str) -> str:
     "Return the id; raise ValueError if it is not valid in a file name."
     if re.fullmatch(r"[\w-]{1,64}", run_id, re.ASCII): return run_id
     raise ValueError(f"A run's id has letters, digits, '-' and '_' (at most 64), not {run_id!r}.")
 
 def log_path(output_dir, run_id: str) -> Path:
     "Return the path of the log of a run."
-    return Path(output_dir).absolute() / "runs" / f"run-{checked_id(run_id)}.jsonl"
+    return Path(output_dir).absolute() / "runs" / f"run-{validate_run_id(run_id)}.jsonl"
 
 # %% ../../nbs/01_core/06_log_file.ipynb #14785798
-SCHEMA = 3   # version of the format; a reader rejects newer versions
+LOG_SCHEMA = 3   # version of the format; a reader rejects newer versions
 
-def begin(path: Path,
+def prepare_log_file(path: Path,
           head: dict    # other fields of the first line; contains `run`
          ) -> bool:     # True if the file is new
     "Create a log with its first line, or remove a partial last line of an existing log."
@@ -83,11 +84,11 @@ def begin(path: Path,
         f.seek(0)
         f.truncate(f.read().rfind(b"\n") + 1)
         new = os.fstat(f.fileno()).st_size == 0
-        if new: f.write(dump({"kind": "run", "schema": SCHEMA} | head).encode())
+        if new: f.write(dump_line({"kind": "run", "schema": LOG_SCHEMA} | head).encode())
     return new
 
 # %% ../../nbs/01_core/06_log_file.ipynb #3bb5b077
-class Writer:
+class LogWriterThread:
     "Write the logs of this process in one thread."
     def __init__(self): self.queue, self.lock, self.thread = queue.SimpleQueue(), threading.Lock(), None
 
@@ -109,12 +110,12 @@ class Writer:
         while True:
             batch = [self.queue.get()]
             while len(batch) < 1000 and not self.queue.empty(): batch.append(self.queue.get())
-            write_all(batch)
+            write_batch(batch)
 
-WRITER = Writer()
+LOG_WRITER = LogWriterThread()
 
 # %% ../../nbs/01_core/06_log_file.ipynb #7666f600
-def write_all(batch: list):  # pairs of a log and a line; (None, event) is a request to be notified
+def write_batch(batch: list):  # pairs of a log and a line; (None, event) is a request to be notified
     "Write lines, grouped by file; then set the events."
     lines = {}
     for log, item in batch:
@@ -125,19 +126,19 @@ def write_all(batch: list):  # pairs of a log and a line; (None, event) is a req
 
 # %% ../../nbs/01_core/06_log_file.ipynb #941491e8
 def _at_exit():
-    if WRITER.thread is not None: WRITER.wait(10)
+    if LOG_WRITER.thread is not None: LOG_WRITER.wait(10)
 
 @cache
-def _watch():
+def _register_hooks():
     atexit.register(_at_exit)
-    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=WRITER.__init__)
+    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=LOG_WRITER.__init__)
 
 # %% ../../nbs/01_core/06_log_file.ipynb #a8e7ae90
 try: import fcntl
 except ImportError: fcntl = None   # not available on Windows
 
 # %% ../../nbs/01_core/06_log_file.ipynb #803ac105
-class Claim:
+class FileClaim:
     "Lock a file for this process; raise BlockingIOError if another process holds the lock."
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,10 +157,10 @@ class Claim:
 
     def __del__(self): self.drop()   # the history was garbage-collected
 
-def claimed(path: Path) -> bool:
+def is_claimed(path: Path) -> bool:
     "Return True if a process holds the lock of a file."
     for _ in range(30 if path.is_file() else 0):   # a process that was just killed may take a moment to exit
-        try: Claim(path).drop()
+        try: FileClaim(path).drop()
         except BlockingIOError: time.sleep(0.1)
         else: return False
     return path.is_file()
@@ -167,23 +168,23 @@ def claimed(path: Path) -> bool:
 # %% ../../nbs/01_core/06_log_file.ipynb #b68dc339
 class LogFile:
     "Append lines to a file until the first error."
-    def __init__(self, path: Path):  # a file created by `begin`
+    def __init__(self, path: Path):  # a file created by `prepare_log_file`
         self.path, self.error, self.pid = path, None, os.getpid()
-        _watch()
+        _register_hooks()
 
     def put(self, line):  # a dict of plain values, or a function that returns one
         "Queue a line without waiting for the disk."
-        if self.pid == os.getpid(): WRITER.put(self, dump(line) if isinstance(line, dict) else line)
+        if self.pid == os.getpid(): LOG_WRITER.put(self, dump_line(line) if isinstance(line, dict) else line)
 
     def wait(self, timeout: float = 60.0) -> bool:  # seconds; returns False on timeout
         "Wait until all queued lines are written or have failed; return False on timeout."
-        return WRITER.wait(timeout)
+        return LOG_WRITER.wait(timeout)
 
     def write(self, items: list):  # lines of text, or functions that return a dict
         "Append lines; called by the writer thread."
         if self.error: return
         try:
-            data = "".join(dump(o()) if callable(o) else o for o in items).encode()
+            data = "".join(dump_line(o()) if callable(o) else o for o in items).encode()
             with open(self.path, "ab", opener=lambda path, flags: os.open(path, flags & ~os.O_CREAT)) as f: f.write(data)
         except Exception as e: self.error = e
 
@@ -191,27 +192,27 @@ class LogFile:
 class NewerLog(ValueError):
     "Raised for a log written by a newer version of the package."
 
-def check_head(line: dict, path):
+def check_log_header(line: dict, path):
     "Validate the first line of a log; raise ValueError or NewerLog."
     if line["kind"] != "run": raise ValueError("the first line tells of no run")
-    if line["schema"] > SCHEMA:
-        raise NewerLog(f"{path} has the schema {line['schema']}, and this version of trainer_nb reads up to {SCHEMA}: install a newer one.")
+    if line["schema"] > LOG_SCHEMA:
+        raise NewerLog(f"{path} has the schema {line['schema']}, and this version of trainer_nb reads up to {LOG_SCHEMA}: install a newer one.")
 
-def no_constant(name): raise ValueError(f"{name} is not JSON")
+def reject_constant(name): raise ValueError(f"{name} is not JSON")
 
-def whole_lines(path: Path):
+def complete_lines(path: Path):
     "Yield the lines of a log; ignore a partial line at the end."
     with open(path, "rb") as f: yield from (o for o in f if o.endswith(b"\n"))
 
 # %% ../../nbs/01_core/06_log_file.ipynb #d4cb4fbc
-def read_lines(path: Path,
-               take):       # called with each line as parsed from JSON; `unstrict` restores special floats
+def read_log_lines(path: Path,
+               take):       # called with each line as parsed from JSON; `decode_non_finite` restores special floats
     "Read a log line by line; raise ValueError for a damaged line."
     number = 0
-    for number, line in enumerate(whole_lines(path), 1):
+    for number, line in enumerate(complete_lines(path), 1):
         try:
-            line = json.loads(line, parse_constant=no_constant)
-            if number == 1: check_head(line, path)
+            line = json.loads(line, parse_constant=reject_constant)
+            if number == 1: check_log_header(line, path)
             take(line)
         except NewerLog: raise
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
@@ -219,9 +220,9 @@ def read_lines(path: Path,
     if not number: raise ValueError(f"{path} is empty: its run was ended before it wrote a line.")
 
 # %% ../../nbs/01_core/06_log_file.ipynb #e6b41d8a
-def _started(path: Path) -> float:
+def _start_time(path: Path) -> float:
     "Return the start time of the run of a log, or -inf if the file does not contain it."
-    try: return float(json.loads(next(whole_lines(path)))["started"])
+    try: return float(json.loads(next(complete_lines(path)))["started"])
     except Exception: return -math.inf
 
 def find_log(path  # a log, the folder that holds it, or a run's output folder
@@ -230,5 +231,5 @@ def find_log(path  # a log, the folder that holds it, or a run's output folder
     path = Path(path).absolute()
     if path.is_file(): return path
     found = [*path.glob("run-*.jsonl"), *path.glob("runs/run-*.jsonl")]
-    if found: return max(found, key=_started)
+    if found: return max(found, key=_start_time)
     raise FileNotFoundError(f"There is no log of a run in {path}: give a file `run-<id>.jsonl`, or the `output_dir` of a run that kept a log.")

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 import torch
 
 # %% auto #0
-__all__ = ['Use', 'Meter', 'meter_for', 'measuring', 'memory_of', 'read_number', 'left_in_container', 'free_host_memory']
+__all__ = ['MemoryUsage', 'MemoryMeter', 'make_memory_meter', 'measure_memory', 'memory_metrics', 'read_int_file',
+           'cgroup_memory_left', 'free_host_memory']
 
 # %% ../../nbs/01_core/03_memory.ipynb #01625d5a
-def _peak_forgotten():
+def _reset_host_peak():
     try:
         with open("/proc/self/clear_refs", "w") as f: f.write("5")
     except OSError: pass
@@ -25,13 +26,13 @@ def _host_peak() -> int:
     except ImportError: return 0   # Windows: the peak is unknown
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
 
-class Use:
+class MemoryUsage:
     "Record the memory of the process at construction and its peak from then on."
     def __init__(self):
         import psutil
         gc.collect()
         self.rss, self.cuda = psutil.Process().memory_info, torch.cuda.is_available()
-        _peak_forgotten()
+        _reset_host_peak()
         if self.cuda: torch.cuda.reset_peak_memory_stats(); torch.cuda.empty_cache()
         self.begun = self.now()
 
@@ -48,14 +49,14 @@ class Use:
         return {f"mem_{w}_alloc_delta": now[w] - self.begun[w] for w in now} | {f"mem_{w}_peaked_delta": max(0, peak[w] - now[w]) for w in now}
 
 # %% ../../nbs/01_core/03_memory.ipynb #688634ad
-class Meter:
+class MemoryMeter:
     "Measure the stages of a learner: init, train, eval, test."
     def __init__(self): self.use, self.stage, self.found, self.untold = None, "", {}, {}
 
     def begin(self, stage) -> bool:
         "Start measuring a stage; return False if another stage is being measured."
         if self.use is not None: return False
-        self.use, self.stage = Use(), stage
+        self.use, self.stage = MemoryUsage(), stage
         return True
 
     def end(self) -> dict:
@@ -68,16 +69,16 @@ class Meter:
         return found
 
 # %% ../../nbs/01_core/03_memory.ipynb #e1cc3167
-def meter_for(args, settings) -> Meter | None:  # arguments of a Learner: args and keywords
+def make_memory_meter(args, settings) -> MemoryMeter | None:  # arguments of a Learner: args and keywords
     "Return a meter that measures the construction of a learner; None unless `skip_memory_metrics` is False."
     given = args if isinstance(args, dict) else vars(args) if args is not None else {}
     if (given | settings).get("skip_memory_metrics", True) is not False: return None
-    meter = Meter()
+    meter = MemoryMeter()
     meter.begin("init")
     return meter
 
 @contextmanager
-def measuring(run, stage):
+def measure_memory(run, stage):
     "Measure a block as one stage; yield a dict that holds the metrics after the block."
     found, mine = {}, run.meter is not None and run.meter.begin(stage)
     try:
@@ -86,20 +87,20 @@ def measuring(run, stage):
     finally:
         if mine: run.meter.use = None
 
-def memory_of(run, stage) -> dict:
+def memory_metrics(run, stage) -> dict:
     "Return the metrics of a stage, ending it if it is being measured; empty if it was not measured."
     if run.meter is None: return {}
     if run.meter.use is not None and run.meter.stage == stage: run.meter.end()
     return run.meter.found.get(stage, {})
 
 # %% ../../nbs/01_core/03_memory.ipynb #f4eea002
-def read_number(path: str) -> int | None:
+def read_int_file(path: str) -> int | None:
     "Return the integer in a file; None if the file cannot be read or holds no integer."
     try:
         with open(path) as f: return int(f.read())
     except (OSError, ValueError): return None
 
-def left_in_container() -> list:
+def cgroup_memory_left() -> list:
     "Return the remaining bytes of each control group of this process that has a limit."
     try:
         with open("/proc/self/cgroup") as f: places = [line.strip().split(":", 2)[1:] for line in f]
@@ -110,7 +111,7 @@ def left_in_container() -> list:
         root, most, used = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes") if kind else
                             ("/sys/fs/cgroup", "memory.max", "memory.current"))
         for folder in {root, root + path.rstrip("/"), os.path.dirname(root + path)}:
-            limit, now = read_number(f"{folder}/{most}"), read_number(f"{folder}/{used}")
+            limit, now = read_int_file(f"{folder}/{most}"), read_int_file(f"{folder}/{used}")
             if limit is not None and now is not None: found.append(max(limit - now, 0))
     return found
 
@@ -119,4 +120,4 @@ def free_host_memory() -> int | None:
     try:
         with open("/proc/meminfo") as f: free = next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable:"))
     except (OSError, StopIteration): return None
-    return min([free, *left_in_container()])
+    return min([free, *cgroup_memory_left()])

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['FORWARD', 'FETCH', 'ORDER', 'EVALUATE', 'mix', 'seed_all', 'generator_states', 'set_generator_states',
-           'generators_kept', 'set_seed', 'be_deterministic']
+__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'mix_seed', 'seed_all', 'generator_states',
+           'set_generator_states', 'preserve_generators', 'set_seed', 'enable_determinism']
 
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
 
-def mix(*place: int) -> int:  # integers that identify a position; their order matters
+def mix_seed(*place: int) -> int:  # integers that identify a position; their order matters
     "Return a 64-bit seed computed from a few integers."
     h = 0
     for x in place:
@@ -27,11 +27,11 @@ def mix(*place: int) -> int:  # integers that identify a position; their order m
     return h
 
 # %% ../../nbs/01_core/01_seeding.ipynb #1fa89456
-FORWARD, FETCH, ORDER, EVALUATE = range(1, 5)
+SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE = range(1, 5)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #94bdc0b2
-_PYTHON = random.seed.__self__                           # generator used by random.random()
-_seed_python = super(random.Random, _PYTHON).seed        # what random.seed() calls for an integer, without its type checks
+_PYTHON_RANDOM = random.seed.__self__                           # generator used by random.random()
+_seed_python = super(random.Random, _PYTHON_RANDOM).seed        # what random.seed() calls for an integer, without its type checks
 
 def seed_all(seed: int):  # 64-bit integer
     "Seed the generators of torch (CPU, and the current CUDA device if initialized), numpy and Python."
@@ -39,7 +39,7 @@ def seed_all(seed: int):  # 64-bit integer
     if torch.cuda.is_initialized(): torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     _seed_python(seed)
-    _PYTHON.gauss_next = None
+    _PYTHON_RANDOM.gauss_next = None
 
 # %% ../../nbs/01_core/01_seeding.ipynb #89dd32a5
 def generator_states() -> tuple:
@@ -54,7 +54,7 @@ def set_generator_states(states: tuple):  # as returned by generator_states()
     random.setstate(states[3])
 
 @contextmanager
-def generators_kept():
+def preserve_generators():
     "Restore the states of the generators of torch, numpy and Python when the block ends."
     before = generator_states()
     try: yield
@@ -66,10 +66,10 @@ def set_seed(seed: int, deterministic: bool = False):  # deterministic: use dete
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     torch.manual_seed(seed)
-    if deterministic: be_deterministic()
+    if deterministic: enable_determinism()
 
 # %% ../../nbs/01_core/01_seeding.ipynb #839f3827
-def be_deterministic():
+def enable_determinism():
     "Make torch use deterministic algorithms only."
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     torch.use_deterministic_algorithms(True)

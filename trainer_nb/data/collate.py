@@ -10,18 +10,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from ..core.errors import warn
-from ..core.seeding import mix
+from ..core.seeding import mix_seed
 
 # %% auto #0
-__all__ = ['LOG', 'only_torch', 'default_data_collator', 'ragged', 'DefaultDataCollator', 'padded', 'DataCollatorWithPadding',
-           'kept_columns', 'tell_dropped', 'RemoveColumns', 'batch_size', 'map_tensors', 'shallow_copy', 'equal',
-           'to_device', 'round_up', 'pad_rows', 'side_of', 'special_in', 'mask_id', 'hidden', 'word_numbers',
-           'whole_words', 'padded_texts', 'padded_lists', 'check_hiding', 'DataCollatorForLanguageModeling',
-           'DataCollatorForWholeWordMask', 'labels_apart', 'texts_and_labels', 'DataCollatorForTokenClassification',
-           'DataCollatorForSeq2Seq', 'DataCollatorForMultipleChoice', 'DataCollatorWithFlattening']
+__all__ = ['PACKAGE_LOGGER', 'require_pt_tensors', 'default_data_collator', 'ragged_error', 'DefaultDataCollator', 'pad_features',
+           'DataCollatorWithPadding', 'kept_columns', 'log_dropped_columns', 'RemoveColumns', 'infer_batch_size',
+           'map_tensors', 'shallow_copy_batch', 'is_identical', 'to_device', 'round_up', 'pad_rows', 'padding_side',
+           'find_special_tokens', 'mask_token_id', 'mask_tokens', 'word_ids', 'expand_to_words', 'pad_texts',
+           'pad_token_lists', 'check_masking', 'DataCollatorForLanguageModeling', 'DataCollatorForWholeWordMask',
+           'pop_labels', 'pad_texts_and_pop_labels', 'DataCollatorForTokenClassification', 'DataCollatorForSeq2Seq',
+           'DataCollatorForMultipleChoice', 'DataCollatorWithFlattening']
 
 # %% ../../nbs/03_data/00_collate.ipynb #9bc54807
-def _labels(values):
+def _label_tensor(values):
     "Return the labels of a batch as one tensor; integers stay integers."
     first = values[0]
     if isinstance(first, torch.Tensor): return torch.stack(values)
@@ -30,7 +31,7 @@ def _labels(values):
     while isinstance(deepest, (list, tuple)) and deepest: deepest = deepest[0]
     return torch.tensor(values, dtype=torch.long if isinstance(deepest, (int, np.integer)) else torch.float)
 
-def _column(values):
+def _column_tensor(values):
     "Return the values of one key as one tensor."
     first = values[0]
     if isinstance(first, torch.Tensor): return torch.stack(values)
@@ -38,26 +39,26 @@ def _column(values):
     return torch.tensor(values)
 
 # %% ../../nbs/03_data/00_collate.ipynb #141114a0
-def only_torch(return_tensors):
+def require_pt_tensors(return_tensors):
     "Raise ValueError unless `return_tensors` is 'pt'."
     if return_tensors != "pt": raise ValueError(f"return_tensors={return_tensors!r}: a model of torch is fed with torch's tensors; leave it out.")
 
 def default_data_collator(features: list, return_tensors: str = "pt"):  # examples; only "pt" (torch) is supported
     "Stack examples into a batch; raise ValueError with the name of a key whose values cannot be stacked."
-    only_torch(return_tensors)
+    require_pt_tensors(return_tensors)
     first = features[0]
     if not isinstance(first, Mapping): return _default_collate(features)
     batch = {}
     for key, value in first.items():
         if value is None or isinstance(value, str): continue
-        collate, name = (_labels, "labels") if key in ("label", "label_ids") else (_column, key)
+        collate, name = (_label_tensor, "labels") if key in ("label", "label_ids") else (_column_tensor, key)
         values = [f[key] for f in features]
         try: batch[name] = collate(values)
-        except (RuntimeError, ValueError, TypeError) as error: raise ragged(key, values, error) from error
+        except (RuntimeError, ValueError, TypeError) as error: raise ragged_error(key, values, error) from error
     return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #e3793bb9
-def ragged(key, values, error):  # the key, its values in this batch, the error raised by stacking them
+def ragged_error(key, values, error):  # the key, its values in this batch, the error raised by stacking them
     "Return a ValueError that explains why a key could not be stacked, and what to do."
     def size(v):
         shape = getattr(v, "shape", None)
@@ -75,7 +76,7 @@ def _default_collate(features):
     except (RuntimeError, ValueError) as error:
         parts = list(zip(*features)) if isinstance(features[0], (tuple, list)) else [features]
         for i, values in enumerate(parts):
-            if len({np.shape(v) for v in values}) > 1: raise ragged(f"item {i}" if len(parts) > 1 else "the example", values, error) from error
+            if len({np.shape(v) for v in values}) > 1: raise ragged_error(f"item {i}" if len(parts) > 1 else "the example", values, error) from error
         raise
 
 # %% ../../nbs/03_data/00_collate.ipynb #498c34e5
@@ -86,7 +87,7 @@ class DefaultDataCollator:
     def __call__(self, features, return_tensors=None): return default_data_collator(features, return_tensors or self.return_tensors)
 
 # %% ../../nbs/03_data/00_collate.ipynb #0d666982
-def padded(tokenizer, features, **how):  # how: padding=, max_length=, pad_to_multiple_of=; None is omitted
+def pad_features(tokenizer, features, **how):  # how: padding=, max_length=, pad_to_multiple_of=; None is omitted
     "Pad features with a tokenizer and return tensors."
     told = getattr(tokenizer, "deprecation_warnings", {})   # transformers: the warnings that were issued already
     before, advice = dict(told), "Asking-to-pad-a-fast-tokenizer"
@@ -106,8 +107,8 @@ class DataCollatorWithPadding:
 
     def __call__(self, features):
         "Return a padded batch; `label` and `label_ids` become `labels`."
-        only_torch(self.return_tensors)
-        batch = padded(self.tokenizer, features, padding=self.padding, max_length=self.max_length, pad_to_multiple_of=self.pad_to_multiple_of)
+        require_pt_tensors(self.return_tensors)
+        batch = pad_features(self.tokenizer, features, padding=self.padding, max_length=self.max_length, pad_to_multiple_of=self.pad_to_multiple_of)
         for name in ("label", "label_ids"):
             if name in batch: batch["labels"] = batch.pop(name)
         return batch
@@ -122,12 +123,12 @@ def kept_columns(columns, allowed, model_name="the model"):  # columns of the da
                      "that renames them.")
 
 # %% ../../nbs/03_data/00_collate.ipynb #c79bdd95
-LOG = logging.getLogger("trainer_nb")
+PACKAGE_LOGGER = logging.getLogger("trainer_nb")
 
-def tell_dropped(columns, kept, arguments, model_name="the model", which="data"):  # which: name of the data set, for the message
+def log_dropped_columns(columns, kept, arguments, model_name="the model", which="data"):  # which: name of the data set, for the message
     "Log the removed columns, and warn about one that may be misspelt."
     dropped = [str(c) for c in columns if c not in kept]
-    if dropped: LOG.info("The %s set has columns that %s's forward does not take, and they are left out: %s.", which, model_name, ", ".join(dropped))
+    if dropped: PACKAGE_LOGGER.info("The %s set has columns that %s's forward does not take, and they are left out: %s.", which, model_name, ", ".join(dropped))
     for c in dropped:
         meant = difflib.get_close_matches(c, sorted(set(arguments) - set(kept)), n=1, cutoff=0.82)
         if meant: warn(f"The column {c!r} of the {which} set is left out, since {model_name}'s forward does not take it; did you mean {meant[0]!r}? "
@@ -142,17 +143,17 @@ class RemoveColumns:
         first = features[0]
         if isinstance(first, Mapping) and not self.allowed.issuperset(first):
             kept = kept_columns(first, self.allowed, self.model_name)
-            if not self.told: self.told = True; tell_dropped(first, kept, self.allowed, self.model_name, self.which)
+            if not self.told: self.told = True; log_dropped_columns(first, kept, self.allowed, self.model_name, self.which)
             features = [{k: f[k] for k in kept} for f in features]
         return self.collate(features)
 
 # %% ../../nbs/03_data/00_collate.ipynb #7569ff80
-def batch_size(batch) -> int | None:  # a tensor, or a nested dict, list or tuple of tensors
+def infer_batch_size(batch) -> int | None:  # a tensor, or a nested dict, list or tuple of tensors
     "Return the number of samples: the first dimension of the first tensor; None without a tensor."
     if isinstance(batch, (torch.Tensor, np.ndarray)): return batch.shape[0] if batch.ndim else None
     if isinstance(batch, Mapping): batch = batch.values()
     elif not isinstance(batch, (list, tuple)): return None
-    return next((n for n in map(batch_size, batch) if n is not None), None)
+    return next((n for n in map(infer_batch_size, batch) if n is not None), None)
 
 # %% ../../nbs/03_data/00_collate.ipynb #1ab22cd4
 def map_tensors(batch, change):  # change: a function of one tensor
@@ -164,28 +165,28 @@ def map_tensors(batch, change):  # change: a function of one tensor
     if isinstance(batch, (list, tuple)): return type(batch)(map_tensors(v, change) for v in batch)
     return batch
 
-def shallow_copy(batch):
+def shallow_copy_batch(batch):
     "Return new containers with the same tensors."
     return map_tensors(batch, lambda t: t)
 
 # %% ../../nbs/03_data/00_collate.ipynb #0d1222e8
-def equal(a, b) -> bool:
+def is_identical(a, b) -> bool:
     "Return True if two values are identical, including types, dtypes and nan."
     if type(a) is not type(b): return False
     if isinstance(a, torch.Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
     if isinstance(a, np.ndarray): return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
-    if isinstance(a, dict): return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(equal, a, b))
+    if isinstance(a, dict): return a.keys() == b.keys() and all(is_identical(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(is_identical, a, b))
     return bool(a == b or (a != a and b != b))
 
 # %% ../../nbs/03_data/00_collate.ipynb #1afe1a7e
 def to_device(batch, device, pin=False):  # a torch.device; pin: copy to a GPU through page-locked memory
     "Return the batch on a device, without a copy if it is there already; copy asynchronously from pinned memory."
     if isinstance(batch, dict) and all(isinstance(t, torch.Tensor) and t.device == device for t in batch.values()): return batch
-    return map_tensors(batch, lambda t: t if t.device == device else _sent(t, device, pin))
+    return map_tensors(batch, lambda t: t if t.device == device else _copy_to_device(t, device, pin))
 
-def _sent(t, device, pin):
+def _copy_to_device(t, device, pin):
     "Return a tensor on another device."
     if t.device.type != "cpu" or device.type != "cuda" or t.layout is not torch.strided: return t.to(device)
     if pin and not t.is_pinned(): t = t.pin_memory()
@@ -202,24 +203,24 @@ def pad_rows(rows, value, side="right", length=None, multiple=None):  # rows: li
     for new, row in zip(out, rows): (new[:len(row)] if side == "right" else new[len(new) - len(row):]).copy_(row)
     return out
 
-def side_of(tokenizer) -> str: return getattr(tokenizer, "padding_side", "right")
+def padding_side(tokenizer) -> str: return getattr(tokenizer, "padding_side", "right")
 
 # %% ../../nbs/03_data/00_collate.ipynb #381c80f4
-def special_in(tokenizer, ids):  # ids: shape (batch, length)
+def find_special_tokens(tokenizer, ids):  # ids: shape (batch, length)
     "Return a bool tensor that is True at special tokens."
     ask = getattr(tokenizer, "get_special_tokens_mask", None)
     if ask is not None: return torch.tensor([ask(row, already_has_special_tokens=True) for row in ids.tolist()], dtype=torch.bool)
     special = {*(getattr(tokenizer, "all_special_ids", None) or ()), getattr(tokenizer, "pad_token_id", None)} - {None}
     return torch.isin(ids, torch.tensor(sorted(special), dtype=torch.long))
 
-def mask_id(tokenizer) -> int | None:
+def mask_token_id(tokenizer) -> int | None:
     "Return the id of the mask token, or None."
     found = getattr(tokenizer, "mask_token_id", None)
     token = getattr(tokenizer, "mask_token", None)
     return found if found is not None or token is None else tokenizer.convert_tokens_to_ids(token)
 
 # %% ../../nbs/03_data/00_collate.ipynb #019bf3b8
-def hidden(ids, chosen, mask: int, words: int, replace: float, other: float, generator=None):  # chosen: bool tensor; words: size of the vocabulary
+def mask_tokens(ids, chosen, mask: int, words: int, replace: float, other: float, generator=None):  # chosen: bool tensor; words: size of the vocabulary
     "Return the batch with some of the chosen tokens masked and some replaced by random tokens."
     def drawn(p): return torch.bernoulli(torch.full(ids.shape, p), generator=generator).bool()
     covered = drawn(replace) & chosen
@@ -229,7 +230,7 @@ def hidden(ids, chosen, mask: int, words: int, replace: float, other: float, gen
     return torch.where(changed, torch.randint(words, ids.shape, generator=generator), ids)
 
 # %% ../../nbs/03_data/00_collate.ipynb #591ab894
-def word_numbers(offsets, special):  # offsets: (batch, length, 2), start and end of each token in the text; special: bool tensor
+def word_ids(offsets, special):  # offsets: (batch, length, 2), start and end of each token in the text; special: bool tensor
     "Return the index of each token's word (-1: none), and True at the first token of a word."
     starts, ends = offsets[..., 0], offsets[..., 1]
     before = torch.cat([torch.full_like(ends[:, :1], -1), ends[:, :-1]], 1)
@@ -237,33 +238,33 @@ def word_numbers(offsets, special):  # offsets: (batch, length, 2), start and en
     first = ~special & ((starts != before) | after_special)
     return first.cumsum(1).masked_fill(special, -1), first
 
-def whole_words(numbers, chosen):
+def expand_to_words(numbers, chosen):
     "Extend the chosen tokens to all tokens of their words."
     same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None]
     return (same & chosen[:, None, :]).any(2)
 
 # %% ../../nbs/03_data/00_collate.ipynb #bd151868
-def padded_texts(tokenizer, features, multiple):
+def pad_texts(tokenizer, features, multiple):
     "Return a padded batch, its special tokens and its token offsets; None for those that the examples lack."
-    if not isinstance(features[0], Mapping): return {"input_ids": padded_lists(tokenizer, features, multiple)}, None, None
+    if not isinstance(features[0], Mapping): return {"input_ids": pad_token_lists(tokenizer, features, multiple)}, None, None
     offsets = [f["offset_mapping"] for f in features] if "offset_mapping" in features[0] else None
-    batch = padded(tokenizer, [{k: v for k, v in f.items() if k != "offset_mapping"} for f in features], pad_to_multiple_of=multiple)
+    batch = pad_features(tokenizer, [{k: v for k, v in f.items() if k != "offset_mapping"} for f in features], pad_to_multiple_of=multiple)
     special = batch.pop("special_tokens_mask", None)
-    if offsets is not None: offsets = pad_rows(offsets, 0, side_of(tokenizer), batch["input_ids"].shape[1])
+    if offsets is not None: offsets = pad_rows(offsets, 0, padding_side(tokenizer), batch["input_ids"].shape[1])
     return batch, special if special is None else torch.as_tensor(special).bool(), offsets
 
-def padded_lists(tokenizer, rows, multiple):
+def pad_token_lists(tokenizer, rows, multiple):
     "Return lists of tokens as one tensor; raise ValueError if they need padding and the tokenizer has no padding token."
     lengths, pad = {len(r) for r in rows}, getattr(tokenizer, "pad_token_id", None)
     if pad is None and (len(lengths) > 1 or round_up(*lengths, multiple) not in lengths):
         raise ValueError("The texts of a batch have different lengths, and the tokenizer has no padding token; give it one: "
                          "tokenizer.pad_token = tokenizer.eos_token.")
-    return pad_rows(rows, pad or 0, side_of(tokenizer), multiple=multiple)
+    return pad_rows(rows, pad or 0, padding_side(tokenizer), multiple=multiple)
 
 # %% ../../nbs/03_data/00_collate.ipynb #aeb1c734
-def check_hiding(collator):
+def check_masking(collator):
     "Raise ValueError for a tokenizer without a mask token and for invalid probabilities."
-    if mask_id(collator.tokenizer) is None:
+    if mask_token_id(collator.tokenizer) is None:
         raise ValueError("The tokenizer has no mask token to hide others with; give mlm=False for a causal language model.")
     replace, other = collator.mask_replace_prob, collator.random_replace_prob
     for name, value in {"mlm_probability": collator.mlm_probability, "mask_replace_prob": replace, "random_replace_prob": other}.items():
@@ -289,15 +290,15 @@ class DataCollatorForLanguageModeling:
     reads = ("special_tokens_mask", "offset_mapping")   # columns that the collator reads and the model does not
 
     def __post_init__(self):
-        only_torch(self.return_tensors)
+        require_pt_tensors(self.return_tensors)
         if not self.mlm and self.whole_word_mask: raise ValueError("whole_word_mask=True hides words, which is for mlm=True.")
-        if self.mlm: check_hiding(self)
+        if self.mlm: check_masking(self)
         if self.whole_word_mask: self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
     def __call__(self, features, return_tensors=None):
         "Return a padded batch with labels."
-        only_torch(return_tensors or self.return_tensors)
-        batch, special, offsets = padded_texts(self.tokenizer, features, self.pad_to_multiple_of)
+        require_pt_tensors(return_tensors or self.return_tensors)
+        batch, special, offsets = pad_texts(self.tokenizer, features, self.pad_to_multiple_of)
         ids = batch["input_ids"]
         if self.mlm: batch["input_ids"], batch["labels"] = self._mask(ids, special, offsets)
         else:
@@ -307,18 +308,18 @@ class DataCollatorForLanguageModeling:
 
     def _mask(self, ids, special, offsets):
         "Return the masked inputs and the labels; raise ValueError if whole words are masked without offsets."
-        special = special_in(self.tokenizer, ids) if special is None else special
-        own = None if self.seed is None else torch.Generator().manual_seed(mix(self.seed, int(torch.randint(1 << 62, ()))))
+        special = find_special_tokens(self.tokenizer, ids) if special is None else special
+        own = None if self.seed is None else torch.Generator().manual_seed(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
         kept, numbers = special, None
         if self.whole_word_mask:
             if offsets is None:
                 raise ValueError("whole_word_mask=True has to see where words begin; tokenize with return_offsets_mapping=True, and keep the column "
                                  "offset_mapping.")
-            numbers, first = word_numbers(offsets, special)
+            numbers, first = word_ids(offsets, special)
             kept = ~first
         chosen = torch.bernoulli(torch.full(ids.shape, float(self.mlm_probability)).masked_fill_(kept, 0.0), generator=own).bool()
-        if numbers is not None: chosen = whole_words(numbers, chosen)
-        inputs = hidden(ids, chosen, mask_id(self.tokenizer), len(self.tokenizer), self.mask_replace_prob, self.random_replace_prob, own)
+        if numbers is not None: chosen = expand_to_words(numbers, chosen)
+        inputs = mask_tokens(ids, chosen, mask_token_id(self.tokenizer), len(self.tokenizer), self.mask_replace_prob, self.random_replace_prob, own)
         return inputs, ids.masked_fill(~chosen, -100)
 
 # %% ../../nbs/03_data/00_collate.ipynb #50ac2756
@@ -328,18 +329,18 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
     whole_word_mask: bool = True
 
 # %% ../../nbs/03_data/00_collate.ipynb #bfa956ce
-def labels_apart(features, *names):  # names: possible names of the labels; the first that exists is used
+def pop_labels(features, *names):  # names: possible names of the labels; the first that exists is used
     "Return the examples without their labels, and the labels or None."
     name = next((n for n in names if n in features[0]), None)
     rest = [{k: v for k, v in f.items() if k != name} for f in features]
     labels = None if name is None else [f[name] for f in features]
     return rest, None if labels is None or all(o is None for o in labels) else labels
 
-def texts_and_labels(collator, features, return_tensors) -> tuple:
+def pad_texts_and_pop_labels(collator, features, return_tensors) -> tuple:
     "Return a padded batch of texts, and their unpadded labels or None."
-    only_torch(return_tensors or collator.return_tensors)
-    features, labels = labels_apart(features, "label", "labels")
-    return padded(collator.tokenizer, features, padding=collator.padding, max_length=collator.max_length, pad_to_multiple_of=collator.pad_to_multiple_of), labels
+    require_pt_tensors(return_tensors or collator.return_tensors)
+    features, labels = pop_labels(features, "label", "labels")
+    return pad_features(collator.tokenizer, features, padding=collator.padding, max_length=collator.max_length, pad_to_multiple_of=collator.pad_to_multiple_of), labels
 
 @dataclass
 class DataCollatorForTokenClassification:
@@ -353,8 +354,8 @@ class DataCollatorForTokenClassification:
 
     def __call__(self, features, return_tensors=None):
         "Return a padded batch; `label` becomes `labels`."
-        batch, labels = texts_and_labels(self, features, return_tensors)
-        if labels is not None: batch["labels"] = pad_rows(labels, self.label_pad_token_id, side_of(self.tokenizer), batch["input_ids"].shape[1])
+        batch, labels = pad_texts_and_pop_labels(self, features, return_tensors)
+        if labels is not None: batch["labels"] = pad_rows(labels, self.label_pad_token_id, padding_side(self.tokenizer), batch["input_ids"].shape[1])
         return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #1cad9c51
@@ -371,7 +372,7 @@ class DataCollatorForSeq2Seq:
 
     def __call__(self, features, return_tensors=None):
         "Return a padded batch; `label` becomes `labels`."
-        batch, labels = texts_and_labels(self, features, return_tensors)
+        batch, labels = pad_texts_and_pop_labels(self, features, return_tensors)
         if labels is None: return batch
         batch["labels"] = self._labels(labels)
         prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
@@ -382,10 +383,10 @@ class DataCollatorForSeq2Seq:
         "Return the labels as one tensor; raise ValueError if their lengths differ and padding is off."
         how = getattr(self.padding, "value", self.padding)
         if how in (False, "do_not_pad"):
-            if len({len(o) for o in labels}) > 1: raise ragged("labels", labels, None)
+            if len({len(o) for o in labels}) > 1: raise ragged_error("labels", labels, None)
             return pad_rows(labels, self.label_pad_token_id)
         length = self.max_length if how == "max_length" else None
-        return pad_rows(labels, self.label_pad_token_id, side_of(self.tokenizer), length, self.pad_to_multiple_of)
+        return pad_rows(labels, self.label_pad_token_id, padding_side(self.tokenizer), length, self.pad_to_multiple_of)
 
 # %% ../../nbs/03_data/00_collate.ipynb #ca2f0d30
 @dataclass
@@ -399,11 +400,11 @@ class DataCollatorForMultipleChoice:
 
     def __call__(self, features, return_tensors=None):
         "Return a batch of shape (examples, choices, length)."
-        only_torch(return_tensors or self.return_tensors)
-        features, labels = labels_apart(features, "label", "labels")
+        require_pt_tensors(return_tensors or self.return_tensors)
+        features, labels = pop_labels(features, "label", "labels")
         choices = len(features[0]["input_ids"])
         flat = [{k: v[i] for k, v in f.items()} for f in features for i in range(choices)]
-        batch = padded(self.tokenizer, flat, padding=self.padding, max_length=self.max_length, pad_to_multiple_of=self.pad_to_multiple_of)
+        batch = pad_features(self.tokenizer, flat, padding=self.padding, max_length=self.max_length, pad_to_multiple_of=self.pad_to_multiple_of)
         batch = {k: v.view(len(features), choices, -1) for k, v in batch.items()}
         return batch if labels is None else batch | {"labels": torch.tensor(labels)}
 
@@ -420,7 +421,7 @@ class DataCollatorWithFlattening:
 
     def __call__(self, features, return_tensors=None, separator_id=None):
         "Return a batch of one row."
-        only_torch(return_tensors or self.return_tensors)
+        require_pt_tensors(return_tensors or self.return_tensors)
         first = self.separator_id if separator_id is None else separator_id
         texts = [torch.as_tensor(f["input_ids"]) for f in features]
         labels = [torch.as_tensor(f.get("labels", t)).clone() for f, t in zip(features, texts)]

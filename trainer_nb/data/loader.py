@@ -7,29 +7,29 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, IterableDataset
-from .collate import batch_size
+from .collate import infer_batch_size
 from .sampling import Cursor
-from .sources import WATCH, Indexed, Source, shut_down, tell_epoch, told
-from ..core.seeding import FETCH, ORDER, mix, seed_all
-from .sampling import WHOLE, Share
-from .streams import Streamed, skip
+from .sources import WORKER_WATCH, MapSource, BatchSource, shut_down, set_epoch, raise_worker_deaths
+from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, seed_all
+from .sampling import UNSHARDED, RankShard
+from .streams import StreamSource, skip_samples
 
 # %% auto #0
-__all__ = ['Other', 'Fetched', 'source_of', 'Feed']
+__all__ = ['OpaqueSource', 'MicroBatch', 'make_source', 'ResumableLoader']
 
 # %% ../../nbs/03_data/04_loader.ipynb #ed108232
-class Other(Source):
+class OpaqueSource(BatchSource):
     "Read any iterable of batches."
-    def __init__(self, loader, seed, share=WHOLE):
+    def __init__(self, loader, seed, share=UNSHARDED):
         self.loader, self.seed, self.share, self.running = loader, seed, share, None
         try: self.batches = -(-len(loader) // share.together)
         except TypeError: self.batches = None
 
     def open(self, cursor, bookmark=None):
         "Return an iterator of (batch, samples) from a cursor on."
-        tell_epoch(cursor.epoch, self.loader, getattr(self.loader, "dataset", None))
+        set_epoch(cursor.epoch, self.loader, getattr(self.loader, "dataset", None))
         read = self._read(cursor.epoch)
-        return skip(read if self.share.together == 1 else self._mine(read), cursor.position)
+        return skip_samples(read if self.share.together == 1 else self._mine(read), cursor.position)
 
     def _mine(self, batches):
         rank, of = self.share.rank, self.share.together
@@ -39,15 +39,15 @@ class Other(Source):
             yield (own or group[0])[0], samples
 
     def _read(self, epoch):
-        seed_all(mix(self.seed, ORDER, epoch))
+        seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
         self.running, k = iter(self.loader), 0
-        WATCH.over(self)
-        batches = told(self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset))
+        WORKER_WATCH.over(self)
+        batches = raise_worker_deaths(self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset))
         while True:
-            seed_all(mix(self.seed, FETCH, epoch, k, 0))   # the same for all processes: each reads all batches
+            seed_all(mix_seed(self.seed, SEED_FETCH, epoch, k, 0))   # the same for all processes: each reads all batches
             try: batch = next(batches)
             except StopIteration: return
-            yield batch, batch_size(batch) or 1
+            yield batch, infer_batch_size(batch) or 1
             k += 1
 
     def close(self):
@@ -57,7 +57,7 @@ class Other(Source):
     def batches_left(self, cursor): return None if cursor.position else self.batches
 
 # %% ../../nbs/03_data/04_loader.ipynb #39e2afc6
-class Fetched(NamedTuple):
+class MicroBatch(NamedTuple):
     "Hold a micro-batch and the position after it."
     batch: Any
     samples: int
@@ -66,19 +66,19 @@ class Fetched(NamedTuple):
     weight: float = 1.0            # weight of its mean if several processes share the samples; 0: filler only
 
 # %% ../../nbs/03_data/04_loader.ipynb #f4595529
-def source_of(loader, seed, share=WHOLE):
+def make_source(loader, seed, share=UNSHARDED):
     "Return the source for a loader."
-    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__: return Other(loader, seed, share)
-    if isinstance(loader.dataset, IterableDataset): return Streamed(loader, seed, share)
+    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__: return OpaqueSource(loader, seed, share)
+    if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share)
     try: len(loader)
-    except TypeError: return Other(loader, seed, share)
-    return (Other if loader.batch_sampler is None else Indexed)(loader, seed, share)
+    except TypeError: return OpaqueSource(loader, seed, share)
+    return (OpaqueSource if loader.batch_sampler is None else MapSource)(loader, seed, share)
 
 # %% ../../nbs/03_data/04_loader.ipynb #64335001
-class Feed:
+class ResumableLoader:
     "Read micro-batches of the training data from any cursor on."
-    def __init__(self, loader, seed: int, share: Share = WHOLE):
-        self.loader, self.source = loader, source_of(loader, seed, share)
+    def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
+        self.loader, self.source = loader, make_source(loader, seed, share)
         self._open, self._place, self._ahead = None, None, []
 
     @property
@@ -86,7 +86,7 @@ class Feed:
         "Return the number of micro-batches of an epoch, or None if it is unknown."
         return self.source.batches
 
-    def take(self, cursor: Cursor, n: int, bookmark: dict | None = None) -> list[Fetched]:  # bookmark: bookmark of the cursor, if any
+    def take(self, cursor: Cursor, n: int, bookmark: dict | None = None) -> list[MicroBatch]:  # bookmark: bookmark of the cursor, if any
         "Return up to `n` micro-batches from `cursor` on; fewer, or none, at the end of the epoch."
         window = []
         try:
@@ -94,7 +94,7 @@ class Feed:
             while len(window) < n and (step := self._next()) is not None:
                 (batch, samples), bookmark, weight = step
                 cursor = Cursor(cursor.epoch, cursor.position + samples)
-                window.append(Fetched(batch, samples, cursor, bookmark, weight))
+                window.append(MicroBatch(batch, samples, cursor, bookmark, weight))
         except BaseException:
             self.close()
             raise

@@ -10,14 +10,15 @@ from itertools import accumulate
 from typing import NamedTuple
 import torch
 from torch.utils.data import Sampler
-from ..core.seeding import generators_kept
+from ..core.seeding import preserve_generators
 
 # %% auto #0
-__all__ = ['WHOLE', 'Share', 'Part', 'even_part', 'made_part', 'divided_batch', 'Cursor', 'EpochOrder', 'lengths_of',
-           'LengthOrder', 'cost', 'costs_of', 'beside', 'fill_up', 'balanced', 'BalancedBatches']
+__all__ = ['UNSHARDED', 'RankShard', 'RankBatch', 'split_evenly', 'take_own_batch', 'split_global_batch', 'Cursor',
+           'EpochSampler', 'sample_lengths', 'LengthGroupedSampler', 'batch_cost', 'group_costs', 'concurrent_groups',
+           'fill_groups', 'balance_groups', 'BalancedBatchSampler']
 
 # %% ../../nbs/03_data/01_sampling.ipynb #291d6c13
-class Share(NamedTuple):
+class RankShard(NamedTuple):
     "Describe which part of the data belongs to this process."
     rank: int = 0         # rank of the process
     of: int = 1           # number of processes
@@ -43,27 +44,27 @@ class Share(NamedTuple):
         "Return True if the k-th batch belongs to this process."
         return not self.turns or k % self.of == self.rank
 
-WHOLE = Share()   # for a single process
+UNSHARDED = RankShard()   # for a single process
 
 # %% ../../nbs/03_data/01_sampling.ipynb #cc2753e0
-class Part(NamedTuple):
+class RankBatch(NamedTuple):
     "Hold a process's part of a global batch."
     mine: list      # indices to fetch, or samples to collate
     samples: int    # number of samples of all processes
     weight: float   # weight of its own mean; 0: the samples are only filler
 
-def even_part(share: Share, group: list) -> Part:  # group: samples of a global batch, or their indices
+def split_evenly(share: RankShard, group: list) -> RankBatch:  # group: samples of a global batch, or their indices
     "Return the part of a group that is split evenly."
     mine = group[share.places(len(group))]
-    return Part(mine or group[:1], len(group), share.weight(len(mine), len(group)))
+    return RankBatch(mine or group[:1], len(group), share.weight(len(mine), len(group)))
 
-def made_part(share: Share, batches: list) -> Part:  # batches: lists, one per process; a single one if processes take turns
+def take_own_batch(share: RankShard, batches: list) -> RankBatch:  # batches: lists, one per process; a single one if processes take turns
     "Return the part of a process that gets a ready batch."
     mine, n = batches[share.rank % len(batches)], sum(map(len, batches))
-    return Part(mine, n, share.weight(len(mine), n))
+    return RankBatch(mine, n, share.weight(len(mine), n))
 
 # %% ../../nbs/03_data/01_sampling.ipynb #45bc7d23
-def divided_batch(settings: dict, n: int) -> dict:
+def split_global_batch(settings: dict, n: int) -> dict:
     "Return settings with which n processes use the same global batch; raise ValueError if it cannot be divided."
     if (settings.get("accelerator_config") or {}).get("split_batches"): return {}   # the batch size is global already
     steps, size = settings["gradient_accumulation_steps"], settings["per_device_train_batch_size"]
@@ -78,7 +79,7 @@ class Cursor(NamedTuple):
     position: int = 0  # samples of this epoch that were consumed
 
 # %% ../../nbs/03_data/01_sampling.ipynb #1e06acd5
-class EpochOrder(Sampler):
+class EpochSampler(Sampler):
     "Sample a shuffled order that depends only on the seed and the epoch."
     def __init__(self, n: int, seed: int): self.n, self.seed, self.epoch = n, seed, 0
     def __len__(self): return self.n
@@ -91,13 +92,13 @@ class EpochOrder(Sampler):
         return torch.randperm(self.n, generator=torch.Generator().manual_seed(self.seed + epoch))
 
 # %% ../../nbs/03_data/01_sampling.ipynb #393a7bea
-def lengths_of(dataset, column="length", inputs="input_ids") -> list[int]:  # column: name of the column of lengths; inputs: name of the column to measure instead
+def sample_lengths(dataset, column="length", inputs="input_ids") -> list[int]:  # column: name of the column of lengths; inputs: name of the column to measure instead
     "Return the length of each sample; raise ValueError if it cannot be determined."
     names = getattr(dataset, "column_names", None) or ()
     whole = (getattr(dataset, "format", None) or {}).get("type") != "custom"   # a transform may compute its columns from others
     if column in names: return [int(n) for n in dataset[column]]
     if whole and inputs in names and column == "length": return [len(o) for o in dataset[inputs]]
-    with generators_kept():
+    with preserve_generators():
         first = dataset[0]
         has = list(first) if isinstance(first, Mapping) else []
         if column in has: return [int(dataset[i][column]) for i in range(len(dataset))]
@@ -108,7 +109,7 @@ def lengths_of(dataset, column="length", inputs="input_ids") -> list[int]:  # co
                      "give length_column_name= the name of a column that holds the lengths.")
 
 # %% ../../nbs/03_data/01_sampling.ipynb #76569c94
-class LengthOrder(EpochOrder):
+class LengthGroupedSampler(EpochSampler):
     "Sample a shuffled order in which samples of similar length are close to each other."
     def __init__(self, lengths, seed: int, size: int):  # size: samples of one process in an optimizer step
         super().__init__(len(lengths), seed)
@@ -124,34 +125,34 @@ class LengthOrder(EpochOrder):
         return torch.cat(pieces)
 
 # %% ../../nbs/03_data/01_sampling.ipynb #2c8f8bf4
-def cost(n: int, longest: int) -> float: return n * longest + 0.001 * n * longest * longest   # cost of n samples padded to the longest
+def batch_cost(n: int, longest: int) -> float: return n * longest + 0.001 * n * longest * longest   # cost of n samples padded to the longest
 
-def costs_of(counts, lengths) -> list:  # lengths: descending; counts: number of samples of each group, in consecutive order
+def group_costs(counts, lengths) -> list:  # lengths: descending; counts: number of samples of each group, in consecutive order
     "Return the cost of each group."
-    return [cost(n, lengths[end - n]) if n else 0.0 for n, end in zip(counts, accumulate(counts))]
+    return [batch_cost(n, lengths[end - n]) if n else 0.0 for n, end in zip(counts, accumulate(counts))]
 
 # %% ../../nbs/03_data/01_sampling.ipynb #0a409a4f
-def beside(costs, group: int, together: int) -> set:
+def concurrent_groups(costs, group: int, together: int) -> set:
     "Return the groups that run concurrently with a group: the nearest in cost."
     ranked = sorted(range(len(costs)), key=lambda g: -costs[g])
     place = ranked.index(group) // together * together
     return set(ranked[place:place + together])
 
-def fill_up(counts, lengths, group: int, members: set, fixed: set):
+def fill_groups(counts, lengths, group: int, members: set, fixed: set):
     "Move samples from the cheapest other groups to the members of a group, up to its cost."
-    limit = costs_of(counts, lengths)[group]
+    limit = group_costs(counts, lengths)[group]
     for m in members - fixed - {group}:
         while True:
             givers = [g for g in range(len(counts)) if g not in fixed and g not in members and counts[g] > 1]
-            if not givers or cost(counts[m] + 1, lengths[sum(counts[:m])]) > limit: break
-            costs = costs_of(counts, lengths)
+            if not givers or batch_cost(counts[m] + 1, lengths[sum(counts[:m])]) > limit: break
+            costs = group_costs(counts, lengths)
             counts[min(givers, key=costs.__getitem__)] -= 1
             counts[m] += 1
 
-def balanced(lengths,         # lengths of the samples, in descending order
+def balance_groups(lengths,         # lengths of the samples, in descending order
              groups: int,
              together: int,   # number of groups that run concurrently
-             rounds: int = 0  # minimum number of moves to try
+             rounds: int = 0  # minimum number of learner to try
             ) -> list:
     "Return the number of samples of each group."
     counts = [len(lengths) // groups + (g < len(lengths) % groups) for g in range(groups)]
@@ -160,21 +161,21 @@ def balanced(lengths,         # lengths of the samples, in descending order
         free = [g for g in range(groups) if g not in fixed]
         if tuple(counts) in seen or len(free) < 2: break
         seen.add(tuple(counts))
-        costs = costs_of(counts, lengths)
+        costs = group_costs(counts, lengths)
         dear, cheap = max(free, key=costs.__getitem__), min(free, key=costs.__getitem__)
         if costs[dear] - costs[cheap] < least: best, least = list(counts), costs[dear] - costs[cheap]
         if costs[dear] == costs[cheap]: break
         if counts[dear] > 1: counts[dear] -= 1; counts[cheap] += 1
         else:
-            members = beside(costs, dear, together)
-            fill_up(counts, lengths, dear, members, fixed)
+            members = concurrent_groups(costs, dear, together)
+            fill_groups(counts, lengths, dear, members, fixed)
             fixed |= members
     return best
 
 # %% ../../nbs/03_data/01_sampling.ipynb #d2f3ce9c
-class _Balanced:
+class _BalancedPlan:
     "Plan the micro-batches of an epoch from any position on; the interface is that of the plans in `data.sources`."
-    def __init__(self, order: list, lengths, size: int, window: int, drop_last: bool, share):  # as in BalancedBatches
+    def __init__(self, order: list, lengths, size: int, window: int, drop_last: bool, share):  # as in BalancedBatchSampler
         self.order, self.lengths, self.window, self.share = order, lengths, window, share
         self.size = size * window * share.together   # number of samples of a step
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
@@ -183,14 +184,14 @@ class _Balanced:
         for start in range(position, self.samples, self.size):
             groups, n = self.groups(self.order[start:min(start + self.size, self.samples)]), self.share.together
             for some in (groups[i:i + n] for i in range(0, len(groups), n)):
-                yield made_part(self.share, some) if len(some) == n else even_part(self.share, [i for g in some for i in g])
+                yield take_own_batch(self.share, some) if len(some) == n else split_evenly(self.share, [i for g in some for i in g])
 
     def groups(self, step: list) -> list:
         "Return the samples of a step in groups, the most expensive first."
         step = sorted(step, key=lambda i: -self.lengths[i])
         many, lengths = min(self.window * self.share.together, len(step)), [self.lengths[i] for i in step]
-        counts = balanced(lengths, many, self.share.together, self.size)
-        costs, ends = costs_of(counts, lengths), list(accumulate(counts))
+        counts = balance_groups(lengths, many, self.share.together, self.size)
+        costs, ends = group_costs(counts, lengths), list(accumulate(counts))
         return [step[ends[g] - counts[g]:ends[g]] for g in sorted(range(many), key=lambda g: -costs[g])]
 
     def left(self, position):
@@ -198,18 +199,18 @@ class _Balanced:
         return whole * self.window + -(-min(rest, self.window * self.share.together) // self.share.together)
 
 # %% ../../nbs/03_data/01_sampling.ipynb #e0d7af53
-class BalancedBatches(Sampler):
+class BalancedBatchSampler(Sampler):
     "Sample batches of similar cost."
     def __init__(self, lengths, seed: int,
                  size: int,     # samples of one process in a micro-batch, on average
                  window: int,   # micro-batches in a step
                  drop_last: bool = False):
         self.lengths, self.size, self.window, self.drop_last = list(lengths), size, window, drop_last
-        self.shuffled = EpochOrder(len(self.lengths), seed)
+        self.shuffled = EpochSampler(len(self.lengths), seed)
 
     def set_epoch(self, epoch: int): self.shuffled.set_epoch(epoch)
-    def plan(self, epoch: int, share=WHOLE):  # share: the part of this process
+    def plan(self, epoch: int, share=UNSHARDED):  # share: the part of this process
         "Return the plan of the micro-batches of an epoch."
-        return _Balanced(self.shuffled.order(epoch).tolist(), self.lengths, self.size, self.window, self.drop_last, share)
+        return _BalancedPlan(self.shuffled.order(epoch).tolist(), self.lengths, self.size, self.window, self.drop_last, share)
     def __len__(self): return self.plan(0).left(0)
     def __iter__(self): return (part.mine for part in self.plan(self.shuffled.epoch).from_(0))

@@ -13,18 +13,19 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
-from ..core.seeding import FETCH, ORDER, generators_kept, mix, seed_all
-from ..core.interrupts import AWAITED, Interrupts
+from ..core.seeding import SEED_FETCH, SEED_ORDER, preserve_generators, mix_seed, seed_all
+from ..core.interrupts import AWAITED, InterruptGuard
 from .collate import RemoveColumns
-from .sampling import EpochOrder, WHOLE, even_part, made_part
+from .sampling import EpochSampler, UNSHARDED, split_evenly, take_own_batch
 
 # %% auto #0
-__all__ = ['WATCH', 'Request', 'ended_early', 'batch_of', 'SeededDataset', 'deaf', 'end_with', 'WorkerInit', 'check_spawned',
-           'ChildWatch', 'check_complete', 'out_of_fetch', 'told', 'shut_down', 'Workers', 'Source', 'tell_epoch',
-           'seeded_collate', 'SeededCollate', 'requests', 'Indexed']
+__all__ = ['WORKER_WATCH', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset', 'block_sigint', 'exit_with_parent',
+           'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete', 'out_of_fetch',
+           'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'set_epoch', 'with_seeded_generators',
+           'SeededCollate', 'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
-class Request(NamedTuple):
+class BatchRequest(NamedTuple):
     "Hold the seed and the indices of a batch to fetch."
     seed: int
     indices: list
@@ -42,7 +43,7 @@ def batch_of(dataset, collate, request):
 class SeededDataset(torch.utils.data.Dataset):
     "Wrap a map-style data set and seed the generators before each batch."
     def __init__(self, dataset): self.dataset = dataset
-    def __getitems__(self, request: Request):
+    def __getitems__(self, request: BatchRequest):
         seed_all(request.seed)
         many, fetched = getattr(self.dataset, "__getitems__", None), []
         try:
@@ -55,15 +56,15 @@ class SeededDataset(torch.utils.data.Dataset):
 
 # %% ../../nbs/03_data/02_sources.ipynb #06387a82
 @contextmanager
-def deaf():
+def block_sigint():
     "Start processes with interrupts blocked, and defer interrupts until they have started."
-    with Interrupts():
+    with InterruptGuard():
         if not hasattr(signal, "pthread_sigmask"): yield; return
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try: yield
         finally: signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-def end_with(parent: int):
+def exit_with_parent(parent: int):
     "Wait until the parent process has ended, then exit."
     while os.getppid() == parent: time.sleep(1)
     os._exit(1)
@@ -75,11 +76,11 @@ class WorkerInit:
         if threading.current_thread() is threading.main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)
         if (parent := multiprocessing.parent_process()) is not None:
             served = os.getppid() != parent.pid and parent.is_alive()   # started by a fork server, which ends with the parent
-            threading.Thread(target=end_with, args=(os.getppid() if served else parent.pid,), daemon=True).start()
+            threading.Thread(target=exit_with_parent, args=(os.getppid() if served else parent.pid,), daemon=True).start()
         if self.then is not None: self.then(worker_id)
 
 # %% ../../nbs/03_data/02_sources.ipynb #88d4965d
-def check_spawned(context, *things):  # context: multiprocessing context; None: the system's default; things: objects that are sent to workers
+def check_importable(context, *things):  # context: multiprocessing context; None: the system's default; things: objects that are sent to workers
     "Raise ValueError for objects defined in a cell if the workers are spawned and cannot import them."
     how = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0] if context is None else context.get_start_method()
     if how == "fork" or hasattr(sys.modules["__main__"], "__file__"): return
@@ -92,7 +93,7 @@ def check_spawned(context, *things):  # context: multiprocessing context; None: 
             thing = next((v for v in map(getattr(thing, "__dict__", {}).get, ("dataset", "source", "collate")) if v is not None), None)
 
 # %% ../../nbs/03_data/02_sources.ipynb #4959fa78
-class ChildWatch:
+class WorkerDeathWatch:
     "Raise the death of a data worker when a batch is awaited, and not at any point of the main process as torch does."
     def __init__(self): self.torch, self.waiting, self.death, self.holders = None, None, "", weakref.WeakSet()
 
@@ -125,14 +126,14 @@ class ChildWatch:
                                              "memory ran out.") from error
         finally: self.waiting, AWAITED.since, self.death = None, None, ""
 
-WATCH = ChildWatch()
+WORKER_WATCH = WorkerDeathWatch()
 
 # %% ../../nbs/03_data/02_sources.ipynb #a9d920a7
 def check_complete(missing):  # requests without a batch
     "Raise RuntimeError if batches are missing when the workers have ended."
     if missing: raise RuntimeError(f"The data workers have ended, and {len(missing)} batches that they were asked for are missing.")
 
-class _Once:
+class _PresetBatchSampler:
     "Batch sampler that yields the requests assigned last."
     requests = ()
     def __iter__(self): return iter(self.requests)
@@ -143,11 +144,11 @@ def out_of_fetch(error) -> bool:
     while trace is not None and trace.tb_frame.f_globals.get("__name__") != "torch.utils.data._utils.fetch": trace = trace.tb_next
     return trace is not None
 
-def told(batches, indexed=False):  # an iterator of a DataLoader; indexed: over a map-style data set, whose end is known
+def raise_worker_deaths(batches, indexed=False):  # an iterator of a DataLoader; indexed: over a map-style data set, whose end is known
     "Yield the batches; raise the death of a worker, and RuntimeError for a StopIteration that is not the end of the data."
     while True:
         try:
-            with WATCH.telling(): batch = next(batches)
+            with WORKER_WATCH.telling(): batch = next(batches)
         except StopIteration as end:
             # torch re-raises a worker's error with its type, and the worker's traceback as the message
             if isinstance(end.value, str) and end.value.startswith("Caught StopIteration"): raise ended_early(end.value.rstrip()) from None
@@ -175,18 +176,18 @@ def shut_down(batches, grace: float = 2.0):  # batches: an iterator of a DataLoa
     if failed: raise failed[0]
 
 # %% ../../nbs/03_data/02_sources.ipynb #1977be23
-def _tell_to_end(event, queues):
+def _signal_end(event, queues):
     "Ask workers to end. Garbage in a cycle is deleted in any order; if the queues were closed first, each worker would be awaited for five seconds."
     event.set()
     for q in queues:
         try: q.put(None)
         except ValueError: pass   # the queue is closed already
 
-class Workers:
+class DataWorkers:
     "Run data workers with the settings of a loader over another data set."
     def __init__(self, loader, dataset, collate, **how):  # how: batch_sampler=, or batch_size=None
         self.running = self._farewell = None
-        check_spawned(loader.multiprocessing_context, dataset, collate)
+        check_importable(loader.multiprocessing_context, dataset, collate)
         self.loader = DataLoader(dataset, collate_fn=collate, num_workers=loader.num_workers, pin_memory=loader.pin_memory,
                                  timeout=loader.timeout, worker_init_fn=WorkerInit(loader.worker_init_fn), prefetch_factor=loader.prefetch_factor,
                                  multiprocessing_context=loader.multiprocessing_context, persistent_workers=loader.persistent_workers, **how)
@@ -194,21 +195,21 @@ class Workers:
     def begin(self):
         "Return an iterator of batches."
         if not self.loader.persistent_workers: self.close()
-        with deaf(), WATCH.telling(): self.running = iter(self.loader)
-        WATCH.over(self)
+        with block_sigint(), WORKER_WATCH.telling(): self.running = iter(self.loader)
+        WORKER_WATCH.over(self)
         if self._farewell is None:
-            self._farewell = weakref.finalize(self, _tell_to_end, self.running._workers_done_event, self.running._index_queues)
+            self._farewell = weakref.finalize(self, _signal_end, self.running._workers_done_event, self.running._index_queues)
             self._farewell.atexit = False
-        return told(self.running)
+        return raise_worker_deaths(self.running)
 
     def close(self):
         "Terminate the processes now; otherwise they would outlive an error whose traceback holds the iterator, and be copied into forked processes."
         if self._farewell is not None: self._farewell.detach()
         if self.running is not None: shut_down(self.running)
-        self.running, self._farewell, WATCH.death = None, None, ""
+        self.running, self._farewell, WORKER_WATCH.death = None, None, ""
 
 # %% ../../nbs/03_data/02_sources.ipynb #d05c257f
-class Source:
+class BatchSource:
     "Base class of sources of micro-batches. Subclasses add open(cursor, bookmark), batches_left(cursor), close(), and `batches` of an epoch, or None."
     bookmark = None   # plain values that, besides the cursor, open the source after the last batch
     weight = 1.0      # weight of the last batch if several processes share the data: see sampling.Share
@@ -217,7 +218,7 @@ class Source:
     def moved(self) -> bool: return False                  # True if other code has moved the data that the open iterator reads
 
 # %% ../../nbs/03_data/02_sources.ipynb #876ff313
-class _Slices:
+class _SlicedPlan:
     "Cut an order (a tensor or a range) into batches; `size` is that of one process."
     def __init__(self, order, size, drop_last, share):
         self.order, self.size, self.share = order, size * share.together, share
@@ -225,12 +226,12 @@ class _Slices:
     def from_(self, position):
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
-            yield even_part(self.share, part if isinstance(part, list) else part.tolist() if isinstance(part, torch.Tensor) else list(part))
+            yield split_evenly(self.share, part if isinstance(part, list) else part.tolist() if isinstance(part, torch.Tensor) else list(part))
     def left(self, position): return -(-(self.samples - position) // self.size)
 
-class _Listed:
+class _ListedPlan:
     "Group the batches of a sampler, one for each process."
-    def __init__(self, batches, share=WHOLE, drop_last=False):
+    def __init__(self, batches, share=UNSHARDED, drop_last=False):
         n, self.share = share.together, share
         self.groups = [batches[i:i + n] for i in range(0, len(batches) - (len(batches) % n if drop_last else 0), n)]
         self.samples = sum(len(b) for group in self.groups for b in group)
@@ -241,7 +242,7 @@ class _Listed:
             behind += len(whole)
             left = whole[max(position - behind, -len(whole)):]
             complete = len(left) == len(whole) and len(group) == self.share.together
-            if behind > position: yield made_part(self.share, group) if complete else even_part(self.share, left)
+            if behind > position: yield take_own_batch(self.share, group) if complete else split_evenly(self.share, left)
     def left(self, position): return sum(1 for _ in self.from_(position))
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf1
@@ -254,21 +255,21 @@ def _reseed(sampler, seed):
             elif isinstance(own, np.random.RandomState): own.seed(seed & 0xFFFFFFFF)
             elif isinstance(own, np.random.Generator): own.bit_generator.state = type(own.bit_generator)(seed).state
 
-def tell_epoch(epoch, *parts):
+def set_epoch(epoch, *parts):
     "Call `set_epoch` on all objects that define it."
     for part in parts:
         if hasattr(part, "set_epoch"): part.set_epoch(epoch)
 
-def _order(sampler, epoch):
+def _epoch_order(sampler, epoch):
     "Return the order of an epoch: a range for sequential data; a list if it is short, since lists are sliced faster."
-    if type(sampler) is SequentialSampler: return range(len(sampler))   # otherwise an EpochOrder or a subclass
+    if type(sampler) is SequentialSampler: return range(len(sampler))   # otherwise an EpochSampler or a subclass
     order = sampler.order(epoch)
     return order.tolist() if len(order) <= 1 << 20 else order
 
 # %% ../../nbs/03_data/02_sources.ipynb #a6cd28ec
-_GENERATORS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
+_GENERATOR_TYPES = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
 
-def seeded_collate(collate):
+def with_seeded_generators(collate):
     "Return a collator whose own generators are seeded for each batch."
     inner = collate
     while isinstance(inner, RemoveColumns): inner = inner.collate
@@ -281,29 +282,29 @@ class SeededCollate:
     def __call__(self, features):
         inner, seed = self.inner, getattr(self.inner, "seed", None)
         if seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng"): inner.create_rng()   # transformers' collator, before its first batch
-        if any(isinstance(v, _GENERATORS) for v in getattr(inner, "__dict__", {}).values()):
-            _reseed(inner, mix(seed if isinstance(seed, int) else 0, int(torch.randint(1 << 62, ()))))
+        if any(isinstance(v, _GENERATOR_TYPES) for v in getattr(inner, "__dict__", {}).values()):
+            _reseed(inner, mix_seed(seed if isinstance(seed, int) else 0, int(torch.randint(1 << 62, ()))))
         return self.collate(features)
 
 # %% ../../nbs/03_data/02_sources.ipynb #195abad8
-def requests(plan, cursor, seed, share):
+def batch_requests(plan, cursor, seed, share):
     "Yield (request, samples, weight) from a cursor on; the request is None if the batch belongs to another process. Not a method of the source, to avoid a reference cycle through the workers."
     position = cursor.position
     for k, part in enumerate(plan.from_(position)):
-        place = mix(seed, FETCH, cursor.epoch, position, 0 if share.turns else share.rank)
-        yield Request(place, part.mine) if share.has_turn(k) else None, part.samples, part.weight
+        place = mix_seed(seed, SEED_FETCH, cursor.epoch, position, 0 if share.turns else share.rank)
+        yield BatchRequest(place, part.mine) if share.has_turn(k) else None, part.samples, part.weight
         position += part.samples
 
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
-class Indexed(Source):
+class MapSource(BatchSource):
     "Read a map-style data set from any position on, without reading the data before it."
-    def __init__(self, loader, seed, share=WHOLE):
+    def __init__(self, loader, seed, share=UNSHARDED):
         self.loader, self.seed, self.share = loader, seed, share
         self.dataset, self._epoch, self._workers = SeededDataset(loader.dataset), None, None
         self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
         n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
         self.batches = n // share.together if self.drop_last else -(-n // share.together)
-        self.collate = seeded_collate(loader.collate_fn)
+        self.collate = with_seeded_generators(loader.collate_fn)
 
     def plan(self, epoch):
         "Return the plan of the batches of an epoch."
@@ -312,19 +313,19 @@ class Indexed(Source):
 
     def _make_plan(self, epoch):
         batches, sampler = self.loader.batch_sampler, self.loader.sampler
-        tell_epoch(epoch, sampler, batches)
+        set_epoch(epoch, sampler, batches)
         if hasattr(batches, "plan"): return batches.plan(epoch, self.share)
-        by_epoch = type(sampler) is SequentialSampler or getattr(type(sampler), "__iter__", None) is EpochOrder.__iter__
+        by_epoch = type(sampler) is SequentialSampler or getattr(type(sampler), "__iter__", None) is EpochSampler.__iter__
         if type(batches) is BatchSampler and by_epoch:
-            return _Slices(_order(sampler, epoch), batches.batch_size, self.drop_last, self.share)
-        with generators_kept():   # a plan is also computed outside of steps
-            seed_all(mix(self.seed, ORDER, epoch))
-            _reseed(batches, mix(self.seed, ORDER, epoch))
-            return _Listed([list(b) for b in batches], self.share, self.drop_last)
+            return _SlicedPlan(_epoch_order(sampler, epoch), batches.batch_size, self.drop_last, self.share)
+        with preserve_generators():   # a plan is also computed outside of steps
+            seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
+            _reseed(batches, mix_seed(self.seed, SEED_ORDER, epoch))
+            return _ListedPlan([list(b) for b in batches], self.share, self.drop_last)
 
     def open(self, cursor, bookmark=None):
         "Return an iterator of (batch, samples) from a cursor on; after each, `weight` is that of the batch. A batch of another process is None."
-        asked = requests(self.plan(cursor.epoch), cursor, self.seed, self.share)
+        asked = batch_requests(self.plan(cursor.epoch), cursor, self.seed, self.share)
         return self._with_workers(asked) if self.loader.num_workers else self._here(asked)
 
     def _here(self, asked):
@@ -337,14 +338,14 @@ class Indexed(Source):
             for request, *about in asked:
                 told.append((request is not None, *about))
                 if request is not None: yield request
-        if self._workers is None: self._workers = Workers(self.loader, self.dataset, self.collate, batch_sampler=_Once())
+        if self._workers is None: self._workers = DataWorkers(self.loader, self.dataset, self.collate, batch_sampler=_PresetBatchSampler())
         self._workers.loader.batch_sampler.requests = counted()
         return self._in_order(self._workers.begin(), told)
 
     def _in_order(self, batches, told):
-        for batch in chain(batches, [_Once]):   # batches of other processes may follow its own last one
+        for batch in chain(batches, [_PresetBatchSampler]):   # batches of other processes may follow its own last one
             while told and not told[0][0]: yield None, told.popleft()[1]
-            if batch is _Once: return check_complete(told)
+            if batch is _PresetBatchSampler: return check_complete(told)
             _, samples, self.weight = told.popleft()
             yield batch, samples
 

@@ -8,21 +8,22 @@ import copy, inspect, sys, time, weakref
 from dataclasses import dataclass
 from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
-from .collate import batch_size, equal
+from .collate import infer_batch_size, is_identical
 from .sampling import Cursor
-from .sources import Source, Workers, ended_early, seeded_collate, tell_epoch
-from ..core.seeding import FETCH, generator_states, mix, seed_all, set_generator_states
-from .sampling import WHOLE, even_part
+from .sources import BatchSource, DataWorkers, ended_early, with_seeded_generators, set_epoch
+from ..core.seeding import SEED_FETCH, generator_states, mix_seed, seed_all, set_generator_states
+from .sampling import UNSHARDED, split_evenly
 
 # %% auto #0
-__all__ = ['KNOWN', 'has_states', 'copied_state', 'States', 'Beginnings', 'beginnings', 'begun_anew', 'Doubt', 'children',
-           'reads_again', 'copied', 'of_datasets', 'own_copy', 'apart', 'DatasetsStates', 'states_of', 'Mark',
-           'SeededStream', 'Counted', 'skip', 'with_mark', 'check_readers', 'Streamed']
+__all__ = ['MIN_DATASETS_VERSION', 'is_stateful', 'copy_state', 'DatasetStates', 'StartStates', 'start_states', 'restart_stream',
+           'InexactState', 'child_iterables', 'rereads_on_resume', 'copy_iterable', 'is_hf_iterable', 'copy_dataset',
+           'isolate_dataset', 'HFDatasetStates', 'dataset_states', 'StreamMark', 'SeededStream', 'CountingCollate',
+           'skip_samples', 'update_marks', 'check_same_readers', 'StreamSource']
 
 # %% ../../nbs/03_data/03_streams.ipynb #e477976d
 _END = object()   # sentinel for the end of an iterator
 
-def has_states(dataset) -> bool:
+def is_stateful(dataset) -> bool:
     "Return True if a data set has state_dict() and load_state_dict(state) with these signatures."
     try:
         inspect.signature(dataset.state_dict).bind()
@@ -31,16 +32,16 @@ def has_states(dataset) -> bool:
     except (AttributeError, TypeError, ValueError): return False
 
 # %% ../../nbs/03_data/03_streams.ipynb #e7792a0e
-_PLAIN = frozenset((int, float, str, bool, bytes, type(None)))
+_PLAIN_TYPES = frozenset((int, float, str, bool, bytes, type(None)))
 
-def copied_state(state):
+def copy_state(state):
     "Return a deep copy, with a fast path for plain values."
-    if type(state) is dict: return {k: v if type(v) in _PLAIN else copied_state(v) for k, v in state.items()}
-    if type(state) is list: return [v if type(v) in _PLAIN else copied_state(v) for v in state]
+    if type(state) is dict: return {k: v if type(v) in _PLAIN_TYPES else copy_state(v) for k, v in state.items()}
+    if type(state) is list: return [v if type(v) in _PLAIN_TYPES else copy_state(v) for v in state]
     return copy.deepcopy(state)
 
 # %% ../../nbs/03_data/03_streams.ipynb #1b6b381f
-class States:
+class DatasetStates:
     "Take the states of a data set, and continue from one."
     cheap, share = 1e-4, 0.1   # seconds up to which a state is taken every time; share of the time for expensive states
 
@@ -59,20 +60,20 @@ class States:
             self.cost = self.when - now
         return self.last, self.at
 
-    def now(self): return copied_state(self.dataset.state_dict())
+    def now(self): return copy_state(self.dataset.state_dict())
     def quiet(self):
         "Return the state, or None if there is no state before the first example."
         try: return self.now()
         except Exception: return None
 
-    def load(self, state): self.dataset.load_state_dict(copied_state(state))
+    def load(self, state): self.dataset.load_state_dict(copy_state(state))
 
     def moved(self) -> bool:
         "Return True if other code has moved the data set."
         if self.cost > self.cheap or self.last is None: return False
         now = self.dataset.state_dict()
-        try: return now != self.last and not equal(now, self.last)
-        except (RuntimeError, ValueError): return not equal(now, self.last)   # the state contains tensors or arrays
+        try: return now != self.last and not is_identical(now, self.last)
+        except (RuntimeError, ValueError): return not is_identical(now, self.last)   # the state contains tensors or arrays
 
     def after(self, mark):  # a Mark as a dict
         "Yield the examples after a mark; add a note to an error raised on the way there."
@@ -89,24 +90,24 @@ class States:
         yield first
         yield from examples
 
-    def anew(self, epoch): return begun_anew(self, epoch)   # the examples of an epoch from its beginning
+    def anew(self, epoch): return restart_stream(self, epoch)   # the examples of an epoch from its beginning
 
 # %% ../../nbs/03_data/03_streams.ipynb #0376e894
-class Beginnings:
+class StartStates:
     "Record how a data set starts its epochs in this process."
     def __init__(self): self.before, self.after, self.sticky = None, {}, False   # states: initially; after the first example, by epoch
 
-_BEGUN = weakref.WeakKeyDictionary()   # from a data set to its Beginnings
+_START_STATES = weakref.WeakKeyDictionary()   # from a data set to its Beginnings
 
-def beginnings(dataset) -> Beginnings:
+def start_states(dataset) -> StartStates:
     "Return the record of a data set."
-    try: return _BEGUN.setdefault(getattr(dataset.state_dict, "__self__", dataset), Beginnings())   # of the data set itself, not of a wrapper
-    except TypeError: return Beginnings()   # the object does not support weak references
+    try: return _START_STATES.setdefault(getattr(dataset.state_dict, "__self__", dataset), StartStates())   # of the data set itself, not of a wrapper
+    except TypeError: return StartStates()   # the object does not support weak references
 
-def begun_anew(states, epoch):
+def restart_stream(states, epoch):
     "Yield the examples of an epoch from its beginning, resetting a data set that would continue where it was left."
     states.forget()
-    known, generators = beginnings(states.dataset), generator_states()
+    known, generators = start_states(states.dataset), generator_states()
     if known.before is None: known.before = states.quiet()
     for state in (known.before,) if known.sticky else (None, known.before, None):
         set_generator_states(generators)
@@ -114,7 +115,7 @@ def begun_anew(states, epoch):
         examples = iter(states.dataset)
         first, now = next(examples, _END), states.now()
         if epoch not in known.after: break
-        if equal(now, known.after[epoch]): known.sticky = state is not None; break
+        if is_identical(now, known.after[epoch]): known.sticky = state is not None; break
     if len(known.after) > 10: del known.after[list(known.after)[1]]   # the first is kept for a new run
     known.after.setdefault(epoch, now)
     if first is _END: return
@@ -122,60 +123,60 @@ def begun_anew(states, epoch):
     yield from examples
 
 # %% ../../nbs/03_data/03_streams.ipynb #b6e4def6
-class Doubt(Exception):
+class InexactState(Exception):
     "Raised if a state may not lead to the position where it was taken."
 
-KNOWN = (5, 2)   # the version of datasets that was tested
-_EXACT = ("ArrowExamplesIterable", "RebatchedArrowExamplesIterable", "SelectColumnsIterable", "StepExamplesIterable", "SkipExamplesIterable",
+MIN_DATASETS_VERSION = (5, 2)   # the version of datasets that was tested
+_EXACT_ITERABLES = ("ArrowExamplesIterable", "RebatchedArrowExamplesIterable", "SelectColumnsIterable", "StepExamplesIterable", "SkipExamplesIterable",
           "TakeExamplesIterable", "RepeatExamplesIterable", "FormattedExamplesIterable", "MappedExamplesIterable", "FilteredExamplesIterable",
           "VerticallyConcatenatedMultiSourcesExamplesIterable", "HorizontallyConcatenatedMultiSourcesExamplesIterable")
-_READ_AGAIN = ("ExamplesIterable", "InterleavedShardsExamplesIterable",
+_REREADING_ITERABLES = ("ExamplesIterable", "InterleavedShardsExamplesIterable",
                "CyclingMultiSourcesExamplesIterable", "RandomlyCyclingMultiSourcesExamplesIterable")
 
-def children(node): return [node.ex_iterable] if hasattr(node, "ex_iterable") else list(getattr(node, "ex_iterables", ()))   # the nodes that a node reads from
+def child_iterables(node): return [node.ex_iterable] if hasattr(node, "ex_iterable") else list(getattr(node, "ex_iterables", ()))   # the nodes that a node reads from
 
-def reads_again(node) -> bool | None:  # a node of a datasets.IterableDataset
+def rereads_on_resume(node) -> bool | None:  # a node of a datasets.IterableDataset
     "Return True if a node or one below it restores a state by reading again; None if it does not restore it exactly."
     name = type(node).__name__
-    if type(node).__module__ != "datasets.iterable_dataset" or name not in _EXACT + _READ_AGAIN: return None
-    again = name in _READ_AGAIN
+    if type(node).__module__ != "datasets.iterable_dataset" or name not in _EXACT_ITERABLES + _REREADING_ITERABLES: return None
+    again = name in _REREADING_ITERABLES
     if hasattr(node, "function"):
         if inspect.iscoroutinefunction(node.function) or (node.formatting and node.formatting.is_table): return None
         again = node.batched
-    below = [reads_again(child) for child in children(node)]
+    below = [rereads_on_resume(child) for child in child_iterables(node)]
     return None if None in below else again or any(below)
 
 # %% ../../nbs/03_data/03_streams.ipynb #4aa70fcb
-def copied(node):
+def copy_iterable(node):
     "Return copies of a node and of all nodes below it."
     new = copy.copy(node)
-    if hasattr(new, "ex_iterable"): new.ex_iterable = copied(new.ex_iterable)
-    if hasattr(new, "ex_iterables"): new.ex_iterables = [copied(child) for child in new.ex_iterables]
+    if hasattr(new, "ex_iterable"): new.ex_iterable = copy_iterable(new.ex_iterable)
+    if hasattr(new, "ex_iterables"): new.ex_iterables = [copy_iterable(child) for child in new.ex_iterables]
     return new
 
-def of_datasets(dataset, version=()) -> bool:  # version: (major, minor), the minimum
+def is_hf_iterable(dataset, version=()) -> bool:  # version: (major, minor), the minimum
     "Return True for a datasets.IterableDataset, of at least the given version of the library."
     datasets = sys.modules.get("datasets")
     if datasets is None or not isinstance(dataset, datasets.IterableDataset): return False
     try: return not version or tuple(int(part) for part in datasets.__version__.split(".")[:2]) >= version
     except ValueError: return False
 
-def own_copy(dataset):  # a datasets.IterableDataset
+def copy_dataset(dataset):  # a datasets.IterableDataset
     "Return a copy of the data set with a position and an epoch of its own."
     new = object.__new__(type(dataset))
-    vars(new).update(vars(dataset) | {"_ex_iterable": copied(dataset._ex_iterable), "_epoch": copy.deepcopy(dataset._epoch)})
+    vars(new).update(vars(dataset) | {"_ex_iterable": copy_iterable(dataset._ex_iterable), "_epoch": copy.deepcopy(dataset._epoch)})
     return new
 
-def apart(dataset):
+def isolate_dataset(dataset):
     "Return a copy of the data set that no other code reads if that is possible, otherwise the data set itself."
-    try: return own_copy(dataset) if of_datasets(dataset, KNOWN) else dataset
+    try: return copy_dataset(dataset) if is_hf_iterable(dataset, MIN_DATASETS_VERSION) else dataset
     except Exception: return dataset   # its construction differs from the tested version
 
 # %% ../../nbs/03_data/03_streams.ipynb #af396f52
-class DatasetsStates(States):
+class HFDatasetStates(DatasetStates):
     "Take the states of a datasets.IterableDataset."
-    def __init__(self, dataset, again):  # again: result of reads_again
-        super().__init__(own_copy(dataset))
+    def __init__(self, dataset, again):  # again: result of rereads_on_resume
+        super().__init__(copy_dataset(dataset))
         self.again, self.start = again, dataset._starting_state_dict   # starting position set by the user
 
     def now(self): return self.dataset.state_dict()             # state_dict() returns a copy
@@ -186,8 +187,8 @@ class DatasetsStates(States):
         "Yield the examples after a mark; raise Doubt before the first one if the state may not lead there."
         generators, examples = generator_states(), super().after(mark)
         try: first = next(examples, _END)
-        except (LookupError, TypeError) as error: raise Doubt("the state does not fit") from error   # occurs with concatenated streams in workers
-        if self.again and not equal(generators, generator_states()): raise Doubt("random numbers were drawn")
+        except (LookupError, TypeError) as error: raise InexactState("the state does not fit") from error   # occurs with concatenated streams in workers
+        if self.again and not is_identical(generators, generator_states()): raise InexactState("random numbers were drawn")
         if first is _END: return
         yield first
         yield from examples
@@ -198,24 +199,24 @@ class DatasetsStates(States):
         return iter(self.dataset)
 
 # %% ../../nbs/03_data/03_streams.ipynb #d1caee92
-def states_of(dataset) -> States | None:
+def dataset_states(dataset) -> DatasetStates | None:
     "Return the states of a data set, or None if it has none or they are not exact."
-    if not has_states(dataset): return None
-    if not of_datasets(dataset):
-        states = States(dataset)
+    if not is_stateful(dataset): return None
+    if not is_hf_iterable(dataset):
+        states = DatasetStates(dataset)
         try: states.now()
         except NotImplementedError: return None   # state_dict() of an abstract base class
         except Exception: pass                    # there may be no state before the first example
         return states
-    if not of_datasets(dataset, KNOWN) or type(dataset) is not sys.modules["datasets"].IterableDataset: return None
+    if not is_hf_iterable(dataset, MIN_DATASETS_VERSION) or type(dataset) is not sys.modules["datasets"].IterableDataset: return None
     try:
-        again = reads_again(dataset._ex_iterable)
-        return None if again is None else DatasetsStates(dataset, again)
+        again = rereads_on_resume(dataset._ex_iterable)
+        return None if again is None else HFDatasetStates(dataset, again)
     except Exception: return None   # its construction differs from the tested version
 
 # %% ../../nbs/03_data/03_streams.ipynb #b66092e4
 @dataclass
-class Mark:
+class StreamMark:
     "Describe the position of a reader of a stream after a batch."
     worker: int     # 0 if the training process reads
     given: int      # samples yielded by this reader (batches, if the stream yields ready batches)
@@ -241,10 +242,10 @@ class SeededStream(IterableDataset):
         if mark and mark["ended"]: return
         behind, given = (mark["at"], mark["given"]) if mark else (0, 0)
         stop = given if mark else self.start if self.size and not info else 0
-        seed_all(mix(seed, FETCH, self.epoch, 0, 0, worker))
+        seed_all(mix_seed(seed, SEED_FETCH, self.epoch, 0, 0, worker))
         examples = self.examples(mark)
         while True:
-            seed_all(mix(seed, FETCH, self.epoch, behind, 0, worker))
+            seed_all(mix_seed(seed, SEED_FETCH, self.epoch, behind, 0, worker))
             size = min(self.then or self.together, stop - behind) if behind < stop else self.each
             group = [e for _, e in zip(range(size), examples)]
             ended = len(group) < size
@@ -261,18 +262,18 @@ class SeededStream(IterableDataset):
         "Return the mark of a batch."
         if self.states is None: return None
         state, at = self.states.take(given)
-        return Mark(worker, given, at, state if at == given else None, ended)
+        return StreamMark(worker, given, at, state if at == given else None, ended)
 
 # %% ../../nbs/03_data/03_streams.ipynb #32050f03
-class Counted:
+class CountingCollate:
     "Collate the part of this process; return it with the number of examples of all processes, its weight and the mark."
-    def __init__(self, collate, size, share=WHOLE): self.collate, self.size, self.share = collate, size, share
+    def __init__(self, collate, size, share=UNSHARDED): self.collate, self.size, self.share = collate, size, share
     def __call__(self, given):
         if given is None: return None
         group, mark = given
         try:
             if not self.size: return *self._ready(group), mark
-            mine, samples, weight = even_part(self.share, group)
+            mine, samples, weight = split_evenly(self.share, group)
             return self.collate(mine), samples, weight, mark
         except StopIteration as error: raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
 
@@ -281,12 +282,12 @@ class Counted:
         return upto + ("" if info is None else f" in data worker {info.id}")
 
     def _ready(self, batches):
-        sizes, mine = [batch_size(b) or 1 for b in batches], self.share.rank if self.share.together > 1 else 0
+        sizes, mine = [infer_batch_size(b) or 1 for b in batches], self.share.rank if self.share.together > 1 else 0
         own = sizes[mine] if mine < len(batches) else 0
         return self.collate(batches[mine if own else 0]), sum(sizes), self.share.weight(own, sum(sizes))
 
 # %% ../../nbs/03_data/03_streams.ipynb #73dd44bb
-def skip(batches, samples: int):  # an iterator of (batch, samples); number of samples to skip
+def skip_samples(batches, samples: int):  # an iterator of (batch, samples); number of samples to skip
     "Read up to a position, with a progress bar if it takes longer than a second; raise ValueError if no batch ends there."
     if not samples: return batches
     from tqdm import tqdm
@@ -305,7 +306,7 @@ def skip(batches, samples: int):  # an iterator of (batch, samples); number of s
     return batches
 
 # %% ../../nbs/03_data/03_streams.ipynb #c47fca89
-def with_mark(marks, mark, workers) -> list:  # marks: marks of all readers as dicts; None: no batch was yielded yet
+def update_marks(marks, mark, workers) -> list:  # marks: marks of all readers as dicts; None: no batch was yielded yet
     "Return the marks with that of one reader updated."
     marks = list(marks or [None] * max(workers, 1))
     state = mark.state if mark.at == mark.given else marks[mark.worker]["state"]
@@ -313,7 +314,7 @@ def with_mark(marks, mark, workers) -> list:  # marks: marks of all readers as d
     return marks
 
 # %% ../../nbs/03_data/03_streams.ipynb #b5bb7ff5
-def check_readers(then, now):  # dicts with num_workers and batch_size
+def check_same_readers(then, now):  # dicts with num_workers and infer_batch_size
     "Raise ValueError if the number of workers, or with workers the batch size, has changed: the remaining samples would be unknown."
     name = next((n for n in ("num_workers", *(["batch_size"] if now["num_workers"] else [])) if then.get(n, now[n]) != now[n]), None)
     if name is None: return
@@ -321,15 +322,15 @@ def check_readers(then, now):  # dicts with num_workers and batch_size
                      f"nobody would know which samples are left. Load the data with {name}={then[name]}, or go to a place at the end of an epoch.")
 
 # %% ../../nbs/03_data/03_streams.ipynb #d3d1c5b5
-class Streamed(Source):
+class StreamSource(BatchSource):
     "Read an iterable data set from a position on, by states or by reading up to it."
-    def __init__(self, loader, seed, share=WHOLE):
+    def __init__(self, loader, seed, share=UNSHARDED):
         self.loader, self.share, self._workers = loader, share, None
         try: self.batches = len(loader) // share.together if loader.drop_last else -(-len(loader) // share.together)
         except TypeError: self.batches = None
         self.size = loader.batch_size and loader.batch_size * share.together
-        self.states = states_of(loader.dataset)
-        read = apart(loader.dataset) if self.states is None else self.states.dataset
+        self.states = dataset_states(loader.dataset)
+        read = isolate_dataset(loader.dataset) if self.states is None else self.states.dataset
         self.dataset = SeededStream(read, self.states, loader.batch_size, loader.drop_last, seed, share.together)
 
     def open(self, cursor, bookmark=None):
@@ -338,12 +339,12 @@ class Streamed(Source):
         self.check(bookmark)
         if self.states is not None or self.dataset.epoch != cursor.epoch: self.close()   # persistent workers would not receive the new position
         self.dataset.epoch = cursor.epoch
-        for dataset in {id(d): d for d in (self.loader.dataset, self.dataset.dataset)}.values(): tell_epoch(cursor.epoch, dataset)
+        for dataset in {id(d): d for d in (self.loader.dataset, self.dataset.dataset)}.values(): set_epoch(cursor.epoch, dataset)
         return self._from_marks(cursor, bookmark) if self.states and bookmark and "marks" in bookmark else self._from_beginning(cursor)
 
     def _from_beginning(self, cursor):
         self.dataset.start = cursor.position
-        return skip(self._read(Cursor(cursor.epoch)), cursor.position)
+        return skip_samples(self._read(Cursor(cursor.epoch)), cursor.position)
 
     def _from_marks(self, cursor, bookmark):
         position = cursor.position
@@ -352,22 +353,22 @@ class Streamed(Source):
                 position += samples
                 yield batch, samples
             return
-        except Doubt: self.close()
+        except InexactState: self.close()
         yield from self._from_beginning(Cursor(cursor.epoch, position))
 
     def _read(self, cursor, bookmark=None):
         stream, workers, size, position = self.dataset, self.loader.num_workers, self.size, cursor.position
         marks, last, stream.then = (bookmark["marks"], bookmark["last"], bookmark["batch_size"]) if bookmark else (None, -1, size)
         stream.marks, stream.last = marks, last if workers else -1
-        counted, readers = Counted(seeded_collate(self.loader.collate_fn), size, self.share), {"num_workers": workers, "batch_size": size}
+        counted, readers = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share), {"num_workers": workers, "batch_size": size}
         self.bookmark = readers
-        if workers and self._workers is None: self._workers = Workers(self.loader, stream, counted, batch_size=None)
+        if workers and self._workers is None: self._workers = DataWorkers(self.loader, stream, counted, batch_size=None)
         for given in self._workers.begin() if workers else map(counted, stream):
             if given is None: continue
             batch, samples, self.weight, mark = given
             position += samples
             if mark is not None:
-                marks, last = with_mark(marks, mark, workers), mark.worker
+                marks, last = update_marks(marks, mark, workers), mark.worker
                 self.bookmark = readers | {"place": [cursor.epoch, position], "last": last, "marks": marks}
             yield batch, samples
 
@@ -377,5 +378,5 @@ class Streamed(Source):
         self._workers = None
 
     def moved(self) -> bool: return self.states is not None and not self.loader.num_workers and self.states.moved()
-    def check(self, bookmark): check_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.size})
+    def check(self, bookmark): check_same_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.size})
     def batches_left(self, cursor): return self.batches and max(self.batches - -(-cursor.position // (self.size or 1)), 0)

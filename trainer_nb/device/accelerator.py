@@ -9,64 +9,65 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
 import torch
-from .model_patches import Fitted
-from .sharding import Sharded, refuse_environment
-from ..args.validation import sharding
+from .model_patches import PatchSet
+from .sharding import ShardedModel, check_launch_environment
+from ..args.validation import resolve_sharding
 from .unused_parameters import UnusedParameters
-from .collectives import ALONE, World, world_size
+from .collectives import SINGLE_PROCESS, World, world_size
 
 # %% auto #0
-__all__ = ['AT_ONCE', 'precision', 'on_cpu', 'handlers', 'connected', 'leave_at_exit', 'bare', 'Holding', 'Dividing', 'Averaging',
-           'Device', 'Beside', 'in_order', 'empty_cache']
+__all__ = ['NO_CONTEXT', 'mixed_precision', 'should_use_cpu', 'kwargs_handlers', 'make_world', 'destroy_process_group_at_exit',
+           'unwrap', 'AcceleratorHolder', 'ShardingDevice', 'Averaging', 'Device', 'AsyncHostCopy',
+           'copy_in_stream_order', 'empty_device_cache']
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #d09e1712
-def _shared() -> list[dict]:
+def _accelerate_state() -> list[dict]:
     "Return the dictionaries that hold Accelerate's state."
     from accelerate.state import AcceleratorState, GradientState, PartialState
     states = [AcceleratorState._shared_state, GradientState._shared_state]
     return states if PartialState._shared_state.get("num_processes", 1) > 1 else [*states, PartialState._shared_state]
 
-def _swap(contents: list[dict]) -> list[dict]:  # contents: as returned by _shared
+def _swap_state(contents: list[dict]) -> list[dict]:  # contents: as returned by _shared
     "Replace the contents of Accelerate's state; return the previous contents."
-    shared = _shared()
+    shared = _accelerate_state()
     before = [dict(s) for s in shared]
     for s, c in zip(shared, contents): s.clear(); s.update(c)
     return before
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #305a0531
-def precision(args) -> str:  # args: TrainingArguments
+def mixed_precision(args) -> str:  # args: TrainingArguments
     "Return Accelerate's name of the precision: 'no', 'bf16' or 'fp16'."
     return "bf16" if args.bf16 else "fp16" if args.fp16 else "no"
 
-def _refuse(kind, device):
+def _check_precision(kind, device):
     if kind == "fp16" and device.type == "cpu":
         raise ValueError("fp16=True needs a GPU: on a CPU, mixed precision in fp16 would silently train in fp32. Pass bf16=True, or neither.")
     if kind == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise ValueError("bf16=True is not supported by this GPU; pass fp16=True, or neither.")
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #ef0a51ac
-_MARK, _FORWARD = "_is_accelerate_prepared", ("forward", "_original_forward")   # attributes that Accelerate sets on a module
+_PREPARED_FLAG, _FORWARD_NAMES = "_is_accelerate_prepared", ("forward", "_original_forward")   # attributes that Accelerate sets on a module
 
-def _take_off(module, names) -> dict:
+def _pop_attributes(module, names) -> dict:
     "Remove these attributes from a module instance; return the existing ones."
     return {name: vars(module).pop(name) for name in names if name in vars(module)}
 
-def _put_on(module, forward: dict) -> dict:  # forward: Accelerate's attributes; empty in full precision
+def _set_forward(module, forward: dict) -> dict:  # forward: Accelerate's attributes; empty in full precision
     "Set these attributes on a module, in place of those of another active learner; return the previous ones."
-    before = _take_off(module, _FORWARD)
-    plain = before.get(_FORWARD[-1], before.get("forward"))   # the user may have set one on the instance, too
+    before = _pop_attributes(module, _FORWARD_NAMES)
+    plain = before.get(_FORWARD_NAMES[-1], before.get("forward"))   # the user may have set one on the instance, too
     if plain is not None and getattr(plain, "__func__", None) is not type(module).forward: module.forward = plain
     vars(module).update(forward)
     return before
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #661f6dbc
-def on_cpu(args) -> bool:
+def should_use_cpu(args) -> bool:
     "Return whether to use the CPU. With several processes without a GPU, also set the environment variable that Accelerate needs."
     cpu = args.use_cpu or (world_size() > 1 and not torch.cuda.is_available())
     if cpu and world_size() > 1: os.environ["ACCELERATE_USE_CPU"] = "1"
     return cpu
 
-def handlers(args) -> list:
+def kwargs_handlers(args) -> list:
     "Return Accelerate's settings for connecting processes and averaging gradients."
     if world_size() == 1: return []
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -76,63 +77,63 @@ def handlers(args) -> list:
     backend = {} if args.ddp_backend is None else {"backend": args.ddp_backend}
     return [DistributedDataParallelKwargs(**ddp), InitProcessGroupKwargs(timeout=timedelta(seconds=args.ddp_timeout), **backend)]
 
-def connected(accelerator) -> World:
+def make_world(accelerator) -> World:
     "Return the processes that Accelerate has connected. Raise RuntimeError if their number is not the one that was started."
     if accelerator.num_processes != world_size():
         raise RuntimeError(f"{world_size()} processes were started (WORLD_SIZE), and Accelerate has connected {accelerator.num_processes}: each would train "
                            "for itself. Another Accelerator may have been made before, on another device.")
-    if accelerator.num_processes == 1: return ALONE
-    leave_at_exit()
+    if accelerator.num_processes == 1: return SINGLE_PROCESS
+    destroy_process_group_at_exit()
     return World(accelerator.process_index, accelerator.num_processes, accelerator.local_process_index)
 
 @cache
-def leave_at_exit():
+def destroy_process_group_at_exit():
     "Leave the process group before the interpreter shuts down; registered once per process."
     atexit.register(lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group())
 
-AT_ONCE = nullcontext()
+NO_CONTEXT = nullcontext()
 
-def bare(wrapped):
+def unwrap(wrapped):
     "Return the model without the DDP wrapper: for evaluation, where a process may be the only one with a batch."
     return wrapped.module if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) else wrapped
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #41223f4a
-class Holding:
+class AcceleratorHolder:
     "Hold a learner's own Accelerator, and activate its state while the learner works."
     def __init__(self, args):  # args: TrainingArguments: use_cpu, bf16, fp16
         from accelerate import Accelerator
-        refuse_environment(precision(args))
-        before = _swap([{}, {}, {}])
+        check_launch_environment(mixed_precision(args))
+        before = _swap_state([{}, {}, {}])
         try:
-            self.accelerator = Accelerator(cpu=on_cpu(args), mixed_precision=precision(args), kwargs_handlers=handlers(args))
-            self.device, self.world = self.accelerator.device, connected(self.accelerator)
-            self._borrowed, self._wrappers, self._trained, self.fitted, self.sharded = [], [], [], Fitted(), None
+            self.accelerator = Accelerator(cpu=should_use_cpu(args), mixed_precision=mixed_precision(args), kwargs_handlers=kwargs_handlers(args))
+            self.device, self.world = self.accelerator.device, make_world(self.accelerator)
+            self._borrowed, self._wrappers, self._trained, self.fitted, self.sharded = [], [], [], PatchSet(), None
             self._find_unused, self._unused = (getattr(args, "ddp_find_unused_parameters", None), getattr(args, "ddp_static_graph", None)), None
-            self._asked = None if self.world.alone else sharding(args.fsdp, args.fsdp_config)
-            _refuse(precision(args), self.device)
-        finally: self._state = _swap(before)
+            self._asked = None if self.world.alone else resolve_sharding(args.fsdp, args.fsdp_config)
+            _check_precision(mixed_precision(args), self.device)
+        finally: self._state = _swap_state(before)
 
     @contextmanager
     def in_force(self):
         "Activate this learner's Accelerate state and model patches inside the block."
-        before, found = _swap(self._state), [(m, _put_on(m, forward)) for m, forward in self._borrowed]
+        before, found = _swap_state(self._state), [(m, _set_forward(m, forward)) for m, forward in self._borrowed]
         try:
             with self.fitted.in_force(): yield self
         finally:
-            for m, forward in found: _take_off(m, _FORWARD); vars(m).update(forward)
-            self._state = _swap(before)
+            for m, forward in found: _pop_attributes(m, _FORWARD_NAMES); vars(m).update(forward)
+            self._state = _swap_state(before)
 
     def hold(self):
         "Activate Accelerate's state until another learner's is activated: for direct use of the Accelerator."
-        _swap(self._state)
+        _swap_state(self._state)
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #34de0d4f
-class Dividing(Holding):
+class ShardingDevice(AcceleratorHolder):
     "Add the operations of a sharded model; they have no effect on other models."
     def _divided(self, model, loss, optimizers):
         "Shard the model; return it prepared for the precision."
         prepared = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)   # only the precision is left
-        self.sharded = Sharded(model, self._asked, self.world, self.device, self.accelerator.mixed_precision, loss, optimizers)
+        self.sharded = ShardedModel(model, self._asked, self.world, self.device, self.accelerator.mixed_precision, loss, optimizers)
         return prepared
 
     @property
@@ -154,7 +155,7 @@ class Dividing(Holding):
         return wrapped
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #16000010
-class Averaging(Dividing):
+class Averaging(ShardingDevice):
     "Control the averaging of gradients among processes, and track unused parameters."
     @property
     def wrapped_parameters(self) -> int: return len(self._trained)   # number of parameters of the model
@@ -171,7 +172,7 @@ class Averaging(Dividing):
         if self._unused is not None:
             self._unused.begin(now, first)
             if now: return self._completed(wrapped)
-        return AT_ONCE if now or self.world.alone or bare(wrapped) is wrapped else wrapped.no_sync()
+        return NO_CONTEXT if now or self.world.alone or unwrap(wrapped) is wrapped else wrapped.no_sync()
 
     @contextmanager
     def _completed(self, wrapped):
@@ -179,7 +180,7 @@ class Averaging(Dividing):
         yield
         parameter = self._unused.complete(wrapped)
         if parameter is None: return
-        name = next(n for n, p in bare(wrapped).named_parameters() if p is parameter)
+        name = next(n for n, p in unwrap(wrapped).named_parameters() if p is parameter)
         raise ValueError(f"{name!r} got no gradient in this step on rank {self.world.rank}, and with ddp_find_unused_parameters=False the others would wait for "
                          "it forever; leave ddp_find_unused_parameters out.")
 
@@ -200,13 +201,13 @@ class Device(Averaging):
         "Move a model to the device and wrap it for the precision and the strategy; release its previous wrapper."
         self._unwrap(model)
         with self.in_force():
-            found = _put_on(model, {}) | _take_off(model, [_MARK])
+            found = _set_forward(model, {}) | _pop_attributes(model, [_PREPARED_FLAG])
             try:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")   # of DDP; Accelerate uses this name
                     prepared = self.accelerator.prepare_model(model) if self._asked is None else self._divided(model, loss, optimizers)
-            finally: ours = _take_off(model, [*_FORWARD, _MARK]); vars(model).update(found)
-        self._borrowed.append((model, {n: ours[n] for n in _FORWARD if _FORWARD[-1] in ours}))
+            finally: ours = _pop_attributes(model, [*_FORWARD_NAMES, _PREPARED_FLAG]); vars(model).update(found)
+        self._borrowed.append((model, {n: ours[n] for n in _FORWARD_NAMES if _FORWARD_NAMES[-1] in ours}))
         self._trained = [p.requires_grad for p in model.parameters()]
         if prepared is not model: self._wrappers.append(prepared)
         self._unused = self._watch_unused(prepared)
@@ -217,7 +218,7 @@ class Device(Averaging):
         for old in self._wrappers:
             if old.module is model: old.reducer = old.logger = None
         self._wrappers = [w for w in self._wrappers if w.module is not model]
-        self.accelerator._models[:] = [m for m in self.accelerator._models if bare(m) is not model]
+        self.accelerator._models[:] = [m for m in self.accelerator._models if unwrap(m) is not model]
         self._borrowed = [(m, forward) for m, forward in self._borrowed if m is not model]
 
     def backward(self, loss):
@@ -243,13 +244,13 @@ class Device(Averaging):
         self.sharded = self._unused = None
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #0b8c7ff1
-_STREAMS = {}   # by device
+_COPY_STREAMS = {}   # by device
 
-class Beside:
+class AsyncHostCopy:
     "Copy tensors from a GPU asynchronously."
     def __init__(self, pairs):  # pairs: pinned tensors on the host, with their sources
         self.device = pairs[0][1].device
-        stream = _STREAMS.get(self.device) or _STREAMS.setdefault(self.device, torch.cuda.Stream(self.device))
+        stream = _COPY_STREAMS.get(self.device) or _COPY_STREAMS.setdefault(self.device, torch.cuda.Stream(self.device))
         stream.wait_stream(torch.cuda.current_stream(self.device))   # copies start after the computations that are queued now
         with torch.cuda.stream(stream):
             self.begun = stream.record_event(torch.cuda.Event(enable_timing=True))
@@ -271,12 +272,12 @@ class Beside:
         self.wait()
         return self.begun.elapsed_time(self.event) / 1000
 
-def in_order(pairs):
+def copy_in_stream_order(pairs):
     "Copy on the main stream; the copies are done when a later event of the same GPU is."
     for copy, t in pairs: copy.copy_(t, non_blocking=True)
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #84401106
-def empty_cache(device):
+def empty_device_cache(device):
     "Return unused cached memory of a device to its driver."
     library = getattr(torch, device.type, None)
     if device.type != "cpu" and hasattr(library, "empty_cache"): library.empty_cache()

@@ -7,28 +7,29 @@ from __future__ import annotations
 import contextlib, mmap, os, struct, tempfile, time
 from functools import cached_property
 import torch
-from ..core.columns import Soon
-from ..data.sampling import Share
+from ..core.columns import DeferredScalar
+from ..data.sampling import RankShard
 
 # %% auto #0
-__all__ = ['ALONE', 'ended', 'list_cells', 'bytes_of', 'write_list', 'read_list', 'Slate', 'new_slate', 'opened_slate',
-           'world_size', 'Numbers', 'NotLed', 'Words', 'with_flags', 'gathering', 'World']
+__all__ = ['SINGLE_PROCESS', 'has_exited', 'list_cells', 'shared_scalars_nbytes', 'write_list', 'read_list', 'SharedScalars',
+           'create_shared_scalars', 'open_shared_scalars', 'world_size', 'TensorCollectives', 'MainProcessFailed',
+           'ObjectCollectives', 'with_flags', 'all_gather_mean_async', 'World']
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0011
-def ended(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     "Return whether a process of this machine has ended, or is a zombie."
     import psutil
     try: return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess: return True
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0012
-_PLACE, _HEAD = 4, 1   # cells of eight bytes: two pairs per process; its process id before them
+_SLOT_CELLS, _HEADER_CELLS = 4, 1   # cells of eight bytes: two pairs per process; its process id before them
 _WORD = 32             # number of flags in a cell of a list
 _LISTED = 1 << 62      # in the second cell of a number's pair: a list of flags belongs to it
 
 def list_cells(flags: int) -> int: return 2 * (-(-flags // _WORD))   # number of cells of a list, each with its check
 
-def bytes_of(size: int, flags: int = 0) -> int: return 8 * size * (_HEAD + _PLACE + 2 * list_cells(flags))   # bytes of a slate for so many processes
+def shared_scalars_nbytes(size: int, flags: int = 0) -> int: return 8 * size * (_HEADER_CELLS + _SLOT_CELLS + 2 * list_cells(flags))   # bytes of a slate for so many processes
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e001c
 def write_list(cells, places: range, count: int, flags):  # places: of pairs of cells; flags: indices of the flags that are set
@@ -45,16 +46,16 @@ def read_list(cells, places: range, count: int) -> set:  # places, count: as in 
     return {_WORD * i + bit for i, at in enumerate(places) for bit in range(_WORD) if cells[at] >> bit & 1}
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0005
-class Slate:
+class SharedScalars:
     "Share numbers between the processes of one machine through memory."
-    def __init__(self, path: str, rank: int, size: int, flags: int = 0):  # path: of a file from new_slate; flags: maximum number in a list
-        with open(path, "r+b") as file: self._memory = mmap.mmap(file.fileno(), bytes_of(size, flags))
+    def __init__(self, path: str, rank: int, size: int, flags: int = 0):  # path: of a file from create_shared_scalars; flags: maximum number in a list
+        with open(path, "r+b") as file: self._memory = mmap.mmap(file.fileno(), shared_scalars_nbytes(size, flags))
         self.flags = flags
         self._cells, self.rank, self.size, self.shown = memoryview(self._memory).cast("q"), rank, size, 0
         self._cells[self._head(rank)] = os.getpid()
 
-    def _head(self, rank: int) -> int: return rank * (_HEAD + _PLACE)
-    def _place(self, rank: int, count: int) -> int: return self._head(rank) + _HEAD + 2 * (count % 2)
+    def _head(self, rank: int) -> int: return rank * (_HEADER_CELLS + _SLOT_CELLS)
+    def _place(self, rank: int, count: int) -> int: return self._head(rank) + _HEADER_CELLS + 2 * (count % 2)
 
     def _list(self, rank: int, count: int) -> range:
         length = list_cells(self.flags)
@@ -99,20 +100,20 @@ class Slate:
         return self._of(rank, count)
 
     def _check(self, rank: int, end: float):
-        if ended(self._cells[self._head(rank)]): raise RuntimeError(f"The process of rank {rank} has ended, and its loss is not known.")
+        if has_exited(self._cells[self._head(rank)]): raise RuntimeError(f"The process of rank {rank} has ended, and its loss is not known.")
         if time.monotonic() > end: raise RuntimeError(f"The process of rank {rank} has not said what its loss is.")
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0007
-def new_slate(size: int, flags: int = 0) -> str | None:  # flags: as in Slate
+def create_shared_scalars(size: int, flags: int = 0) -> str | None:  # flags: as in Slate
     "Create an empty file for a slate; return its path, or None if that fails. The caller removes it when all processes have opened it."
     try: file, path = tempfile.mkstemp(prefix="trainer_nb-slate-")
     except OSError: return None
-    with contextlib.suppress(OSError), open(file, "wb") as made: made.write(bytes(bytes_of(size, flags)))   # on a full disk it is too short to be opened
+    with contextlib.suppress(OSError), open(file, "wb") as made: made.write(bytes(shared_scalars_nbytes(size, flags)))   # on a full disk it is too short to be opened
     return path
 
-def opened_slate(path: str | None, rank: int, size: int, flags: int = 0) -> Slate | None:
+def open_shared_scalars(path: str | None, rank: int, size: int, flags: int = 0) -> SharedScalars | None:
     "Open the slate of a file; return None if it is not accessible from this process."
-    try: return None if path is None else Slate(path, rank, size, flags)
+    try: return None if path is None else SharedScalars(path, rank, size, flags)
     except (OSError, ValueError): return None
 
 # %% ../../nbs/04_device/00_collectives.ipynb #a4417b9f
@@ -121,7 +122,7 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 # %% ../../nbs/04_device/00_collectives.ipynb #db35656d
-class Numbers:
+class TensorCollectives:
     "Reduce and broadcast tensors over several processes; the tensors stay on their device."
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0): self.rank, self.size, self.local_rank = rank, size, local_rank
 
@@ -130,7 +131,7 @@ class Numbers:
     @property
     def first(self) -> bool: return self.rank == 0   # the main process, which writes files and prints
     @property
-    def share(self) -> Share: return Share(self.rank, self.size)
+    def share(self) -> RankShard: return RankShard(self.rank, self.size)
 
     @cached_property
     def host(self):
@@ -166,11 +167,11 @@ class Numbers:
                                                         [part if t.is_contiguous() else part.view(t.shape) for t, part in zip(some, flat.split([t.numel() for t in some]))])
 
 # %% ../../nbs/04_device/00_collectives.ipynb #7e3a1dc7
-class NotLed(RuntimeError):
+class MainProcessFailed(RuntimeError):
     "Signal that a function has failed on rank 0."
 
 # %% ../../nbs/04_device/00_collectives.ipynb #bbe85b38
-class Words(Numbers):
+class ObjectCollectives(TensorCollectives):
     "Exchange plain values; each method is a collective."
     def told(self, value):
         "Return the value of rank 0 on all processes; all other values are ignored."
@@ -196,7 +197,7 @@ class Words(Numbers):
         except Exception as raised: error = raised
         heard, why = self.told((None if error or not self.first else tell(found), error and f"{type(error).__name__}: {error}"))
         if error is not None: raise error
-        if why is not None: raise NotLed(f"The first process could not go on ({why}).")
+        if why is not None: raise MainProcessFailed(f"The first process could not go on ({why}).")
         return found if self.first else heard
 
     @cached_property
@@ -220,7 +221,7 @@ def with_flags(value: torch.Tensor, flags, total: int) -> torch.Tensor:  # value
     if flags: together[1 + torch.tensor(sorted(flags), device=value.device)] = 1
     return together
 
-def gathering(value: torch.Tensor, size: int, flags=(), total: int = 0):  # value: on the CPU; others as in with_flags
+def all_gather_mean_async(value: torch.Tensor, size: int, flags=(), total: int = 0):  # value: on the CPU; others as in with_flags
     "Return the deferred mean over all processes, and a function that returns the flags that all have set."
     import torch.distributed as dist
     mine = with_flags(value, flags, total)
@@ -232,18 +233,18 @@ def gathering(value: torch.Tensor, size: int, flags=(), total: int = 0):  # valu
     def common():
         work.wait()
         return set(torch.nonzero(torch.stack(each)[:, 1:].all(0)).flatten().tolist())
-    return Soon(mean, work.is_completed), common
+    return DeferredScalar(mean, work.is_completed), common
 
 # %% ../../nbs/04_device/00_collectives.ipynb #155a0002
-class World(Words):
+class World(ObjectCollectives):
     "Describe the processes that train together, from the view of one of them."
     slate = last = None   # the shared memory for losses on one machine; the last requested mean
 
     def make_slate(self, flags: int = 0):  # flags: as in Slate
         "Create a slate if all processes are on one machine and can open it."
         if self.alone or self.slate is not None or self.speakers != [0]: return
-        path, flags = self.told((new_slate(self.size, flags) if self.first else None, flags))
-        mine = opened_slate(path, self.rank, self.size, flags)
+        path, flags = self.told((create_shared_scalars(self.size, flags) if self.first else None, flags))
+        mine = open_shared_scalars(path, self.rank, self.size, flags)
         if all(self.everyone(mine is not None)): self.slate = mine
         if self.first and path is not None: os.unlink(path)
 
@@ -260,13 +261,13 @@ class World(Words):
         value, (last, self.last) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (self.last, None)
         if value.device.type != "cpu": return self._mean_on_device(value, flags, total)
         by_slate = self.slate is not None and total <= self.slate.flags
-        self.last, common = self._shown(value, flags) if by_slate else gathering(value, self.size, flags, total)
+        self.last, common = self._shown(value, flags) if by_slate else all_gather_mean_async(value, self.size, flags, total)
         if last is not None: last.tensor()
         return self.last, common
 
     def _shown(self, value, flags):
         slate, count = self.slate, self.slate.show(value.item(), flags)
-        mean = Soon(lambda: torch.tensor(slate.seen(count), dtype=value.dtype).sum() / self.size, lambda: slate.all_there(count))
+        mean = DeferredScalar(lambda: torch.tensor(slate.seen(count), dtype=value.dtype).sum() / self.size, lambda: slate.all_there(count))
         return mean, lambda: set.intersection(*slate.listed(count))
 
     def _mean_on_device(self, value, flags, total):
@@ -274,4 +275,4 @@ class World(Words):
         return together[0] / self.size, lambda: set(torch.nonzero(together[1:] == self.size).flatten().tolist())
 
 # %% ../../nbs/04_device/00_collectives.ipynb #fc0a5987
-ALONE = World()
+SINGLE_PROCESS = World()

@@ -6,53 +6,54 @@
 from __future__ import annotations
 import os
 import torch
-from ..core.errors import Refused
-from ..args.validation import Sharding, sharding
+from ..core.errors import InvalidOperation
+from ..args.validation import ShardingConfig, resolve_sharding
 
 # %% auto #0
-__all__ = ['STRATEGIES', 'in_shards', 'own_part', 'divided', 'whole_value', 'nbytes_of', 'rows_for', 'part_for', 'like',
-           'everywhere', 'put_into', 'brought_together', 'brought', 'outline', 'handed_round', 'joined',
-           'refuse_environment', 'refuse_alone', 'refuse_in_shards', 'wrapped_layers', 'refuse_model', 'Division',
-           'Sharded', 'clip_parts']
+__all__ = ['UNSUPPORTED_STRATEGIES', 'is_dtensor', 'to_local', 'is_sharded', 'full_tensor', 'local_nbytes', 'shard_rows',
+           'local_rows', 'shard_like', 'replicate_like', 'copy_into', 'gather_full', 'gather_full_per_machine',
+           'dtypes_and_shapes', 'broadcast_tensors', 'concat_shards', 'check_launch_environment',
+           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_shardable', 'ModelSharder',
+           'ShardedModel', 'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #08c909b8
-def in_shards(t) -> bool: return type(t).__name__ == "DTensor"
-def own_part(t): return t._local_tensor if in_shards(t) else t   # of this process, in the same memory
-def divided(t) -> bool: return in_shards(t) and not t.placements[0].is_replicate()
-def whole_value(t): return t.full_tensor() if in_shards(t) else t   # a collective: all processes must call it at the same time
+def is_dtensor(t) -> bool: return type(t).__name__ == "DTensor"
+def to_local(t): return t._local_tensor if is_dtensor(t) else t   # of this process, in the same memory
+def is_sharded(t) -> bool: return is_dtensor(t) and not t.placements[0].is_replicate()
+def full_tensor(t): return t.full_tensor() if is_dtensor(t) else t   # a collective: all processes must call it at the same time
 
-def nbytes_of(t) -> int:
+def local_nbytes(t) -> int:
     "Return the number of bytes that a process holds of a tensor; the same in all processes."
-    return t.numel() * t.element_size() // (t.device_mesh.size() if divided(t) else 1)
+    return t.numel() * t.element_size() // (t.device_mesh.size() if is_sharded(t) else 1)
 
-def rows_for(n: int, rank: int, size: int) -> slice:  # n: number of rows of the full tensor
+def shard_rows(n: int, rank: int, size: int) -> slice:  # n: number of rows of the full tensor
     "Return the slice of rows of a rank."
     each = -(-n // size)
     return slice(min(rank * each, n), min((rank + 1) * each, n))
 
 # %% ../../nbs/04_device/01_sharding.ipynb #d87b3fac
-def part_for(t, value: torch.Tensor) -> torch.Tensor:  # t: sharded; value: full, or this process's shard
+def local_rows(t, value: torch.Tensor) -> torch.Tensor:  # t: sharded; value: full, or this process's shard
     "Return the rows of a value for this process."
-    part = own_part(t)
-    if value.shape == part.shape or not divided(t): return value
-    return value[rows_for(t.shape[0], t.device_mesh.get_local_rank(), t.device_mesh.size())]
+    part = to_local(t)
+    if value.shape == part.shape or not is_sharded(t): return value
+    return value[shard_rows(t.shape[0], t.device_mesh.get_local_rank(), t.device_mesh.size())]
 
-def like(t, value: torch.Tensor):  # t: sharded; value: as in part_for
+def shard_like(t, value: torch.Tensor):  # t: sharded; value: as in local_rows
     "Return a new tensor with the sharding of another one."
     from torch.distributed.tensor import DTensor
-    return DTensor.from_local(part_for(t, value).to(t.device, copy=True), t.device_mesh, t.placements, run_check=False, shape=t.shape, stride=t.stride())
+    return DTensor.from_local(local_rows(t, value).to(t.device, copy=True), t.device_mesh, t.placements, run_check=False, shape=t.shape, stride=t.stride())
 
-def everywhere(t, value: torch.Tensor):  # t: sharded
+def replicate_like(t, value: torch.Tensor):  # t: sharded
     "Return a new replicated tensor, for computations with a sharded one."
     from torch.distributed.tensor import DTensor, Replicate
     return DTensor.from_local(value.to(t.device, copy=True), t.device_mesh, [Replicate()], run_check=False)
 
-def put_into(t, value: torch.Tensor):  # t: any tensor; value: of its shape, or this process's shard
+def copy_into(t, value: torch.Tensor):  # t: any tensor; value: of its shape, or this process's shard
     "Copy a value into a tensor."
-    with torch.no_grad(): t.copy_(like(t, value) if in_shards(t) else value)
+    with torch.no_grad(): t.copy_(shard_like(t, value) if is_dtensor(t) else value)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #62fa4b43
-def brought_together(part: torch.Tensor, shape, world, to=0) -> torch.Tensor | None:  # part: on the host; to: a rank
+def gather_full(part: torch.Tensor, shape, world, to=0) -> torch.Tensor | None:  # part: on the host; to: a rank
     "Gather a full tensor on one process; return None on all others."
     import torch.distributed as dist
     each = -(-shape[0] // world.size)
@@ -62,17 +63,17 @@ def brought_together(part: torch.Tensor, shape, world, to=0) -> torch.Tensor | N
     found = [torch.empty_like(flat) for _ in range(world.size)] if world.rank == to else None
     dist.gather(flat, found, dst=to, group=world.host)
     if found is None: return None
-    def rows(rank): return slice(0, (own := rows_for(shape[0], rank, world.size)).stop - own.start)
+    def rows(rank): return slice(0, (own := shard_rows(shape[0], rank, world.size)).stop - own.start)
     return torch.cat([f.view(part.dtype).view(mine.shape)[rows(rank)] for rank, f in enumerate(found)])
 
-def brought(part, shape, world) -> torch.Tensor | None:
+def gather_full_per_machine(part, shape, world) -> torch.Tensor | None:
     "Gather a full tensor on the first process of each machine; return None on all others."
-    found = [brought_together(part, shape, world, rank) for rank in world.speakers]
+    found = [gather_full(part, shape, world, rank) for rank in world.speakers]
     return next((t for t in found if t is not None), None)
 
-def outline(tensors: dict) -> dict: return {n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()}   # the argument of handed_round on the other processes
+def dtypes_and_shapes(tensors: dict) -> dict: return {n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()}   # the argument of broadcast_tensors on the other processes
 
-def handed_round(tensors: dict, world) -> dict:  # tensors: on the host, by name, on rank 0; an outline on all others
+def broadcast_tensors(tensors: dict, world) -> dict:  # tensors: on the host, by name, on rank 0; an outline on all others
     "Broadcast the tensors of rank 0 by name; return them on all processes."
     if world.alone: return tensors
     import torch.distributed as dist
@@ -82,22 +83,22 @@ def handed_round(tensors: dict, world) -> dict:  # tensors: on the host, by name
     return found
 
 # %% ../../nbs/04_device/01_sharding.ipynb #7cfe3141
-def joined(parts: list, shapes: dict) -> dict:  # parts: tensors by name, one dictionary per rank; shapes: of the sharded tensors, by name
+def concat_shards(parts: list, shapes: dict) -> dict:  # parts: tensors by name, one dictionary per rank; shapes: of the sharded tensors, by name
     "Return the full tensors from the shards of all ranks."
     return {n: torch.cat([p[n] for p in parts]) for n in shapes}
 
 # %% ../../nbs/04_device/01_sharding.ipynb #94a744c5
-STRATEGIES = {
+UNSUPPORTED_STRATEGIES = {
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed, which is not connected yet; use fsdp=True of the Learner, or DDP",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM, which is not connected; use fsdp=True of the Learner, or DDP",
     "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config (tensor or context parallel), which is not connected yet; use fsdp=True of the Learner, or DDP",
     "ACCELERATE_USE_FSDP": "FSDP; say it to the Learner instead: fsdp=True, fsdp_config={...}",
 }
 
-def refuse_environment(kind: str, environment=os.environ):  # kind: of mixed precision, from the settings
+def check_launch_environment(kind: str, environment=os.environ):  # kind: of mixed precision, from the settings
     "Raise ValueError if a launcher's configuration conflicts with the settings."
     def asks(name): return environment.get(name, "").lower() in ("true", "1", "yes")
-    for name, what in STRATEGIES.items():
+    for name, what in UNSUPPORTED_STRATEGIES.items():
         if asks(name): raise ValueError(f"The launcher was configured for {what}. Take it out of the configuration of accelerate launch ({name} in the environment).")
     if environment.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() not in ("", "no"):
         raise ValueError("The launcher was configured to compile the model, which is not connected; take it out of the configuration of accelerate launch (ACCELERATE_DYNAMO_BACKEND in the environment).")
@@ -105,19 +106,19 @@ def refuse_environment(kind: str, environment=os.environ):  # kind: of mixed pre
     if told not in ("no", kind): raise ValueError(f"The launcher was configured for mixed precision in {told}, and the settings say {kind!r}; give the Learner {told}=True.")
 
 # %% ../../nbs/04_device/01_sharding.ipynb #7137bf71
-def refuse_alone(args, processes: int, verb: str):
+def require_several_processes(args, processes: int, verb: str):
     "Raise ValueError if fsdp is set and there is only one process."
-    if processes > 1 or sharding(args.fsdp, args.fsdp_config) is None: return
+    if processes > 1 or resolve_sharding(args.fsdp, args.fsdp_config) is None: return
     raise ValueError(f"{verb} has one process, and fsdp={args.fsdp!r} divides the model among several: learn.launch(num_processes=2) starts them here, torchrun or "
                      "accelerate launch starts a script in them; learn.args.fsdp = None trains in one process.")
 
-def refuse_in_shards(run, verb: str, why: str):
+def require_unsharded(run, verb: str, why: str):
     "Raise Refused for an operation that needs a full model in each process."
     if run.device is not None and run.device.sharded is not None:
-        raise Refused(f"{verb} {why}, and this process has a part of the model (fsdp). Save it with learn.save_checkpoint(), and go on from that in a notebook or in one process.")
+        raise InvalidOperation(f"{verb} {why}, and this process has a part of the model (fsdp). Save it with learn.save_checkpoint(), and go on from that in a notebook or in one process.")
 
 # %% ../../nbs/04_device/01_sharding.ipynb #407d35ee
-def wrapped_layers(model, asked: Sharding) -> list:  # returns modules; inner ones before outer ones
+def wrapped_layers(model, asked: ShardingConfig) -> list:  # returns modules; inner ones before outer ones
     "Return the layers that are wrapped separately, without the root. Raise ValueError for a class that does not occur."
     below = [m for m in model.modules() if m is not model][::-1]
     if asked.policy == "NO_WRAP": return []
@@ -132,7 +133,7 @@ def wrapped_layers(model, asked: Sharding) -> list:  # returns modules; inner on
 def _holds_modules_only(m) -> bool: return isinstance(m, (torch.nn.ModuleList, torch.nn.ModuleDict))   # their forward is never called
 
 # %% ../../nbs/04_device/01_sharding.ipynb #fad46c23
-def refuse_model(model, loss, layers: list):  # loss: the loss function, if it is a module
+def check_shardable(model, loss, layers: list):  # loss: the loss function, if it is a module
     "Raise ValueError for a model that sharding would train incorrectly."
     limited = next((n for n, m in model.named_modules() if getattr(m, "max_norm", None) is not None and hasattr(m, "weight")), None)
     if limited is not None: raise ValueError(f"{limited!r} has max_norm, so it changes its weights as it looks them up, and in shards (fsdp) that would be lost; leave max_norm out.")
@@ -146,12 +147,12 @@ def refuse_model(model, loss, layers: list):  # loss: the loss function, if it i
     if loss is not None and any(p in of for p in loss.parameters()): raise ValueError("The loss shares weights with the model, which cannot be divided (fsdp) yet.")
 
 # %% ../../nbs/04_device/01_sharding.ipynb #9bbb0c12
-class Division:
+class ModelSharder:
     "Shard a model in place."
     def _divide(self, asked, world, mesh, kind, loss, optimizers):
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         model, layers = self.model, wrapped_layers(self.model, asked)
-        refuse_model(model, loss, layers)
+        check_shardable(model, loss, layers)
         named = self._by_name(optimizers)
         self._from_first(world)
         whole = {p for p in model.parameters() if not p.ndim}
@@ -180,9 +181,9 @@ class Division:
             if there.data_ptr() != t.data_ptr(): t.data.copy_(there)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #342c2190
-class Sharded(Division):
+class ShardedModel(ModelSharder):
     "Wrap a model whose parameters are sharded among processes."
-    def __init__(self, model, asked: Sharding, world, device, kind, loss=None, optimizers=()):  # kind: of mixed precision; loss: a module, or None; optimizers: created for the model
+    def __init__(self, model, asked: ShardingConfig, world, device, kind, loss=None, optimizers=()):  # kind: of mixed precision; loss: a module, or None; optimizers: created for the model
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule
         if not hasattr(FSDPModule, "reset_iter_state"): raise RuntimeError(f"fsdp needs torch 2.13 or newer, where a step that has failed can be put right; this is {torch.__version__}.")
@@ -223,13 +224,13 @@ class Sharded(Division):
         return True
 
 # %% ../../nbs/04_device/01_sharding.ipynb #140a7447
-def _squares(grads: list, device) -> torch.Tensor:
+def _sum_of_squares(grads: list, device) -> torch.Tensor:
     return torch.stack([n.float() for n in torch._foreach_norm(grads)]).square().sum() if grads else torch.zeros((), device=device)
 
-def clip_parts(params: list, limit: float, world) -> torch.Tensor:  # params: with gradients; limit: maximum norm, 0: no clipping
+def clip_sharded_grad_norm(params: list, limit: float, world) -> torch.Tensor:  # params: with gradients; limit: maximum norm, 0: no clipping
     "Clip gradients in place, some of which are sharded; return their norm before clipping."
-    parts, whole = ([own_part(p.grad) for p in params if in_shards(p.grad) == divided] for divided in (True, False))
+    parts, whole = ([to_local(p.grad) for p in params if is_dtensor(p.grad) == divided] for divided in (True, False))
     device = (parts or whole)[0].device
-    norm = (world.total(_squares(parts, device)) + _squares(whole, device)).sqrt()
+    norm = (world.total(_sum_of_squares(parts, device)) + _sum_of_squares(whole, device)).sqrt()
     if limit > 0: torch._foreach_mul_([*parts, *whole], (limit / (norm + 1e-6)).clamp(max=1.0))
     return norm

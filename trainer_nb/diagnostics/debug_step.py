@@ -6,21 +6,21 @@
 from __future__ import annotations
 import math
 from ..display.tables import Table
-from ..core.errors import Refused
-from ..core.seeding import generator_states, generators_kept, set_generator_states
-from ..core.interrupts import taking_turns
-from ..core.columns import given
-from ..device.sharding import refuse_alone, whole_value
-from ..engine.overrides import StepMoves
+from ..core.errors import InvalidOperation
+from ..core.seeding import generator_states, preserve_generators, set_generator_states
+from ..core.interrupts import exclusive
+from ..core.columns import resolve_deferred
+from ..device.sharding import require_several_processes, full_tensor
+from ..engine.overrides import StepOverrides
 from ..engine.prepare import prepare
 from ..engine.step import Step
-from ..engine.tasks import committed
-from ..engine.loop import (before_step, catch_up, end_of_data, enter_training, failed, go_on, in_hand,
-                                    note_hands, refuse_beside)
+from ..engine.tasks import record_step
+from ..engine.loop import (before_step, run_all_pending, handle_end_of_data, enter_training, handle_failure, start_running, capture_editable_state,
+                                    record_manual_changes, check_can_train)
 
 # %% auto #0
-__all__ = ['Gradients', 'in_one_piece', 'next_move', 'OpenStep', 'DebugStep', 'check', 'make_move', 'in_reach', 'note_touched',
-           'begin', 'go_back_through', 'close']
+__all__ = ['Gradients', 'is_training_step_overridden', 'next_phase', 'StepView', 'DebugStep', 'check_open', 'run_phase',
+           'capture_editable_tensors', 'record_touched', 'begin_debug_step', 'run_backward', 'close_debug_step']
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #0232479d
 class Gradients(Table):
@@ -30,9 +30,9 @@ class Gradients(Table):
         "Measure the present gradients of a model's parameters."
         rows = cls()
         for name, p in model.named_parameters():
-            row = {"name": name, "shape": tuple(p.shape), "grad_norm": None, "grad_mean": None, "grad_max": None, "weight_norm": whole_value(p.detach()).norm().item(), "ratio": None}
+            row = {"name": name, "shape": tuple(p.shape), "grad_norm": None, "grad_mean": None, "grad_max": None, "weight_norm": full_tensor(p.detach()).norm().item(), "ratio": None}
             if p.grad is not None:
-                g = whole_value(p.grad.detach()).float()
+                g = full_tensor(p.grad.detach()).float()
                 row |= {"grad_norm": g.norm().item(), "grad_mean": g.mean().item(), "grad_max": g.abs().max().item()}
                 row["ratio"] = row["grad_norm"] / row["weight_norm"] if row["weight_norm"] else math.nan
             rows.append(row)
@@ -49,17 +49,17 @@ class Gradients(Table):
     def _cells(self, row): return {k.replace("_", " "): v for k, v in row.items()}
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #9fba6c8e
-def in_one_piece(moves) -> bool:
+def is_training_step_overridden(learner) -> bool:
     "Check whether forward and backward form a single phase, in an overridden training_step."
-    return type(moves).training_step is not StepMoves.training_step
+    return type(learner).training_step is not StepOverrides.training_step
 
-def next_move(step, loss) -> str:  # loss: result of forward that backward has not used yet
+def next_phase(step, loss) -> str:  # loss: result of forward that backward has not used yet
     "Return the name of the next phase."
     if not step.more(): return "update"
-    return "backward" if loss is not None or in_one_piece(step.moves) else "forward"
+    return "backward" if loss is not None or is_training_step_overridden(step.learner) else "forward"
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #85b200c3
-class OpenStep:
+class StepView:
     "Read-only view of a step that is taken by hand."
     def grads(self) -> Gradients:
         "Return the present gradients as a table of numbers."
@@ -81,92 +81,92 @@ class OpenStep:
 
     @property
     def _number(self): return min(self._step.done + 1, self.substeps)
-    def _check(self, move=None): return check(self, move)
+    def _check(self, move=None): return check_open(self, move)
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #f0c2e999
-class DebugStep(OpenStep):
+class DebugStep(StepView):
     "Optimizer step taken by hand: forward, backward, grads, update or abort."
-    def __init__(self, moves):
-        run = moves.run_state
+    def __init__(self, learner):
+        run = learner.run_state
         if run.open_step is not None: run.open_step.abort()
-        refuse_beside(moves, "debug_step()")
+        check_can_train(learner, "debug_step()")
         if run.finished:
-            raise Refused(f"debug_step() has nothing to do: the run is finished after step {moves.state.global_step}. "
+            raise InvalidOperation(f"debug_step() has nothing to do: the run is finished after step {learner.state.global_step}. "
                           "learn.set(max_steps=...) prolongs it.")
         with run.interrupts:
-            note_hands(run)
-            try: prepare(moves); refuse_alone(run.args, run.device.world.size, "debug_step()")
-            except BaseException as error: failed(moves, error)
-        self._moves, self._step, self._loss, self.loss = moves, Step(moves, committed), None, None
+            record_manual_changes(run)
+            try: prepare(learner); require_several_processes(run.args, run.device.world.size, "debug_step()")
+            except BaseException as error: handle_failure(learner, error)
+        self._moves, self._step, self._loss, self.loss = learner, Step(learner, record_step), None, None
         self.outcome, self._generators = "", None   # generator states after the last phase
-        try: begun = make_move(self, lambda: begin(self))
+        try: begun = run_phase(self, lambda: begin_debug_step(self))
         except BaseException:   # interrupted at the very end: no reference to the open step would exist
             if run.open_step is self: self.abort()
             raise
         if not begun:
-            raise Refused(f"debug_step() has nothing to do: what was still due has finished the run after step {run.state.global_step}.")
+            raise InvalidOperation(f"debug_step() has nothing to do: what was still due has finished the run after step {run.state.global_step}.")
 
-    @taking_turns
+    @exclusive
     def forward(self):
         "Return the loss of the next micro-batch, as the step counts it, as a detached tensor."
-        moves = self._check("forward")
-        self._loss = make_move(self, lambda: moves.forward_move(moves.run_state.wrapped, self._step.batch(), self._step.items))
+        learner = self._check("forward")
+        self._loss = run_phase(self, lambda: learner.forward_move(learner.run_state.wrapped, self._step.batch(), self._step.items))
         return self._loss.detach()
 
-    @taking_turns
+    @exclusive
     def backward(self):
         "Run backward of the micro-batch; after the last one the gradients are complete and clipped."
         self._check("backward")
-        make_move(self, lambda: go_back_through(self))
-        self.loss = given(self._step.loss)
+        run_phase(self, lambda: run_backward(self))
+        self.loss = resolve_deferred(self._step.loss)
         return self
 
-    @taking_turns
+    @exclusive
     def update(self):
         "Update the weights, run the tasks of the step, and return its record."
-        moves = self._check("update")
-        make_move(self, self._step.commit, last=True)
-        record = moves.run_state.history[-1]
-        with moves.run_state.interrupts, generators_kept(), moves.run_state.device.in_force():
-            try: catch_up(moves)
-            except BaseException as error: failed(moves, error)
-            finally: moves.run_state.pausing = False
+        learner = self._check("update")
+        run_phase(self, self._step.commit, last=True)
+        record = learner.run_state.history[-1]
+        with learner.run_state.interrupts, preserve_generators(), learner.run_state.device.in_force():
+            try: run_all_pending(learner)
+            except BaseException as error: handle_failure(learner, error)
+            finally: learner.run_state.pausing = False
         return record
 
-    @taking_turns
+    @exclusive
     def abort(self):
         "Abort the step; the run is restored to its state before it."
         if self._moves is None: return
         with self._moves.run_state.interrupts:
             self._step.rollback()
-            close(self, "given up")
+            close_debug_step(self, "given up")
 
     def __enter__(self): return self
     def __exit__(self, *error): self.abort()
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #beb15f05
-def check(debug, move):  # move: name of a phase; None: only inspection
+def check_open(debug, move):  # move: name of a phase; None: only inspection
     "Return the learner of an open step; raise Refused if it is over or another phase is next."
     if debug._moves is None:
-        raise Refused(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. "
+        raise InvalidOperation(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. "
                       "learn.debug_step() begins the next one.")
-    wanted = next_move(debug._step, debug._loss)
-    if move == "forward" and in_one_piece(debug._moves):
-        raise Refused("training_step is overridden, so forward and backward are one move here; call backward().")
+    wanted = next_phase(debug._step, debug._loss)
+    if move == "forward" and is_training_step_overridden(debug._moves):
+        raise InvalidOperation("training_step is overridden, so forward and backward are one move here; call backward().")
     if move not in (None, wanted):
-        raise Refused(f"{move}() is not the next move of this step; {wanted}() is (micro-batch {debug._number} of {debug.substeps}).")
+        raise InvalidOperation(f"{move}() is not the next move of this step; {wanted}() is (micro-batch {debug._number} of {debug.substeps}).")
     return debug._moves
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #e4ea3ad1
-def make_move(debug, move, last=False):  # move: a function; last: the step is over afterwards in any case
+def run_phase(debug, move, last=False):  # move: a function; last: the step is over afterwards in any case
     "Run a phase; if it raises an error, abort the step."
-    moves, run, before = debug._moves, debug._moves.run_state, debug._moves.state.global_step
-    with run.interrupts, generators_kept(), run.device.in_force():
+    learner, run, before = debug._moves, debug._moves.run_state, debug._moves.state.global_step
+    with run.interrupts, preserve_generators(), run.device.in_force():
         try:
             run.phase, run.interrupts.abortable = "step", not last
             run.start_clock()
             if debug._generators is not None: set_generator_states(debug._generators)
-            if last: note_touched(debug)
+            if last: record_touched(debug)
             else: enter_training(run)
             result = move()
             debug._generators = generator_states()
@@ -177,53 +177,53 @@ def make_move(debug, move, last=False):  # move: a function; last: the step is o
             run.interrupts.abortable = False
             if not last and debug._moves is not None and run.phase == "step":
                 debug._step.rollback()
-                close(debug, "given up because of an error")
-            failed(moves, error)
+                close_debug_step(debug, "given up because of an error")
+            handle_failure(learner, error)
         finally:
             run.interrupts.abortable = False
             run.modes.see(run.model)
             if last:
-                close(debug, "updated" if run.state.global_step > before else "given up because the optimizer failed")
+                close_debug_step(debug, "updated" if run.state.global_step > before else "given up because the optimizer failed")
                 run.phase = "idle"
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #67c44ea6
-def in_reach(run) -> dict:
+def capture_editable_tensors(run) -> dict:
     "Return the versions of weights and gradients, by which changes by hand are detected."
     return {"weights": [p._version for p in run.params], "gradients": [None if p.grad is None else (id(p.grad), p.grad._version) for p in run.params]}
 
-def note_touched(debug):
+def record_touched(debug):
     "Record in the history which values were changed by hand since the last backward."
     run = debug._moves.run_state
-    changed = [name for name, value in in_reach(run).items() if debug._touched[name] != value]
+    changed = [name for name, value in capture_editable_tensors(run).items() if debug._touched[name] != value]
     if changed: run.history.note("by hand", run.state.global_step, changed=changed)
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #e4c83b71
-def begin(debug) -> bool:
+def begin_debug_step(debug) -> bool:
     "Run pending tasks and fetch the micro-batches; return False if the run ends before the step."
-    moves, run = debug._moves, debug._moves.run_state
+    learner, run = debug._moves, debug._moves.run_state
     run.phase, run.taken_back = "idle", False
-    go_on(run)
-    while before_step(moves):
+    start_running(run)
+    while before_step(learner):
         run.phase = "step"
         if debug._step.begin():
             run.open_step = debug
             return True
         run.phase = "idle"
-        end_of_data(run)
+        handle_end_of_data(run)
     return False
 
-def go_back_through(debug):
+def run_backward(debug):
     "Run backward, and complete the gradients after the last micro-batch."
     step, loss, debug._loss = debug._step, debug._loss, None
-    if in_one_piece(debug._moves): step.substep()
+    if is_training_step_overridden(debug._moves): step.substep()
     else:
         debug._moves.backward_move(loss)
         step.add(loss.detach())
     if not step.more():
         step.gradients()
-        debug._touched = in_reach(step.run)
+        debug._touched = capture_editable_tensors(step.run)
 
-def close(debug, outcome):
+def close_debug_step(debug, outcome):
     "Mark the step as over and drop its references."
-    debug._moves.run_state.open_step, debug._moves.run_state.hands = None, in_hand(debug._moves.run_state)
+    debug._moves.run_state.open_step, debug._moves.run_state.hands = None, capture_editable_state(debug._moves.run_state)
     debug.outcome, debug._moves, debug._step, debug._loss = outcome, None, None, None

@@ -11,53 +11,54 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, IterableDataset
-from ..display.tables import Table, escaped, html_table, text, to_frame
-from ..display.svg import Picture, grid, heat_table, wave
-from ..core.seeding import generators_kept
-from ..core.callbacks import tell
-from ..data.collate import batch_size, map_tensors, shallow_copy
+from ..display.tables import Table, escape_html, html_table, format_value, to_frame
+from ..display.svg import HtmlDisplay, image_grid, matrix_table, waveform_svg
+from ..core.seeding import preserve_generators
+from ..core.callbacks import fire_event
+from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.sampling import Cursor
-from ..data.loader import Feed
-from ..device.accelerator import bare
+from ..data.loader import ResumableLoader
+from ..device.accelerator import unwrap
 from ..engine.loss import split_labels
-from ..engine.metrics import NO_GENERATING, left_there
+from ..engine.metrics import NO_GENERATION, left_there
 from ..engine.user_state import capture_user_state, code_holders, restore_user_state
-from ..engine.evaluate import eval_batches, eval_dataloader, looking
+from ..engine.evaluate import eval_batches, eval_dataloader, evaluation_mode
 
 # %% auto #0
-__all__ = ['SOUND', 'AGREE', 'MANY', 'eval_loader', 'class_names', 'name_of', 'is_image', 'tensors_in', 'images_in',
-           'first_batch', 'shapes', 'texts', 'label_list', 'sounds_in', 'columns_in', 'ShownBatch', 'as_html',
-           'show_batch', 'predicted_batches', 'is_classified', 'formula', 'one_of', 'own_loss', 'TopLoss', 'badness',
-           'example', 'worst', 'TopLosses', 'top_losses', 'Confusion', 'confusion']
+__all__ = ['SOUND_KEYS', 'FORMULA_TOLERANCE', 'MAX_CLASSES', 'get_eval_loader', 'class_names', 'class_name', 'is_image',
+           'collect_tensors', 'find_images', 'get_first_batch', 'shape_rows', 'decode_texts', 'first_labels',
+           'find_sounds', 'example_rows', 'BatchPreview', 'to_html', 'show_batch', 'iterate_predictions',
+           'is_classification', 'formula_losses', 'select_example', 'single_example_loss', 'TopLoss', 'loss_sort_key',
+           'make_top_loss', 'find_worst', 'TopLosses', 'top_losses', 'Confusion', 'confusion']
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #f3667a27
-def eval_loader(moves, dataset, verb):  # dataset: a data set, the name of one, or None for the learner's own
+def get_eval_loader(learner, dataset, verb):  # dataset: a data set, the name of one, or None for the learner's own
     "Return the loader of the requested data set, and the data set; raise ValueError if none or ambiguous."
-    own, call = moves.eval_dataset, f"{verb[:-1]}dataset="
+    own, call = learner.eval_dataset, f"{verb[:-1]}dataset="
     if dataset is None and own is None:
         raise ValueError(f"{verb} has nothing to look at; give the Learner an eval_dataset=, or call {call}...).")
     if dataset is None and isinstance(own, Mapping):
         raise ValueError(f"There are several evaluation sets; name one of them, for example {call}{next(iter(own))!r}).")
-    return eval_dataloader(moves, dataset), own if dataset is None else own[dataset] if isinstance(dataset, str) else dataset
+    return eval_dataloader(learner, dataset), own if dataset is None else own[dataset] if isinstance(dataset, str) else dataset
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #9ce15673
-def _names_in(dataset, keys) -> list:
+def _dataset_class_names(dataset, keys) -> list:
     "Return the names that a data set has for its classes; empty if it has none."
     features, classes = getattr(dataset, "features", None), getattr(dataset, "classes", None)
     found = [getattr(features.get(k), "names", None) for k in [*keys, *features]] if isinstance(features, Mapping) else []
     found.append(classes if isinstance(classes, (list, tuple)) else None)
     return [str(o) for o in next(filter(None, found), ())]
 
-def class_names(moves, dataset) -> list:
+def class_names(learner, dataset) -> list:
     "Return the names of the classes from a data set or the model; empty if neither has any."
     for _ in range(9):   # nested Subsets
-        if names := _names_in(dataset, [*moves.label_names, "label", "labels"]): return names
+        if names := _dataset_class_names(dataset, [*learner.label_names, "label", "labels"]): return names
         dataset = getattr(dataset, "dataset", None)
-    named = getattr(getattr(moves.model, "config", None), "id2label", None) or {}
+    named = getattr(getattr(learner.model, "config", None), "id2label", None) or {}
     told = all(i in named and named[i] != f"LABEL_{i}" for i in range(len(named)))   # LABEL_0 is the placeholder of transformers for a missing name
     return [str(named[i]) for i in range(len(named))] if told else []
 
-def name_of(names, number):
+def class_name(names, number):
     "Return the name of a class, or the value itself if it has none."
     return names[number] if isinstance(number, int) and 0 <= number < len(names) else number
 
@@ -70,20 +71,20 @@ def is_image(sample) -> bool:  # sample: a tensor without the batch dimension
     a, b, c = sample.shape
     return (a in (1, 3) and min(b, c) >= 4) or (c in (1, 3) and min(a, b) >= 4)
 
-def tensors_in(batch, name="") -> dict:
+def collect_tensors(batch, name="") -> dict:
     "Return the tensors of a batch by name; in a tuple, by index."
     if isinstance(batch, torch.Tensor): return {name or "0": batch}
     if isinstance(batch, Mapping): parts = batch.items()
     elif isinstance(batch, (tuple, list)): parts = enumerate(batch)
     else: return {}
-    return {k: t for key, part in parts for k, t in tensors_in(part, f"{name}.{key}" if name else str(key)).items()}
+    return {k: t for key, part in parts for k, t in collect_tensors(part, f"{name}.{key}" if name else str(key)).items()}
 
-def images_in(inputs):
+def find_images(inputs):
     "Return the first tensor of a batch that holds images; None if there is none."
-    return next((t for t in tensors_in(inputs).values() if t.ndim > 2 and len(t) and is_image(t[0])), None)
+    return next((t for t in collect_tensors(inputs).values() if t.ndim > 2 and len(t) and is_image(t[0])), None)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #bebcc763
-def _alone(loader):
+def _without_workers(loader):
     "Return a loader of a map-style data set without workers, with the same batches."
     streams = not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
     if streams or not loader.num_workers: return loader
@@ -91,124 +92,124 @@ def _alone(loader):
     vars(loader)["num_workers"] = 0
     return loader
 
-def first_batch(moves, dataset=None):
+def get_first_batch(learner, dataset=None):
     "Return the first training batch, or the first evaluation batch of another set; None if there is none."
-    with generators_kept():
-        before = capture_user_state(moves.run_state, find=code_holders)   # a data set may count, or draw from its own generator
-        try: return _first_batch(moves, dataset)
-        finally: restore_user_state(moves.run_state, before, find=code_holders)
+    with preserve_generators():
+        before = capture_user_state(learner.run_state, find=code_holders)   # a data set may count, or draw from its own generator
+        try: return _get_first_batch(learner, dataset)
+        finally: restore_user_state(learner.run_state, before, find=code_holders)
 
-def _first_batch(moves, dataset):
+def _get_first_batch(learner, dataset):
     if dataset is not None:
-        loader, _ = eval_loader(moves, dataset, "show_batch()")
-        return next(eval_batches(moves, _alone(loader)), (None, 0))[0]
-    feed = Feed(_alone(moves.get_train_dataloader()), moves.args.order_seed)
+        loader, _ = get_eval_loader(learner, dataset, "show_batch()")
+        return next(eval_batches(learner, _without_workers(loader)), (None, 0))[0]
+    feed = ResumableLoader(_without_workers(learner.get_train_dataloader()), learner.args.order_seed)
     try: return next((o.batch for o in feed.take(Cursor(), 1)), None)
     finally: feed.close()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #465406ae
-def _described(name, tensor) -> dict:
+def _tensor_row(name, tensor) -> dict:
     "Describe a tensor by its shape, dtype and first values."
-    values = ", ".join(text(v) for v in tensor.detach().flatten()[:5].tolist()) + (", …" if tensor.numel() > 5 else "")
+    values = ", ".join(format_value(v) for v in tensor.detach().flatten()[:5].tolist()) + (", …" if tensor.numel() > 5 else "")
     return {"key": name, "shape": str(tuple(tensor.shape)), "type": str(tensor.dtype).removeprefix("torch."), "first values": values}
 
-def shapes(batch) -> list:
+def shape_rows(batch) -> list:
     "Return a row for each tensor of a batch."
-    return [_described(k, t) for k, t in tensors_in(batch).items()]
+    return [_tensor_row(k, t) for k, t in collect_tensors(batch).items()]
 
-def texts(batch, processing_class, n) -> list:
+def decode_texts(batch, processing_class, n) -> list:
     "Decode the first `n` examples; return an empty list without tokens or a decoder."
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or not hasattr(processing_class, "decode"): return []
     return [processing_class.decode(row, skip_special_tokens=False) for row in ids[:n].tolist()]
 
-def label_list(labels, n, names) -> list:
+def first_labels(labels, n, names) -> list:
     "Return the names of the first labels; an empty list unless each label is a single value."
     labels = labels[0] if isinstance(labels, tuple) and labels else labels
     if not isinstance(labels, torch.Tensor) or labels.ndim == 0 or labels.numel() != len(labels): return []
-    return [name_of(names, v) for v in labels[:n].reshape(-1).tolist()]
+    return [class_name(names, v) for v in labels[:n].reshape(-1).tolist()]
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #57c27a33
-SOUND = ("input_values", "audio", "waveform", "speech", "signal")   # keys that batches of audio have
+SOUND_KEYS = ("input_values", "audio", "waveform", "speech", "signal")   # keys that batches of audio have
 
-def sounds_in(batch):
+def find_sounds(batch):
     "Return a batch's audio as (examples, samples in time), first channel; None if there is none."
-    for name, t in tensors_in(batch).items():
+    for name, t in collect_tensors(batch).items():
         long = t.is_floating_point() and t.ndim in (2, 3) and t.shape[-1] >= 400 and (t.ndim == 2 or t.shape[1] <= 8)
-        if long and (name in SOUND or t.ndim == 2 and t.shape[-1] >= 4000 or t.ndim == 3 and t.shape[1] <= 2): return t if t.ndim == 2 else t[:, 0]
+        if long and (name in SOUND_KEYS or t.ndim == 2 and t.shape[-1] >= 4000 or t.ndim == 3 and t.shape[1] <= 2): return t if t.ndim == 2 else t[:, 0]
 
-def columns_in(batch, n, names=()) -> list[dict]:  # n: number of examples
+def example_rows(batch, n, names=()) -> list[dict]:  # n: number of examples
     "Return the first examples as rows of numbers; empty above twenty columns or without such data."
-    size, columns = batch_size(batch), {}
-    for name, t in tensors_in(batch).items():
+    size, columns = infer_batch_size(batch), {}
+    for name, t in collect_tensors(batch).items():
         if not t.ndim or len(t) != size: continue
         flat = t.detach().reshape(size, -1)[:n].tolist()
         for i in range(len(flat[0]) if flat else 0): columns[name if len(flat[0]) == 1 else f"{name}[{i}]"] = [row[i] for row in flat]
         if len(columns) > 20: return []
-    return [{k: name_of(names, v[i]) if k in ("label", "labels", "1") else v[i] for k, v in columns.items()} for i in range(min(n, size or 0))]
+    return [{k: class_name(names, v[i]) if k in ("label", "labels", "1") else v[i] for k, v in columns.items()} for i in range(min(n, size or 0))]
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #7906b4ee
-class ShownBatch(Picture):
+class BatchPreview(HtmlDisplay):
     "Picture of a batch; the batch itself is in `batch`."
     def __init__(self, batch, labels, processing_class=None, names=(), n=9, show=None):
-        self.batch, rows = batch, shapes(batch)
-        images, words, known = images_in(batch), texts(batch, processing_class, n), label_list(labels, n, names)
-        sounds, table = sounds_in(batch), columns_in(batch, n, names)
-        if show is not None: shown = as_html(show(batch, n))
-        elif images is not None: shown = grid(images[:n], [text(o) for o in known] or None, columns=9)
+        self.batch, rows = batch, shape_rows(batch)
+        images, words, known = find_images(batch), decode_texts(batch, processing_class, n), first_labels(labels, n, names)
+        sounds, table = find_sounds(batch), example_rows(batch, n, names)
+        if show is not None: shown = to_html(show(batch, n))
+        elif images is not None: shown = image_grid(images[:n], [format_value(o) for o in known] or None, columns=9)
         elif words: shown = html_table([{"text": w} | ({"label": l} if known else {}) for w, l in zip(words, known or words)])
-        elif sounds is not None: shown = html_table([{"sound": Picture(wave(s), "")} | ({"label": l} if known else {}) for s, l in zip(sounds[:n], known or sounds[:n])])
+        elif sounds is not None: shown = html_table([{"sound": HtmlDisplay(waveform_svg(s), "")} | ({"label": l} if known else {}) for s, l in zip(sounds[:n], known or sounds[:n])])
         elif table: shown = html_table(table)
         else: shown = html_table(rows)
-        lines = " &nbsp;·&nbsp; ".join(escaped(f"{r['key']} {r['shape']} {r['type']}") for r in rows)
+        lines = " &nbsp;·&nbsp; ".join(escape_html(f"{r['key']} {r['shape']} {r['type']}") for r in rows)
         about = "" if shown == html_table(rows) else f'<div style="font-size:12px;opacity:.7">{lines}</div>'
         plain = [f"{r['key']}  {r['shape']}  {r['type']}  {r['first values']}" for r in rows]
         super().__init__(shown + about, "\n".join(plain) or repr(batch)[:400])
 
-def as_html(result) -> str:
+def to_html(result) -> str:
     "Convert a user function's result to HTML: text, or an object with a rich representation."
     if isinstance(result, str): return result
     if hasattr(result, "_repr_html_") and (html := result._repr_html_()): return html
-    return f"<pre>{escaped(repr(result), 4000)}</pre>"
+    return f"<pre>{escape_html(repr(result), 4000)}</pre>"
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #806ea962
-def show_batch(moves,
+def show_batch(learner,
                n: int = 9,       # maximum number of examples
                dataset=None,     # another data set, prepared as for evaluation; None: the training data
                show=None         # a function of (batch, n) that returns HTML or an object with a rich representation
-              ) -> ShownBatch:
+              ) -> BatchPreview:
     "Show the first batch as the model receives it."
     if show is not None and not callable(show): raise TypeError(f"show is a function of (batch, n) that gives HTML, or something that shows itself; it is {show!r}.")
-    batch = first_batch(moves, dataset)
+    batch = get_first_batch(learner, dataset)
     if batch is None: raise ValueError("There is nothing to show: the data gave no batch.")
-    own = moves.eval_dataset[dataset] if isinstance(dataset, str) else dataset
-    names = class_names(moves, moves.train_dataset if dataset is None else own)
-    return ShownBatch(batch, split_labels(batch, moves.label_names)[1], moves.processing_class, names, n, show)
+    own = learner.eval_dataset[dataset] if isinstance(dataset, str) else dataset
+    names = class_names(learner, learner.train_dataset if dataset is None else own)
+    return BatchPreview(batch, split_labels(batch, learner.label_names)[1], learner.processing_class, names, n, show)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #e0ca615f
-def predicted_batches(moves, loader):
+def iterate_predictions(learner, loader):
     "Yield (batch, size, predictions, labels); call inside `looking`."
-    run = moves.run_state
+    run = learner.run_state
     run.eval_dataloader = loader
-    for batch, n in eval_batches(moves, loader):
-        batch = moves._prepare_inputs(batch)
-        with left_there(moves, NO_GENERATING): _, predicted, labels = moves.prediction_step(bare(run.wrapped), shallow_copy(batch), False)
+    for batch, n in eval_batches(learner, loader):
+        batch = learner._prepare_inputs(batch)
+        with left_there(learner, NO_GENERATION): _, predicted, labels = learner.prediction_step(unwrap(run.wrapped), shallow_copy_batch(batch), False)
         predicted, labels = (o[0] if isinstance(o, (tuple, list)) and o else o for o in (predicted, labels))
         yield batch, n, predicted, labels
-        tell(moves, "on_prediction_step")
+        fire_event(learner, "on_prediction_step")
 
-def is_classified(predicted, labels) -> bool:
+def is_classification(predicted, labels) -> bool:
     "Check whether labels are class numbers and predictions have a column for each class."
     if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor)): return False
     columns = predicted.ndim == labels.ndim + 1 > 1 and predicted.shape[:-1] == labels.shape and predicted.shape[-1] > 1
     return columns and not labels.is_floating_point()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #d2a6086f
-def formula(predicted, labels):  # predicted, labels: tensors of one batch
+def formula_losses(predicted, labels):  # predicted, labels: tensors of one batch
     "Return the loss of each example; None if no formula applies."
     if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor) and labels.ndim): return None
     predicted = predicted.detach().float()
-    if is_classified(predicted, labels) and labels.ndim == 1: return F.cross_entropy(predicted, labels.long(), reduction="none")
+    if is_classification(predicted, labels) and labels.ndim == 1: return F.cross_entropy(predicted, labels.long(), reduction="none")
     if not labels.is_floating_point(): return None
     if predicted.ndim == labels.ndim + 1 and predicted.shape[-1] == 1: predicted = predicted[..., 0]
     if predicted.shape != labels.shape: return None
@@ -216,13 +217,13 @@ def formula(predicted, labels):  # predicted, labels: tensors of one batch
     return squares.flatten(1).mean(1) if labels.ndim > 1 else squares
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #44d5ee3c
-def one_of(batch, i: int, n: int):  # n: number of samples in the batch
+def select_example(batch, i: int, n: int):  # n: number of samples in the batch
     "Return example `i` of a batch as a batch of one."
     return map_tensors(batch, lambda t: t[i:i + 1] if t.ndim and len(t) == n else t)
 
-def own_loss(moves, batch) -> float:  # batch: is not reused afterwards
+def single_example_loss(learner, batch) -> float:  # batch: is not reused afterwards
     "Return the learner's own loss of a batch of one; raise ValueError without labels."
-    try: loss = moves.prediction_step(bare(moves.run_state.wrapped), batch, True)[0]
+    try: loss = learner.prediction_step(unwrap(learner.run_state.wrapped), batch, True)[0]
     except Exception as error:
         error.add_note("(top_losses asks the model for the loss of single examples: batches of one)")
         raise
@@ -242,52 +243,52 @@ class TopLoss(NamedTuple):
     text: str | None           # the example as text, if it has tokens
     inputs: Any                # the example as a batch of one, on the host
 
-def badness(loss) -> float: return math.inf if math.isnan(loss) else loss
+def loss_sort_key(loss) -> float: return math.inf if math.isnan(loss) else loss
 
-def _value(t):
+def _scalar_or_none(t):
     "Return a one-element tensor as a plain value; None for anything else."
     return t.reshape(-1)[0].item() if isinstance(t, torch.Tensor) and t.numel() == 1 else None
 
-def example(batch, i, n, index, loss, predicted, labels) -> TopLoss:
+def make_top_loss(batch, i, n, index, loss, predicted, labels) -> TopLoss:
     "Extract example `i` of a batch."
-    inputs = map_tensors(one_of(batch, i, n), lambda t: t.detach().cpu().clone())
+    inputs = map_tensors(select_example(batch, i, n), lambda t: t.detach().cpu().clone())
     guess, right, probability = (o[i] if isinstance(o, torch.Tensor) and o.ndim and len(o) == n else None for o in (predicted, labels, None))
-    if is_classified(predicted, labels) and labels.ndim == 1:
+    if is_classification(predicted, labels) and labels.ndim == 1:
         probability = guess.float().softmax(-1)[right].item()
         guess = guess.argmax()
-    return TopLoss(index, loss, _value(guess), _value(right), probability, None, inputs)
+    return TopLoss(index, loss, _scalar_or_none(guess), _scalar_or_none(right), probability, None, inputs)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #48ee1e6f
-AGREE = 1e-3   # relative tolerance; beyond it a formula is not the learner's loss
+FORMULA_TOLERANCE = 1e-3   # relative tolerance; beyond it a formula is not the learner's loss
 
-def _agrees(moves, batch, loss) -> bool: return math.isclose(own_loss(moves, batch), loss, rel_tol=AGREE, abs_tol=1e-6)
+def _formula_matches(learner, batch, loss) -> bool: return math.isclose(single_example_loss(learner, batch), loss, rel_tol=FORMULA_TOLERANCE, abs_tol=1e-6)
 
-def _masked(labels, n):
+def _masked_examples(labels, n):
     "Return the indices of the examples whose labels are all masked (-100)."
     if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or not labels.ndim or len(labels) != n: return set()
     return set(torch.where((labels.reshape(n, -1) == -100).all(1))[0].tolist())
 
-def _losses(moves, batch, n, predicted, labels, by_formula):
+def _example_losses(learner, batch, n, predicted, labels, by_formula):
     "Return the loss of each example, by formula or one by one; None if the formula does not apply."
-    if not by_formula: return [own_loss(moves, one_of(batch, i, n)) for i in range(n)]
-    losses = formula(predicted, labels)
+    if not by_formula: return [single_example_loss(learner, select_example(batch, i, n)) for i in range(n)]
+    losses = formula_losses(predicted, labels)
     return None if losses is None or len(losses) != n else losses.tolist()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #df0880f3
-def worst(moves, loader, k, by_formula):
+def find_worst(learner, loader, k, by_formula):
     "Return the `k` examples with the largest loss; None if the formula differs from the learner's loss."
     found, seen = [], 0
-    for batch, n, predicted, labels in predicted_batches(moves, loader):
-        if batch_size(batch) != n:
+    for batch, n, predicted, labels in iterate_predictions(learner, loader):
+        if infer_batch_size(batch) != n:
             raise ValueError(f"top_losses cannot tell the examples of a batch apart: {n} examples became a batch of "
-                             f"{batch_size(batch)}. Use a data_collator that keeps them.")
-        losses = _losses(moves, batch, n, predicted, labels, by_formula)
+                             f"{infer_batch_size(batch)}. Use a data_collator that keeps them.")
+        losses = _example_losses(learner, batch, n, predicted, labels, by_formula)
         if losses is None: return None
-        if by_formula and not seen and not all(_agrees(moves, one_of(batch, i, n), losses[i]) for i in range(min(4, n))): return None
-        skip = _masked(labels, n)
-        order = sorted((i for i in range(n) if i not in skip), key=lambda i: -badness(losses[i]))[:k]
-        found += [example(batch, i, n, seen + i, losses[i], predicted, labels) for i in order]
-        found = sorted(found, key=lambda o: -badness(o.loss))[:k]
+        if by_formula and not seen and not all(_formula_matches(learner, select_example(batch, i, n), losses[i]) for i in range(min(4, n))): return None
+        skip = _masked_examples(labels, n)
+        order = sorted((i for i in range(n) if i not in skip), key=lambda i: -loss_sort_key(losses[i]))[:k]
+        found += [make_top_loss(batch, i, n, seen + i, losses[i], predicted, labels) for i in order]
+        found = sorted(found, key=lambda o: -loss_sort_key(o.loss))[:k]
         seen += n
     return found
 
@@ -308,34 +309,34 @@ class TopLosses(Table):
         return to_frame([self._cells(o) for o in self])
 
     def _repr_html_(self):
-        images = [images_in(o.inputs) for o in self]
+        images = [find_images(o.inputs) for o in self]
         if not self or any(o is None for o in images): return super()._repr_html_()
         head = '<div style="font-size:12px;opacity:.7;margin-bottom:6px">predicted / actual / loss</div>'
-        said = [f"{text(o.predicted)} / {text(o.actual)}\n{text(o.loss)}" for o in self]
-        return head + grid([o[0] for o in images], said, columns=9, size=72)
+        said = [f"{format_value(o.predicted)} / {format_value(o.actual)}\n{format_value(o.loss)}" for o in self]
+        return head + image_grid([o[0] for o in images], said, columns=9, size=72)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #258f9b88
-def top_losses(moves,
+def top_losses(learner,
                k: int = 9,      # number of examples, or fewer if the set is smaller
                dataset=None     # a data set, or the name of one of several; None: the learner's evaluation set
               ) -> TopLosses:
     "Return the examples with the largest losses."
     if isinstance(k, bool) or not isinstance(k, int) or k < 0: raise ValueError(f"k is a number of examples from 0 on, not {k!r}.")
-    loader, dataset = eval_loader(moves, dataset, "top_losses()")
-    with looking(moves):
-        found = worst(moves, loader, k, by_formula=True)
-        if found is None or not all(_agrees(moves, moves._prepare_inputs(o.inputs), o.loss) for o in found):
-            found = worst(moves, loader, k, by_formula=False)
-    names, reader = class_names(moves, dataset), moves.processing_class
-    return TopLosses(o._replace(predicted=name_of(names, o.predicted), actual=name_of(names, o.actual),
-                                text=next(iter(texts(o.inputs, reader, 1)), None)) for o in found)
+    loader, dataset = get_eval_loader(learner, dataset, "top_losses()")
+    with evaluation_mode(learner):
+        found = find_worst(learner, loader, k, by_formula=True)
+        if found is None or not all(_formula_matches(learner, learner._prepare_inputs(o.inputs), o.loss) for o in found):
+            found = find_worst(learner, loader, k, by_formula=False)
+    names, reader = class_names(learner, dataset), learner.processing_class
+    return TopLosses(o._replace(predicted=class_name(names, o.predicted), actual=class_name(names, o.actual),
+                                text=next(iter(decode_texts(o.inputs, reader, 1)), None)) for o in found)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #cf885917
 class Confusion:
     "Confusion matrix of a classifier."
     def __init__(self, counts, names=(), unknown: int = 0):  # counts: (classes, classes), a row per actual class; unknown: number of non-finite predictions
         self.counts, self.unknown = np.asarray(counts), unknown
-        self.names = [str(name_of(names, i)) for i in range(len(self.counts))]
+        self.names = [str(class_name(names, i)) for i in range(len(self.counts))]
 
     @property
     def accuracy(self) -> float: return float(self.counts.trace() / max(self.counts.sum(), 1))
@@ -356,28 +357,28 @@ class Confusion:
         return f"accuracy {self.accuracy:.4g}: {self.counts.trace()} of {self.counts.sum()} right{lost}"
 
     def __repr__(self):
-        if len(self.names) > 12: lines = [f"{c:6}  {text(a)} taken for {text(p)}" for a, p, c in self.most_confused()[:12]]
-        else: lines = _lined_up(self.counts, self.names)
+        if len(self.names) > 12: lines = [f"{c:6}  {format_value(a)} taken for {format_value(p)}" for a, p, c in self.most_confused()[:12]]
+        else: lines = _align_columns(self.counts, self.names)
         return "\n".join([self._head(), *lines])
 
     def _repr_html_(self):
-        head = f'<div style="margin:2px 0 4px">{escaped(self._head())}</div>'
-        if len(self.names) <= 30: return head + heat_table(self.counts, self.names, self.names)
+        head = f'<div style="margin:2px 0 4px">{escape_html(self._head())}</div>'
+        if len(self.names) <= 30: return head + matrix_table(self.counts, self.names, self.names)
         rows = [{"actual": a, "predicted": p, "count": c} for a, p, c in self.most_confused()[:20]]
         return head + f"<div>{len(self.names)} classes; the commonest mistakes:</div>" + html_table(rows)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #f7e30e98
-def _lined_up(counts, names) -> list:
+def _align_columns(counts, names) -> list:
     "Return a matrix as lines of text with aligned columns."
-    cells = [["actual \\ predicted", *map(text, names)]]
-    cells += [[text(name), *(str(c or "·") for c in row)] for name, row in zip(names, counts)]
+    cells = [["actual \\ predicted", *map(format_value, names)]]
+    cells += [[format_value(name), *(str(c or "·") for c in row)] for name, row in zip(names, counts)]
     widths = [max(map(len, column)) for column in zip(*cells)]
     return ["  ".join(c.rjust(w) for c, w in zip(row, widths)) for row in cells]
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #7bf52480
-MANY = 2000   # classes; beyond this the matrix would have more than 4 million cells
+MAX_CLASSES = 2000   # classes; beyond this the matrix would have more than 4 million cells
 
-def _counted(predicted, labels):
+def _count_batch(predicted, labels):
     "Return the matrix of one batch, and the number of its non-finite predictions."
     actual, guess, classes = labels.reshape(-1), predicted.argmax(-1).reshape(-1), predicted.shape[-1]
     actual, guess = actual[actual != -100].cpu(), guess[actual != -100].cpu()
@@ -389,37 +390,37 @@ def _counted(predicted, labels):
     return torch.bincount(pairs, minlength=classes * classes).reshape(classes, classes).numpy(), int((~finite).sum())
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #797a4c15
-def _about(t) -> str:
+def _describe_tensor(t) -> str:
     "Describe a prediction or a label in a few words."
     if t is None: return "missing"
     if not isinstance(t, torch.Tensor): return f"a {type(t).__name__}"
     return f"of shape {tuple(t.shape)} ({str(t.dtype).removeprefix('torch.')})"
 
-def _check(moves, predicted, labels):
+def _check_classification(learner, predicted, labels):
     "Raise ValueError for outputs that are no classification, or that have too many classes."
-    if not is_classified(predicted, labels) or moves.model_facts.shifts_labels or moves.model_facts.is_causal:
+    if not is_classification(predicted, labels) or learner.model_facts.shifts_labels or learner.model_facts.is_causal:
         raise ValueError("confusion is for classification: class numbers as labels, and predictions with a column for each class. "
-                         f"This model's are {_about(predicted)} and the labels {_about(labels)}; "
+                         f"This model's are {_describe_tensor(predicted)} and the labels {_describe_tensor(labels)}; "
                          "top_losses() and evaluate() work for any loss.")
-    if predicted.shape[-1] > MANY:
+    if predicted.shape[-1] > MAX_CLASSES:
         raise ValueError(f"A confusion matrix of {predicted.shape[-1]} classes is not one to look at; "
                          "top_losses() shows single examples.")
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #75dba4c8
-def _count(moves, loader):
+def _count_all(learner, loader):
     "Return the matrix of all batches, None without batches, and the number of non-finite predictions."
     counts, unknown = None, 0
-    for _, _, predicted, labels in predicted_batches(moves, loader):
-        _check(moves, predicted, labels)
-        found, lost = _counted(predicted, labels)
+    for _, _, predicted, labels in iterate_predictions(learner, loader):
+        _check_classification(learner, predicted, labels)
+        found, lost = _count_batch(predicted, labels)
         counts, unknown = found + (0 if counts is None else counts), unknown + lost
     return counts, unknown
 
-def confusion(moves,
+def confusion(learner,
               dataset=None  # a data set, or the name of one of several; None: the learner's evaluation set
              ) -> Confusion:
     "Count the predicted classes for each actual class; leave out labels of -100."
-    loader, dataset = eval_loader(moves, dataset, "confusion()")
-    with looking(moves): counts, unknown = _count(moves, loader)
+    loader, dataset = get_eval_loader(learner, dataset, "confusion()")
+    with evaluation_mode(learner): counts, unknown = _count_all(learner, loader)
     if counts is None: raise ValueError("There is nothing to count: the data set is empty.")
-    return Confusion(counts, class_names(moves, dataset), unknown)
+    return Confusion(counts, class_names(learner, dataset), unknown)

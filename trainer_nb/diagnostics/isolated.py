@@ -10,24 +10,24 @@ from collections import deque
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from ..data.collate import map_tensors
-from ..core.errors import Paused, let_go_last, relieve, show_pauses
+from ..core.errors import Paused, release_last_traceback, free_after_failure, install_excepthook
 from ..core.callbacks import CallbackHandler
-from ..device.sharding import refuse_alone
+from ..device.sharding import require_several_processes
 from ..core.history import History
 from ..engine.prepare import prepare
-from ..core.seeding import generators_kept
-from ..engine.rollback import versions
-from ..engine.snapshot import capture, put_back
+from ..core.seeding import preserve_generators
+from ..engine.rollback import weight_versions
+from ..engine.snapshot import capture_snapshot, restore_fields
 from ..engine.user_state import report_lost
-from ..engine.loop import in_hand, note_hands, refuse_beside, where
+from ..engine.loop import capture_editable_state, record_manual_changes, check_can_train, describe_position
 
 # %% auto #0
-__all__ = ['SHARED', 'scratch_of', 'without_trace', 'given_up', 'Still']
+__all__ = ['SHARED_FIELDS', 'scratch_run', 'isolated_training', 'make_tool_interrupted', 'ConstantSchedule']
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #7b60566a
-SHARED = ("model", "modes", "lr_scheduler", "optimizer", "device", "learner")   # kept fields that a tool works with and that are restored
+SHARED_FIELDS = ("model", "modes", "lr_scheduler", "optimizer", "device", "learner")   # kept fields that a tool works with and that are restored
 
-def scratch_of(run):
+def scratch_run(run):
     "Return a copy of a run for training; it shares the model, the optimizer and the device."
     scratch = copy.copy(run)
     for f in fields(run):
@@ -40,44 +40,44 @@ def scratch_of(run):
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #36fe260e
 @contextmanager
-def without_trace(moves, verb: str):  # verb: its name, for messages
+def isolated_training(learner, verb: str):  # verb: its name, for messages
     "Allow training within the block and restore the run afterwards; raise Refused within a step or verb."
-    refuse_beside(moves, verb)
-    let_go_last()
-    run = moves.run_state
-    with run.interrupts, generators_kept():
-        note_hands(run)
-        prepare(moves)
-        refuse_alone(run.args, run.device.world.size, verb)
-        taken, first = capture(run, kept=SHARED), versions(run) == run.versions
+    check_can_train(learner, verb)
+    release_last_traceback()
+    run = learner.run_state
+    with run.interrupts, preserve_generators():
+        record_manual_changes(run)
+        prepare(learner)
+        require_several_processes(run.args, run.device.world.size, verb)
+        taken, first = capture_snapshot(run, kept=SHARED_FIELDS), weight_versions(run) == run.versions
         window, shadows = run.window, run.shadows
-        moves.run_state = scratch_of(run)
+        learner.run_state = scratch_run(run)
         try:
             run.interrupts.only_looking()
-            with run.device.in_force(): yield moves.run_state
-        except KeyboardInterrupt: raise given_up(run, verb) from None
+            with run.device.in_force(): yield learner.run_state
+        except KeyboardInterrupt: raise make_tool_interrupted(run, verb) from None
         except BaseException as error:
-            error.add_note(f"(in {verb}, which trains a copy of the run: steps in the message are the copy's. The run is as it was, {where(run)}.)")
-            relieve(error)
+            error.add_note(f"(in {verb}, which trains a copy of the run: steps in the message are the copy's. The run is as it was, {describe_position(run)}.)")
+            free_after_failure(error)
             raise
         finally:
             run.interrupts.abortable = False
-            moves.run_state = run
+            learner.run_state = run
             lost, run.lost = run.lost, {}
-            put_back(run, taken, SHARED)
+            restore_fields(run, taken, SHARED_FIELDS)
             lost, run.lost = run.lost, lost
-            run.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(moves).__name__}.")}   # no callback was called
+            run.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(learner).__name__}.")}   # no callback was called
             report_lost(run, verb)
-            run.window, run.shadows, run.hands = window, shadows, in_hand(run)
-            if first: run.versions = versions(run)
+            run.window, run.shadows, run.hands = window, shadows, capture_editable_state(run)
+            if first: run.versions = weight_versions(run)
 
-def given_up(run, verb) -> Paused:  # run: the user's run, not the copy
+def make_tool_interrupted(run, verb) -> Paused:  # run: the user's run, not the copy
     "Return the exception for an interrupted tool."
-    show_pauses()
-    return Paused(f"{verb} was given up. The run is as it was, {where(run)}.")
+    install_excepthook()
+    return Paused(f"{verb} was given up. The run is as it was, {describe_position(run)}.")
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #61bbc395
-class Still:
+class ConstantSchedule:
     "Schedule that leaves the learning rates unchanged."
     def __init__(self, optimizer): self.optimizer = optimizer
     def step(self, *ignored): pass

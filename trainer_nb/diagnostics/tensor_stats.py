@@ -10,37 +10,38 @@ import numpy as np
 import torch
 from torch import nn
 from ..data.collate import map_tensors
-from ..data.loader import Fetched
-from ..device.sharding import whole_value
+from ..data.loader import MicroBatch
+from ..device.sharding import full_tensor
 from ..engine.step import Step
 
 # %% auto #0
-__all__ = ['SMALL', 'BINS', 'SAMPLE', 'STILL', 'RANGES', 'entries', 'sums', 'Sums', 'together', 'histogram', 'shares_between',
-           'units_last', 'dead_share', 'saturated_share', 'first_tensor', 'Noise', 'noise_scale', 'parts_of',
-           'square_of', 'measure_noise']
+__all__ = ['SMALL_NUMEL', 'BINS', 'SAMPLE_SIZE', 'DEAD_TOLERANCE', 'ACTIVATION_RANGES', 'dense_values', 'compute_moments',
+           'Moments', 'combine_moments', 'compute_histogram', 'rebin_shares', 'units_last', 'dead_fraction',
+           'saturated_fraction', 'first_tensor', 'NoiseScale', 'estimate_noise_scale', 'split_window', 'squared_norm',
+           'measure_noise_scale']
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #5dc0369a
-SMALL = 1 << 16   # entries; up to this size the spread is measured around the mean
+SMALL_NUMEL = 1 << 16   # entries; up to this size the spread is measured around the mean
 
-def entries(t: torch.Tensor) -> torch.Tensor:
+def dense_values(t: torch.Tensor) -> torch.Tensor:
     "Return the detached entries of a tensor: the stored ones if sparse, both parts if complex."
-    t = whole_value(t.detach())
+    t = full_tensor(t.detach())
     if t.layout is not torch.strided: t = t.coalesce().values() if t.layout is torch.sparse_coo else t.to_dense()
     return torch.view_as_real(t) if t.is_complex() else t
 
-def sums(t: torch.Tensor) -> torch.Tensor:  # t: any shape and dtype
+def compute_moments(t: torch.Tensor) -> torch.Tensor:  # t: any shape and dtype
     "Return (count, mean, variance, norm, smallest, largest) on the tensor's device; variance divides by n."
-    t = entries(t)
+    t = dense_values(t)
     if t.dtype not in (torch.float32, torch.float64): t = t.float()
     n = t.numel()
     if not n: return torch.zeros(6, device=t.device)
     mean, norm = t.mean(), torch.linalg.vector_norm(t)
-    variance = t.var(correction=0) if n <= SMALL else (norm.square() / n - mean.square()).clamp(min=0)
+    variance = t.var(correction=0) if n <= SMALL_NUMEL else (norm.square() / n - mean.square()).clamp(min=0)
     low, high = torch.aminmax(t)
     return torch.stack([torch.full_like(mean, n), mean, variance, norm, low, high]).float()
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #31deaa72
-class Sums(NamedTuple):
+class Moments(NamedTuple):
     "Statistics of a tensor, or of several."
     n: float = 0.0
     mean: float = math.nan
@@ -54,23 +55,23 @@ class Sums(NamedTuple):
     @property
     def largest(self) -> float: return max(abs(self.low), abs(self.high)) if self.n else math.nan
 
-def together(parts: list) -> Sums:
+def combine_moments(parts: list) -> Moments:
     "Return the statistics of several tensors as if they were one."
     parts = [p for p in parts if p.n]
     n = sum(p.n for p in parts)
-    if not n: return Sums()
+    if not n: return Moments()
     mean = sum(p.n * p.mean for p in parts) / n
     variance = sum(p.n * (p.variance + (p.mean - mean) ** 2) for p in parts) / n
-    return Sums(n, mean, variance, math.sqrt(sum(p.norm ** 2 for p in parts)), min(p.low for p in parts), max(p.high for p in parts))
+    return Moments(n, mean, variance, math.sqrt(sum(p.norm ** 2 for p in parts)), min(p.low for p in parts), max(p.high for p in parts))
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #36863fb8
-BINS, SAMPLE = 40, 8192   # bins of a histogram; maximum number of sampled entries
+BINS, SAMPLE_SIZE = 40, 8192   # bins of a histogram; maximum number of sampled entries
 
-def histogram(t: torch.Tensor) -> torch.Tensor:
+def compute_histogram(t: torch.Tensor) -> torch.Tensor:
     "Return the share of entries in each of 40 bins, then the reach of the bins; on the tensor's device."
-    flat = entries(t).reshape(-1)
+    flat = dense_values(t).reshape(-1)
     if not flat.numel(): return torch.zeros(BINS + 1, device=t.device)
-    flat = flat[::math.ceil(flat.numel() / SAMPLE)].float()
+    flat = flat[::math.ceil(flat.numel() / SAMPLE_SIZE)].float()
     reach = torch.minimum(4 * flat.square().mean().sqrt(), flat.abs().max())
     edges = torch.linspace(-1, 1, BINS + 1, device=t.device)[1:-1] * reach
     below = torch.searchsorted(flat.sort().values, edges).float()
@@ -78,20 +79,20 @@ def histogram(t: torch.Tensor) -> torch.Tensor:
     return torch.cat([whole.diff() / len(flat), reach[None]])
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #1e8c3639
-def shares_between(edges, shares, reach: float) -> np.ndarray:  # edges: ascending or descending; shares, reach: of a histogram
+def rebin_shares(edges, shares, reach: float) -> np.ndarray:  # edges: ascending or descending; shares, reach: of a histogram
     "Return the share of entries between successive edges."
     below = np.interp(edges, np.linspace(-reach, reach, BINS + 1), np.r_[0, np.cumsum(shares)])
     return np.abs(np.diff(below))
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #6c473d65
-STILL = 1e-6   # a unit is dead if its range is at most this share of the layer's largest output
+DEAD_TOLERANCE = 1e-6   # a unit is dead if its range is at most this share of the layer's largest output
 
 def units_last(t: torch.Tensor, channels_first: bool | None = None) -> torch.Tensor:  # channels_first: None: true for four or more dimensions
     "Return the output with shape (places, units)."
     first = t.ndim > 3 if channels_first is None else channels_first
     return (t.movedim(1, -1) if first and t.ndim > 2 else t).reshape(-1, t.shape[1] if first and t.ndim > 2 else t.shape[-1])
 
-def dead_share(t: torch.Tensor, channels_first: bool | None = None) -> torch.Tensor:  # t: the output for a batch
+def dead_fraction(t: torch.Tensor, channels_first: bool | None = None) -> torch.Tensor:  # t: the output for a batch
     "Return the share of units with constant output, on the tensor's device; nan if undecidable."
     t = t.detach()
     if t.ndim < 2 or not t.numel(): return torch.full((), math.nan, device=t.device)
@@ -99,15 +100,15 @@ def dead_share(t: torch.Tensor, channels_first: bool | None = None) -> torch.Ten
     if len(units) < 2: return torch.full((), math.nan, device=t.device)
     low, high = units.amin(0).float(), units.amax(0).float()
     largest = torch.maximum(low.abs().max(), high.abs().max())
-    return torch.where(largest.isfinite(), (high - low <= STILL * largest).float().mean(), math.nan)
+    return torch.where(largest.isfinite(), (high - low <= DEAD_TOLERANCE * largest).float().mean(), math.nan)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #11f1a015
-RANGES = {nn.Tanh: (-1.0, 1.0), nn.Sigmoid: (0.0, 1.0), nn.Hardtanh: (-1.0, 1.0), nn.Hardsigmoid: (0.0, 1.0), nn.Softsign: (-1.0, 1.0)}
+ACTIVATION_RANGES = {nn.Tanh: (-1.0, 1.0), nn.Sigmoid: (0.0, 1.0), nn.Hardtanh: (-1.0, 1.0), nn.Hardsigmoid: (0.0, 1.0), nn.Softsign: (-1.0, 1.0)}
 
-def saturated_share(t: torch.Tensor, module: nn.Module) -> torch.Tensor:
+def saturated_fraction(t: torch.Tensor, module: nn.Module) -> torch.Tensor:
     "Return the share of outputs near the ends of their module's range; nan without such a range."
-    if type(module) not in RANGES: return torch.full((), math.nan, device=t.device)
-    low, high = RANGES[type(module)]
+    if type(module) not in ACTIVATION_RANGES: return torch.full((), math.nan, device=t.device)
+    low, high = ACTIVATION_RANGES[type(module)]
     edge = 0.03 * (high - low)
     return ((t < low + edge) | (t > high - edge)).float().mean()
 
@@ -119,7 +120,7 @@ def first_tensor(out) -> torch.Tensor | None:
     return next((t for t in map(first_tensor, parts) if t is not None), None)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #0929a15f
-class Noise(NamedTuple):
+class NoiseScale(NamedTuple):
     "Gradient noise scale, estimated from one step."
     scale: float   # in samples; inf if the noise dominates
     batch: int     # number of samples used for the estimate
@@ -130,43 +131,43 @@ class Noise(NamedTuple):
         advice = "a larger batch would give a better direction" if self.scale > 2 * self.batch else "a smaller batch would do nearly as well" if self.scale < self.batch / 2 else "the batch is of about that size"
         return f"The gradient noise scale is about {float(f'{self.scale:.2g}'):g} samples, from one step of {self.batch}: {advice}."
 
-def noise_scale(of_parts: list, of_whole: float, part: int) -> Noise:  # squared norms of gradients; part: number of samples in a part
+def estimate_noise_scale(of_parts: list, of_whole: float, part: int) -> NoiseScale:  # squared norms of gradients; part: number of samples in a part
     "Estimate the scale from the squared gradient norms of equal parts and of their mean."
     b, B = part, part * len(of_parts)
     small = sum(of_parts) / len(of_parts)
     signal, noise = (B * of_whole - b * small) / (B - b), (small - of_whole) / (1 / b - 1 / B)
-    return Noise(max(noise, 0.0) / signal if signal > 0 else math.inf, B, part)
+    return NoiseScale(max(noise, 0.0) / signal if signal > 0 else math.inf, B, part)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #07b98239
-def parts_of(window: list, most: int = 4) -> list[Fetched]:  # window: micro-batches of a step
+def split_window(window: list, most: int = 4) -> list[MicroBatch]:  # window: micro-batches of a step
     "Return equal parts of a step's data; fewer than two if it has too few samples."
     if len(window) > 1: return [f for f in window if f.samples == window[0].samples]
     fetched = window[0]
     n, k = fetched.samples, max(min(most, fetched.samples // 2), 1)   # a part with a single sample would be too small for BatchNorm
     size = n // k
     def cut(i): return map_tensors(fetched.batch, lambda t: t[i * size:(i + 1) * size] if t.ndim and len(t) == n else t)
-    return [Fetched(cut(i), size, fetched.after) for i in range(k)]
+    return [MicroBatch(cut(i), size, fetched.after) for i in range(k)]
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #603c8f90
-def square_of(t) -> torch.Tensor: return whole_value(torch.linalg.vector_norm(t.float())).square()   # the squared norm, over the shards of all processes
+def squared_norm(t) -> torch.Tensor: return full_tensor(torch.linalg.vector_norm(t.float())).square()   # the squared norm, over the shards of all processes
 
-def measure_noise(moves) -> Noise | None:  # call inside isolated.without_trace; also None if the batch cannot be cut
+def measure_noise_scale(learner) -> NoiseScale | None:  # call inside isolated.without_trace; also None if the batch cannot be cut
     "Estimate the noise scale of the next step; None with under four samples or non-finite gradients."
-    run = moves.run_state
-    step, total, squares, before = Step(moves), {}, [], run.state.global_step
+    run = learner.run_state
+    step, total, squares, before = Step(learner), {}, [], run.state.global_step
     if not step.begin(): return None
-    parts = parts_of(run.window)
+    parts = split_window(run.window)
     if len(parts) < 2: return None
     for i, part in enumerate(parts):
         run.window, run.state.global_step = [part], before + i
-        step = Step(moves)
+        step = Step(learner)
         step.begin()
         run.interrupts.check()
         step.substep()
         grads = {id(p): p.grad for p in run.params if p.grad is not None and p.grad.layout is torch.strided}   # a part need not use every layer
-        squares.append(sum(square_of(g) for g in grads.values()))
+        squares.append(sum(squared_norm(g) for g in grads.values()))
         for key, g in grads.items(): total[key] = total[key].add_(g) if key in total else g.clone()
-    whole = sum(map(square_of, total.values())) / len(parts) ** 2
+    whole = sum(map(squared_norm, total.values())) / len(parts) ** 2
     run.state.global_step = before
     squares, whole = [float(s) for s in squares], float(whole)
-    return noise_scale(squares, whole, parts[0].samples) if math.isfinite(sum(squares) + whole) else None
+    return estimate_noise_scale(squares, whole, parts[0].samples) if math.isfinite(sum(squares) + whole) else None

@@ -8,31 +8,32 @@ import fnmatch, inspect, math
 from typing import NamedTuple
 import numpy as np
 import torch
-from ..display.charts import Chart, Shown
-from ..core.errors import nearest
+from ..display.charts import Chart, PanelDisplay
+from ..core.errors import suggest_names
 from ..core.callbacks import TrainerCallback
-from .layers import CHANNELS, grouped, layers_of, own_parameters
-from .tensor_stats import (BINS, dead_share, first_tensor, histogram, saturated_share,
-                                                 shares_between, sums)
-from ..display.panels import Heat, Panel, known_mean, short
-from ..device.sharding import whole_value
+from .layers import CHANNEL_LAYERS, group_names, named_layers, own_parameters
+from .tensor_stats import (BINS, dead_fraction, first_tensor, compute_histogram, saturated_fraction,
+                                                 rebin_shares, compute_moments)
+from ..display.panels import Heatmap, Panel, nan_mean, format_tick
+from ..device.sharding import full_tensor
 from ..display.tables import to_frame
 
 # %% auto #0
-__all__ = ['COLUMNS', 'WHAT', 'SHOWN', 'SHARES', 'sort_wishes', 'chosen_layers', 'layer_sums', 'Sampled', 'as_number',
-           'columns_of', 'numbers_of', 'histograms_of', 'Watch', 'watch', 'unwatch', 'Seen', 'seen_in', 'names_in',
-           'together', 'Watched', 'heat_of', 'histograms_at', 'histogram_of', 'panels_of', 'histograms']
+__all__ = ['WATCH_COLUMNS', 'DEFAULT_QUANTITIES', 'DEFAULT_PANELS', 'SHARE_TITLES', 'split_quantities', 'select_layers',
+           'layer_moments', 'LayerSampler', 'to_scalar_tensor', 'watch_columns', 'watch_values', 'output_histograms',
+           'Watch', 'watch', 'unwatch', 'WatchTable', 'read_watch_tables', 'watched_names', 'combine_tables',
+           'WatchReport', 'heatmap_panel', 'histogram_series', 'histogram_panel', 'watch_panels', 'histogram_chart']
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #7bd8f72c
-COLUMNS = {"output": ("output norm", "output mean", "output spread", "dead", "saturated"), "weight": ("weight norm", "weight mean", "weight spread"),
+WATCH_COLUMNS = {"output": ("output norm", "output mean", "output spread", "dead", "saturated"), "weight": ("weight norm", "weight mean", "weight spread"),
            "gradient": ("gradient norm", "gradient mean", "gradient spread"), "update": ("update norm", "update/weight")}
-WHAT = ("output", "gradient", "update", "histogram")   # default
+DEFAULT_QUANTITIES = ("output", "gradient", "update", "histogram")   # default
 
-def sort_wishes(what) -> tuple[list, dict, dict]:  # what: names, and functions
+def split_quantities(what) -> tuple[list, dict, dict]:  # what: names, and functions
     "Split `what` into names, output functions and parameter functions; raise ValueError for an unknown name."
     names = [w for w in what if not callable(w)]
     for w in names:
-        if w not in (*COLUMNS, "histogram"): raise ValueError(f"There is nothing called {w!r} to watch; there are {', '.join(COLUMNS)}, histogram, and functions.{nearest(str(w), [*COLUMNS, 'histogram'])}")
+        if w not in (*WATCH_COLUMNS, "histogram"): raise ValueError(f"There is nothing called {w!r} to watch; there are {', '.join(WATCH_COLUMNS)}, histogram, and functions.{suggest_names(str(w), [*WATCH_COLUMNS, 'histogram'])}")
     own = [w for w in what if callable(w)]
     called = [getattr(w, "__name__", "own") for w in own]
     if twice := next((n for i, n in enumerate(called) if n in called[:i]), None): raise ValueError(f"Two functions to watch are called {twice}; give each a name of its own with def.")
@@ -41,20 +42,20 @@ def sort_wishes(what) -> tuple[list, dict, dict]:  # what: names, and functions
         if n not in (2, 3): raise ValueError(f"{name} takes {n} arguments; a function to watch takes (module, inputs, output), or (parameter, gradient).")
     return names, {k: f for k, (f, n) in functions.items() if n == 3}, {k: f for k, (f, n) in functions.items() if n == 2}
 
-def chosen_layers(model, layers) -> dict:  # layers: None: all; names, prefixes, or patterns with *
+def select_layers(model, layers) -> dict:  # layers: None: all; names, prefixes, or patterns with *
     "Return the selected modules by name; raise ValueError if a name matches none."
-    every = layers_of(model)
+    every = named_layers(model)
     if layers is None: return every
     layers, found = [layers] if isinstance(layers, str) else list(layers), {}
     if not layers: raise ValueError("layers=[] would watch nothing; leave layers out for all of them, or call learn.unwatch().")
     for wish in layers:
         fits = {n: m for n, m in every.items() if n == wish or n.startswith(f"{wish}.") or fnmatch.fnmatchcase(n, wish)}
-        if not fits: raise ValueError(f"There is no layer {wish!r}.{nearest(str(wish), every)} learn.summary() lists them.")
+        if not fits: raise ValueError(f"There is no layer {wish!r}.{suggest_names(str(wish), every)} learn.summary() lists them.")
         found |= fits
     return {n: m for n, m in every.items() if n in found}
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #074e9621
-def layer_sums(params: list, of: torch.Tensor) -> torch.Tensor:  # params: per parameter the six numbers of tensor_stats.sums; of: (layers, parameters), 1 where a layer has a parameter
+def layer_moments(params: list, of: torch.Tensor) -> torch.Tensor:  # params: per parameter the six numbers of tensor_stats.sums; of: (layers, parameters), 1 where a layer has a parameter
     "Return norm, mean and spread of each layer, shape (layers, 3)."
     numbers = torch.stack(params).double()
     n, mean, variance, norm = numbers[:, :4].unbind(1)
@@ -65,7 +66,7 @@ def layer_sums(params: list, of: torch.Tensor) -> torch.Tensor:  # params: per p
     return torch.stack([norms.sqrt(), mean, (squares / entries - mean.square()).clamp(min=0).sqrt()], 1).float()
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #322596c3
-class Sampled:
+class LayerSampler:
     "Measurements of some layers at one step."
     def __init__(self, layers: dict, names, of_outputs: dict, of_parameters: dict):  # layers: modules by name; names: as in COLUMNS
         self.layers, self.names, self.of_outputs, self.of_parameters = layers, names, of_outputs, of_parameters
@@ -90,51 +91,51 @@ class Sampled:
     def of_output(self, module, inputs, out):
         t = first_tensor(out)
         if t is None or not t.numel(): return None
-        first, own = isinstance(module, CHANNELS) or None, [as_number(f(module, inputs, out), t.device, name) for name, f in self.of_outputs.items()]
-        numbers = sums(t)
-        head = torch.stack([numbers[3], numbers[1], numbers[2].sqrt(), dead_share(t, first), saturated_share(t, module).float(), *own])
-        return head, histogram(t) if "histogram" in self.names else None
+        first, own = isinstance(module, CHANNEL_LAYERS) or None, [to_scalar_tensor(f(module, inputs, out), t.device, name) for name, f in self.of_outputs.items()]
+        numbers = compute_moments(t)
+        head = torch.stack([numbers[3], numbers[1], numbers[2].sqrt(), dead_fraction(t, first), saturated_fraction(t, module).float(), *own])
+        return head, compute_histogram(t) if "histogram" in self.names else None
 
     def before_update(self):
         "Measure the weights and the complete gradients."
         there = [(i, p) for i, p in self.params if p.grad is not None]
-        if "weight" in self.names or "update" in self.names: self.of_params("weight", [(i, sums(p)) for i, p in self.params])
-        if "gradient" in self.names: self.of_params("gradient", [(i, sums(p.grad)) for i, p in there])
+        if "weight" in self.names or "update" in self.names: self.of_params("weight", [(i, compute_moments(p)) for i, p in self.params])
+        if "gradient" in self.names: self.of_params("gradient", [(i, compute_moments(p.grad)) for i, p in there])
         if "update" in self.names: self.before = [(i, p, p.detach().clone()) for i, p in there]
         for name, f in self.of_parameters.items():
-            self.of_params(name, [(i, torch.stack([torch.ones((), device=p.device), as_number(f(whole_value(p.detach()), whole_value(p.grad)), p.device, name), *torch.zeros(4, device=p.device)])) for i, p in there])
+            self.of_params(name, [(i, torch.stack([torch.ones((), device=p.device), to_scalar_tensor(f(full_tensor(p.detach()), full_tensor(p.grad)), p.device, name), *torch.zeros(4, device=p.device)])) for i, p in there])
 
     def after_update(self):
         "Measure how far the weights have moved."
         if self.before is None: return
-        self.of_params("update", [(i, sums(p.detach() - then)) for i, p, then in self.before])
+        self.of_params("update", [(i, compute_moments(p.detach() - then)) for i, p, then in self.before])
         self.before = None
 
     def of_params(self, what, rows):  # rows: (layer, six numbers)
         if not rows: return
         of = torch.zeros(len(self.layers), len(rows))
         for k, (i, _) in enumerate(rows): of[i, k] = 1
-        self.found[what] = layer_sums([r for _, r in rows], of.to(rows[0][1].device, non_blocking=True))
+        self.found[what] = layer_moments([r for _, r in rows], of.to(rows[0][1].device, non_blocking=True))
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #39babebd
-def as_number(value, device, name="") -> torch.Tensor:
+def to_scalar_tensor(value, device, name="") -> torch.Tensor:
     "Return a user function's result as a tensor on the device; raise ValueError if it is not one number."
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         raise ValueError(f"{name} has to return one number, and it returned a tensor of shape {tuple(value.shape)}; learn.unwatch() ends the watch.")
     return value.detach().float().reshape(()).to(device) if isinstance(value, torch.Tensor) else torch.full((), float(value), device=device)
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #d6cd3146
-def columns_of(sampled: Sampled) -> list[str]:
+def watch_columns(sampled: LayerSampler) -> list[str]:
     "Return the names of the columns of `numbers_of`."
-    outputs = [*COLUMNS["output"], *sampled.of_outputs] if "output" in sampled.names or sampled.of_outputs else []
-    return [*outputs, *(c for what in ("weight", "gradient", "update") if what in sampled.names for c in COLUMNS[what]), *sampled.of_parameters]
+    outputs = [*WATCH_COLUMNS["output"], *sampled.of_outputs] if "output" in sampled.names or sampled.of_outputs else []
+    return [*outputs, *(c for what in ("weight", "gradient", "update") if what in sampled.names for c in WATCH_COLUMNS[what]), *sampled.of_parameters]
 
-def numbers_of(sampled: Sampled) -> torch.Tensor:
+def watch_values(sampled: LayerSampler) -> torch.Tensor:
     "Return the numbers, shape (layers, columns), on the device; nan for missing values."
     device, n, parts = sampled.params[0][1].device if sampled.params else torch.device("cpu"), len(sampled.layers), []
     unknown = torch.full((n, 3), math.nan, device=device)
     if "output" in sampled.names or sampled.of_outputs:
-        width = len(COLUMNS["output"]) + len(sampled.of_outputs)
+        width = len(WATCH_COLUMNS["output"]) + len(sampled.of_outputs)
         none = torch.full((width,), math.nan, device=device)
         parts.append(torch.stack([none if (found := sampled.outputs.get(name)) is None else found[0].to(device) for name in sampled.layers]))
     for what in ("weight", "gradient"):
@@ -145,7 +146,7 @@ def numbers_of(sampled: Sampled) -> torch.Tensor:
     parts += [sampled.found.get(name, unknown)[:, 1:2] for name in sampled.of_parameters]
     return torch.cat(parts, 1)
 
-def histograms_of(sampled: Sampled) -> tuple[list, torch.Tensor | None]:
+def output_histograms(sampled: LayerSampler) -> tuple[list, torch.Tensor | None]:
     "Return the names of the layers with an output, and their histograms, shape (layers, 41)."
     there = {name: found[1] for name, found in sampled.outputs.items() if found is not None and found[1] is not None}
     return list(there), torch.stack(list(there.values())) if there else None
@@ -153,17 +154,17 @@ def histograms_of(sampled: Sampled) -> tuple[list, torch.Tensor | None]:
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #572e6697
 class Watch(TrainerCallback):
     "Callback that measures layers every few steps."
-    def __init__(self, model, every: int = 10, what=WHAT, layers=None):
+    def __init__(self, model, every: int = 10, what=DEFAULT_QUANTITIES, layers=None):
         if isinstance(every, bool) or not isinstance(every, int) or every < 1: raise ValueError(f"every is a number of steps from 1 on, not {every!r}.")
         what = (what,) if isinstance(what, str) or callable(what) else tuple(what)
         if not what: raise ValueError("what=() would watch nothing; leave what out, or call learn.unwatch().")
-        self.every, self.wishes, self.layers = every, sort_wishes(what), chosen_layers(model, layers)
+        self.every, self.wishes, self.layers = every, split_quantities(what), select_layers(model, layers)
         self.sampled = None
 
     def on_step_begin(self, args, state, control, learner, **kwargs):
         self.forget()
         if state.global_step % self.every: return
-        self.sampled = Sampled(self.layers, *self.wishes)
+        self.sampled = LayerSampler(self.layers, *self.wishes)
         run = learner.run_state
         self.sampled.listen(lambda: run.phase in ("step", "debug"))
 
@@ -182,9 +183,9 @@ class Watch(TrainerCallback):
     def on_step_end(self, args, state, control, learner, **kwargs):
         if self.sampled is None: return
         history, row = learner.run_state.history, len(learner.run_state.history) - 1
-        says = {"kind": "watch", "layers": list(self.layers), "columns": columns_of(self.sampled)}
-        if says["columns"]: history.readings.add(row, history.readings.table(says), numbers_of(self.sampled))
-        names, shapes = histograms_of(self.sampled)
+        says = {"kind": "watch", "layers": list(self.layers), "columns": watch_columns(self.sampled)}
+        if says["columns"]: history.readings.add(row, history.readings.table(says), watch_values(self.sampled))
+        names, shapes = output_histograms(self.sampled)
         if shapes is not None: history.readings.add(row, history.readings.table({"kind": "histogram", "layers": names}), shapes)
         self.forget()
 
@@ -200,19 +201,19 @@ class Watch(TrainerCallback):
         return f"Watching {len(self.layers)} layers every {self.every} steps: {', '.join([*names, *outputs, *parameters])}. learn.watched shows it, learn.unwatch() ends it."
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #e9f4371b
-def watch(moves, every: int = 10, what=WHAT, layers=None) -> Watch:
+def watch(learner, every: int = 10, what=DEFAULT_QUANTITIES, layers=None) -> Watch:
     "Measure layers every few steps, replacing an earlier watch; raise ValueError for invalid arguments."
-    new = Watch(moves.model, every, what, layers)
-    unwatch(moves)
-    moves.run_state.callbacks.add_callback(new)   # not recorded as an act, since it does not affect the run
+    new = Watch(learner.model, every, what, layers)
+    unwatch(learner)
+    learner.run_state.callbacks.add_callback(new)   # not recorded as an act, since it does not affect the run
     return new
 
-def unwatch(moves):
+def unwatch(learner):
     "Stop measuring; keep the results."
-    while (old := moves.run_state.callbacks.pop_callback(Watch)) is not None: old.forget()
+    while (old := learner.run_state.callbacks.pop_callback(Watch)) is not None: old.forget()
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #c3955c3b
-class Seen(NamedTuple):
+class WatchTable(NamedTuple):
     "Measurements of some layers at some steps."
     kind: str            # "watch" for numbers, or "histogram"
     layers: list         # names
@@ -221,7 +222,7 @@ class Seen(NamedTuple):
     steps: np.ndarray    # steps of these rows
     values: np.ndarray   # (rows, layers, columns), or (rows, layers, BINS + 1)
 
-def seen_in(history) -> list[Seen]:
+def read_watch_tables(history) -> list[WatchTable]:
     "Return the measurements in a history, without abandoned steps."
     history.fetch()
     steps, gone, found = history.column("step"), history.columns.abandoned, []
@@ -231,14 +232,14 @@ def seen_in(history) -> list[Seen]:
         there = [k for k, row in enumerate(rows) if row < len(steps) and not gone[row]]
         columns = says.get("columns", [])
         shape = len(there), len(says["layers"]), len(columns) or BINS + 1
-        found.append(Seen(says["kind"], list(says["layers"]), list(columns), rows := [rows[k] for k in there], steps[rows], values[there].reshape(shape)))
+        found.append(WatchTable(says["kind"], list(says["layers"]), list(columns), rows := [rows[k] for k in there], steps[rows], values[there].reshape(shape)))
     return found
 
-def names_in(history) -> list[str]:
+def watched_names(history) -> list[str]:
     "Return the names of the measured numbers, without copying the numbers."
     return list(dict.fromkeys(c for says in history.readings.tables if says.get("kind") == "watch" for c in says["columns"]))
 
-def together(found: list[Seen], column: str) -> tuple[np.ndarray, list, np.ndarray]:  # found: tables with this column, perhaps of different layers
+def combine_tables(found: list[WatchTable], column: str) -> tuple[np.ndarray, list, np.ndarray]:  # found: tables with this column, perhaps of different layers
     "Return one column of several tables: the steps, the layers, and the numbers (steps, layers)."
     layers = list(dict.fromkeys(n for o in found for n in o.layers))
     steps = {row: step for o in found for row, step in zip(o.rows, o.steps)}
@@ -249,27 +250,27 @@ def together(found: list[Seen], column: str) -> tuple[np.ndarray, list, np.ndarr
     return np.array([steps[row] for row in place], dtype=found[0].steps.dtype), layers, numbers
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #06db9fa4
-SHOWN = ("gradient norm", "update/weight", "output spread", "dead")   # default columns, if they were measured
-SHARES = {"dead": "dead units", "saturated": "saturated outputs"}     # columns that are shares, and their titles
+DEFAULT_PANELS = ("gradient norm", "update/weight", "output spread", "dead")   # default columns, if they were measured
+SHARE_TITLES = {"dead": "dead units", "saturated": "saturated outputs"}     # columns that are shares, and their titles
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #769b51f5
-class Watched(Shown):
+class WatchReport(PanelDisplay):
     "Measurements of layers per step; a value that later training does not change."
     def __init__(self, history):
-        self.seen, self._names = seen_in(history), names_in(history)
+        self.seen, self._names = read_watch_tables(history), watched_names(history)
 
     def names(self) -> list[str]: return list(self._names)   # of the numbers
-    def of_kind(self, kind) -> list[Seen]: return [o for o in self.seen if o.kind == kind]
+    def of_kind(self, kind) -> list[WatchTable]: return [o for o in self.seen if o.kind == kind]
 
     def values(self, column: str) -> tuple[np.ndarray, list, np.ndarray]:
         "Return the steps, the layers, and one column (steps, layers); raise KeyError if it was not measured."
-        if found := [o for o in self.of_kind("watch") if column in o.columns]: return together(found, column)
-        raise KeyError(f"Nobody has watched {column!r}.{nearest(column, self.names())} learn.watch(what=...) says what is measured from then on.")
+        if found := [o for o in self.of_kind("watch") if column in o.columns]: return combine_tables(found, column)
+        raise KeyError(f"Nobody has watched {column!r}.{suggest_names(column, self.names())} learn.watch(what=...) says what is measured from then on.")
 
-    def panels(self): return panels_of(self)
+    def panels(self): return watch_panels(self)
     def histograms(self, layers=None) -> Chart:  # layers: names; None: the first nine with a histogram
         "Show the distribution of layers' outputs per step; raise KeyError for a layer that was not watched."
-        return histograms(self, layers)
+        return histogram_chart(self, layers)
 
     def said(self):
         return [] if any(o.rows for o in self.of_kind("watch")) else ["Nothing has been watched yet. learn.watch() begins with the next step."]
@@ -284,49 +285,49 @@ class Watched(Shown):
         return to_frame(list(rows.values()))
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #8f667fc5
-def heat_of(watched: Watched, column: str) -> Panel | None:
+def heatmap_panel(watched: WatchReport, column: str) -> Panel | None:
     "Return a panel with one number of all layers per step; None if no layer has it."
     steps, layers, numbers = watched.values(column)
     known = [i for i in range(len(layers)) if np.isfinite(numbers[:, i]).any()]
     if not known or not len(steps): return None
-    groups = grouped([layers[i] for i in known])
-    rows = np.stack([known_mean(numbers[:, [known[k] for k in places]], 1) for places in groups.values()])
-    log = column not in SHARES and (np.nan_to_num(rows, nan=1.0) > 0).any()
-    return Panel(SHARES.get(column, column), [Heat(steps, list(groups), rows, log, span=(0.0, 1.0) if column in SHARES else None)])   # a fixed range, so that a small share looks small
+    groups = group_names([layers[i] for i in known])
+    rows = np.stack([nan_mean(numbers[:, [known[k] for k in places]], 1) for places in groups.values()])
+    log = column not in SHARE_TITLES and (np.nan_to_num(rows, nan=1.0) > 0).any()
+    return Panel(SHARE_TITLES.get(column, column), [Heatmap(steps, list(groups), rows, log, span=(0.0, 1.0) if column in SHARE_TITLES else None)])   # a fixed range, so that a small share looks small
 
-def histograms_at(watched: Watched, layer: str) -> tuple[list, np.ndarray]:
+def histogram_series(watched: WatchReport, layer: str) -> tuple[list, np.ndarray]:
     "Return a layer's steps and histograms (steps, BINS + 1); raise KeyError if there are none."
     found, known = {}, {}
     for o in watched.of_kind("histogram"):
         known |= dict.fromkeys(o.layers)
         if layer in o.layers: found |= {row: (step, value) for row, step, value in zip(o.rows, o.steps.tolist(), o.values[:, o.layers.index(layer)])}
-    if not found: raise KeyError(f"There is no histogram of a layer {layer!r}.{nearest(layer, [n for n in known if n != layer])}")
+    if not found: raise KeyError(f"There is no histogram of a layer {layer!r}.{suggest_names(layer, [n for n in known if n != layer])}")
     return [found[row][0] for row in sorted(found)], np.stack([found[row][1] for row in sorted(found)])
 
-def histogram_of(watched: Watched, layer: str) -> Panel:
+def histogram_panel(watched: WatchReport, layer: str) -> Panel:
     "Return a panel with a layer's histograms in common bins; raise KeyError if there are none."
-    steps, mine = histograms_at(watched, layer)
+    steps, mine = histogram_series(watched, layer)
     known = np.isfinite(mine).all(1)
     reach = float(np.quantile(mine[known, -1], 0.9)) or 1.0 if known.any() else 1.0   # a spike of one step does not compress the rest
     mine = np.where(known[:, None], mine, 0.0)
     edges = np.linspace(reach, -reach, BINS + 1)   # largest value at the top
-    shares = np.stack([shares_between(edges, m[:-1], max(m[-1], 1e-9)) for m in mine], 1)
+    shares = np.stack([rebin_shares(edges, m[:-1], max(m[-1], 1e-9)) for m in mine], 1)
     shares[:, ~known] = np.nan
     there = np.flatnonzero(np.nansum(shares, 1) > 0)
     if not len(there): return Panel(layer, [])   # no step of it was finite
     seen = slice(there[0], there[-1] + 1)
-    names = [short(float(f"{(a + b) / 2:.2g}")) for a, b in zip(edges, edges[1:])]
-    return Panel(layer, [Heat(steps, names[seen], np.log1p(1000 * shares[seen]))])
+    names = [format_tick(float(f"{(a + b) / 2:.2g}")) for a, b in zip(edges, edges[1:])]
+    return Panel(layer, [Heatmap(steps, names[seen], np.log1p(1000 * shares[seen]))])
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #83a47076
-def panels_of(watched: Watched) -> list[Panel]:
+def watch_panels(watched: WatchReport) -> list[Panel]:
     "Return the panels that are shown by default."
     columns = watched.names()
-    chosen = [c for c in SHOWN if c in columns] or columns[:4]
-    own = [c for c in columns if not any(c in known for known in COLUMNS.values())]
-    return [p for p in (heat_of(watched, c) for c in dict.fromkeys([*chosen, *own])) if p is not None]
+    chosen = [c for c in DEFAULT_PANELS if c in columns] or columns[:4]
+    own = [c for c in columns if not any(c in known for known in WATCH_COLUMNS.values())]
+    return [p for p in (heatmap_panel(watched, c) for c in dict.fromkeys([*chosen, *own])) if p is not None]
 
-def histograms(watched: Watched, layers=None) -> Chart:  # layers: None: the first nine with a histogram
+def histogram_chart(watched: WatchReport, layers=None) -> Chart:  # layers: None: the first nine with a histogram
     "Show the distribution of layers' outputs per step."
     known = list(dict.fromkeys(name for o in watched.of_kind("histogram") for name in o.layers))
-    return Chart([histogram_of(watched, layer) for layer in (known[:9] if layers is None else [layers] if isinstance(layers, str) else layers)], columns=3)
+    return Chart([histogram_panel(watched, layer) for layer in (known[:9] if layers is None else [layers] if isinstance(layers, str) else layers)], columns=3)

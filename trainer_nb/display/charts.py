@@ -7,122 +7,123 @@ from __future__ import annotations
 import math
 from pathlib import Path
 import numpy as np
-from .tables import escaped
-from .panels import Bars, Heat, Line, Mark, Panel, height_of, in_words, short, thin
-from .svg import GRID, INK, VIRIDIS, fewer_columns, hue, magnitudes, svg
+from .tables import escape_html
+from .panels import Histogram, Heatmap, LineSeries, Marker, Panel, panel_height, panel_to_text, format_tick, downsample
+from .svg import GRID_COLOR, TEXT_COLOR, VIRIDIS, reduce_columns, series_color, color_values, render_svg
 
 # %% auto #0
-__all__ = ['DASH', 'HEIGHT', 'GAP', 'WIDE_GAP', 'TRACES', 'PLOTLY', 'SVG', 'numbers', 'exactly', 'line_trace', 'bars_trace',
-           'heat_trace', 'parts', 'axis_pair', 'words_of', 'traces_of', 'spec', 'Shown', 'Chart']
+__all__ = ['DASH_STYLES', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'TRACE_BUILDERS', 'PLOTLY_MIME', 'SVG_MIME',
+           'round_values', 'exact_x_values', 'line_trace', 'histogram_trace', 'heatmap_trace', 'panel_domain',
+           'axes_layout', 'panel_annotations', 'panel_traces', 'plotly_spec', 'PanelDisplay', 'Chart']
 
 # %% ../../nbs/00_display/03_charts.ipynb #d2bbaae7
-def numbers(values) -> list:
+def round_values(values) -> list:
     "Return floats rounded to five significant digits, and None for values that are not finite."
     return [float(f"{v:.5g}") if math.isfinite(v) else None for v in np.asarray(values, float).tolist()]
 
-def exactly(values) -> list:  # steps: integers that several traces often share
+def exact_x_values(values) -> list:  # steps: integers that several traces often share
     "Return x coordinates unrounded; integral values as int, values that are not finite as None."
     return [int(v) if math.isfinite(v) and v == int(v) else v if math.isfinite(v) else None for v in np.asarray(values, float).tolist()]
 
-DASH = {"dashed": "dot"}
+DASH_STYLES = {"dashed": "dot"}
 
-def line_trace(line: Line) -> dict:
+def line_trace(line: LineSeries) -> dict:
     "Return a series as a plotly trace of points or of a line."
-    x, y = thin(line.x, line.y)
-    look = {"color": hue(line.color), "width": 1 if line.style == "faint" else 2, "dash": DASH.get(line.style, "solid")}
+    x, y = downsample(line.x, line.y)
+    look = {"color": series_color(line.color), "width": 1 if line.style == "faint" else 2, "dash": DASH_STYLES.get(line.style, "solid")}
     points = line.style == "points" or len(x) == 1
-    return {"type": "scatter", "mode": "markers" if points else "lines", "x": exactly(x), "y": numbers(y), "name": line.name,
-            "opacity": {"faint": 0.4, "dashed": 0.6}.get(line.style, 1), **({"marker": {"color": hue(line.color), "size": 7}} if points else {"line": look})}
+    return {"type": "scatter", "mode": "markers" if points else "lines", "x": exact_x_values(x), "y": round_values(y), "name": line.name,
+            "opacity": {"faint": 0.4, "dashed": 0.6}.get(line.style, 1), **({"marker": {"color": series_color(line.color), "size": 7}} if points else {"line": look})}
 
-def bars_trace(bars: Bars) -> dict:
+def histogram_trace(bars: Histogram) -> dict:
     "Return a histogram as a plotly trace with a stepped outline."
     edges, counts = np.asarray(bars.edges, float), np.asarray(bars.counts, float)
-    return {"type": "scatter", "mode": "lines", "fill": "tozeroy", "line": {"shape": "hv", "width": 1, "color": hue(bars.color)},
-            "x": numbers(edges), "y": numbers([*counts, 0]), "name": bars.name}
+    return {"type": "scatter", "mode": "lines", "fill": "tozeroy", "line": {"shape": "hv", "width": 1, "color": series_color(bars.color)},
+            "x": round_values(edges), "y": round_values([*counts, 0]), "name": bars.name}
 
 # %% ../../nbs/00_display/03_charts.ipynb #41bd8197
-def heat_trace(heat: Heat) -> dict:
+def heatmap_trace(heat: Heatmap) -> dict:
     "Return a heat map as a plotly trace, with the first row at the top."
-    heat = fewer_columns(heat)
-    shown, low, high = magnitudes(heat)
+    heat = reduce_columns(heat)
+    shown, low, high = color_values(heat)
     scale = [[i / (len(VIRIDIS) - 1), f"rgb({r:.0f},{g:.0f},{b:.0f})"] for i, (r, g, b) in enumerate(VIRIDIS)]
     at = [low, (low + high) / 2, high]
-    bar = {"thickness": 8, "outlinewidth": 0, "tickvals": at, "ticktext": [short(float(f"{(10 ** o if heat.log else o):.2g}")) for o in at]}
+    bar = {"thickness": 8, "outlinewidth": 0, "tickvals": at, "ticktext": [format_tick(float(f"{(10 ** o if heat.log else o):.2g}")) for o in at]}
     names = [f"{i} {n}" if heat.rows.count(n) > 1 else n for i, n in enumerate(heat.rows)]
-    return {"type": "heatmap", "x": exactly(heat.x), "y": names, "z": [numbers(row) for row in shown], "zmin": low, "zmax": high, "colorscale": scale,
-            "colorbar": bar, "customdata": [numbers(row) for row in heat.values] if heat.log else None,
+    return {"type": "heatmap", "x": exact_x_values(heat.x), "y": names, "z": [round_values(row) for row in shown], "zmin": low, "zmax": high, "colorscale": scale,
+            "colorbar": bar, "customdata": [round_values(row) for row in heat.values] if heat.log else None,
             "hovertemplate": "%{y}, " + "%{x}: " + ("%{customdata:.3g}" if heat.log else "%{z:.3g}") + "<extra></extra>"}
 
 # %% ../../nbs/00_display/03_charts.ipynb #d34d0020
-HEIGHT, GAP, WIDE_GAP = 290, 0.1, 0.2   # height of a row of panels in pixels; gap between two panels as a share of the width, without and with row names or a colour bar
+FIGURE_PANEL_HEIGHT, COLUMN_GAP, WIDE_COLUMN_GAP = 290, 0.1, 0.2   # height of a row of panels in pixels; gap between two panels as a share of the width, without and with row names or a colour bar
 
-def parts(i: int, n: int, columns: int, between: float = GAP) -> tuple[list, list]:  # panel i of n; between: gap as a share of the width
+def panel_domain(i: int, n: int, columns: int, between: float = COLUMN_GAP) -> tuple[list, list]:  # panel i of n; between: gap as a share of the width
     "Return the domains of a panel in its figure: [left, right] and [bottom, top] as shares of the area."
     rows, gap = math.ceil(n / columns), 0.26 / max(math.ceil(n / columns), 1)
     width, height = (1 - between * (columns - 1)) / columns, (1 - gap * (rows - 1)) / rows
     left, top = (i % columns) * (width + between), 1 - (i // columns) * (height + gap)
     return [round(left, 4), round(left + width, 4)], [round(max(top - height, 0), 4), round(top, 4)]
 
-def axis_pair(panel: Panel, n: str, across, up) -> dict:  # n: axis suffix: "" for the first panel, then "2", "3", ...
+def axes_layout(panel: Panel, n: str, across, up) -> dict:  # n: axis suffix: "" for the first panel, then "2", "3", ...
     "Return the layout of the two axes of a panel."
-    look = {"gridcolor": "rgba(125,125,125,.22)", "zeroline": False, "automargin": True, "linecolor": GRID, "tickcolor": GRID}
-    heat, names = bool(panel.of(Heat)), {"range": [len(panel.rows) - 0.5, -0.5], "tickvals": list(range(len(panel.rows))), "ticktext": panel.rows}
+    look = {"gridcolor": "rgba(125,125,125,.22)", "zeroline": False, "automargin": True, "linecolor": GRID_COLOR, "tickcolor": GRID_COLOR}
+    heat, names = bool(panel.of(Heatmap)), {"range": [len(panel.rows) - 0.5, -0.5], "tickvals": list(range(len(panel.rows))), "ticktext": panel.rows}
     return {f"xaxis{n}": look | {"domain": across, "anchor": f"y{n}", "showgrid": False, "type": "log" if panel.xlog else "linear",
                                  "title": {"text": panel.x, "standoff": 6, "font": {"size": 11}}, "exponentformat": "e"},
             f"yaxis{n}": look | {"domain": up, "anchor": f"x{n}", "type": "log" if panel.ylog else "category" if heat else "linear",
                                  "title": {"text": panel.y, "font": {"size": 11}}, "exponentformat": "e"} | ({"autorange": "reversed"} if heat else names if panel.rows else {})}
 
-def words_of(panel: Panel, n: str, across, up) -> tuple[list, list]:
+def panel_annotations(panel: Panel, n: str, across, up) -> tuple[list, list]:
     "Return the title, note and marks of a panel as plotly annotations and shapes."
     words = [{"text": f"<b>{panel.title}</b>", "xref": "paper", "yref": "paper", "x": across[0], "y": up[1], "xanchor": "left", "yanchor": "bottom",
               "yshift": 8, "showarrow": False, "font": {"size": 13}}]
     if panel.note: words.append({"text": f"<b>{panel.note}</b>", "xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 0, "xanchor": "left", "yanchor": "top",
                                  "yshift": -24, "showarrow": False, "font": {"size": 11}})
     shapes = []
-    for i, mark in enumerate(panel.of(Mark)):
+    for i, mark in enumerate(panel.of(Marker)):
         x = math.log10(mark.x) if panel.xlog and mark.x > 0 else mark.x
-        said = {"text": mark.word, "xref": f"x{n}", "x": x, "font": {"size": 11, "color": hue(mark.color)}}
+        said = {"text": mark.word, "xref": f"x{n}", "x": x, "font": {"size": 11, "color": series_color(mark.color)}}
         if mark.y is None:
             shapes.append({"type": "line", "xref": f"x{n}", "yref": f"y{n} domain", "x0": mark.x, "x1": mark.x, "y0": 0, "y1": 1,
-                           "line": {"dash": "dot", "width": 1, "color": hue(mark.color)}})
+                           "line": {"dash": "dot", "width": 1, "color": series_color(mark.color)}})
             words.append(said | {"yref": f"y{n} domain", "y": 1 - 0.07 * (i % 4), "xanchor": "left", "yanchor": "top", "showarrow": False})
         else: words.append(said | {"yref": f"y{n}", "y": math.log10(mark.y) if panel.ylog and mark.y > 0 else mark.y, "showarrow": True, "arrowhead": 2,
-                                   "arrowcolor": hue(mark.color), "ax": 24, "ay": -24 - 14 * (i % 3)})
+                                   "arrowcolor": series_color(mark.color), "ax": 24, "ay": -24 - 14 * (i % 3)})
     return words, shapes
 
 # %% ../../nbs/00_display/03_charts.ipynb #3c0c0181
-TRACES = {Line: line_trace, Bars: bars_trace, Heat: heat_trace}
+TRACE_BUILDERS = {LineSeries: line_trace, Histogram: histogram_trace, Heatmap: heatmap_trace}
 
-def traces_of(panel: Panel, n: str) -> list[dict]:
+def panel_traces(panel: Panel, n: str) -> list[dict]:
     "Return the traces of a panel, assigned to its axes and grouped in the legend by name."
     many = len(panel.named()) > 1
-    found = [TRACES[type(o)](o) | {"xaxis": f"x{n}", "yaxis": f"y{n}"} for o in panel.things if type(o) in TRACES]
+    found = [TRACE_BUILDERS[type(o)](o) | {"xaxis": f"x{n}", "yaxis": f"y{n}"} for o in panel.things if type(o) in TRACE_BUILDERS]
     return [t if t["type"] == "heatmap" else t | {"showlegend": many and bool(t["name"]), "legendgroup": t["name"]} for t in found]
 
-def spec(panels: list, columns: int = 2) -> dict:
+def plotly_spec(panels: list, columns: int = 2) -> dict:
     "Return a plotly figure with the panels side by side, as a dict with `data` and `layout`."
     columns = max(1, min(columns, len(panels)))
     rows, data, words, shapes, axes, listed = math.ceil(len(panels) / columns), [], [], [], {}, set()
-    between = WIDE_GAP if any(p.rows or p.of(Heat) for p in panels) else GAP
+    between = WIDE_COLUMN_GAP if any(p.rows or p.of(Heatmap) for p in panels) else COLUMN_GAP
     for i, panel in enumerate(panels):
-        n, (across, up) = "" if not i else str(i + 1), parts(i, len(panels), columns, between)
-        for trace in traces_of(panel, n):
+        n, (across, up) = "" if not i else str(i + 1), panel_domain(i, len(panels), columns, between)
+        for trace in panel_traces(panel, n):
             if trace["type"] == "heatmap": trace["colorbar"] |= {"x": across[1], "xpad": 4, "y": sum(up) / 2, "len": up[1] - up[0]}
             elif trace["showlegend"]: trace["showlegend"] = trace["name"] not in listed; listed.add(trace["name"])
             data.append(trace)
-        axes |= axis_pair(panel, n, across, up)
-        more_words, more_shapes = words_of(panel, n, across, up)
+        axes |= axes_layout(panel, n, across, up)
+        more_words, more_shapes = panel_annotations(panel, n, across, up)
         words, shapes = words + more_words, shapes + more_shapes
-    layout = {"height": height_of(panels, HEIGHT) * max(rows, 1) + 60, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "font": {"color": INK, "size": 11},
+    layout = {"height": panel_height(panels, FIGURE_PANEL_HEIGHT) * max(rows, 1) + 60, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "font": {"color": TEXT_COLOR, "size": 11},
               "margin": {"l": 50, "r": 30, "t": 60, "b": 45}, "hovermode": "closest", "annotations": words, "shapes": shapes,
               "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"}}
     return {"data": data, "layout": layout | axes}
 
 # %% ../../nbs/00_display/03_charts.ipynb #c1027a17
-PLOTLY, SVG = "application/vnd.plotly.v1+json", "image/svg+xml"
+PLOTLY_MIME, SVG_MIME = "application/vnd.plotly.v1+json", "image/svg+xml"
 
 # %% ../../nbs/00_display/03_charts.ipynb #eb7d99d4
-class Shown:
+class PanelDisplay:
     "Display an object as panels."
     columns = 2   # panels side by side
 
@@ -137,11 +138,11 @@ class Shown:
     def figure(self):
         "Return a plotly Figure, to modify or save."
         import plotly.graph_objects as go
-        return go.Figure(spec(self.panels(), self.columns))
+        return go.Figure(plotly_spec(self.panels(), self.columns))
 
     def svg(self) -> str:
         "Return the panels as an SVG document."
-        return svg(self.panels(), self.columns)
+        return render_svg(self.panels(), self.columns)
 
     def save(self, path) -> Path:
         "Write the chart to a `.svg` file, or to an interactive `.html` file; return the path. Raise ValueError for other suffixes."
@@ -152,13 +153,13 @@ class Shown:
 
     def html(self) -> str:
         "Return the text above the panels as HTML."
-        return "".join(f'<div style="margin:2px 0">{escaped(o, 400)}</div>' for o in self.said())
+        return "".join(f'<div style="margin:2px 0">{escape_html(o, 400)}</div>' for o in self.said())
 
     def bundle(self) -> dict:
         "Return all representations of the panels by MIME type."
-        return {PLOTLY: spec(self.panels(), self.columns), SVG: self.svg(), "text/plain": "\n".join(line for panel in self.panels() for line in in_words(panel))}
+        return {PLOTLY_MIME: plotly_spec(self.panels(), self.columns), SVG_MIME: self.svg(), "text/plain": "\n".join(line for panel in self.panels() for line in panel_to_text(panel))}
 
-    def __repr__(self): return "\n".join([*self.said(), *(line for panel in self.panels() for line in in_words(panel))])
+    def __repr__(self): return "\n".join([*self.said(), *(line for panel in self.panels() for line in panel_to_text(panel))])
 
     def _ipython_display_(self):
         from IPython.display import display
@@ -166,7 +167,7 @@ class Shown:
         if self.panels(): display(self.bundle(), raw=True)
 
 # %% ../../nbs/00_display/03_charts.ipynb #fbe55ee4
-class Chart(Shown):
+class Chart(PanelDisplay):
     "Display given panels with given text."
     def __init__(self, panels: list, said=(), columns: int = 2): self._panels, self._said, self.columns = panels, list(said), columns
     def panels(self): return self._panels

@@ -8,16 +8,17 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 import numpy as np
-from .tables import text
+from .tables import format_value
 
 # %% auto #0
-__all__ = ['MOST', 'ROW', 'TALL', 'BLOCKS', 'thin', 'smoothed', 'Line', 'Bars', 'Heat', 'Mark', 'Panel', 'ticks', 'log_ticks',
-           'short', 'span', 'known_mean', 'height_of', 'sparkline', 'in_words']
+__all__ = ['MAX_POINTS', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'downsample', 'exponential_moving_average',
+           'LineSeries', 'Histogram', 'Heatmap', 'Marker', 'Panel', 'linear_ticks', 'log_ticks', 'format_tick',
+           'axis_range', 'nan_mean', 'panel_height', 'sparkline', 'panel_to_text']
 
 # %% ../../nbs/00_display/01_panels.ipynb #deb86227
-MOST = 800   # maximum number of points of a line
+MAX_POINTS = 800   # maximum number of points of a line
 
-def thin(x, y, most: int = MOST):  # arrays of the same length; most: approximate number of points to keep
+def downsample(x, y, most: int = MAX_POINTS):  # arrays of the same length; most: approximate number of points to keep
     "Downsample a series to about `most` points: the minimum and maximum of each interval, in order."
     x, y = np.asarray(x, float), np.asarray(y, float)
     if len(x) <= most: return x, y
@@ -29,7 +30,7 @@ def thin(x, y, most: int = MOST):  # arrays of the same length; most: approximat
     return x[kept], y[kept]
 
 # %% ../../nbs/00_display/01_panels.ipynb #4d6f6442
-def smoothed(y, weight: float = 0.9) -> np.ndarray:  # weight of the previous mean, 0 <= weight < 1; 0 returns the values unchanged
+def exponential_moving_average(y, weight: float = 0.9) -> np.ndarray:  # weight of the previous mean, 0 <= weight < 1; 0 returns the values unchanged
     "Return the bias-corrected exponential moving average of a series; raise ValueError if the weight is outside [0, 1)."
     if not 0 <= weight < 1: raise ValueError(f"The weight of a running mean is from 0 to below 1, not {weight}.")
     mean, left, out = 0.0, 1.0, []
@@ -39,7 +40,7 @@ def smoothed(y, weight: float = 0.9) -> np.ndarray:  # weight of the previous me
     return np.array(out)
 
 # %% ../../nbs/00_display/01_panels.ipynb #b7115db7
-class Line(NamedTuple):
+class LineSeries(NamedTuple):
     "Describe a series of points."
     x: Any
     y: Any
@@ -47,14 +48,14 @@ class Line(NamedTuple):
     color: int = 0
     style: str = "line"   # or "faint", "dashed", "points"
 
-class Bars(NamedTuple):
+class Histogram(NamedTuple):
     "Describe a histogram."
     edges: Any            # one more than counts
     counts: Any
     name: str = ""
     color: int = 0
 
-class Heat(NamedTuple):
+class Heatmap(NamedTuple):
     "Describe a heat map: numbers by row and column, drawn as colours."
     x: Any                # positions of the columns
     rows: list            # names of the rows, from top to bottom
@@ -63,7 +64,7 @@ class Heat(NamedTuple):
     label: str = ""       # quantity that the numbers measure
     span: tuple | None = None   # range of the colour scale; None: range of the values
 
-class Mark(NamedTuple):
+class Marker(NamedTuple):
     "Describe a labelled moment or, with `y`, a labelled point."
     x: float
     word: str
@@ -84,10 +85,10 @@ class Panel:
     rows: list = field(default_factory=list)     # names of the values 0, 1, 2, ... of the y axis, from top to bottom
 
     def of(self, kind) -> list: return [o for o in self.things if isinstance(o, kind)]   # elements of one type
-    def named(self) -> list: return [o for o in self.things if isinstance(o, (Line, Bars)) and o.name]   # elements of the legend
+    def named(self) -> list: return [o for o in self.things if isinstance(o, (LineSeries, Histogram)) and o.name]   # elements of the legend
 
 # %% ../../nbs/00_display/01_panels.ipynb #5a092ffa
-def ticks(low: float, high: float, n: int = 5) -> list[float]:  # n: approximate number of ticks
+def linear_ticks(low: float, high: float, n: int = 5) -> list[float]:  # n: approximate number of ticks
     "Return round numbers from low to high."
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low: return [low] if math.isfinite(low) else []
     rough = (high - low) / n
@@ -105,7 +106,7 @@ def log_ticks(low: float, high: float, n: int = 6) -> list[float]:  # both above
     return [float(f"{o:.12g}") for o in every if low * 0.999 <= o <= high * 1.001]
 
 # %% ../../nbs/00_display/01_panels.ipynb #6f1aab91
-def short(value: float) -> str:
+def format_tick(value: float) -> str:
     "Format a number for an axis."
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
         mantissa, exponent = f"{value:.2e}".split("e")
@@ -113,7 +114,7 @@ def short(value: float) -> str:
     return f"{value:.4g}"
 
 # %% ../../nbs/00_display/01_panels.ipynb #c7378d85
-def span(values: list, log: bool = False) -> tuple[float, float]:  # arrays
+def axis_range(values: list, log: bool = False) -> tuple[float, float]:  # arrays
     "Return the (low, high) range of an axis for these values."
     every = np.concatenate([np.asarray(v, float).reshape(-1) for v in values]) if values else np.zeros(0)
     every = every[np.isfinite(every) & ((every > 0) if log else True)]
@@ -123,22 +124,22 @@ def span(values: list, log: bool = False) -> tuple[float, float]:  # arrays
     return low, high
 
 # %% ../../nbs/00_display/01_panels.ipynb #56c72d62
-def known_mean(values, axis: int) -> np.ndarray:  # any shape; nan: unknown
+def nan_mean(values, axis: int) -> np.ndarray:  # any shape; nan: unknown
     "Return the mean over an axis, ignoring nan; nan if all values are nan."
     values = np.asarray(values)
     known = (~np.isnan(values)).sum(axis)
     return np.where(known > 0, np.nansum(values, axis) / np.maximum(known, 1), np.nan).astype(values.dtype)
 
 # %% ../../nbs/00_display/01_panels.ipynb #acad275b
-ROW, TALL = 13, 900   # height of a named row; maximum height of a panel; in pixels
+ROW_HEIGHT, MAX_PANEL_HEIGHT = 13, 900   # height of a named row; maximum height of a panel; in pixels
 
-def height_of(panels: list, least: int) -> int:  # pixels
+def panel_height(panels: list, least: int) -> int:  # pixels
     "Return the height in pixels that the rows of the panels need, at least `least`."
-    rows = max((len(names) for p in panels for names in (p.rows, *(h.rows for h in p.of(Heat)))), default=0)
-    return max(least, min(80 + ROW * rows, TALL))
+    rows = max((len(names) for p in panels for names in (p.rows, *(h.rows for h in p.of(Heatmap)))), default=0)
+    return max(least, min(80 + ROW_HEIGHT * rows, MAX_PANEL_HEIGHT))
 
 # %% ../../nbs/00_display/01_panels.ipynb #f742fb9f
-BLOCKS = "▁▂▃▄▅▆▇█"
+SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
 
 def sparkline(y, width: int = 40) -> str:
     "Return a series as a row of block characters."
@@ -147,16 +148,16 @@ def sparkline(y, width: int = 40) -> str:
     if not len(y): return ""
     means = np.array([part.mean() for part in np.array_split(y, min(width, len(y)))])
     low, high = means.min(), means.max()
-    return "".join(BLOCKS[int((v - low) / ((high - low) or 1) * (len(BLOCKS) - 1) + 0.5)] for v in means)
+    return "".join(SPARK_BLOCKS[int((v - low) / ((high - low) or 1) * (len(SPARK_BLOCKS) - 1) + 0.5)] for v in means)
 
-def in_words(panel: Panel) -> list[str]:
+def panel_to_text(panel: Panel) -> list[str]:
     "Return a panel as lines of text."
     lines = [": ".join(o for o in (panel.title, panel.note) if o)] if panel.title or panel.note else []
-    drawn = panel.of(Line)
+    drawn = panel.of(LineSeries)
     for line in [] if panel.rows else [o for o in drawn if o.name or o.style != "points"] or drawn:   # points along a named line add no information
         known = (y := np.asarray(line.y, float))[np.isfinite(y)]
-        if len(known): lines.append(f"  {line.name or panel.y or 'y':<16} {sparkline(y)}  {text(float(known[0]))} → {text(float(known[-1]))}, lowest {text(float(known.min()))}")
-    for line in drawn if panel.rows else (): lines += [f"  {panel.rows[int(row)]:<24} {line.name} {text(float(value))}" for value, row in zip(line.x, line.y)]
-    for heat in panel.of(Heat): lines += [f"  {name:<24} {sparkline(row)}" for name, row in zip(heat.rows, np.asarray(heat.values, float))]
-    for bars in panel.of(Bars): lines.append(f"  {bars.name or 'counts':<16} {sparkline(bars.counts)}  from {short(bars.edges[0])} to {short(bars.edges[-1])}")
+        if len(known): lines.append(f"  {line.name or panel.y or 'y':<16} {sparkline(y)}  {format_value(float(known[0]))} → {format_value(float(known[-1]))}, lowest {format_value(float(known.min()))}")
+    for line in drawn if panel.rows else (): lines += [f"  {panel.rows[int(row)]:<24} {line.name} {format_value(float(value))}" for value, row in zip(line.x, line.y)]
+    for heat in panel.of(Heatmap): lines += [f"  {name:<24} {sparkline(row)}" for name, row in zip(heat.rows, np.asarray(heat.values, float))]
+    for bars in panel.of(Histogram): lines.append(f"  {bars.name or 'counts':<16} {sparkline(bars.counts)}  from {format_tick(bars.edges[0])} to {format_tick(bars.edges[-1])}")
     return lines

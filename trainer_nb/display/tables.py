@@ -7,26 +7,26 @@ from __future__ import annotations
 import html, numbers
 
 # %% auto #0
-__all__ = ['WIDE', 'bare', 'text', 'duration', 'escaped', 'is_number', 'headings', 'text_table', 'html_table', 'thinned', 'Table',
-           'to_frame']
+__all__ = ['MAX_CELL_WIDTH', 'to_scalar', 'format_value', 'format_duration', 'escape_html', 'is_number', 'column_headings',
+           'text_table', 'html_table', 'head_and_tail', 'Table', 'to_frame']
 
 # %% ../../nbs/00_display/00_tables.ipynb #8912f2f6
-def bare(value):
+def to_scalar(value):
     "Return the scalar in a zero-dimensional array or tensor; return any other value unchanged."
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
-def text(value,            # any value; None is a missing value
+def format_value(value,            # any value; None is a missing value
          limit: int = 32   # maximum number of characters for values that are not floats
         ) -> str:
     "Format a value as the plain text of one cell."
-    value = bare(value)
+    value = to_scalar(value)
     if value is None: return "—"
     if isinstance(value, float): return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
     shown = "".join(o if o.isprintable() else " " for o in str(value)[:limit + 1])
     return shown if len(shown) <= limit else shown[:limit - 1] + "…"
 
 # %% ../../nbs/00_display/00_tables.ipynb #610d3030
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     "Format a number of seconds as seconds, minutes and seconds, or hours and minutes."
     if seconds < 9.95: return f"{seconds:.1f} s"
     minutes, s = divmod(round(seconds), 60)
@@ -34,45 +34,45 @@ def duration(seconds: float) -> str:
     return f"{hours} h {m} min" if hours else f"{m} min {s} s" if m else f"{s} s"
 
 # %% ../../nbs/00_display/00_tables.ipynb #cb2722e5
-def escaped(value, limit: int = 200) -> str:
+def escape_html(value, limit: int = 200) -> str:
     "Format a value as text that is safe inside HTML."
-    return html.escape(text(value, limit))
+    return html.escape(format_value(value, limit))
 
 # %% ../../nbs/00_display/00_tables.ipynb #307ca402
 def is_number(value) -> bool:
     "Return True if the value is a real number and not a bool."
-    return isinstance(bare(value), numbers.Real) and not isinstance(bare(value), bool)
+    return isinstance(to_scalar(value), numbers.Real) and not isinstance(to_scalar(value), bool)
 
-def headings(rows: list) -> dict:  # dicts; None for omitted rows
+def column_headings(rows: list) -> dict:  # dicts; None for omitted rows
     "Return a dict from each heading to True if all known values below it are numbers."
     rows = [o for o in rows if o is not None]
     heads = dict.fromkeys(k for row in rows for k in row)
     return {k: all(is_number(row[k]) for row in rows if row.get(k) is not None) for k in heads}
 
 # %% ../../nbs/00_display/00_tables.ipynb #36065409
-WIDE = 100   # maximum number of characters of a cell in plain text; longer lines would wrap in most windows
+MAX_CELL_WIDTH = 100   # maximum number of characters of a cell in plain text; longer lines would wrap in most windows
 
 def text_table(rows: list) -> str:  # dicts; None for omitted rows
     "Return the rows as lines of text with aligned columns."
-    right = headings(rows)
+    right = column_headings(rows)
     if not rows: return "no rows"
-    lines = [[text(k, WIDE) for k in right]] + [["…" if row is None else text(row.get(k), WIDE) for k in right] for row in rows]
+    lines = [[format_value(k, MAX_CELL_WIDTH) for k in right]] + [["…" if row is None else format_value(row.get(k), MAX_CELL_WIDTH) for k in right] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
     align = [str.rjust if o else str.ljust for o in right.values()]
     return "\n".join("  ".join(put(o, w) for put, o, w in zip(align, line, widths)).rstrip() for line in lines)
 
 def html_table(rows: list) -> str:  # dicts; None for omitted rows
     "Return the rows as an HTML table that depends on no style sheet."
-    right = headings(rows)
+    right = column_headings(rows)
     if not rows: return "<i>no rows</i>"
     def cell(tag, key, shown): return f'<{tag} style="text-align:{"right" if right[key] else "left"}">{shown}</{tag}>'
-    def shown(value): return value._repr_html_() if hasattr(value, "_repr_html_") else escaped(value)
-    head = "".join(cell("th", k, escaped(k)) for k in right)
+    def shown(value): return value._repr_html_() if hasattr(value, "_repr_html_") else escape_html(value)
+    head = "".join(cell("th", k, escape_html(k)) for k in right)
     body = "".join("<tr>" + "".join(cell("td", k, "…" if row is None else shown(row.get(k))) for k in right) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 # %% ../../nbs/00_display/00_tables.ipynb #a11e954c
-def thinned(rows, ends: int = 5) -> list:  # a sequence; `ends`: number of rows kept at either end
+def head_and_tail(rows, ends: int = 5) -> list:  # a sequence; `ends`: number of rows kept at either end
     "Return the rows; if there are more than 2 * `ends` + 2, return the first and last `ends` rows with None between them."
     return [*rows[:ends], None, *rows[-ends:]] if len(rows) > 2 * ends + 2 else [*rows[:]]
 
@@ -87,7 +87,7 @@ class Table(list):
 
     def _shown(self) -> list:
         "Return the rows to display, with None where rows are omitted."
-        return [None if row is None else self._cells(row) for row in (thinned(self) if self.thin else self)]
+        return [None if row is None else self._cells(row) for row in (head_and_tail(self) if self.thin else self)]
 
     def __repr__(self): return text_table(self._shown())
     def _repr_html_(self): return html_table(self._shown())

@@ -5,11 +5,12 @@
 # %% ../../nbs/06_engine/16_assignment.ipynb #45c87c19
 from __future__ import annotations
 from types import CodeType, FunctionType
-from ..args.training_args import MEANT, TrainingArguments
+from ..args.training_args import SUGGESTED_NAMES, TrainingArguments
 from .settings import SETTABLE
 
 # %% auto #0
-__all__ = ['SETTINGS', 'one_edit', 'code_names', 'of_package', 'own_names', 'found_in', 'verbs', 'how_to_set', 'check_assignment']
+__all__ = ['SETTINGS', 'one_edit', 'code_names', 'of_package', 'own_names', 'find_attribute', 'public_methods', 'setting_hint',
+           'check_assignment']
 
 # %% ../../nbs/06_engine/16_assignment.ipynb #41379141
 def one_edit(a: str, b: str) -> bool:
@@ -46,15 +47,15 @@ def own_names(learner) -> set[str]:
 # %% ../../nbs/06_engine/16_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
 
-def found_in(cls, name):
+def find_attribute(cls, name):
     "Return the class that defines an attribute, and the attribute's definition there; (None, None) if there is none."
     return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
 
-def verbs(cls) -> list[str]:
+def public_methods(cls) -> list[str]:
     "Return the names of the public methods of a learner that this package defines."
     return [name for c in cls.__mro__ if of_package(c) for name, part in vars(c).items() if callable(part) and name[0] != "_"]
 
-def how_to_set(name: str) -> str:
+def setting_hint(name: str) -> str:
     "Return a phrase with the call that changes a setting."
     if name in SETTABLE: return f"learn.set({name}=...) changes it"
     return f"it is fixed when the learner is made, by Learner(..., {name}=...)"
@@ -62,18 +63,18 @@ def how_to_set(name: str) -> str:
 def check_assignment(learner, name: str, value):
     "Raise AttributeError for an assignment that would have no effect."
     if name[0] == "_": return
-    owner, there = found_in(type(learner), name)
+    owner, there = find_attribute(type(learner), name)
     fixed = isinstance(there, property) and there.fset is None
     if owner is not None and not (fixed and name in SETTINGS):
         method = callable(there) and not hasattr(there, "__set__") and of_package(owner)
         if not method or callable(value): return
         raise AttributeError(f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it: learn.{name}(...).")
-    meant = name if name in SETTINGS else MEANT.get(name)
-    close = [known for known in (*SETTINGS, *verbs(type(learner))) if one_edit(name.lower(), known) or name.lower() == known]
+    meant = name if name in SETTINGS else SUGGESTED_NAMES.get(name)
+    close = [known for known in (*SETTINGS, *public_methods(type(learner))) if one_edit(name.lower(), known) or name.lower() == known]
     if meant not in SETTINGS and not close: return
     own = own_names(learner)
     if name in own or "setattr" in own or "__setattr__" in own: return
-    if meant in SETTINGS: raise AttributeError(f"learn.{name} = ... would change nothing: {meant} is a setting, and {how_to_set(meant)}.")
+    if meant in SETTINGS: raise AttributeError(f"learn.{name} = ... would change nothing: {meant} is a setting, and {setting_hint(meant)}.")
     call = [f"learn.set({known}=...)" if known in SETTABLE else f"Learner(..., {known}=...)" if known in SETTINGS else f"learn.{known}(...)" for known in sorted(set(close))]
     raise AttributeError(f"learn.{name} = ... would change nothing: the learner has no {name!r}. Did you mean {' or '.join(call)}? "
                          "An attribute of your own needs a name that is less like one of these.")

@@ -9,20 +9,21 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from ..core.errors import warn
 from ..args.validation import splits_batches
-from ..data.collate import RemoveColumns, kept_columns, tell_dropped
-from ..data.sampling import BalancedBatches, EpochOrder, LengthOrder, lengths_of
-from .signatures import as_many
+from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
+from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, sample_lengths
+from .signatures import positional_args
 
 # %% auto #0
-__all__ = ['LOADERS', 'is_stream', 'Iterated', 'as_stream', 'check_dataset', 'check_loader', 'ColumnMoves', 'OrderMoves',
-           'check_order', 'DataMoves', 'samples_in', 'LengthMoves']
+__all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'check_dataset',
+           'warn_ignored_loader_args', 'ColumnOverrides', 'SamplerOverrides', 'check_sampling_strategy',
+           'DataLoaderOverrides', 'count_samples', 'LengthOverrides']
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #40e62b11
-def is_stream(dataset) -> bool:
+def is_iterable_only(dataset) -> bool:
     "Return whether a data set can only be iterated."
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
-class Iterated(IterableDataset):
+class IterableWrapper(IterableDataset):
     "Wrap an iterable as a torch data set."
     def __init__(self, source):
         self.source = source
@@ -35,7 +36,7 @@ class Iterated(IterableDataset):
         "Set the source's epoch, if it has set_epoch."
         if hasattr(self.source, "set_epoch"): self.source.set_epoch(epoch)
 
-def as_stream(dataset): return dataset if isinstance(dataset, IterableDataset) else Iterated(dataset)
+def to_iterable_dataset(dataset): return dataset if isinstance(dataset, IterableDataset) else IterableWrapper(dataset)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #c62bb5f9
 def check_dataset(dataset, name):
@@ -53,17 +54,17 @@ def check_dataset(dataset, name):
     if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise TypeError(f"{name} is {dataset!r}, which is no data set; load it first, for example with datasets.load_dataset(...).")
 
-LOADERS = ("per_device_train_batch_size", "dataloader_drop_last", "dataloader_num_workers", "dataloader_prefetch_factor",
+LOADER_ARGS = ("per_device_train_batch_size", "dataloader_drop_last", "dataloader_num_workers", "dataloader_prefetch_factor",
             "dataloader_persistent_workers", "dataloader_multiprocessing_context", "train_sampling_strategy", "length_column_name")   # settings that a DataLoader has fixed
 
-def check_loader(args):
+def warn_ignored_loader_args(args):
     "Warn about settings that have no effect on a ready DataLoader."
-    given = [n for n in args.changed() if n in LOADERS]
+    given = [n for n in args.changed() if n in LOADER_ARGS]
     if given: warn(f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has no effect; "
                             "give the data set itself for that.")
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #77e6bddb
-class ColumnMoves:
+class ColumnOverrides:
     "Select the columns that the model uses."
     _signature_columns = None
 
@@ -90,7 +91,7 @@ class ColumnMoves:
         if not self.args.remove_unused_columns: return dataset
         allowed, name = self._allowed(self.data_collator), self.model_facts.name
         kept = kept_columns(dataset.column_names, allowed, name)
-        tell_dropped(dataset.column_names, kept, allowed, name, description)
+        log_dropped_columns(dataset.column_names, kept, allowed, name, description)
         return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
 
     def _get_collator_with_removed_columns(self, data_collator, description="data"):
@@ -99,17 +100,17 @@ class ColumnMoves:
         return RemoveColumns(data_collator, self._allowed(data_collator), self.model_facts.name, description)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #8afaf147
-class OrderMoves:
+class SamplerOverrides:
     "Choose the order of the samples and the size of the batches."
     def _get_train_sampler(self, train_dataset=None):
         "Return the sampler of the training data; subclasses may override it, under the Trainer's name."
         dataset, a, home = self.train_dataset if train_dataset is None else train_dataset, self.args, vars(self.args) | self.run_state.undivided
         if a.train_sampling_strategy == "sequential": return SequentialSampler(dataset)
-        if a.train_sampling_strategy == "random": return EpochOrder(len(dataset), a.order_seed)
-        lengths = lengths_of(dataset, a.length_column_name, (getattr(self.processing_class, "model_input_names", None) or ["input_ids"])[0])
+        if a.train_sampling_strategy == "random": return EpochSampler(len(dataset), a.order_seed)
+        lengths = sample_lengths(dataset, a.length_column_name, (getattr(self.processing_class, "model_input_names", None) or ["input_ids"])[0])
         if a.train_sampling_strategy == "group_by_length":
-            return LengthOrder(lengths, a.order_seed, home["per_device_train_batch_size"] * home["gradient_accumulation_steps"])
-        return BalancedBatches(lengths, a.order_seed, self._of_one(a.train_batch_size), a.gradient_accumulation_steps, a.dataloader_drop_last)
+            return LengthGroupedSampler(lengths, a.order_seed, home["per_device_train_batch_size"] * home["gradient_accumulation_steps"])
+        return BalancedBatchSampler(lengths, a.order_seed, self._of_one(a.train_batch_size), a.gradient_accumulation_steps, a.dataloader_drop_last)
 
     def _get_eval_sampler(self, eval_dataset): return SequentialSampler(eval_dataset)   # the same for an evaluation
 
@@ -127,29 +128,29 @@ class OrderMoves:
                 "multiprocessing_context": a.dataloader_multiprocessing_context if a.dataloader_num_workers else None,
                 "persistent_workers": a.dataloader_persistent_workers, "prefetch_factor": a.dataloader_prefetch_factor}
 
-def check_order(args):
+def check_sampling_strategy(args):
     "Raise ValueError for an order that a stream cannot have."
     if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
         raise ValueError(f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the train_dataset is a stream, which comes "
                          "in its own order; leave it out.")
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #a67d5377
-class DataMoves(ColumnMoves, OrderMoves):
+class DataLoaderOverrides(ColumnOverrides, SamplerOverrides):
     "Build the training, evaluation and test loaders."
     def get_train_dataloader(self):
         "Return the training data: a DataLoader, or any iterable of batches."
         if self.train_dataset is None: raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
         if isinstance(self.train_dataset, DataLoader):
-            check_loader(self.args)
+            warn_ignored_loader_args(self.args)
             return self.train_dataset
         check_dataset(self.train_dataset, "train_dataset")
         dataset, collate = self._columns(self.train_dataset, "training")
         how = self._loader_settings(self._of_one(self.args.train_batch_size), collate) | {"drop_last": self.args.dataloader_drop_last}
-        if is_stream(dataset):
-            check_order(self.args)
-            return DataLoader(as_stream(dataset), **how)
+        if is_iterable_only(dataset):
+            check_sampling_strategy(self.args)
+            return DataLoader(to_iterable_dataset(dataset), **how)
         if len(dataset) == 0: raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
-        sampler = self._get_train_sampler(*as_many(self._get_train_sampler, self.train_dataset))
+        sampler = self._get_train_sampler(*positional_args(self._get_train_sampler, self.train_dataset))
         if not hasattr(sampler, "plan"): return DataLoader(dataset, sampler=sampler, **how)
         return DataLoader(dataset, batch_sampler=sampler, **{k: v for k, v in how.items() if k not in ("batch_size", "drop_last")})   # the sampler yields whole batches
 
@@ -171,21 +172,21 @@ class DataMoves(ColumnMoves, OrderMoves):
         check_dataset(test_dataset, "the data set")
         dataset, collate = self._columns(test_dataset, "evaluation")
         how = self._loader_settings(self._of_one(self.args.eval_batch_size), collate)
-        return DataLoader(as_stream(dataset), **how) if is_stream(dataset) else DataLoader(dataset, sampler=self._get_eval_sampler(dataset), **how)
+        return DataLoader(to_iterable_dataset(dataset), **how) if is_iterable_only(dataset) else DataLoader(dataset, sampler=self._get_eval_sampler(dataset), **how)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #1126a512
-def samples_in(loader) -> int | None:
+def count_samples(loader) -> int | None:
     "Return the number of samples of a loader; None if unknown."
     try: return len(loader.dataset)
     except (AttributeError, TypeError): pass
     try: return len(loader) * getattr(loader, "batch_size", None)
     except TypeError: return None
 
-class LengthMoves:
+class LengthOverrides:
     "Count the samples, and the steps that they make."
     def num_examples(self, dataloader) -> int:
         "Return the number of samples of a loader, estimated from its batches if its data has no length. Raise TypeError if unknown."
-        found = samples_in(dataloader)
+        found = count_samples(dataloader)
         if found is None: raise TypeError(f"{type(dataloader).__name__} does not say how many samples it gives.")
         return found
 

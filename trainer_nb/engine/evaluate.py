@@ -12,31 +12,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 import numpy as np
 import torch
-from ..core.errors import relieve, warn
+from ..core.errors import free_after_failure, warn
 from ..core.memory import free_host_memory
-from ..core.seeding import EVALUATE, generator_states, mix, seed_all, set_generator_states
-from ..core.memory import measuring
-from ..core.callbacks import tell
+from ..core.seeding import SEED_EVALUATE, generator_states, mix_seed, seed_all, set_generator_states
+from ..core.memory import measure_memory
+from ..core.callbacks import fire_event
 from ..data.collate import map_tensors
-from ..data.sampling import Cursor, WHOLE
-from ..data.loader import Feed
-from ..device.accelerator import bare
-from .signatures import accepted, as_many
+from ..data.sampling import Cursor, UNSHARDED
+from ..data.loader import ResumableLoader
+from ..device.accelerator import unwrap
+from .signatures import accepted_kwargs, positional_args
 from .loss import split_labels
-from .run_state import modes_kept, modules_of
-from .metrics import Rounds, Streams, check_metrics
-from .dataloaders import samples_in
-from .overrides import check_by_batch
-from .rollback import Shadows
-from .prepare import check_alike, prepare_model
+from .run_state import preserve_training_modes, run_modules
+from .metrics import OrderedBatches, StreamingMetrics, check_metrics
+from .dataloaders import count_samples
+from .overrides import check_batch_eval_metrics
+from .rollback import BufferBackup
+from .prepare import check_equal_lengths, prepare_model
 
 
 # %% auto #0
-__all__ = ['metrics_format', 'metrics_table', 'folder_for', 'write_json', 'save_metrics', 'full_eval', 'put_into', 'inputs_in',
-           'optimizer_trains', 'averaged', 'looking', 'pad_to', 'join', 'Gathered', 'Losses', 'EvalPrediction',
-           'EvalLoopOutput', 'PredictionOutput', 'Batches', 'eval_batches', 'Found', 'main_input', 'size_in',
-           'warn_of_size', 'free_on', 'evaluation_loop', 'as_one', 'finished', 'speed', 'timed_loop', 'eval_dataloader',
-           'evaluated', 'predicted', 'evaluate_sets']
+__all__ = ['metrics_format', 'metrics_table', 'require_output_dir', 'write_json', 'save_metrics', 'full_eval_dtype',
+           'cast_modules', 'cast_inputs', 'is_in_train_mode', 'averaged_weights', 'evaluation_mode', 'pad_to_largest',
+           'concat_outputs', 'OutputGatherer', 'LossGatherer', 'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput',
+           'EvalBatches', 'eval_batches', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
+           'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
+           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset', 'evaluate_datasets']
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #a17a9bc2
 def metrics_format(metrics: dict) -> dict:  # metrics: of train, evaluate or predict
@@ -55,7 +56,7 @@ def metrics_table(split: str, metrics: dict) -> str:  # split: "train", "eval", 
     return "\n".join([f"***** {split} metrics *****", *(f"  {name:<{names}} = {said[name]:>{values}}" for name in sorted(said))])
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #14203f92
-def folder_for(args, verb: str) -> Path:
+def require_output_dir(args, verb: str) -> Path:
     "Return the run's output folder; create it if it is missing. Raise ValueError if none is configured."
     if args.output_dir is None: raise ValueError(f"{verb} has no folder to write to; give the Learner an output_dir=.")
     folder = Path(args.output_dir)
@@ -76,11 +77,11 @@ def save_metrics(folder: Path, split: str, metrics: dict, combined: bool = True)
     write_json(every, (json.loads(every.read_text("utf-8")) if every.exists() else {}) | metrics)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #81890226
-def full_eval(args):
+def full_eval_dtype(args):
     "Return the dtype of the weights during an evaluation; None if they are not converted."
     return torch.bfloat16 if args.bf16_full_eval else torch.float16 if args.fp16_full_eval else None
 
-def put_into(modules, dtype, weights: list):  # weights: receives the parameters and their original data
+def cast_modules(modules, dtype, weights: list):  # weights: receives the parameters and their original data
     "Convert weights and buffers to a dtype in place; the caller restores the buffers."
     for p in modules.parameters():
         if not p.is_floating_point(): continue
@@ -90,7 +91,7 @@ def put_into(modules, dtype, weights: list):  # weights: receives the parameters
         for name, b in module._buffers.items():
             if b is not None and b.is_floating_point(): module._buffers[name] = b.to(dtype)
 
-def inputs_in(batch, dtype, names):  # names: of the labels
+def cast_inputs(batch, dtype, names):  # names: of the labels
     "Return a batch with its floating-point inputs converted to a dtype; labels are unchanged, the loss uses their dtype."
     def cast(thing): return map_tensors(thing, lambda t: t.to(dtype) if t.is_floating_point() else t)
     if dtype is None: return batch
@@ -99,14 +100,14 @@ def inputs_in(batch, dtype, names):  # names: of the labels
     return cast(batch)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #cf8e39df
-def optimizer_trains(optimizer) -> bool:
+def is_in_train_mode(optimizer) -> bool:
     "Return whether the optimizer has separate training and evaluation weights, and is in training mode."
     return hasattr(optimizer, "train") and all(g.get("train_mode", True) for g in optimizer.param_groups)
 
 @contextmanager
-def averaged(optimizer):
+def averaged_weights(optimizer):
     "Switch to the evaluation weights of such an optimizer inside the block; restore the training weights exactly."
-    if not optimizer_trains(optimizer): yield; return
+    if not is_in_train_mode(optimizer): yield; return
     params = tuple(p for g in optimizer.param_groups for p in g["params"])
     with torch.autograd._unsafe_preserve_version_counter(params), torch.no_grad():   # unchanged in the end
         kept = [p.detach().clone() for p in params]
@@ -119,30 +120,30 @@ def averaged(optimizer):
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #43068af9
 @contextmanager
-def looking(moves, dtype=None):  # dtype: of the weights inside the block, None: unchanged
+def evaluation_mode(learner, dtype=None):  # dtype: of the weights inside the block, None: unchanged
     "Put the model into evaluation mode inside the block; restore the run's state at the end."
-    run = moves.run_state
+    run = learner.run_state
     with run.interrupts as interrupts:
         within, interrupts.abortable = interrupts.abortable, False
         if run.owner is None: interrupts.only_looking()
-        prepare_model(moves)
-        before, shadows = run.phase, Shadows(modules_of(run))
+        prepare_model(learner)
+        before, shadows = run.phase, BufferBackup(run_modules(run))
         generators, weights = generator_states(), []
         shadows.keep()
-        with modes_kept(modules_of(run)):
+        with preserve_training_modes(run_modules(run)):
             try:
                 if before == "idle": run.phase = "look"   # prevents verbs that train
                 (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
                 if run.loss is not None: run.loss.eval()
-                with averaged(run.optimizer), run.device.in_force():
+                with averaged_weights(run.optimizer), run.device.in_force():
                     try:
-                        if dtype is not None: put_into(modules_of(run), dtype, weights)
+                        if dtype is not None: cast_modules(run_modules(run), dtype, weights)
                         interrupts.open()
                         yield run
                     finally:
                         interrupts.abortable = False
                         for p, data in weights: p.data = data
-            except BaseException as error: relieve(error); raise
+            except BaseException as error: free_after_failure(error); raise
             finally:
                 interrupts.abortable = False
                 try: shadows.put_back()
@@ -153,7 +154,7 @@ def looking(moves, dtype=None):  # dtype: of the weights inside the block, None:
         interrupts.abortable = within
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #3f58d62d
-def pad_to(tensors: list, padding=-100) -> list:  # tensors: with the same number of dimensions
+def pad_to_largest(tensors: list, padding=-100) -> list:  # tensors: with the same number of dimensions
     "Return the tensors with all dimensions but the first padded to the largest size."
     if len({t.shape[1:] for t in tensors}) == 1: return tensors
     sizes = [max(t.shape[d] for t in tensors) for d in range(1, tensors[0].ndim)]
@@ -163,13 +164,13 @@ def pad_to(tensors: list, padding=-100) -> list:  # tensors: with the same numbe
         return new
     return [padded(t) for t in tensors]
 
-def join(parts: list, any_object=False):  # parts: with the same nested structure; any_object: keep objects that cannot be joined in a list
+def concat_outputs(parts: list, any_object=False):  # parts: with the same nested structure; any_object: keep objects that cannot be joined in a list
     "Join batches of outputs into NumPy arrays in the same nested structure; raise TypeError for unsupported types."
     first = parts[0]
     if first is None: return None
-    if isinstance(first, Mapping): return {k: join([p[k] for p in parts], any_object) for k in first}
+    if isinstance(first, Mapping): return {k: concat_outputs([p[k] for p in parts], any_object) for k in first}
     if isinstance(first, (tuple, list)) and all(isinstance(v, str | int | float) for v in first): return [v for p in parts for v in p]
-    if isinstance(first, (tuple, list)): return tuple(join([p[i] for p in parts], any_object) for i in range(len(first)))
+    if isinstance(first, (tuple, list)): return tuple(concat_outputs([p[i] for p in parts], any_object) for i in range(len(first)))
     if isinstance(first, np.ndarray): return np.concatenate(parts)
     if isinstance(first, int | float): return np.array(parts)   # one for each batch
     if not isinstance(first, torch.Tensor):
@@ -177,11 +178,11 @@ def join(parts: list, any_object=False):  # parts: with the same nested structur
         raise TypeError(f"The model returned a {type(first).__name__} beside the loss, which cannot be joined over batches; let it return tensors, "
                         "leave it out with preprocess_logits_for_metrics= or ignore_keys=, or keep it batch by batch with eval_use_gather_object=True.")
     parts = [p.reshape(1) if p.ndim == 0 else p for p in parts]
-    joined = torch.cat(pad_to(parts))
+    joined = torch.cat(pad_to_largest(parts))
     return (joined.float() if joined.dtype == torch.bfloat16 else joined).cpu().numpy()
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #70c7b77b
-class Gathered:
+class OutputGatherer:
     "Collect batches of outputs, on the device until they are moved or joined."
     def __init__(self, args=None):   # args: TrainingArguments with the options for joining
         self.parts, self.numbers, self.moved = [], [], 0
@@ -204,10 +205,10 @@ class Gathered:
         "Return one array for all batches, or a list with one per batch; None without batches."
         self.to_host()   # one by one: the device may lack the memory for all of them at once
         if not self.parts: return None
-        return join(self.parts, self.any_object) if self.whole else [join([p], self.any_object) for p in self.parts]
+        return concat_outputs(self.parts, self.any_object) if self.whole else [concat_outputs([p], self.any_object) for p in self.parts]
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #f0a8db21
-class Losses(Gathered):
+class LossGatherer(OutputGatherer):
     "Collect the mean losses of batches, with the number of samples of each."
     def add(self, number, loss, samples: int):
         if loss is not None: super().add(number, {"loss": loss, "samples": samples})
@@ -225,7 +226,7 @@ class Losses(Gathered):
 
     def joined(self):
         "Return each sample's loss (its batch's mean) as an array, or as a list with one entry per batch; None without losses."
-        each = [np.repeat(join([p["loss"]]), p["samples"]) for p in self.parts]
+        each = [np.repeat(concat_outputs([p["loss"]]), p["samples"]) for p in self.parts]
         return np.concatenate(each) if self.whole and each else each or None
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #68fe1e8c
@@ -252,11 +253,11 @@ class PredictionOutput(NamedTuple):
     metrics: dict
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #00d83d36
-class Batches:
+class EvalBatches:
     "Iterate over an evaluation's batches with their sizes, with generators seeded for each; yield None for a batch of another process."
-    def __init__(self, moves, dataloader, share=WHOLE, even=False):   # even: all processes compute equally often; an additional batch counts no samples
-        self.seed, self.cursor, self.share, self.even = mix(moves.args.seed, EVALUATE), Cursor(), share, even
-        self.feed, self.loader = Feed(dataloader, self.seed, share), dataloader
+    def __init__(self, learner, dataloader, share=UNSHARDED, even=False):   # even: all processes compute equally often; an additional batch counts no samples
+        self.seed, self.cursor, self.share, self.even = mix_seed(learner.args.seed, SEED_EVALUATE), Cursor(), share, even
+        self.feed, self.loader = ResumableLoader(dataloader, self.seed, share), dataloader
 
     def __iter__(self):
         last = None
@@ -264,34 +265,34 @@ class Batches:
             for k in count():
                 if not (window := self.feed.take(self.cursor, 1)): break
                 self.cursor = window[0].after
-                seed_all(mix(self.seed, self.cursor.position))
+                seed_all(mix_seed(self.seed, self.cursor.position))
                 if self.share.has_turn(k): last = window[0].batch
                 yield window[0].batch if self.share.has_turn(k) else None, window[0].samples
-            if self.even and 0 < k % self.share.of <= self.share.rank: yield Feed(self.loader, self.seed).take(Cursor(), 1)[0].batch if last is None else last, 0
+            if self.even and 0 < k % self.share.of <= self.share.rank: yield ResumableLoader(self.loader, self.seed).take(Cursor(), 1)[0].batch if last is None else last, 0
         finally: self.feed.close()
 
     def at_end(self) -> bool: return self.feed.at_end(self.cursor)   # whether the current batch is the last one; this may read another one
 
-def eval_batches(moves, dataloader, share=WHOLE): return iter(Batches(moves, dataloader, share))
+def eval_batches(learner, dataloader, share=UNSHARDED): return iter(EvalBatches(learner, dataloader, share))
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #aad5d809
-class Found:
+class EvalAccumulator:
     "Hold the results of an evaluation, and select the parts of a batch to keep."
-    def __init__(self, moves, loader, purpose: str):  # purpose: "Evaluation", "Prediction"
-        args, world = moves.args, moves.run_state.device.world
-        self.moves, self.loader, self.args, self.by_batch = moves, loader, args, args.batch_eval_metrics and moves.compute_metrics is not None
-        check_by_batch(args, moves.compute_metrics)
-        self.predictions, self.labels, self.inputs, self.losses = (kind(args) for kind in (Gathered, Gathered, Gathered, Losses))
-        self.streams = Streams(check_metrics(moves.metrics), world, moves.run_state.device.device)
-        self.rounds = Rounds(world, self._of_batch) if self.by_batch else None
-        self.keeps = purpose == "Prediction" or not (self.by_batch or moves.metrics and moves.compute_metrics is None)
+    def __init__(self, learner, loader, purpose: str):  # purpose: "Evaluation", "Prediction"
+        args, world = learner.args, learner.run_state.device.world
+        self.learner, self.loader, self.args, self.by_batch = learner, loader, args, args.batch_eval_metrics and learner.compute_metrics is not None
+        check_batch_eval_metrics(args, learner.compute_metrics)
+        self.predictions, self.labels, self.inputs, self.losses = (kind(args) for kind in (OutputGatherer, OutputGatherer, OutputGatherer, LossGatherer))
+        self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
+        self.rounds = OrderedBatches(world, self._of_batch) if self.by_batch else None
+        self.keeps = purpose == "Prediction" or not (self.by_batch or learner.metrics and learner.compute_metrics is None)
         self.samples, self.estimated = 0, False
 
     def add(self, k: int, batch, n: int, loss, predicted, labels):
         "Add a batch of this process."
-        moves, wanted = self.moves, self.args.include_for_metrics
+        learner, wanted = self.learner, self.args.include_for_metrics
         self.losses.add(k, loss, n)
-        boil_down = moves.preprocess_logits_for_metrics
+        boil_down = learner.preprocess_logits_for_metrics
         if predicted is not None and boil_down is not None: predicted = boil_down(predicted, labels)
         self.streams.add(k, n, predicted, labels)
         if self.by_batch and predicted is not None and labels is not None:
@@ -300,8 +301,8 @@ class Found:
         if not self.keeps: return
         self.predictions.add(k, predicted)
         self.labels.add(k, labels)
-        if "inputs" in wanted: self.inputs.add(k, main_input(moves, batch))
-        if not self.estimated: warn_of_size(self, n)
+        if "inputs" in wanted: self.inputs.add(k, main_input(learner, batch))
+        if not self.estimated: warn_large_predictions(self, n)
         if self.args.eval_accumulation_steps and len(self.predictions.parts) % self.args.eval_accumulation_steps == 0:
             for found in (self.predictions, self.labels, self.inputs): found.to_host()
 
@@ -310,78 +311,78 @@ class Found:
         self.streams.turn(k)
         if self.by_batch: self.rounds.turn(k, batches.at_end())
 
-    def _of_batch(self, thing, last): return self.moves.compute_metrics(EvalPrediction(**thing), compute_result=last)
+    def _of_batch(self, thing, last): return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #45ceee71
-def main_input(moves, batch):
+def main_input(learner, batch):
     "Return the inputs for compute_metrics."
-    name = getattr(moves.model, "main_input_name", "input_ids")
+    name = getattr(learner.model, "main_input_name", "input_ids")
     if isinstance(batch, Mapping) and name in batch: return batch[name]
-    given, _ = split_labels(batch, moves.label_names)
+    given, _ = split_labels(batch, learner.label_names)
     given = tuple(given.values()) if isinstance(given, Mapping) and len(given) == 1 else given
     return given[0] if isinstance(given, tuple) and len(given) == 1 else given
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #610f0b58
-def size_in(thing) -> int:
+def tensor_bytes(thing) -> int:
     "Return the number of bytes of all tensors in a nested structure."
     found = []
     map_tensors(thing, lambda t: found.append(t.nbytes) or t)
     return sum(found)
 
-def warn_of_size(found: Found, n: int):  # n: number of samples in the batch that was kept
+def warn_large_predictions(found: EvalAccumulator, n: int):  # n: number of samples in the batch that was kept
     "Warn, after the first batch, if the predictions of the whole data set will not fit into memory."
-    found.estimated, samples = True, samples_in(found.loader)
-    kept = size_in([found.predictions.parts, found.labels.parts, found.inputs.parts]) * (samples or 0) / n
-    held = found.moves.run_state.device
-    there = held.device.type == "cuda" and not found.args.eval_accumulation_steps and kept / held.world.size > free_on(held.device)
+    found.estimated, samples = True, count_samples(found.loader)
+    kept = tensor_bytes([found.predictions.parts, found.labels.parts, found.inputs.parts]) * (samples or 0) / n
+    held = found.learner.run_state.device
+    there = held.device.type == "cuda" and not found.args.eval_accumulation_steps and kept / held.world.size > free_gpu_memory(held.device)
     if not there and 2 * kept <= (free_host_memory() or 8e9): return
     warn(f"Keeping the predictions of all {samples} samples takes about {kept / 1e9:.3g} GB, more than "
          f"{f'{held.device} has free' if there else 'the host has free, where it is needed twice'}. preprocess_logits_for_metrics= keeps less of each; "
          f"metrics= (streaming metrics) and batch_eval_metrics=True keep none{'; eval_accumulation_steps= moves them to the host' if there else ''}.")
 
-def free_on(device) -> int:
+def free_gpu_memory(device) -> int:
     "Return the number of bytes that can still be allocated on a GPU."
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #56db259f
-def evaluation_loop(moves, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval") -> EvalLoopOutput:
+def evaluation_loop(learner, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval") -> EvalLoopOutput:
     "Run the model over a loader without changing the run; return predictions, labels and metrics."
-    run, args = moves.run_state, moves.args
+    run, args = learner.run_state, learner.args
     only_loss = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-    run.eval_dataloader, found, dtype = dataloader, None, full_eval(args)
+    run.eval_dataloader, found, dtype = dataloader, None, full_eval_dtype(args)
     try:
-        with looking(moves, dtype):
-            model, found = bare(run.wrapped), Found(moves, dataloader, description)
-            if not run.device.world.alone: check_alike(run, samples_in(dataloader), f"data sets for the {description.lower()}")
-            batches = Batches(moves, dataloader, run.device.world.share._replace(turns=True), run.device.sharded is not None)
-            keys = accepted(moves.prediction_step, ignore_keys=ignore_keys)
+        with evaluation_mode(learner, dtype):
+            model, found = unwrap(run.wrapped), EvalAccumulator(learner, dataloader, description)
+            if not run.device.world.alone: check_equal_lengths(run, count_samples(dataloader), f"data sets for the {description.lower()}")
+            batches = EvalBatches(learner, dataloader, run.device.world.share._replace(turns=True), run.device.sharded is not None)
+            keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
             for k, (batch, n) in enumerate(batches):
                 found.samples += n
-                if not n: moves.prediction_step(model, inputs_in(batch, dtype, moves.label_names), only_loss, **keys); continue   # for collective operations of the other processes
+                if not n: learner.prediction_step(model, cast_inputs(batch, dtype, learner.label_names), only_loss, **keys); continue   # for collective operations of the other processes
                 if batch is not None:   # else it belongs to another process
-                    batch = inputs_in(batch, dtype, moves.label_names)
-                    found.add(k, batch, n, *moves.prediction_step(model, batch, only_loss, **keys))
-                    tell(moves, "on_prediction_step")
+                    batch = cast_inputs(batch, dtype, learner.label_names)
+                    found.add(k, batch, n, *learner.prediction_step(model, batch, only_loss, **keys))
+                    fire_event(learner, "on_prediction_step")
                 found.turn(k, batches)
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
             found.streams.turn(k, last=True)
-        return as_one(found, metric_key_prefix)
+        return merge_processes(found, metric_key_prefix)
     finally:
         if found is not None: found.streams.reset()
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #6a3ea3d9
-def as_one(found: Found, prefix) -> EvalLoopOutput:
+def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     "Combine the results of all processes: rank 0 has the predictions, all ranks have the metrics."
-    world, streamed = found.moves.run_state.device.world, found.streams.found()
+    world, streamed = found.learner.run_state.device.world, found.streams.found()
     for gathered in (found.predictions, found.labels, found.inputs, found.losses): gathered.bring_together(world)
-    out = world.decided(lambda: finished(found, streamed, prefix), tell=lambda out: out.metrics)
+    out = world.decided(lambda: finish_evaluation(found, streamed, prefix), tell=lambda out: out.metrics)
     return out if world.first else EvalLoopOutput(None, None, out, found.samples)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #8f65459a
-def finished(found: Found, streamed: dict, prefix) -> EvalLoopOutput:
+def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoopOutput:
     "Compute the metrics of the collected results; add the prefix to their names. Raise TypeError or ValueError for invalid metrics."
     predictions, labels, metrics = found.predictions.joined(), found.labels.joined(), {}
-    compute, wanted = found.moves.compute_metrics, found.args.include_for_metrics
+    compute, wanted = found.learner.compute_metrics, found.args.include_for_metrics
     if found.by_batch and found.rounds.begun: metrics = found.rounds.result
     elif compute is not None and not found.by_batch and predictions is not None and labels is not None:
         metrics = compute(EvalPrediction(predictions, labels, found.inputs.joined(), found.losses.joined() if "loss" in wanted else None))
@@ -390,50 +391,50 @@ def finished(found: Found, streamed: dict, prefix) -> EvalLoopOutput:
                         "such as {'accuracy': 0.9}.")
     if both := sorted(set(metrics) & set(streamed)):
         raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
-    metrics = {str(k): _number(v) for k, v in {**metrics, **streamed}.items()}
+    metrics = {str(k): _to_number(v) for k, v in {**metrics, **streamed}.items()}
     loss = found.losses.mean(found.args.logging_nan_inf_filter)
     if loss is not None: metrics[f"{prefix}_loss"] = loss
     metrics = {k if k.startswith(f"{prefix}_") else f"{prefix}_{k}": v for k, v in metrics.items()}
     return EvalLoopOutput(predictions, labels, metrics, found.samples)
 
-def _number(v): return v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v
+def _to_number(v): return v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v
 
-def speed(prefix, seconds, samples, batches) -> dict:
+def speed_metrics(prefix, seconds, samples, batches) -> dict:
     "Return the runtime in seconds, and samples and batches per second."
     return {f"{prefix}_runtime": round(seconds, 4), f"{prefix}_samples_per_second": round(samples / max(seconds, 1e-9), 3),
             f"{prefix}_steps_per_second": round(batches / max(seconds, 1e-9), 3)}
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #6e1a8338
-def timed_loop(moves, loader, description, **how):
+def timed_evaluation_loop(learner, loader, description, **how):
     "Call the learner's evaluation loop; add its runtime and speed to the metrics."
     start = time.perf_counter()
-    with measuring(moves.run_state, "test" if description == "Prediction" else "eval") as used: out = moves.evaluation_loop(loader, description, **how)
-    size = getattr(loader, "batch_size", None) or moves.args.eval_batch_size
-    out.metrics.update(speed(how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)) | used)
+    with measure_memory(learner.run_state, "test" if description == "Prediction" else "eval") as used: out = learner.evaluation_loop(loader, description, **how)
+    size = getattr(loader, "batch_size", None) or learner.args.eval_batch_size
+    out.metrics.update(speed_metrics(how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)) | used)
     return out
 
-def eval_dataloader(moves, eval_dataset):  # None: the learner's own
+def eval_dataloader(learner, eval_dataset):  # None: the learner's own
     "Return the loader of a data set, from an override with or without a parameter for it. Raise TypeError if a data set is given and the override has no parameter."
-    given = as_many(moves.get_eval_dataloader, eval_dataset)
+    given = positional_args(learner.get_eval_dataloader, eval_dataset)
     if eval_dataset is not None and not given:
-        raise TypeError(f"{type(moves).__name__}.get_eval_dataloader takes no data set; give it the parameter eval_dataset=None to evaluate on another one.")
-    return moves.get_eval_dataloader(*given)
+        raise TypeError(f"{type(learner).__name__}.get_eval_dataloader takes no data set; give it the parameter eval_dataset=None to evaluate on another one.")
+    return learner.get_eval_dataloader(*given)
 
-def evaluated(moves, eval_dataset, ignore_keys, prefix) -> dict:
+def evaluate_dataset(learner, eval_dataset, ignore_keys, prefix) -> dict:
     "Return the metrics of one data set, with the epoch."
-    only_loss = True if moves.compute_metrics is None and not moves.metrics else None
-    metrics = timed_loop(moves, eval_dataloader(moves, eval_dataset), "Evaluation", prediction_loss_only=only_loss, ignore_keys=ignore_keys,
+    only_loss = True if learner.compute_metrics is None and not learner.metrics else None
+    metrics = timed_evaluation_loop(learner, eval_dataloader(learner, eval_dataset), "Evaluation", prediction_loss_only=only_loss, ignore_keys=ignore_keys,
                          metric_key_prefix=prefix).metrics
-    metrics["epoch"] = moves.state.epoch
-    moves.run_state.interrupts.abortable = False   # from here on the evaluation is done, and logged once
+    metrics["epoch"] = learner.state.epoch
+    learner.run_state.interrupts.abortable = False   # from here on the evaluation is done, and logged once
     return metrics
 
-def predicted(moves, test_dataset, ignore_keys, prefix) -> PredictionOutput:
+def predict_dataset(learner, test_dataset, ignore_keys, prefix) -> PredictionOutput:
     "Return predictions, labels and metrics of one data set."
-    out = timed_loop(moves, moves.get_test_dataloader(test_dataset), "Prediction", ignore_keys=ignore_keys, metric_key_prefix=prefix)
+    out = timed_evaluation_loop(learner, learner.get_test_dataloader(test_dataset), "Prediction", ignore_keys=ignore_keys, metric_key_prefix=prefix)
     return PredictionOutput(out.predictions, out.label_ids, out.metrics)
 
-def evaluate_sets(datasets: dict, own: bool, evaluate_one, prefix) -> dict:  # own: whether the sets are the learner's; evaluate_one: takes a set or a name, and a prefix
+def evaluate_datasets(datasets: dict, own: bool, evaluate_one, prefix) -> dict:  # own: whether the sets are the learner's; evaluate_one: takes a set or a name, and a prefix
     "Evaluate each set; return the metrics of all, with its name in the prefix."
     metrics = {}
     for name, dataset in datasets.items(): metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))

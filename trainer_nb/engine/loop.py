@@ -9,40 +9,43 @@ from contextlib import contextmanager
 from typing import NamedTuple
 import numpy as np
 import torch
-from ..core.errors import Paused, Refused, let_go_after_cell, let_go_last, relieve, show_pauses, warn
-from ..core.seeding import generators_kept
-from ..core.interrupts import AWAITED, Interrupts, TURN
-from ..core.callbacks import tell_all
+from ..core.errors import Paused, InvalidOperation, release_traceback_after_cell, release_last_traceback, free_after_failure, install_excepthook, warn
+from ..core.seeding import preserve_generators
+from ..core.interrupts import AWAITED, InterruptGuard, RUN_LOCK
+from ..core.callbacks import fire_event_safely
 from ..core.history import Record
-from ..device.sharding import own_part, refuse_alone
-from .run_state import Due, for_callback, loss_of_run
+from ..device.sharding import to_local, require_several_processes
+from .run_state import Task, as_callback, run_mean_loss
 from .prepare import prepare
 from .step import take_step
-from .tasks import ask_later, committed, epoch_end, settle, train_metrics, wishes_kept
+from .tasks import run_deferred_changes, record_step, epoch_end_tasks, run_pending, train_metrics, wishes_kept
 
 # %% auto #0
-__all__ = ['step_aside', 'stand_by', 'pausable', 'refuse_inside', 'refuse_beside', 'hear_of_saving', 'at_work', 'owned', 'go_on',
-           'tell_plan', 'bring_rows', 'in_hand', 'enter_training', 'norms_of', 'others', 'note_hands', 'tell_outside',
-           'failed', 'half_done', 'given_up', 'where', 'pause_at', 'stop_if_pressed', 'at_boundary', 'in_turn',
-           'not_within', 'make_ready', 'open_epoch', 'catch_up', 'before_step', 'advance', 'end_of_data', 'go', 'stint',
-           'steps', 'whole', 'Limit', 'Stop', 'ahead_of', 'stop_after', 'TrainOutput', 'output', 'status']
+__all__ = ['yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step', 'check_can_train', 'raise_save_error',
+           'training_session', 'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state',
+           'enter_training', 'param_norms', 'have_norms_changed', 'record_manual_changes', 'fire_event_between_steps',
+           'handle_failure', 'half_done', 'describe_interruption', 'describe_position', 'pause_run',
+           'raise_if_interrupted', 'should_pause', 'apply_change', 'check_between_steps', 'ensure_prepared',
+           'open_epoch', 'run_all_pending', 'before_step', 'train_one_step', 'handle_end_of_data', 'run_until',
+           'run_slice', 'iterate_steps', 'validate_step_count', 'StepLimit', 'StopCondition', 'lookahead_limit',
+           'make_stop_condition', 'TrainOutput', 'make_train_output', 'describe_run']
 
 # %% ../../nbs/06_engine/14_loop.ipynb #439f6e9f
-def step_aside(run):
+def yield_run_lock(run):
     "Release the lock to other threads; return when they are done."
-    mine, pausing, run.interrupts = run.interrupts, run.pausing, Interrupts()
+    mine, pausing, run.interrupts = run.interrupts, run.pausing, InterruptGuard()
     run.aside += 1
-    TURN.take(TURN.leave())
-    stand_by(run)
+    RUN_LOCK.take(RUN_LOCK.leave())
+    wait_for_debug_step(run)
     run.aside -= 1
     run.interrupts, run.pausing = mine, run.pausing or pausing
 
-def stand_by(run):
+def wait_for_debug_step(run):
     "Wait, without holding the lock, while a debug step is open."
     while run.phase == "debug":
-        depth = TURN.leave()
+        depth = RUN_LOCK.leave()
         time.sleep(0.02)
-        TURN.take(depth)
+        RUN_LOCK.take(depth)
 
 @contextmanager
 def pausable(run):
@@ -52,137 +55,137 @@ def pausable(run):
     finally: run.pausing = False
 
 # %% ../../nbs/06_engine/14_loop.ipynb #ce66a20c
-def refuse_inside(moves, verb):
+def check_not_in_step(learner, verb):
     "Raise Refused if a step is in progress, a debug step is open, or the run is corrupted."
-    run = moves.run_state
-    if run.torn: raise Refused(f"{verb} cannot go on: {run.torn}. learn.rewind(0) takes the last steps again from a snapshot, "
+    run = learner.run_state
+    if run.torn: raise InvalidOperation(f"{verb} cannot go on: {run.torn}. learn.rewind(0) takes the last steps again from a snapshot, "
                                "learn.restore(...) goes back to one, learn.reset() to the beginning.")
-    if run.phase == "debug": raise Refused(f"{verb} has to wait: a debug step is open. Finish it with its update(), or give it up with its abort(); learn.debug_step() gives it up too, and begins anew.")
+    if run.phase == "debug": raise InvalidOperation(f"{verb} has to wait: a debug step is open. Finish it with its update(), or give it up with its abort(); learn.debug_step() gives it up too, and begins anew.")
     if run.phase != "idle":
         where = "from inside a step" if run.phase == "step" else "while the learner is at work"
-        raise Refused(f"{verb} was called {where}; call it between two steps, or set control.should_training_stop to end the run from a callback.")
+        raise InvalidOperation(f"{verb} was called {where}; call it between two steps, or set control.should_training_stop to end the run from a callback.")
 
-def refuse_beside(moves, verb):
+def check_can_train(learner, verb):
     "Raise Refused if another verb is training; also raise it as refuse_inside does."
-    refuse_inside(moves, verb)
-    if torch.is_inference_mode_enabled(): raise Refused(f"{verb} was called under torch.inference_mode(), where nothing can be trained; call it outside.")
-    if (owner := moves.run_state.owner) is not None: raise Refused(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
+    check_not_in_step(learner, verb)
+    if torch.is_inference_mode_enabled(): raise InvalidOperation(f"{verb} was called under torch.inference_mode(), where nothing can be trained; call it outside.")
+    if (owner := learner.run_state.owner) is not None: raise InvalidOperation(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
 
 # %% ../../nbs/06_engine/14_loop.ipynb #61c57dc7
-def hear_of_saving(run):
+def raise_save_error(run):
     "Raise SaveFailed if a checkpoint could not be written."
     if run.saver is not None: run.saver.check()
 
 # %% ../../nbs/06_engine/14_loop.ipynb #38b65161
 @contextmanager
-def at_work(moves, verb, rows=True):  # verb: its name, for messages; rows: call bring_rows at the end
+def training_session(learner, verb, rows=True):  # verb: its name, for messages; rows: call fetch_rows at the end
     "Guard a verb that trains: hold the lock and the run, prepare it, handle interrupts and errors."
-    run = moves.run_state
-    with TURN, run.interrupts, owned(moves, verb), generators_kept():   # the random generators of the cells are restored at the end
-        let_go_last()
+    run = learner.run_state
+    with RUN_LOCK, run.interrupts, claim_run(learner, verb), preserve_generators():   # the random generators of the cells are restored at the end
+        release_last_traceback()
         try:
-            hear_of_saving(run)
-            note_hands(run)
-            prepare(moves)
-            refuse_alone(run.args, run.device.world.size, verb)
+            raise_save_error(run)
+            record_manual_changes(run)
+            prepare(learner)
+            require_several_processes(run.args, run.device.world.size, verb)
             enter_training(run)
-            stop_if_pressed(moves)
-        except BaseException as error: failed(moves, error)
+            raise_if_interrupted(learner)
+        except BaseException as error: handle_failure(learner, error)
         with run.device.in_force():
-            go_on(run)
+            start_running(run)
             try: yield run
-            except BaseException as error: failed(moves, error)
+            except BaseException as error: handle_failure(learner, error)
             finally:
                 for copying in run.copying: copying.before_update()   # the user may change weights from here on
-                run.phase, run.hands = "idle", in_hand(run)
+                run.phase, run.hands = "idle", capture_editable_state(run)
                 run.modes.see(run.model)
-                if rows: bring_rows(run)
-        stop_if_pressed(moves)
+                if rows: fetch_rows(run)
+        raise_if_interrupted(learner)
 
 @contextmanager
-def owned(moves, verb):
+def claim_run(learner, verb):
     "Make the verb the owner of the run inside the block; raise Refused if another verb owns it."
-    refuse_beside(moves, verb)
-    run = moves.run_state
+    check_can_train(learner, verb)
+    run = learner.run_state
     run.owner, run.taken_back = (verb, threading.get_ident()), False
     try: yield
     finally: run.owner = None
 
 # %% ../../nbs/06_engine/14_loop.ipynb #9301d096
-def go_on(run):
+def start_running(run):
     "Resume the run: end a pause, open the log if one is configured, start the clock."
     if run.paused:
         run.paused = False
-        run.due.appendleft(Due("event", "on_resume"))
+        run.due.appendleft(Task("event", "on_resume"))
     if run.args.output_dir not in (None, run.unwritable) and run.history.path is None and run.device.world.first:
         if run.history.open_log(run.args.output_dir, run.args.run_name) is None: run.unwritable = run.args.output_dir   # warned once
-    tell_plan(run)
+    record_plan(run)
     run.start_clock()
 
-def tell_plan(run):
+def record_plan(run):
     "Write the planned length of the run to the log, unless it is there already; programs that follow the log need it."
     plan = {"steps": run.state.max_steps if 0 < run.state.max_steps < sys.maxsize else None, "epochs": run.state.num_train_epochs or None}
     if run.args.output_dir is None and run.history.path is None or run.history.plan == plan: return   # all processes of a run record the same plan
     run.history.plan = plan
     run.history.note("plan", run.state.global_step, **plan)
 
-def bring_rows(run):
+def fetch_rows(run):
     "Copy the history's rows to the host for its file, if it has one."
     if run.history.path is None: return
     try: run.history.fetch()
     except RuntimeError: pass   # a failed device has already raised its error
 
 # %% ../../nbs/06_engine/14_loop.ipynb #993ce047
-def in_hand(run) -> dict:
+def capture_editable_state(run) -> dict:
     "Return the state that may be changed manually, in a form that can be compared; {} before there is an optimizer."
     if run.optimizer is None: return {}
     groups = [{k: v for k, v in g.items() if isinstance(v, int | float | str | tuple)} | {"params": len(g["params"])} for g in run.optimizer.param_groups]
-    return {"weights": [p._version for p in run.params], "norms": norms_of(run.params), "requires_grad": [p.requires_grad for p in run.params], "param_groups": groups,
+    return {"weights": [p._version for p in run.params], "norms": param_norms(run.params), "requires_grad": [p.requires_grad for p in run.params], "param_groups": groups,
             "settings": dict(vars(run.args))}
 
 def enter_training(run):
     "Put the model into training mode when a verb begins; record a mode that steps do not restore as a manual change."
     if run.modes.begin(run.wrapped, run.model, run.loss): run.history.note("by hand", run.state.global_step, changed=["training modes"])
 
-def norms_of(params) -> tuple | None:
+def param_norms(params) -> tuple | None:
     "Return the number of threads and the exact norms of the parameters; None on a GPU, where this would synchronize."
     if not params or any(p.device.type != "cpu" or p.layout is not torch.strided or not p.is_floating_point() for p in params): return None
-    with torch.no_grad(): return torch.get_num_threads(), [n.double().numpy().tobytes() for n in torch._foreach_norm([own_part(p).detach() for p in params])]
+    with torch.no_grad(): return torch.get_num_threads(), [n.double().numpy().tobytes() for n in torch._foreach_norm([to_local(p).detach() for p in params])]
 
-def others(then, now) -> bool:  # then, now: as returned by norms_of
+def have_norms_changed(then, now) -> bool:  # then, now: as returned by param_norms
     "Return whether the norms show that weights have changed."
     return None not in (then, now) and then[0] == now[0] and then[1] != now[1]
 
-def note_hands(run):
+def record_manual_changes(run):
     "Record manual changes since the last verb in the history."
-    now, then = in_hand(run), run.hands or {}
+    now, then = capture_editable_state(run), run.hands or {}
     changed = [name for name, value in then.items() if now and name not in ("norms", "settings") and value is not None and now[name] != value]
     if now and then: changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and then["settings"].get(k) != v]
-    if now and then and "weights" not in changed and others(then["norms"], now["norms"]): changed = ["weights", *changed]
+    if now and then and "weights" not in changed and have_norms_changed(then["norms"], now["norms"]): changed = ["weights", *changed]
     if changed: run.history.note("by hand", run.state.global_step, changed=changed)
     run.hands = now
 
 # %% ../../nbs/06_engine/14_loop.ipynb #be668d21
-def tell_outside(moves, event, **data):
+def fire_event_between_steps(learner, event, **data):
     "Dispatch an event outside of the task queue, between two steps; apply changes that callbacks request at once."
-    run = moves.run_state
+    run = learner.run_state
     run.phase, run.brought = "after", 0
-    with wishes_kept(run): error = tell_all(moves, event, **data)
+    with wishes_kept(run): error = fire_event_safely(learner, event, **data)
     run.phase, run.brought = "idle", 0
-    ask_later(run)
+    run_deferred_changes(run)
     if error is not None: raise error
 
-def failed(moves, error):
+def handle_failure(learner, error):
     "Pass the error to the callbacks, free memory where appropriate, and raise the error again."
-    run = moves.run_state
+    run = learner.run_state
     if isinstance(error, Paused): raise error
-    try: tell_outside(moves, "on_exception", exception=error)
+    try: fire_event_between_steps(learner, "on_exception", exception=error)
     except Exception as another: warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
     run.history.note("exception", run.state.global_step, type=type(error).__name__, message=str(error))
-    relieve(error)
+    free_after_failure(error)
     if isinstance(error, KeyboardInterrupt):
         half = half_done(run, error)
-        raise pause_at(moves, f"{half or given_up(run)}; paused {where(run)}", not half) from None
+        raise pause_run(learner, f"{half or describe_interruption(run)}; paused {describe_position(run)}", not half) from None
     raise error
 
 def half_done(run, error) -> str:
@@ -192,7 +195,7 @@ def half_done(run, error) -> str:
     back = "learn.rewind(1) takes the step again from a snapshot" if run.state.global_step else "learn.reset() begins anew"
     return f"{name} was broken off and is not called again for this step, so what it keeps may be half-updated ({back})"
 
-def given_up(run) -> str:
+def describe_interruption(run) -> str:
     "Return a sentence about the work that was interrupted."
     if run.optimizer is None or run.feed is None: return "The preparation was given up"
     if run.taken_back:
@@ -202,159 +205,159 @@ def given_up(run) -> str:
     return "What was due after the step is not all done, and comes first when the run goes on"
 
 # %% ../../nbs/06_engine/14_loop.ipynb #63f91414
-def where(run) -> str:
+def describe_position(run) -> str:
     "Return the position of a run as a phrase."
     s = run.state
     if not s.global_step: return "before the first step"
     return f"after step {s.global_step} of {s.max_steps} (epoch {s.epoch:.2f})"
 
-def pause_at(moves, message, whole=True) -> Paused:  # whole: no interrupted work is left undone
+def pause_run(learner, message, whole=True) -> Paused:  # whole: no interrupted work is left undone
     "Mark the run as paused; return the exception to raise."
-    run = moves.run_state
+    run = learner.run_state
     run.paused = not run.finished
-    if run.paused and run.team is not None: run.team.stand(moves)
+    if run.paused and run.team is not None: run.team.stand(learner)
     elif run.paused:
         run.history.note("pause", run.state.global_step)
-        tell_outside(moves, "on_pause")
-    let_go_after_cell()
-    show_pauses()
+        fire_event_between_steps(learner, "on_pause")
+    release_traceback_after_cell()
+    install_excepthook()
     goes_on = f". {'Nothing is lost: ' if whole else ''}learn.train(), learn.run(...) or learn.step() goes on."
     return Paused(message + (goes_on if run.paused else "; the run was just finished."))
 
-def stop_if_pressed(moves):
+def raise_if_interrupted(learner):
     "Raise Paused if an interrupt was recorded."
-    if moves.run_state.interrupts.pressed: raise pause_at(moves, f"Paused {where(moves.run_state)}")
+    if learner.run_state.interrupts.pressed: raise pause_run(learner, f"Paused {describe_position(learner.run_state)}")
 
-def at_boundary(moves) -> bool:
+def should_pause(learner) -> bool:
     "Return whether a pause was requested; raise Paused after an interrupt."
-    run = moves.run_state
-    stop_if_pressed(moves)
+    run = learner.run_state
+    raise_if_interrupted(learner)
     if not run.pausing: return False
-    pause_at(moves, "")
+    pause_run(learner, "")
     return True
 
 # %% ../../nbs/06_engine/14_loop.ipynb #0f8dab5d
-def in_turn(moves, verb, act):  # act: a function without arguments
+def apply_change(learner, verb, act):  # act: a function without arguments
     "Apply a change now, or at the boundary if a callback requests it; return the result of `act`, None if it is postponed."
-    run = moves.run_state
+    run = learner.run_state
     if run.phase in ("after", "look"):
-        run.later.append(for_callback(run, act))
+        run.later.append(as_callback(run, act))
         return None
-    if not (run.torn and verb in ("restore()", "reset()", "load_checkpoint()")): refuse_inside(moves, verb)
-    let_go_last()
-    hear_of_saving(run)
+    if not (run.torn and verb in ("restore()", "reset()", "load_checkpoint()")): check_not_in_step(learner, verb)
+    release_last_traceback()
+    raise_save_error(run)
     with run.interrupts:   # not interruptible
-        note_hands(run)
+        record_manual_changes(run)
         try: return act()
-        finally: run.hands = in_hand(run)
+        finally: run.hands = capture_editable_state(run)
 
-def not_within(moves, verb):
+def check_between_steps(learner, verb):
     "Raise Refused if a step is in progress; free the memory that the last error held."
-    let_go_last()
-    if moves.run_state.phase in ("step", "debug"): refuse_inside(moves, verb)
-    if moves.run_state.phase == "idle": hear_of_saving(moves.run_state)
+    release_last_traceback()
+    if learner.run_state.phase in ("step", "debug"): check_not_in_step(learner, verb)
+    if learner.run_state.phase == "idle": raise_save_error(learner.run_state)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #29413d72
-def make_ready(moves):
+def ensure_prepared(learner):
     "Prepare missing parts: a verb or a callback may have discarded them."
-    run = moves.run_state
+    run = learner.run_state
     if run.wrapped is not None and not run.device.fits(run.params): run.wrapped = None   # parameters were frozen or unfrozen in the meantime
-    if run.feed is None or run.wrapped is None or run.optimizer is None: prepare(moves)
+    if run.feed is None or run.wrapped is None or run.optimizer is None: prepare(learner)
 
-def open_epoch(moves):
+def open_epoch(learner):
     "Queue the tasks that begin the run and the epoch, unless they have begun."
-    run = moves.run_state
+    run = learner.run_state
     if not run.begun:
         run.begun, run.control.should_training_stop = True, False
         run.callbacks_begun = True
-        run.due.append(Due("event", "on_train_begin"))
-        if run.args.eval_on_start and run.state.global_step == 0: run.due.append(Due("evaluate"))
+        run.due.append(Task("event", "on_train_begin"))
+        if run.args.eval_on_start and run.state.global_step == 0: run.due.append(Task("evaluate"))
     if not run.epoch_open:
         run.epoch_open, run.control.should_epoch_stop = True, False
-        run.due.append(Due("event", "on_epoch_begin"))
+        run.due.append(Task("event", "on_epoch_begin"))
 
-def catch_up(moves):
+def run_all_pending(learner):
     "Run pending tasks and postponed changes until none are left."
-    run = moves.run_state
+    run = learner.run_state
     while run.due or run.later:
-        make_ready(moves)
-        settle(moves)
-        ask_later(run)
+        ensure_prepared(learner)
+        run_pending(learner)
+        run_deferred_changes(run)
 
-def before_step(moves) -> bool:
+def before_step(learner) -> bool:
     "Run all tasks that precede the next step; return False if the run is finished."
-    run, ring = moves.run_state, moves.run_state.ring
-    hear_of_saving(run)
+    run, ring = learner.run_state, learner.run_state.ring
+    raise_save_error(run)
     while True:
-        catch_up(moves)
+        run_all_pending(learner)
         if run.finished: return False
-        make_ready(moves)
-        if ring is not None: ring.before_step(moves)
+        ensure_prepared(learner)
+        if ring is not None: ring.before_step(learner)
         ring = None   # once per step, before the epoch begins
-        open_epoch(moves)
+        open_epoch(learner)
         if not run.due: return True   # otherwise check again: a callback may have changed the run's position
 
 # %% ../../nbs/06_engine/14_loop.ipynb #a27bb7c2
-def advance(moves):
+def train_one_step(learner):
     "Take one step and run its tasks; return its record, or None when the run is finished."
-    while before_step(moves):
-        try: done = take_step(moves, committed)
+    while before_step(learner):
+        try: done = take_step(learner, record_step)
         except Exception as error:
-            if moves.run_state.relief is None or not moves.run_state.relief(moves, error): raise
-            moves.run_state.taken_back = False
+            if learner.run_state.relief is None or not learner.run_state.relief(learner, error): raise
+            learner.run_state.taken_back = False
             continue   # the same step again, in smaller micro-batches
-        record = None if done is None else Record(moves.run_state.history, len(moves.run_state.history) - 1)
-        if record is None: end_of_data(moves.run_state)
-        catch_up(moves)
+        record = None if done is None else Record(learner.run_state.history, len(learner.run_state.history) - 1)
+        if record is None: handle_end_of_data(learner.run_state)
+        run_all_pending(learner)
         if record is not None: return record
 
-def end_of_data(run):
+def handle_end_of_data(run):
     "End the epoch after the end of a stream; raise ValueError if the epoch had no batches."
     if run.batches_in_epoch == 0:
         raise ValueError("The training data gave no batches in this epoch. A data set that can be iterated only once (a generator, an open file) is empty the second time; "
                          "give one whose iteration begins anew, or one epoch's worth of max_steps.")
-    run.control.should_epoch_stop = True   # the cursor moves to the next epoch
-    run.due.extend(epoch_end())
+    run.control.should_epoch_stop = True   # the cursor learner to the next epoch
+    run.due.extend(epoch_end_tasks())
 
 # %% ../../nbs/06_engine/14_loop.ipynb #7ef8eb31
-def go(moves, verb, until=None, each=None, may=None):  # until: takes the last record, returns True to stop; each: called with every record; may: whether to continue, called after other threads had the lock
+def run_until(learner, verb, until=None, each=None, may=None):  # until: takes the last record, returns True to stop; each: called with every record; may: whether to continue, called after other threads had the lock
     "Advance until a condition holds, the run is finished or paused; return the index of the first row."
-    start = len(moves.run_state.history)
-    with TURN, pausable(moves.run_state):
-        while stint(moves, verb, until, each):
-            step_aside(moves.run_state)
+    start = len(learner.run_state.history)
+    with RUN_LOCK, pausable(learner.run_state):
+        while run_slice(learner, verb, until, each):
+            yield_run_lock(learner.run_state)
             if may is not None and not may():
-                pause_at(moves, "")
+                pause_run(learner, "")
                 break
     return start
 
-def stint(moves, verb, until=None, each=None) -> bool:
+def run_slice(learner, verb, until=None, each=None) -> bool:
     "Advance within one session; return True if it ended only because another thread waits for the lock."
-    if (team := moves.run_state.team) is not None: return team.stint(moves, verb, until, each)
-    with at_work(moves, verb):
-        while (record := advance(moves)) is not None:
+    if (team := learner.run_state.team) is not None: return team.stint(learner, verb, until, each)
+    with training_session(learner, verb):
+        while (record := train_one_step(learner)) is not None:
             if each is not None: each(record)
             enough = until is not None and until(record)   # may also request a pause
-            if at_boundary(moves) or enough: return False
-            if TURN.wanted(): return True
+            if should_pause(learner) or enough: return False
+            if RUN_LOCK.wanted(): return True
     return False
 
-def steps(moves):
+def iterate_steps(learner):
     "Yield the record of each step; leaving the generator loses no work."
     stop = False
     try:
         while not stop:
-            if moves.run_state.team is not None: record, stop = moves.run_state.team.one_step(moves)
+            if learner.run_state.team is not None: record, stop = learner.run_state.team.one_step(learner)
             else:
-                with pausable(moves.run_state), at_work(moves, "steps()", rows=False):   # rows are not fetched at each step: that would synchronize
-                    record = advance(moves)
-                    stop = record is not None and at_boundary(moves)
+                with pausable(learner.run_state), training_session(learner, "steps()", rows=False):   # rows are not fetched at each step: that would synchronize
+                    record = train_one_step(learner)
+                    stop = record is not None and should_pause(learner)
             if record is None: return
             yield record
-    finally: bring_rows(moves.run_state)
+    finally: fetch_rows(learner.run_state)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #dfe27e26
-def whole(n) -> int:
+def validate_step_count(n) -> int:
     "Return n as an int of at least 1; raise TypeError unless it is an integer (NumPy's included), ValueError below 1."
     try: steps = None if isinstance(n, bool) else operator.index(n)
     except TypeError: steps = None
@@ -362,7 +365,7 @@ def whole(n) -> int:
     if steps < 1: raise ValueError(f"n is a number of steps from 1 on, not {n}; learn.restore(...) goes back.")
     return steps
 
-class Limit(NamedTuple):
+class StepLimit(NamedTuple):
     "Hold the step and the epoch to stop at, whichever comes first."
     last_step: float = math.inf
     last_epoch: float = math.inf
@@ -370,18 +373,18 @@ class Limit(NamedTuple):
         behind = run.cursor.epoch if not run.cursor.position else run.state.epoch
         return record.step >= self.last_step or max(behind, record.epoch) >= self.last_epoch - 1e-9
 
-class Stop:
+class StopCondition:
     "Decide from the last record whether to stop: at a limit, or where a condition holds."
-    def __init__(self, run, limit: Limit, condition=None): self.run, self.limit, self.condition = run, limit, condition
+    def __init__(self, run, limit: StepLimit, condition=None): self.run, self.limit, self.condition = run, limit, condition
     def __call__(self, record) -> bool: return self.limit.reached(self.run, record) or (self.condition is not None and bool(self.condition(record)))
-    def ahead(self) -> Limit: return self.limit if self.condition is None else Limit(self.run.state.global_step + 1)   # how far the run may advance without a check
+    def ahead(self) -> StepLimit: return self.limit if self.condition is None else StepLimit(self.run.state.global_step + 1)   # how far the run may advance without a check
 
-def ahead_of(run, until) -> Limit:  # until: as in go
+def lookahead_limit(run, until) -> StepLimit:  # until: as in go
     "Return how far the run may advance before a condition must be checked."
-    if until is None: return Limit()
-    return until.ahead() if hasattr(until, "ahead") else Limit(run.state.global_step + 1)
+    if until is None: return StepLimit()
+    return until.ahead() if hasattr(until, "ahead") else StepLimit(run.state.global_step + 1)
 
-def stop_after(run, steps=None, epochs=None, until=None) -> Stop | None:  # as in learn.run(...)
+def make_stop_condition(run, steps=None, epochs=None, until=None) -> StopCondition | None:  # as in learn.run(...)
     "Return the stopping condition for these arguments; None if all are None. Raise TypeError or ValueError for invalid ones."
     if steps is None and epochs is None and until is None: return None
     if until is not None and not callable(until):
@@ -390,7 +393,7 @@ def stop_after(run, steps=None, epochs=None, until=None) -> Stop | None:  # as i
         raise ValueError(f"epochs is a number above 0, not {epochs!r}.")
     last_step = math.inf if steps is None else run.state.global_step + steps
     last_epoch = math.inf if epochs is None else run.cursor.epoch + epochs if epochs == int(epochs) else run.state.epoch + epochs
-    return Stop(run, Limit(last_step, last_epoch), until)
+    return StopCondition(run, StepLimit(last_step, last_epoch), until)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #cf086451
 class TrainOutput(NamedTuple):
@@ -399,13 +402,13 @@ class TrainOutput(NamedTuple):
     training_loss: float   # mean over these steps
     metrics: dict          # train_runtime in seconds, samples and steps per second, epoch, ...
 
-def output(run) -> TrainOutput:
+def make_train_output(run) -> TrainOutput:
     "Return the number of steps, their mean loss, and the metrics of the whole run."
-    return TrainOutput(run.state.global_step, loss_of_run(run), {**train_metrics(run), "epoch": run.state.epoch})
+    return TrainOutput(run.state.global_step, run_mean_loss(run), {**train_metrics(run), "epoch": run.state.epoch})
 
-def status(run) -> str:
+def describe_run(run) -> str:
     "Describe the state of a run in a few words."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
     if run.torn: return f"{name}, torn: {run.torn}"
     if run.wrapped is None and run.state.global_step == 0: return f"{name}, not begun"
-    return f"{name}, {'finished' if run.finished else 'stands'} {where(run)}"
+    return f"{name}, {'finished' if run.finished else 'stands'} {describe_position(run)}"

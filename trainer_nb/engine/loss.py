@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 
 # %% auto #0
-__all__ = ['ModelFacts', 'unwrapped', 'model_facts', 'loss_in', 'describe', 'logits_in', 'check_loss', 'explain_labels',
-           'known_classes', 'smoothed_loss', 'call_model', 'split_labels', 'alone', 'explain_call', 'LossMoves']
+__all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'describe_output', 'extract_logits', 'check_loss',
+           'explain_label_error', 'num_classes', 'label_smoothed_loss', 'call_model', 'split_labels', 'is_single_input',
+           'explain_call_error', 'LossOverrides']
 
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
 class ModelFacts(NamedTuple):
@@ -27,7 +28,7 @@ class ModelFacts(NamedTuple):
     is_causal: bool            # whether it is a causal language model, regardless of its own loss: a loss computed here has to shift
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
-def unwrapped(model):
+def unwrap_model(model):
     "Return the model inside of torch.compile, DataParallel or an adapter: the one with the relevant signature."
     while True:
         inner = getattr(model, "_orig_mod", None) or (model.module if isinstance(model, torch.nn.DataParallel) else None)
@@ -36,9 +37,9 @@ def unwrapped(model):
     if hasattr(model, "get_base_model"): return model.get_base_model()
     return model.base_model.model if hasattr(model, "peft_config") and hasattr(getattr(model, "base_model", None), "model") else model   # PEFT's mixed models
 
-def model_facts(model, label_names=None) -> ModelFacts:  # model: a module, not wrapped; label_names: the user's, if any
+def inspect_model(model, label_names=None) -> ModelFacts:  # model: a module, not wrapped; label_names: the user's, if any
     "Return the facts that the loop needs about a model's signature."
-    inner = unwrapped(model)
+    inner = unwrap_model(model)
     params = inspect.signature(inner.forward).parameters
     qa = "QuestionAnswering" in type(inner).__name__
     found = [n for n in params if "label" in n or (qa and n in ("start_positions", "end_positions"))]
@@ -49,10 +50,10 @@ def model_facts(model, label_names=None) -> ModelFacts:  # model: a module, not 
                       label_names=list(label_names) if label_names is not None else found,
                       accepts_loss_kwargs=getattr(inner, "accepts_loss_kwargs", takes_any),
                       can_return_loss=returns is not None and returns.default is True,
-                      shifts_labels=_shifts(inner), is_causal=_is_causal(inner))
+                      shifts_labels=_uses_causal_loss(inner), is_causal=_is_causal(inner))
 
 # %% ../../nbs/06_engine/02_loss.ipynb #17f21f13
-def _shifts(model) -> bool:
+def _uses_causal_loss(model) -> bool:
     "Return whether transformers computes this model's loss as for a causal language model."
     kind = getattr(model, "loss_type", None)
     if kind is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False): return False
@@ -68,27 +69,27 @@ def _is_causal(model) -> bool:
     return type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 # %% ../../nbs/06_engine/02_loss.ipynb #c471de5d
-_NO_LOSS = ("Let its forward take the labels and return a dict with 'loss', or give the Learner loss_func=, "
+_NO_LOSS_HINT = ("Let its forward take the labels and return a dict with 'loss', or give the Learner loss_func=, "
             "a function of (output, labels) such as torch.nn.functional.cross_entropy.")
 
-def loss_in(outputs, inputs=()):  # outputs: the model's output; inputs: the names of its inputs
+def extract_loss(outputs, inputs=()):  # outputs: the model's output; inputs: the names of its inputs
     "Return the loss from a model's output; raise ValueError if there is none."
     if isinstance(outputs, Mapping):
         if outputs.get("loss") is not None: return outputs["loss"]
         given = f" from {', '.join(map(str, inputs))}" if inputs else ""
         if inputs and not any("label" in str(name) for name in inputs): given += " (no labels are among them: their column has to be called labels or label)"
-        raise ValueError(f"The model returned no loss{given}, only {', '.join(map(str, outputs))}. {_NO_LOSS}")
+        raise ValueError(f"The model returned no loss{given}, only {', '.join(map(str, outputs))}. {_NO_LOSS_HINT}")
     if getattr(outputs, "loss", None) is not None: return outputs.loss
     if isinstance(outputs, (tuple, list)): return outputs[0]
     if isinstance(outputs, torch.Tensor) and outputs.numel() == 1: return outputs
-    raise ValueError(f"The model returned no loss, but {describe(outputs)}. {_NO_LOSS}")
+    raise ValueError(f"The model returned no loss, but {describe_output(outputs)}. {_NO_LOSS_HINT}")
 
-def describe(thing) -> str:
+def describe_output(thing) -> str:
     "Describe a model's output in a few words."
     return f"a tensor of shape {tuple(thing.shape)}" if isinstance(thing, torch.Tensor) else f"a {type(thing).__name__}"
 
 # %% ../../nbs/06_engine/02_loss.ipynb #3c259a71
-def logits_in(outputs, with_loss: bool, ignore=()):  # with_loss: the model was called with labels; ignore: keys to leave out
+def extract_logits(outputs, with_loss: bool, ignore=()):  # with_loss: the model was called with labels; ignore: keys to leave out
     "Return a model's output without the loss: one object, or a tuple of several."
     if is_dataclass(outputs) and not isinstance(outputs, Mapping): outputs = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
     if isinstance(outputs, Mapping): rest = tuple(v for k, v in outputs.items() if k != "loss" and k not in ignore)
@@ -100,12 +101,12 @@ def logits_in(outputs, with_loss: bool, ignore=()):  # with_loss: the model was 
 def check_loss(loss, model):
     "Raise TypeError or ValueError for a loss that is not a scalar, or requires no gradient."
     if not isinstance(loss, torch.Tensor):
-        raise TypeError(f"The loss is {describe(loss)}, not a tensor; return the tensor that the loss function gave.")
+        raise TypeError(f"The loss is {describe_output(loss)}, not a tensor; return the tensor that the loss function gave.")
     if loss.numel() != 1:
         raise ValueError(f"The loss has shape {tuple(loss.shape)}, but it must be a single number; reduce it, for example with loss.mean().")
-    if not loss.requires_grad: raise ValueError(_why_no_gradient(model))
+    if not loss.requires_grad: raise ValueError(_no_gradient_reason(model))
 
-def _why_no_gradient(model) -> str:
+def _no_gradient_reason(model) -> str:
     "Return the reason why a loss requires no gradient."
     if not any(p.requires_grad for p in model.parameters()):
         return "Every parameter of the model is frozen, so there is nothing to train; learn.unfreeze() makes them trainable."
@@ -116,7 +117,7 @@ def _why_no_gradient(model) -> str:
             "by .detach(), .item(), .argmax() or torch.no_grad().")
 
 # %% ../../nbs/06_engine/02_loss.ipynb #12b6f393
-def explain_labels(error, labels, classes=None):  # error: raised by the model; classes: the number of classes, if known
+def explain_label_error(error, labels, classes=None):  # error: raised by the model; classes: the number of classes, if known
     "Return a clearer error for labels outside of the output's range; None if there are none."
     if labels is None or not isinstance(labels, torch.Tensor) or labels.is_floating_point() or labels.numel() == 0: return None
     out_of_range = isinstance(error, IndexError) and "out of bounds" in str(error)
@@ -129,7 +130,7 @@ def explain_labels(error, labels, classes=None):  # error: raised by the model; 
     return ValueError(f"The labels of this batch go from {low} to {high}{room}; number the classes from 0 "
                       "and give the model as many outputs as there are classes.")
 
-def known_classes(model) -> int | None:
+def num_classes(model) -> int | None:
     "Return the number of classes in a model's configuration; None if it has none."
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) in ("regression", "multi_label_classification"): return None
@@ -137,7 +138,7 @@ def known_classes(model) -> int | None:
     return n if n and n > 1 and "Classification" in type(model).__name__ else None
 
 # %% ../../nbs/06_engine/02_loss.ipynb #58a53295
-def smoothed_loss(outputs, labels, epsilon: float, shift: bool = False, num_items=None):  # num_items: divisor in place of the number of labels here
+def label_smoothed_loss(outputs, labels, epsilon: float, shift: bool = False, num_items=None):  # num_items: divisor in place of the number of labels here
     "Return the cross-entropy with label smoothing, as a mean over the labels other than -100."
     logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
     if logits.shape == labels.shape and labels.is_floating_point():
@@ -162,21 +163,21 @@ def split_labels(inputs, names):  # names: of the labels, if inputs are a dict
     if isinstance(inputs, (tuple, list)): return tuple(inputs[:-1]) or tuple(inputs), inputs[-1]
     return inputs, inputs
 
-def alone(batch) -> bool: return not isinstance(batch, Mapping) and (not isinstance(batch, (tuple, list)) or len(batch) == 1)   # without a label
+def is_single_input(batch) -> bool: return not isinstance(batch, Mapping) and (not isinstance(batch, (tuple, list)) or len(batch) == 1)   # without a label
 
 # %% ../../nbs/06_engine/02_loss.ipynb #8017b92c
-def explain_call(moves, error, inputs):
+def explain_call_error(learner, error, inputs):
     "Return the error of a call with wrong arguments; add a note with the columns or the number of arguments."
     if "forward()" not in str(error): return error
     if isinstance(inputs, Mapping): given = f"the columns {', '.join(map(repr, inputs))}"
     else: given = f"{len(inputs)} things" if isinstance(inputs, (tuple, list)) else "one tensor"
-    taken = ", ".join(sorted(moves.model_facts.arguments))
+    taken = ", ".join(sorted(learner.model_facts.arguments))
     error.add_note(f"(The model was given {given} of a batch; columns that are no argument of its forward ({taken}) are "
                    "left out beforehand, so a misspelt one is missing. A model that takes no labels needs loss_func=.)")
     return error
 
 # %% ../../nbs/06_engine/02_loss.ipynb #bcfcbe76
-class LossMoves:
+class LossOverrides:
     "Compute the loss."
     loss_is_scaled_for_ga = None   # True or False overrides the automatic detection
 
@@ -184,15 +185,15 @@ class LossMoves:
         "Return the loss of a micro-batch, and the model's output if requested."
         given, labels = self.model_arguments(inputs, num_items_in_batch)
         try: outputs = call_model(model, given)
-        except TypeError as error: raise explain_call(self, error, inputs)
+        except TypeError as error: raise explain_call_error(self, error, inputs)
         except IndexError as error:
             given_labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
-            raise explain_labels(error, given_labels, known_classes(self.model)) or error
+            raise explain_label_error(error, given_labels, num_classes(self.model)) or error
         if self.compute_loss_func is not None: loss = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
         elif self.loss_func is not None: loss = self._loss_of_function(outputs, labels)
         elif labels is not None:
-            loss = smoothed_loss(outputs, labels, self.args.label_smoothing_factor, self.model_facts.is_causal, num_items_in_batch)
-        else: loss = loss_in(outputs, inputs if isinstance(inputs, Mapping) else ())
+            loss = label_smoothed_loss(outputs, labels, self.args.label_smoothing_factor, self.model_facts.is_causal, num_items_in_batch)
+        else: loss = extract_loss(outputs, inputs if isinstance(inputs, Mapping) else ())
         return (loss, outputs) if return_outputs else loss
 
     def model_arguments(self, inputs, num_items=None):
@@ -207,8 +208,8 @@ class LossMoves:
         return given, labels
 
     def _loss_of_function(self, outputs, labels):
-        predicted = logits_in(outputs, with_loss=False)
+        predicted = extract_logits(outputs, with_loss=False)
         try: return self.loss_func(predicted, labels)
         except IndexError as error:
             classes = predicted.shape[-1] if isinstance(predicted, torch.Tensor) and predicted.ndim == 2 else None
-            raise explain_labels(error, labels, classes) or error
+            raise explain_label_error(error, labels, classes) or error

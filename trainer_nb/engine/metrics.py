@@ -15,14 +15,15 @@ from ..core.errors import warn
 from ..data.collate import map_tensors
 
 # %% auto #0
-__all__ = ['TRIED', 'TOLERANCE', 'IN_ANY_CASE', 'NO_GENERATING', 'USUAL', 'is_updated', 'check_metrics', 'Part', 'is_number',
-           'Averaged', 'joins_itself', 'Rounds', 'named_in_errors', 'Streams', 'named', 'load_generation_config',
-           'put_on', 'generation_settings', 'generating', 'left_there', 'generate', 'padding_token', 'filled_up',
-           'filled_to', 'generating_step', 'warn_of_idle', 'classes_in', 'scores', 'classification', 'tokens',
-           'regression', 'entities']
+__all__ = ['CHECKED_BATCHES', 'TOLERANCE', 'COMMON_GENERATION_KEYS', 'NO_GENERATION', 'DEFAULT_MAX_LENGTH', 'is_stateful_metric',
+           'check_metrics', 'BatchValue', 'is_scalar', 'MeanMetric', 'syncs_itself', 'OrderedBatches',
+           'annotate_errors', 'StreamingMetrics', 'flatten_metric', 'load_generation_config', 'put_on',
+           'generation_settings', 'generating', 'left_there', 'generate', 'padding_token', 'filled_up', 'filled_to',
+           'generating_step', 'warn_of_idle', 'classes_in', 'scores', 'classification', 'tokens', 'regression',
+           'entities']
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #038c85a7
-def is_updated(metric) -> bool: return all(callable(getattr(metric, n, None)) for n in ("update", "compute", "reset"))   # an object with state, not a function of a batch
+def is_stateful_metric(metric) -> bool: return all(callable(getattr(metric, n, None)) for n in ("update", "compute", "reset"))   # an object with state, not a function of a batch
 
 def check_metrics(metrics) -> dict:  # metrics: the learner's argument of this name
     "Return the metrics by name. Raise TypeError for an invalid metric, ValueError for a reserved name."
@@ -34,16 +35,16 @@ def check_metrics(metrics) -> dict:  # metrics: the learner's argument of this n
         if name == "loss": raise ValueError("metrics has the name 'loss', which the loss itself has; choose another.")
         if isinstance(metric, type):
             raise TypeError(f"metrics[{name!r}] is the class {metric.__name__}; give an instance of it: {metric.__name__}().")
-        if is_updated(metric) or callable(metric): continue
+        if is_stateful_metric(metric) or callable(metric): continue
         raise TypeError(f"metrics[{name!r}] is {metric!r}; give an object with update, compute and reset, "
                         "or a function (predictions, labels) -> number.")
     return dict(metrics)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #ba1e2d7f
-TRIED = 8         # number of first batches that are also evaluated in two halves
+CHECKED_BATCHES = 8         # number of first batches that are also evaluated in two halves
 TOLERANCE = 1e-3  # relative; functions compute in single or half precision
 
-class Part(NamedTuple):
+class BatchValue(NamedTuple):
     "Hold a function's result for a batch."
     number: int   # index of the batch, in the order of the data
     total: Any
@@ -51,21 +52,21 @@ class Part(NamedTuple):
 
 def _double(value): return value.detach().double() if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)
 
-def is_number(value) -> bool: return isinstance(value, (int, float)) or getattr(value, "shape", None) == () and hasattr(value, "item")
+def is_scalar(value) -> bool: return isinstance(value, (int, float)) or getattr(value, "shape", None) == () and hasattr(value, "item")
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #7f465790
-class Averaged:
+class MeanMetric:
     "Average a function of a batch over an evaluation."
     def __init__(self, name: str, function): self.name, self.function, self.parts, self.off = name, function, [], []
 
     def update(self, number: int, n: int, predicted, labels):  # n: number of samples of the batch
         "Evaluate the function on a batch. Raise TypeError for an unsupported result."
         found = self.function(predicted, labels)
-        if isinstance(found, tuple) and len(found) == 2: part = Part(number, _double(found[0]), _double(found[1]))
-        elif isinstance(found, torch.Tensor) and found.ndim == 1 and len(found) == n and n != 1: part = Part(number, _double(found).sum(), n)
-        elif is_number(found):
-            part = Part(number, _double(found).reshape(()) * n, n)
-            if len(self.off) < TRIED and n > 1: self.off.append(self._off(predicted, labels, n, part.total / n))
+        if isinstance(found, tuple) and len(found) == 2: part = BatchValue(number, _double(found[0]), _double(found[1]))
+        elif isinstance(found, torch.Tensor) and found.ndim == 1 and len(found) == n and n != 1: part = BatchValue(number, _double(found).sum(), n)
+        elif is_scalar(found):
+            part = BatchValue(number, _double(found).reshape(()) * n, n)
+            if len(self.off) < CHECKED_BATCHES and n > 1: self.off.append(self._off(predicted, labels, n, part.total / n))
         else: raise TypeError(f"metrics[{self.name!r}] returned {type(found).__name__}; a function returns a number, a value for each sample, "
                               "or a pair (sum, count).")
         self.parts.append(part)
@@ -82,18 +83,18 @@ class Averaged:
         if any(o.item() > TOLERANCE for o in self.off):
             raise ValueError(f"metrics[{self.name!r}] is no mean over samples: on two halves of a batch it has another mean than on the whole. "
                              "Return a pair (sum, count), give an object with update, compute and reset, or use compute_metrics=.")
-        parts = [Part(p.number, *(o.cpu() if isinstance(o, torch.Tensor) else o for o in p[1:])) for p in self.parts]
+        parts = [BatchValue(p.number, *(o.cpu() if isinstance(o, torch.Tensor) else o for o in p[1:])) for p in self.parts]
         parts = sorted((p for said in world.gathered(parts) or [] for p in said), key=lambda p: p.number)
         return (sum(p.total for p in parts) / sum(p.count for p in parts)).item() if parts else None
 
     def reset(self): self.parts, self.off = [], []
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #d5998557
-def joins_itself(metric) -> bool:
+def syncs_itself(metric) -> bool:
     "Return whether a metric combines the state of several processes itself."
     return isinstance(metric, torch.nn.Module) and any(hasattr(m, "sync_on_compute") for m in metric.modules())
 
-class Rounds:
+class OrderedBatches:
     "Gather the batches of all processes, and call a function with each on rank 0, in the order of the data."
     def __init__(self, world, act):   # act: called with each value, and whether it is the last one
         self.world, self.act = world, act
@@ -116,7 +117,7 @@ class Rounds:
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #6903f028
 @contextmanager
-def named_in_errors(name, given):
+def annotate_errors(name, given):
     "Add a note with the metric's name and arguments to an error inside the block."
     try: yield
     except Exception as error:
@@ -125,30 +126,30 @@ def named_in_errors(name, given):
         raise
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #601a2765
-class Streams:
+class StreamingMetrics:
     "Update a learner's metrics in one evaluation."
     def __init__(self, metrics: dict, world, device):
         self.world, self.device, self.seen, self.functions, self.objects, self.rounds = world, device, False, {}, {}, {}
         for name, metric in metrics.items():
-            if not is_updated(metric):
-                self.functions[name] = Averaged(name, metric)
+            if not is_stateful_metric(metric):
+                self.functions[name] = MeanMetric(name, metric)
                 continue
             self.objects[name] = metric
             if hasattr(metric, "to"): metric.to(device)
-            if world.alone or joins_itself(metric): continue
-            self.rounds[name] = Rounds(world, lambda thing, last, name=name: self._update(name, *thing))
+            if world.alone or syncs_itself(metric): continue
+            self.rounds[name] = OrderedBatches(world, lambda thing, last, name=name: self._update(name, *thing))
         self.reset()
 
     def _update(self, name, predicted, labels):
         at = map_tensors((predicted, labels), lambda t: t.to(self.device))
-        with named_in_errors(name, at): self.objects[name].update(*at)
+        with annotate_errors(name, at): self.objects[name].update(*at)
 
     def add(self, number: int, n: int, predicted, labels):
         "Update every metric with a batch of this process."
         if predicted is None or labels is None: return
         self.seen = True
         for metric in self.functions.values():
-            with named_in_errors(metric.name, (predicted, labels)): metric.update(number, n, predicted, labels)
+            with annotate_errors(metric.name, (predicted, labels)): metric.update(number, n, predicted, labels)
         for name in self.objects:
             if name in self.rounds: self.rounds[name].add(number, (predicted, labels))
             else: self._update(name, predicted, labels)
@@ -163,16 +164,16 @@ class Streams:
         found = {name: metric.found(self.world) for name, metric in self.functions.items()}
         for name, metric in self.objects.items():
             found[name] = self.world.decided(metric.compute, tell=lambda _: None) if name in self.rounds else metric.compute()
-        return {k: v for name, value in found.items() for k, v in named(name, value).items()}
+        return {k: v for name, value in found.items() for k, v in flatten_metric(name, value).items()}
 
     def reset(self):
         "Reset all metrics."
         for metric in (*self.functions.values(), *self.objects.values()): metric.reset()
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #7687eed1
-def named(name: str, value) -> dict:
+def flatten_metric(name: str, value) -> dict:
     "Return a metric's value as named numbers."
-    if isinstance(value, Mapping): return {k: v for key, inner in value.items() for k, v in named(f"{name}_{key}", inner).items()}
+    if isinstance(value, Mapping): return {k: v for key, inner in value.items() for k, v in flatten_metric(f"{name}_{key}", inner).items()}
     if isinstance(value, torch.Tensor) and value.numel() != 1: return {f"{name}_{i}": v for i, v in enumerate(value.flatten().tolist())}
     return {name: value.item() if hasattr(value, "item") else value}
 
@@ -205,44 +206,44 @@ def generation_settings(args, given: dict) -> dict:  # given: arguments of the v
     return found
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #deaab342
-IN_ANY_CASE = ("max_length", "max_new_tokens", "num_beams")   # arguments that scripts pass whether or not they generate
+COMMON_GENERATION_KEYS = ("max_length", "max_new_tokens", "num_beams")   # arguments that scripts pass whether or not they generate
 
 @contextmanager
-def generating(moves, verb: str, given: dict):
+def generating(learner, verb: str, given: dict):
     "Use these settings for generation inside the block, if generation is enabled. Raise TypeError if it is not and an argument only applies to generation."
     given = {name: value for name, value in given.items() if value is not None}   # scripts pass unset arguments as None
-    if not moves.args.predict_with_generate:
-        if foreign := [name for name in given if name not in IN_ANY_CASE]:
+    if not learner.args.predict_with_generate:
+        if foreign := [name for name in given if name not in COMMON_GENERATION_KEYS]:
             raise TypeError(f"{verb} got {', '.join(map(repr, foreign))}, which is no argument of its own; if it is one of the model's generate (top_k, "
                             "temperature), give the Learner predict_with_generate=True.")
         if given: warn(f"{' and '.join(given)} has no effect in {verb} without predict_with_generate=True.")
-    with left_there(moves, generation_settings(moves.args, given)): yield
+    with left_there(learner, generation_settings(learner.args, given)): yield
 
-NO_GENERATING = "no"
+NO_GENERATION = "no"
 
 @contextmanager
-def left_there(moves, settings):  # settings: NO_GENERATING for callers that need logits
+def left_there(learner, settings):  # settings: NO_GENERATION for callers that need logits
     "Make these settings available to `prediction_step` inside the block."
-    before, moves._gen_kwargs = moves._gen_kwargs, settings
+    before, learner._gen_kwargs = learner._gen_kwargs, settings
     try: yield
-    finally: moves._gen_kwargs = before
+    finally: learner._gen_kwargs = before
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #12873922
-def generate(moves, model, inputs, settings):  # model: without its wrapper
+def generate(learner, model, inputs, settings):  # model: without its wrapper
     "Return the token ids that a model generates for a batch. Raise TypeError for a model or a batch that is not supported."
     needs = "predict_with_generate=True needs"
     if not hasattr(model, "generate"): raise TypeError(f"{needs} a model with a generate method, and {type(model).__name__} has none.")
     if not isinstance(inputs, Mapping): raise TypeError(f"{needs} batches that are dicts, not {type(inputs).__name__}.")
-    labels, prompt, drop = inputs.get("labels"), inputs.get("decoder_input_ids"), set(moves.label_names)
+    labels, prompt, drop = inputs.get("labels"), inputs.get("decoder_input_ids"), set(learner.label_names)
     if labels is not None and prompt is not None and prompt.shape == labels.shape: drop |= {"decoder_input_ids", "decoder_attention_mask"}
     with torch.no_grad(): return model.generate(**{k: v for k, v in inputs.items() if k not in drop}, **settings)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #ee697833
-USUAL = 20   # default maximum of tokens, as in transformers
+DEFAULT_MAX_LENGTH = 20   # default maximum of tokens, as in transformers
 
-def padding_token(moves) -> int:
+def padding_token(learner) -> int:
     "Return the padding token. Raise ValueError if there is none."
-    reader, model = moves.processing_class, moves.model
+    reader, model = learner.processing_class, learner.model
     if hasattr(reader, "pad_token_id"): said = [reader.pad_token_id, getattr(reader, "eos_token_id", None)]
     else: said = [getattr(getattr(model, n, None), "pad_token_id", None) for n in ("config", "generation_config")]
     found = next((token for token in said if token is not None), None)
@@ -250,26 +251,26 @@ def padding_token(moves) -> int:
     raise ValueError("Generated tokens of different lengths are filled up with a padding token, and the model has none: "
                      "set model.config.pad_token_id, or give the Learner processing_class=tokenizer.")
 
-def filled_up(moves, tokens, config):  # config: the model's generation configuration, None if it has none
+def filled_up(learner, tokens, config):  # config: the model's generation configuration, None if it has none
     "Return token ids padded to the maximum length of a configuration."
     if config is None or not isinstance(tokens, torch.Tensor) or tokens.ndim != 2: return tokens
-    longest, new = config.max_length if config.max_length is not None else USUAL, getattr(config, "max_new_tokens", None)
+    longest, new = config.max_length if config.max_length is not None else DEFAULT_MAX_LENGTH, getattr(config, "max_new_tokens", None)
     width = longest if tokens.shape[-1] < longest else new + 1 if new is not None else 0
-    return moves._pad_tensors_to_max_len(tokens, width) if tokens.shape[-1] < width else tokens
+    return learner._pad_tensors_to_max_len(tokens, width) if tokens.shape[-1] < width else tokens
 
 def filled_to(tokens, width: int, token: int):
     "Return token ids padded on the right to a width."
     return torch.nn.functional.pad(tokens, (0, width - tokens.shape[-1]), value=token)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #12e0c229
-def generating_step(moves, model, inputs, ignore_keys, given: dict):
+def generating_step(learner, model, inputs, ignore_keys, given: dict):
     "Return loss, generated tokens and labels of a batch."
-    inputs, settings = moves._prepare_inputs(inputs), moves._gen_kwargs
-    if given or not settings: settings = generation_settings(moves.args, given)
-    tokens = generate(moves, moves.model if model is None else model, inputs, settings)
-    config, labels = getattr(moves.model, "generation_config", None), moves._labels_of(inputs)
-    loss = moves._predicted(model, inputs, True, ignore_keys)[0]
-    return loss, filled_up(moves, tokens, config), filled_up(moves, labels, config)
+    inputs, settings = learner._prepare_inputs(inputs), learner._gen_kwargs
+    if given or not settings: settings = generation_settings(learner.args, given)
+    tokens = generate(learner, learner.model if model is None else model, inputs, settings)
+    config, labels = getattr(learner.model, "generation_config", None), learner._labels_of(inputs)
+    loss = learner._predicted(model, inputs, True, ignore_keys)[0]
+    return loss, filled_up(learner, tokens, config), filled_up(learner, labels, config)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #3694b9d7
 def warn_of_idle(args):
@@ -278,7 +279,7 @@ def warn_of_idle(args):
     if idle and not args.predict_with_generate: warn(f"{' and '.join(idle)} has no effect without predict_with_generate=True.")
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #6fb9e610
-def _array(value):
+def _first_array(value):
     "Return the first of several arrays or tensors as a NumPy array."
     if isinstance(value, list) and len(value) and hasattr(value[0], "shape"):
         raise ValueError("The predictions are a list with one array for each batch, because of eval_do_concat_batches=False; leave it out, or score the batches in a compute_metrics of your own.")
@@ -286,22 +287,22 @@ def _array(value):
     if not hasattr(value, "detach"): return np.asarray(value)
     return (value.detach().double() if value.is_floating_point() else value).cpu().numpy()
 
-def _pair(eval_pred): return map(_array, (eval_pred.predictions, eval_pred.label_ids) if hasattr(eval_pred, "predictions") else eval_pred)
+def _predictions_and_labels(eval_pred): return map(_first_array, (eval_pred.predictions, eval_pred.label_ids) if hasattr(eval_pred, "predictions") else eval_pred)
 
-def _shapes(predicted, labels): return f"The predictions have shape {predicted.shape} and the labels {labels.shape}"
+def _describe_shapes(predicted, labels): return f"The predictions have shape {predicted.shape} and the labels {labels.shape}"
 
 def classes_in(eval_pred) -> tuple:  # eval_pred: has predictions and label_ids, or is a pair of them
     "Return the predicted and the true class of all labels other than -100. Raise ValueError if these are not classes."
-    predicted, labels = _pair(eval_pred)
+    predicted, labels = _predictions_and_labels(eval_pred)
     if predicted.ndim == labels.ndim + 1: predicted = predicted.argmax(-1)
-    if predicted.shape != labels.shape: raise ValueError(f"{_shapes(predicted, labels)}: there is no class for each label.")
+    if predicted.shape != labels.shape: raise ValueError(f"{_describe_shapes(predicted, labels)}: there is no class for each label.")
     if not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(f"The labels are {labels.dtype}, so they are no classes; trainer_nb.engine.metrics.regression is for numbers.")
     counts = labels != -100
     return predicted[counts], labels[counts]
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #bfae819b
-def _share(a, b): return np.divide(a, b, out=np.zeros(len(a)), where=b > 0)
+def _safe_ratio(a, b): return np.divide(a, b, out=np.zeros(len(a)), where=b > 0)
 
 def scores(predicted, labels) -> dict:  # predicted, labels: arrays of classes
     "Return accuracy, and precision, recall and F1 as means over the classes."
@@ -309,7 +310,7 @@ def scores(predicted, labels) -> dict:  # predicted, labels: arrays of classes
     if not len(labels): return dict.fromkeys(("accuracy", "precision", "recall", "f1"), float("nan"))
     found, wanted = numbers[:len(predicted)], numbers[len(predicted):]
     called, there, right = (np.bincount(o, minlength=len(kinds)).astype(float) for o in (found, wanted, wanted[found == wanted]))
-    means = {"precision": _share(right, called), "recall": _share(right, there), "f1": _share(2 * right, called + there)}
+    means = {"precision": _safe_ratio(right, called), "recall": _safe_ratio(right, there), "f1": _safe_ratio(2 * right, called + there)}
     return {"accuracy": float((found == wanted).mean())} | {name: float(each.mean()) for name, each in means.items()}
 
 def classification(eval_pred) -> dict:  # eval_pred: an EvalPrediction
@@ -323,9 +324,9 @@ def tokens(eval_pred) -> dict:  # eval_pred: an EvalPrediction
 # %% ../../nbs/06_engine/04_metrics.ipynb #b7ef666e
 def regression(eval_pred) -> dict:  # eval_pred: an EvalPrediction
     "Compute metrics of numbers: mean squared and absolute error, R²."
-    predicted, labels = (o.astype(float) for o in _pair(eval_pred))
+    predicted, labels = (o.astype(float) for o in _predictions_and_labels(eval_pred))
     if predicted.ndim == labels.ndim + 1 and predicted.shape[-1] == 1: predicted = predicted[..., 0]
-    if predicted.shape != labels.shape: raise ValueError(f"{_shapes(predicted, labels)}: there is no number for each label.")
+    if predicted.shape != labels.shape: raise ValueError(f"{_describe_shapes(predicted, labels)}: there is no number for each label.")
     off, around = (o.reshape(len(labels), -1) for o in (predicted - labels, labels - labels.mean(0)))
     left, all_of_it = (off ** 2).sum(0), (around ** 2).sum(0)
     r2 = np.where(all_of_it > 0, 1 - left / np.where(all_of_it > 0, all_of_it, 1), (left == 0).astype(float))
@@ -339,7 +340,7 @@ def entities(names: list):  # names: of the classes: "O", "B-PER", "I-PER", ...
                                           "metrics.tokens needs nothing, and counts single tokens.") from None
     names = list(names)
     def found(eval_pred) -> dict:
-        predicted, labels = _pair(eval_pred)
+        predicted, labels = _predictions_and_labels(eval_pred)
         if predicted.ndim == labels.ndim + 1: predicted = predicted.argmax(-1)
         pairs = [([names[p] for p in ps[ls != -100]], [names[i] for i in ls[ls != -100]]) for ps, ls in zip(predicted, labels)]
         said, right = [list(o) for o in zip(*pairs)]

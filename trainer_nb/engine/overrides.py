@@ -10,40 +10,41 @@ from contextlib import nullcontext
 from itertools import islice
 import torch
 from torch.utils.data import DataLoader
-from ..core.errors import Refused, warn
-from ..core.seeding import generators_kept, seed_all
-from ..core.interrupts import TURN
-from ..core.callbacks import CallbackHandler, DefaultFlowCallback, handler_of
-from ..args.training_args import resolve
+from ..core.errors import InvalidOperation, warn
+from ..core.seeding import preserve_generators, seed_all
+from ..core.interrupts import RUN_LOCK
+from ..core.callbacks import CallbackHandler, DefaultFlowCallback, bound_handler
+from ..args.training_args import resolve_args
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
-from ..device.accelerator import empty_cache
+from ..device.accelerator import empty_device_cache
 from ..optim.extra_optimizers import target_options
-from ..optim.optimizers import create_optimizer, decay_names, optimizer_class, optimizer_groups
+from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
-from .signatures import _parameters, accepted, as_many
-from .loss import LossMoves, alone, call_model, check_loss, logits_in, model_facts, split_labels
-from .run_state import FlopMoves, Run, for_callback, note_act
-from .metrics import (NO_GENERATING, check_metrics, filled_to, generating_step, padding_token, put_on,
+from .signatures import _parameters, accepted_kwargs, positional_args
+from .loss import LossOverrides, is_single_input, call_model, check_loss, extract_logits, inspect_model, split_labels
+from .run_state import FlopOverrides, RunState, as_callback, record_act
+from .metrics import (NO_GENERATION, check_metrics, filled_to, generating_step, padding_token, put_on,
                                        warn_of_idle)
-from .dataloaders import DataMoves, LengthMoves, is_stream
+from .dataloaders import DataLoaderOverrides, LengthOverrides, is_iterable_only
 
 # %% auto #0
-__all__ = ['NO_MODEL', 'OptimFacts', 'OptimMoves', 'WindowMoves', 'StepMoves', 'PredictionMoves', 'check_parts', 'check_model',
-           'check_smoothing', 'check_kinds', 'check_by_batch', 'refuse_away', 'Given', 'RunParts', 'Moves',
-           'refuse_to_replace', 'refuse_within', 'put_in', 'replace_data', 'replace_optimizer', 'replace_schedule',
-           'replace_model', 'drop_feed', 'takes_trial', 'make_model']
+__all__ = ['NO_MODEL_MESSAGE', 'OptimizerQueries', 'OptimizerOverrides', 'BatchOverrides', 'StepOverrides', 'PredictionOverrides',
+           'check_constructor_args', 'check_model_storage', 'check_label_smoothing', 'check_arg_types',
+           'check_batch_eval_metrics', 'check_not_remote', 'UserPart', 'RunAttributes', 'TrainerBase',
+           'check_run_not_begun', 'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer',
+           'replace_scheduler', 'replace_model', 'drop_loader', 'trial_parameter', 'build_model']
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #b7daa136
-def _there(optimizer):
+def _require_optimizer(optimizer):
     "Return the optimizer; raise ValueError if there is none."
     if optimizer is None: raise ValueError("There is no optimizer here: it is made with the first step, or by learn.create_optimizer(), and after launch() the processes have it.")
     return optimizer
 
-class OptimFacts:
+class OptimizerQueries:
     "Query the optimizer's groups and learning rates."
     def get_learning_rates(self) -> list:
         "Return the current learning rate of each group of the optimizer."
-        return [g["lr"] for g in _there(self.optimizer).param_groups]
+        return [g["lr"] for g in _require_optimizer(self.optimizer).param_groups]
 
     def get_num_trainable_parameters(self) -> int:
         "Return the number of trainable elements in the model's parameters."
@@ -51,7 +52,7 @@ class OptimFacts:
 
     def get_optimizer_group(self, param=None):  # param: a parameter or its name; None: the parameters of every group
         "Return the optimizer's group with a parameter; raise ValueError if there is none."
-        groups = _there(self.optimizer).param_groups
+        groups = _require_optimizer(self.optimizer).param_groups
         if param is None: return [g["params"] for g in groups]
         p = dict(self.model.named_parameters()).get(param) if isinstance(param, str) else param
         found = next((g for g in groups if any(q is p for q in g["params"])), None)
@@ -59,11 +60,11 @@ class OptimFacts:
         return found
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #e46e4152
-class OptimMoves(OptimFacts):
+class OptimizerOverrides(OptimizerQueries):
     "Create the optimizer and its schedule."
     def get_decay_parameter_names(self, model) -> list[str]:
         "Return the names of the parameters with weight decay."
-        return sorted(decay_names(model))
+        return sorted(decay_parameter_names(model))
 
     def create_optimizer_and_scheduler(self, num_training_steps: int):
         "Create optimizer and schedule unless they exist; raise TypeError if an override creates none."
@@ -71,8 +72,8 @@ class OptimMoves(OptimFacts):
         made = self.create_optimizer(self.model) if needs_model else self.create_optimizer()
         if self.optimizer is None: self.optimizer = made
         if self.optimizer is None: raise TypeError("create_optimizer made no optimizer: it has to set self.optimizer, and to return it.")
-        by_place = as_many(self.create_scheduler, num_training_steps, self.optimizer)
-        by_name = accepted(self.create_scheduler, num_training_steps=num_training_steps) if not by_place else {}
+        by_place = positional_args(self.create_scheduler, num_training_steps, self.optimizer)
+        by_name = accepted_kwargs(self.create_scheduler, num_training_steps=num_training_steps) if not by_place else {}
         made = self.create_scheduler(*by_place, **by_name)
         if self.lr_scheduler is None: self.lr_scheduler = made
         if self.lr_scheduler is None: raise TypeError("create_scheduler made no schedule: it has to set self.lr_scheduler, and to return it.")
@@ -87,8 +88,8 @@ class OptimMoves(OptimFacts):
         "Create the optimizer, unless there is one; return it."
         if self.optimizer is not None: return self.optimizer
         model, given = self.model if model is None else model, self.optimizer_cls_and_kwargs
-        by_name = type(self).get_optimizer_cls_and_kwargs is OptimMoves.get_optimizer_cls_and_kwargs
-        if given is None and not by_name: given = self.get_optimizer_cls_and_kwargs(*as_many(self.get_optimizer_cls_and_kwargs, self.args, model))
+        by_name = type(self).get_optimizer_cls_and_kwargs is OptimizerOverrides.get_optimizer_cls_and_kwargs
+        if given is None and not by_name: given = self.get_optimizer_cls_and_kwargs(*positional_args(self.get_optimizer_cls_and_kwargs, self.args, model))
         self.optimizer = create_optimizer(model, self.args, given, set(self.get_decay_parameter_names(model)))
         return self.optimizer
 
@@ -100,7 +101,7 @@ class OptimMoves(OptimFacts):
         return self.lr_scheduler
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #0fa858ef
-class WindowMoves(LossMoves):
+class BatchOverrides(LossOverrides):
     "Provide the micro-batches of a step, and count their labels."
     def get_batch_samples(self, epoch_iterator, num_batches, device=None):
         "Return micro-batches from an iterator, and the number of labels in them in all processes."
@@ -133,7 +134,7 @@ class WindowMoves(LossMoves):
         return self._prepare_input(inputs)
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #4c338605
-class StepMoves(WindowMoves, FlopMoves):
+class StepOverrides(BatchOverrides, FlopOverrides):
     "Run forward and backward of a micro-batch."
     def compute_loss_context_manager(self):
         "Return a context for the computation of the loss; autocast is part of the wrapped model."
@@ -154,7 +155,7 @@ class StepMoves(WindowMoves, FlopMoves):
         inputs = self._prepare_inputs(inputs)
         more = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
         with self.compute_loss_context_manager(): loss = self.compute_loss(model, inputs, **more)
-        if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0: empty_cache(self.run_state.device.device)
+        if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0: empty_device_cache(self.run_state.device.device)
         check_loss(loss, self.model)
         if loss.ndim: loss = loss.reshape(())
         scaled = self._is_scaled(num_items_in_batch)
@@ -177,11 +178,11 @@ class StepMoves(WindowMoves, FlopMoves):
         return self.compute_loss_func is not None or (self.model_facts.accepts_loss_kwargs and self.loss_takes_items and num_items is not None)
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #783fe3fb
-class PredictionMoves:
+class PredictionOverrides:
     "Compute predictions for an evaluation."
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):   # gen_kwargs: for the model's generate
         "Return loss, predictions and labels of a batch, computed without gradients."
-        if self.args.predict_with_generate and not prediction_loss_only and self._gen_kwargs is not NO_GENERATING: return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
+        if self.args.predict_with_generate and not prediction_loss_only and self._gen_kwargs is not NO_GENERATION: return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
         return self._predicted(model, inputs, prediction_loss_only, ignore_keys)
 
     def _predicted(self, model, inputs, prediction_loss_only, ignore_keys):
@@ -200,33 +201,33 @@ class PredictionMoves:
             else: loss, outputs = None, call_model(model, inputs)
         if prediction_loss_only: return loss, None, None
         own_loss = has_loss and self.loss_func is None and self.compute_loss_func is None and not self.args.label_smoothing_factor
-        return loss, logits_in(outputs, own_loss, ignore_keys), labels
+        return loss, extract_logits(outputs, own_loss, ignore_keys), labels
 
     def _pad_tensors_to_max_len(self, tensor, max_length): return filled_to(tensor, max_length, padding_token(self))   # of generated tokens
 
     def _labels_of(self, inputs):
         "Return the labels in a batch; None if there are none."
-        if self.loss_func is not None: return None if alone(inputs) and not self.learns_itself else split_labels(inputs, self.label_names)[1]
+        if self.loss_func is not None: return None if is_single_input(inputs) and not self.learns_itself else split_labels(inputs, self.label_names)[1]
         if isinstance(inputs, Mapping):
             found = tuple(inputs[n] for n in self.label_names if inputs.get(n) is not None)
             return (found[0] if len(found) == 1 else found) if found and len(found) == len(self.label_names) else None
         return inputs[-1] if isinstance(inputs, (tuple, list)) and len(inputs) > 1 else None
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #8f9afcdc
-NO_MODEL = "There is no model; give the Learner a model, or model_init=, a function that makes one."
+NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=, a function that makes one."
 
-def check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers, cls_and_kwargs=None):
+def check_constructor_args(model, model_init, args, loss_func, compute_loss_func, optimizers, cls_and_kwargs=None):
     "Raise ValueError or TypeError for constructor arguments that contradict each other or have the wrong type."
-    if model is None and model_init is None: raise ValueError(NO_MODEL)
+    if model is None and model_init is None: raise ValueError(NO_MODEL_MESSAGE)
     if model is not None and model_init is not None: raise ValueError("Both model and model_init were given; give the one or the other.")
     if model is not None and not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into model_init=.")
-    check_model(model)
+    check_model_storage(model)
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
         if isinstance(f, type): raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
     if loss_func is not None and compute_loss_func is not None:
         raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other.")
-    check_smoothing(args, loss_func, compute_loss_func)
+    check_label_smoothing(args, loss_func, compute_loss_func)
     if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
         raise TypeError("optimizers is a pair (optimizer, lr_scheduler); None stands for one that is to be made.")
     if optimizers[0] is not None and cls_and_kwargs is not None:
@@ -236,29 +237,29 @@ def check_parts(model, model_init, args, loss_func, compute_loss_func, optimizer
                          "or override create_optimizer.")
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #3c04214d
-def check_model(model):
+def check_model_storage(model):
     "Raise Refused for a quantized model or one on several devices."
     if getattr(model, "is_quantized", False):
-        raise Refused(f"{type(model).__name__} is quantized, and a snapshot cannot hold packed weights; load it without quantization_config=, in bf16 if memory is short "
+        raise InvalidOperation(f"{type(model).__name__} is quantized, and a snapshot cannot hold packed weights; load it without quantization_config=, in bf16 if memory is short "
                       "(activation_checkpointing=True and adapters save more).")
     if len(set(map(str, (getattr(model, "hf_device_map", None) or {}).values()))) > 1:
-        raise Refused(f"{type(model).__name__} is spread over several devices, and a run has its model on one; load it without device_map=, or use learn.launch(n) with fsdp='full_shard'.")
+        raise InvalidOperation(f"{type(model).__name__} is spread over several devices, and a run has its model on one; load it without device_map=, or use learn.launch(n) with fsdp='full_shard'.")
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #ed9a7605
-def check_smoothing(args, loss_func, compute_loss_func):
+def check_label_smoothing(args, loss_func, compute_loss_func):
     "Raise ValueError for label smoothing with a user-defined loss function."
     if args.label_smoothing_factor and (loss_func is not None or compute_loss_func is not None):
         raise ValueError("label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, "
                          "for example CrossEntropyLoss(label_smoothing=0.1).")
 
-def check_kinds(callbacks, **functions):
+def check_arg_types(callbacks, **functions):
     "Raise TypeError for constructor arguments of the wrong kind."
     if callbacks is not None and not isinstance(callbacks, (list, tuple)):
         raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
     for name, f in functions.items():
         if f is not None and not callable(f): raise TypeError(f"{name} is a function, not {f!r}.")
 
-def check_by_batch(args, compute_metrics):
+def check_batch_eval_metrics(args, compute_metrics):
     "Raise ValueError if compute_metrics has no compute_result parameter but batch_eval_metrics needs it."
     if not args.batch_eval_metrics or compute_metrics is None: return
     taken = inspect.signature(compute_metrics).parameters.values()
@@ -266,26 +267,26 @@ def check_by_batch(args, compute_metrics):
     raise ValueError("batch_eval_metrics=True calls compute_metrics(eval_pred, compute_result=...) for each batch, with True for the last; let it take compute_result.")
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #7cb858d2
-def refuse_away(run, name):
+def check_not_remote(run, name):
     "Raise an error if a part is replaced while other processes have the run."
     if run is not None and run.team is not None: run.team.refuse(f"Replacing learn.{name}")
 
-class Given:
+class UserPart:
     "Store a user-provided part; an assignment raises an error while other processes have the run."
     def __set_name__(self, owner, name): self.name = name
-    def __set__(self, moves, value):
-        refuse_away(vars(moves).get("run_state"), self.name)
-        vars(moves)[self.name] = value
+    def __set__(self, learner, value):
+        check_not_remote(vars(learner).get("run_state"), self.name)
+        vars(learner)[self.name] = value
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #dbe82528
-class RunParts:
+class RunAttributes:
     "Expose the parts of the run under the Trainer's names."
     @property
     def args(self): return self.run_state.args
     @property
     def history(self): return self.run_state.history
     @property
-    def callback_handler(self): return handler_of(self)
+    def callback_handler(self): return bound_handler(self)
     @property
     def state(self): return self.run_state.state
     def _put_control(self, control): self.run_state.control = control
@@ -296,28 +297,28 @@ class RunParts:
     def tokenizer(self): return self.processing_class
     @property
     def model(self):
-        if self.run_state.model is None: make_model(self)
+        if self.run_state.model is None: build_model(self)
         if self.run_state.team is not None: self.run_state.team.look_at_model(sys._getframe(1).f_globals.get("__name__", ""))
         return self.run_state.model
     @model.setter
-    def model(self, model): put_in(self, "model", lambda: replace_model(self, model))
+    def model(self, model): replace_part(self, "model", lambda: replace_model(self, model))
     @property
     def train_dataset(self): return self._train_dataset
     @train_dataset.setter
-    def train_dataset(self, dataset): put_in(self, "train_dataset", lambda: replace_data(self, dataset))
+    def train_dataset(self, dataset): replace_part(self, "train_dataset", lambda: replace_train_dataset(self, dataset))
     @property
     def optimizer(self): return self.run_state.optimizer
     @optimizer.setter
     def optimizer(self, optimizer):
-        with TURN: replace_optimizer(self.run_state, optimizer)
+        with RUN_LOCK: replace_optimizer(self.run_state, optimizer)
     @property
     def lr_scheduler(self): return self.run_state.lr_scheduler
     @lr_scheduler.setter
     def lr_scheduler(self, scheduler):
-        with TURN: replace_schedule(self.run_state, scheduler)
+        with RUN_LOCK: replace_scheduler(self.run_state, scheduler)
     @property
     def model_facts(self):
-        if self._facts is None: self._facts = model_facts(self.model, self.args.label_names)
+        if self._facts is None: self._facts = inspect_model(self.model, self.args.label_names)
         return self._facts
     @property
     def loss_takes_items(self) -> bool:
@@ -330,8 +331,8 @@ class RunParts:
         "Return whether inputs are their own labels (an autoencoder); True if this cannot be determined from the data."
         if self._learns_itself is None:
             data = self.train_dataset
-            if data is None or isinstance(data, DataLoader) or is_stream(data) or not len(data): return True
-            with generators_kept(): self._learns_itself = alone(data[0])
+            if data is None or isinstance(data, DataLoader) or is_iterable_only(data) or not len(data): return True
+            with preserve_generators(): self._learns_itself = is_single_input(data[0])
         return self._learns_itself
     @property
     def label_names(self): return self.model_facts.label_names
@@ -339,7 +340,7 @@ class RunParts:
     def model_accepts_loss_kwargs(self): return self.model_facts.accepts_loss_kwargs
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #c2bf1f66
-def _processing(processing_class, settings):
+def _resolve_processing_class(processing_class, settings):
     "Return the processing class; remove its older name from the settings, with a warning."
     if "tokenizer" not in settings: return processing_class
     warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
@@ -347,24 +348,24 @@ def _processing(processing_class, settings):
     return older if processing_class is None else processing_class
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #e57182c2
-class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionMoves):
+class TrainerBase(RunAttributes, DataLoaderOverrides, LengthOverrides, OptimizerOverrides, StepOverrides, PredictionOverrides):
     "Hold the user's parts and the override points of a learner."
-    eval_dataset, processing_class, data_collator, model_init, optimizers, optimizer_cls_and_kwargs = (Given() for _ in range(6))
-    loss_func, compute_loss_func, compute_metrics, metrics, preprocess_logits_for_metrics = (Given() for _ in range(5))
+    eval_dataset, processing_class, data_collator, model_init, optimizers, optimizer_cls_and_kwargs = (UserPart() for _ in range(6))
+    loss_func, compute_loss_func, compute_metrics, metrics, preprocess_logits_for_metrics = (UserPart() for _ in range(5))
     _trial = hp_search_backend = None   # set by a search, in the learner of a trial
 
     def call_model_init(self, trial=None):   # trial: of a search; None: there is none
         "Return a model from model_init."
-        taken = takes_trial(self.model_init)
+        taken = trial_parameter(self.model_init)
         return self.model_init() if taken is None or (trial is None and taken.default is not taken.empty) else self.model_init(trial)
 
     def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
                  model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
                  optimizer_cls_and_kwargs=None, preprocess_logits_for_metrics=None, *, loss_func=None, metrics=None, **settings):
-        processing_class = _processing(processing_class, settings)
-        args = resolve(args, settings)
-        check_parts(model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs)
-        check_kinds(callbacks, data_collator=data_collator, model_init=model_init, loss_func=loss_func, compute_loss_func=compute_loss_func,
+        processing_class = _resolve_processing_class(processing_class, settings)
+        args = resolve_args(args, settings)
+        check_constructor_args(model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs)
+        check_arg_types(callbacks, data_collator=data_collator, model_init=model_init, loss_func=loss_func, compute_loss_func=compute_loss_func,
                     compute_metrics=compute_metrics, preprocess_logits_for_metrics=preprocess_logits_for_metrics)
         self._train_dataset, self.eval_dataset, self.processing_class = train_dataset, eval_dataset, processing_class
         self._learns_itself = None
@@ -374,91 +375,91 @@ class Moves(RunParts, DataMoves, LengthMoves, OptimMoves, StepMoves, PredictionM
         self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
         self.metrics, self._gen_kwargs = metrics, None
         check_metrics(metrics)
-        check_by_batch(args, compute_metrics)
+        check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
         put_on(model, args.generation_config)
         self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
         self.current_gradient_accumulation_steps, self._facts, self._takes_items = args.gradient_accumulation_steps, None, None
         self.current_weight = 1.0   # of the current micro-batch: loader.Fetched.weight
         self.current_micro_batch = 0   # its index in the step
-        self.run_state = Run(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
+        self.run_state = RunState(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
         self.run_state.modes.see(model)
         self.run_state.learner = weakref.ref(self)
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #3ddf9ad9
-def refuse_to_replace(run, name, present):
+def check_run_not_begun(run, name, present):
     "Raise Refused for a part that cannot be replaced once the run has begun."
     if present is None or not run.state.global_step: return
-    raise Refused(f"The {name} of a run that has begun cannot be replaced (it has done {run.state.global_step} steps); "
+    raise InvalidOperation(f"The {name} of a run that has begun cannot be replaced (it has done {run.state.global_step} steps); "
                   "make a new Learner with it.")
 
-def refuse_within(run, name):
+def check_replaceable(run, name):
     "Raise Refused if a part is replaced in the middle of a step."
     if run.phase not in ("step", "debug"): return
-    raise Refused(f"learn.{name} cannot be replaced in the middle of a step; do it between two steps, or at on_step_end.")
+    raise InvalidOperation(f"learn.{name} cannot be replaced in the middle of a step; do it between two steps, or at on_step_end.")
 
-def put_in(moves, name, act):  # act: function that replaces the part
+def replace_part(learner, name, act):  # act: function that replaces the part
     "Replace a part now, or at the boundary if a callback requests it after the step. Raise Refused in the middle of a step."
-    with TURN:
-        run = moves.run_state
-        refuse_away(run, name)
-        refuse_within(run, name)
-        if run.phase in ("after", "look"): run.later.append(for_callback(run, act))
+    with RUN_LOCK:
+        run = learner.run_state
+        check_not_remote(run, name)
+        check_replaceable(run, name)
+        if run.phase in ("after", "look"): run.later.append(as_callback(run, act))
         else: act()
 
-def replace_data(moves, dataset):
+def replace_train_dataset(learner, dataset):
     "Replace the training set, from the next step on."
-    moves._train_dataset, moves._learns_itself, moves.run_state.bookmark = dataset, None, None
-    if moves.run_state.feed is not None: drop_feed(moves.run_state)
-    note_act(moves.run_state, "train_dataset")
+    learner._train_dataset, learner._learns_itself, learner.run_state.bookmark = dataset, None, None
+    if learner.run_state.feed is not None: drop_loader(learner.run_state)
+    record_act(learner.run_state, "train_dataset")
 
 def replace_optimizer(run, optimizer):
     "Replace the optimizer before the first step; discard a schedule that was created for the old one."
-    refuse_away(run, "optimizer")
-    refuse_within(run, "optimizer")
-    refuse_to_replace(run, "optimizer", run.optimizer)
+    check_not_remote(run, "optimizer")
+    check_replaceable(run, "optimizer")
+    check_run_not_begun(run, "optimizer", run.optimizer)
     if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer: run.lr_scheduler = run.first = None
     run.optimizer = optimizer
 
-def replace_schedule(run, scheduler):
+def replace_scheduler(run, scheduler):
     "Replace the schedule before the first step."
-    refuse_away(run, "lr_scheduler")
-    refuse_within(run, "lr_scheduler")
-    refuse_to_replace(run, "lr_scheduler", run.lr_scheduler)
+    check_not_remote(run, "lr_scheduler")
+    check_replaceable(run, "lr_scheduler")
+    check_run_not_begun(run, "lr_scheduler", run.lr_scheduler)
     run.lr_scheduler, run.own_scheduler = scheduler, False
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #fa7c7662
-def replace_model(moves, model):
+def replace_model(learner, model):
     "Replace the model before the first step."
-    run = moves.run_state
-    refuse_to_replace(run, "model", run.model)
+    run = learner.run_state
+    check_run_not_begun(run, "model", run.model)
     put_on(model, run.args.generation_config)
     if run.device is not None: run.device.release()
-    run.model, moves._facts, moves._signature_columns = model, None, None
+    run.model, learner._facts, learner._signature_columns = model, None, None
     run.modes.see(model)
     run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.first = run.held = None
-    if run.feed is not None: drop_feed(run)
+    if run.feed is not None: drop_loader(run)
 
-def drop_feed(run):
+def drop_loader(run):
     "Discard the loader; it is prepared again when needed."
     run.feed.close()
     run.feed = run.window = None
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #f930ada3
-def takes_trial(model_init) -> inspect.Parameter | None:
+def trial_parameter(model_init) -> inspect.Parameter | None:
     "Return the parameter of a model_init that takes the trial of a search; None if it takes none. Raise ValueError if it takes several."
     if model_init is None: return None
     taken = [p for p in inspect.signature(model_init).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(taken) > 1: raise ValueError(f"model_init takes {len(taken)} arguments; it is called with none, or with the trial of a search.")
     return taken[0] if taken else None
 
-def make_model(moves):
+def build_model(learner):
     "Call model_init. Raise ValueError without one, TypeError if it returns no module."
-    run = moves.run_state
-    if moves.model_init is None: raise ValueError(NO_MODEL)
-    with generators_kept():
+    run = learner.run_state
+    if learner.model_init is None: raise ValueError(NO_MODEL_MESSAGE)
+    with preserve_generators():
         seed_all(run.args.seed)   # as in the Trainer: the same initial weights
-        with run.interrupts.opened(): model = moves.call_model_init(*as_many(moves.call_model_init, moves._trial))
+        with run.interrupts.opened(): model = learner.call_model_init(*positional_args(learner.call_model_init, learner._trial))
     if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     put_on(model, run.args.generation_config)
     run.modes.see(model)

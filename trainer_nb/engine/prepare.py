@@ -8,78 +8,79 @@ import functools, math, os, sys
 import torch
 from ..device.accelerator import Device
 from ..core.errors import warn
-from ..data.loader import Feed
-from ..device.model_patches import fit
-from .dataloaders import LengthMoves
+from ..data.loader import ResumableLoader
+from ..device.model_patches import apply_patches
+from .dataloaders import LengthOverrides
 from ..optim.schedules import stretch_schedule
-from .run_state import Due, modules_of
-from ..core.seeding import be_deterministic
-from .rollback import versions
-from ..device.sharding import in_shards, nbytes_of
-from .snapshot import capture, made_with, own_memory, samples_in_all
+from .run_state import Task, run_modules
+from ..core.seeding import enable_determinism
+from .rollback import weight_versions
+from ..device.sharding import is_dtensor, local_nbytes
+from .snapshot import capture_snapshot, environment_info, has_own_memory, num_train_samples
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
 
 # %% auto #0
-__all__ = ['ALONE_ONLY', 'prepare_model', 'optimizers_of', 'params_of', 'join', 'alike', 'check_alike', 'check_evaluation',
-           'prepare_data', 'check_optimizer', 'prepare_optimizer', 'tell_of_idle', 'first_of', 'prepare', 'share_anew',
-           'measure', 'measure_anew']
+__all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'existing_optimizers', 'run_parameters', 'join_process_group',
+           'sync_weights', 'check_equal_lengths', 'check_eval_data', 'prepare_data', 'check_optimizer',
+           'prepare_optimizer', 'suggest_idle_gpus', 'first_of', 'prepare', 'redistribute_data', 'compute_run_length',
+           'recompute_run_length']
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #4023ce49
-ALONE_ONLY = ("auto_find_batch_size=True is for a run in one process: where memory runs out in one of several, the others wait for it in the middle of a step. "
+AUTO_BATCH_SIZE_ERROR = ("auto_find_batch_size=True is for a run in one process: where memory runs out in one of several, the others wait for it in the middle of a step. "
               "Leave it out; learn.batch_size_find().apply() finds a size before learn.launch(...).")
 
-def prepare_model(moves):
+def prepare_model(learner):
     "Move the model to its device and wrap it; raise TypeError for a scripted model, ValueError for lazy layers."
-    run = moves.run_state
+    run = learner.run_state
     if run.team is not None: run.team.refuse("This")
-    run.loss = next((f for f in (moves.loss_func, moves.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
+    run.loss = next((f for f in (learner.loss_func, learner.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
     if run.args.output_dir is not None: run.args.output_dir = os.path.abspath(run.args.output_dir)   # absolute, because the program may change its directory
     if run.wrapped is not None:
         run.device.settle()
-        return fit(moves)
+        return apply_patches(learner)
     if isinstance(run.model, torch.jit.ScriptModule):
         raise TypeError("The model is scripted (torch.jit), so nobody can see what its forward takes; give the Learner the module it was made from.")
-    if run.args.full_determinism: be_deterministic()
-    lazy = next((n for n, p in (*moves.model.named_parameters(), *moves.model.named_buffers()) if torch.nn.parameter.is_lazy(p)), None)
+    if run.args.full_determinism: enable_determinism()
+    lazy = next((n for n, p in (*learner.model.named_parameters(), *learner.model.named_buffers()) if torch.nn.parameter.is_lazy(p)), None)
     if lazy is not None:
         raise ValueError(f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is trained.")
     if run.device is None:
         run.device = Device(run.args)
-        try: join(run)
+        try: join_process_group(run)
         except BaseException: run.device = None; raise
-    wrapped = run.device.prepare(moves.model, run.loss, optimizers_of(moves))
-    fit(moves)
+    wrapped = run.device.prepare(learner.model, run.loss, existing_optimizers(learner))
+    apply_patches(learner)
     run.wrapped = wrapped
     if run.loss is not None: run.loss.to(run.device.device)
     if not run.device.world.alone:
-        if run.args.auto_find_batch_size: raise ValueError(ALONE_ONLY)
-        alike(run)
-    run.params = params_of(run)   # a new wrapper; the optimizer may exist already
+        if run.args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
+        sync_weights(run)
+    run.params = run_parameters(run)   # a new wrapper; the optimizer may exist already
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #e9bb442d
-def optimizers_of(moves) -> list:
+def existing_optimizers(learner) -> list:
     "Return the existing optimizers, the user's and the run's. Raise ValueError for parameters that sharding cannot replace."
-    if moves.run_state.device.divides and "params" in (moves.optimizer_cls_and_kwargs or (None, {}))[1]:
+    if learner.run_state.device.divides and "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]:
         raise ValueError("optimizer_cls_and_kwargs has 'params' of the model as it was before it is divided (fsdp); leave them out, or make them in create_optimizer().")
-    return list({id(o): o for o in (moves.optimizers[0], moves.run_state.optimizer) if o is not None}.values())
+    return list({id(o): o for o in (learner.optimizers[0], learner.run_state.optimizer) if o is not None}.values())
 
-def params_of(run) -> list:
+def run_parameters(run) -> list:
     "Return the trained parameters: the model's first, then all others in the optimizer."
     more = [] if run.optimizer is None else [p for g in run.optimizer.param_groups for p in g["params"]]
     return list({id(p): p for p in (*run.model.parameters(), *more)}.values())
 
-def join(run):
+def join_process_group(run):
     "Join the processes of a run: share its id, mark the main process."
     world = run.device.world
     run.state.is_world_process_zero, run.state.is_local_process_zero = world.first, world.local_rank == 0
     if not run.state.global_step: run.history.run_id = world.told(run.history.run_id)
-    if run.device.device.type == "cpu": world.make_slate(4 * sum(1 for _ in modules_of(run).parameters()) + 256)   # flags for all parameters, and for parameters that are added later
+    if run.device.device.type == "cpu": world.make_slate(4 * sum(1 for _ in run_modules(run).parameters()) + 256)   # flags for all parameters, and for parameters that are added later
 
-def alike(run):
+def sync_weights(run):
     "Broadcast rank 0's weights and buffers to all processes."
-    run.device.world.spread([t for t in (*modules_of(run).parameters(), *modules_of(run).buffers()) if own_memory(t) and not in_shards(t)])
+    run.device.world.spread([t for t in (*run_modules(run).parameters(), *run_modules(run).buffers()) if has_own_memory(t) and not is_dtensor(t)])
 
-def check_alike(run, length, what="training sets"):  # length: in samples, None if unknown
+def check_equal_lengths(run, length, what="training sets"):  # length: in samples, None if unknown
     "Raise ValueError if the lengths of the data differ between processes."
     lengths = run.device.world.everyone(length)
     if len(set(lengths)) > 1:
@@ -87,36 +88,36 @@ def check_alike(run, length, what="training sets"):  # length: in samples, None 
                          "data set; which samples are whose is decided here.")
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #d0723256
-def check_evaluation(moves):
+def check_eval_data(learner):
     "Raise ValueError if the settings request evaluations but there is no evaluation data."
-    wanted = moves.args.eval_strategy != "no" or moves.args.eval_on_start
-    overridden = any(not getattr(type(moves), name, check_evaluation).__module__.startswith("trainer_nb.")
+    wanted = learner.args.eval_strategy != "no" or learner.args.eval_on_start
+    overridden = any(not getattr(type(learner), name, check_eval_data).__module__.startswith("trainer_nb.")
                      for name in ("get_eval_dataloader", "evaluate"))
-    if wanted and moves.eval_dataset is None and not overridden:
+    if wanted and learner.eval_dataset is None and not overridden:
         raise ValueError("The settings ask for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, "
                          "or leave eval_strategy at 'no'.")
 
-def prepare_data(moves):
+def prepare_data(learner):
     "Create the data loader and measure the length of the run."
-    run = moves.run_state
+    run = learner.run_state
     if run.feed is not None: return
-    loader = moves.get_train_dataloader()
+    loader = learner.get_train_dataloader()
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
-    check_evaluation(moves)
-    run.feed = Feed(loader, run.args.order_seed, run.device.world.share)
-    if type(moves).set_initial_training_values is not LengthMoves.set_initial_training_values: run.measured_by = moves.set_initial_training_values
+    check_eval_data(learner)
+    run.feed = ResumableLoader(loader, run.args.order_seed, run.device.world.share)
+    if type(learner).set_initial_training_values is not LengthOverrides.set_initial_training_values: run.measured_by = learner.set_initial_training_values
     try:
-        if not run.device.world.alone: check_alike(run, samples_in_all(run))
-        measure_anew(run)
+        if not run.device.world.alone: check_equal_lengths(run, num_train_samples(run))
+        recompute_run_length(run)
     except BaseException:
         run.feed = None
         raise
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #45974828
-_OF_OPTIMIZER = ("learning_rate", "weight_decay", "optim", "optim_args", "layer_groups", "adam_beta1", "adam_beta2", "adam_epsilon")
-_OF_SCHEDULE = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
+_OPTIMIZER_ARGS = ("learning_rate", "weight_decay", "optim", "optim_args", "layer_groups", "adam_beta1", "adam_beta2", "adam_epsilon")
+_SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
 
 def check_optimizer(run, given):  # given: the user's optimizer and schedule, None where absent
     "Raise ValueError for an optimizer that would not update this model; warn about settings that have no effect on the user's optimizer or schedule."
@@ -130,65 +131,65 @@ def check_optimizer(run, given):  # given: the user's optimizer and schedule, No
     elif getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
         problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")
-    for one, names in zip(given, (_OF_OPTIMIZER, _OF_SCHEDULE)):
+    for one, names in zip(given, (_OPTIMIZER_ARGS, _SCHEDULE_ARGS)):
         idle = [n for n in run.args.changed() if one is not None and n in names]
-        if idle: warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the {'optimizer' if names is _OF_OPTIMIZER else 'schedule'} has its own.")
+        if idle: warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the {'optimizer' if names is _OPTIMIZER_ARGS else 'schedule'} has its own.")
 
-def prepare_optimizer(moves):
+def prepare_optimizer(learner):
     "Create optimizer and schedule, unless the user has passed them."
-    run, (optimizer, scheduler) = moves.run_state, moves.optimizers
+    run, (optimizer, scheduler) = learner.run_state, learner.optimizers
     before = run.optimizer, run.lr_scheduler
     if None not in before: return
     try:
         run.optimizer, run.lr_scheduler = run.optimizer or optimizer, run.lr_scheduler or scheduler
-        moves.create_optimizer_and_scheduler(run.state.max_steps)
+        learner.create_optimizer_and_scheduler(run.state.max_steps)
         check_optimizer(run, (optimizer, scheduler))
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
             warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it "
                           "wait; optim='adamw_torch_fused' does not have to ask.")
-        run.params = params_of(run)
+        run.params = run_parameters(run)
     except BaseException:
         run.optimizer, run.lr_scheduler = before
         raise
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #b9c14866
 @functools.cache
-def _tell(gpus): print(f"This machine has {gpus} GPUs, and one of them is used; learn.launch(num_processes={gpus}) uses all.", flush=True)
+def _print_gpu_hint(gpus): print(f"This machine has {gpus} GPUs, and one of them is used; learn.launch(num_processes={gpus}) uses all.", flush=True)
 
-def tell_of_idle(device):
+def suggest_idle_gpus(device):
     "Print how to use the idle GPUs, if there are any."
-    if device.device.type == "cuda" and device.world.alone and torch.cuda.device_count() > 1: _tell(torch.cuda.device_count())
+    if device.device.type == "cuda" and device.world.alone and torch.cuda.device_count() > 1: _print_gpu_hint(torch.cuda.device_count())
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #40ab3e6b
 def first_of(run):
     "Return a snapshot of the run before its first step, for reset(); stored in a temporary file if it is large relative to the run's peak memory."
-    size = sum(nbytes_of(t) for t in (*run.params, *modules_of(run).buffers()))
+    size = sum(local_nbytes(t) for t in (*run.params, *run_modules(run).buffers()))
     folder = disk_folder()
-    if folder is None or size <= MEMORY_SHARE * peak_memory() or size * run.device.world.size > disk_space(): return capture(run)
-    try: return capture(run, folder=folder)
-    except OSError: return capture(run)   # not enough space after all
+    if folder is None or size <= MEMORY_SHARE * peak_memory() or size * run.device.world.size > disk_space(): return capture_snapshot(run)
+    try: return capture_snapshot(run, folder=folder)
+    except OSError: return capture_snapshot(run)   # not enough space after all
 
-def prepare(moves):
+def prepare(learner):
     "Create missing parts that a step needs; keep the initial weights."
-    run = moves.run_state
-    prepare_model(moves)
-    if run.first is None: tell_of_idle(run.device)
+    run = learner.run_state
+    prepare_model(learner)
+    if run.first is None: suggest_idle_gpus(run.device)
     with run.interrupts.opened():   # each part is created completely or not at all
-        prepare_data(moves)
-        prepare_optimizer(moves)
-        if run.first is None and run.state.global_step == 0: run.first, run.freed, run.versions = first_of(run), False, versions(run)
+        prepare_data(learner)
+        prepare_optimizer(learner)
+        if run.first is None and run.state.global_step == 0: run.first, run.freed, run.versions = first_of(run), False, weight_versions(run)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #0187469b
-def share_anew(moves, snapshot):  # snapshot: the one that was restored
+def redistribute_data(learner, snapshot):  # snapshot: the one that was restored
     "Divide and count the remaining data again if the snapshot comes from another number of processes."
-    run = moves.run_state
-    if snapshot.values["made_with"].get("processes", 1) == made_with(run)["processes"]: return
+    run = learner.run_state
+    if snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
     if run.feed is not None: run.feed.close()
     run.feed = run.window = None
-    prepare(moves)
+    prepare(learner)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #f53d4c35
-def measure(run):
+def compute_run_length(run):
     "Set the run's number of steps and epochs; raise ValueError if they cannot be determined."
     args, state, feed, window = run.args, run.state, run.feed, run.args.gradient_accumulation_steps
     per_epoch = None if not feed.batches else max(math.ceil(feed.batches / window), 1)
@@ -210,13 +211,13 @@ def measure(run):
     state.compute_steps(args, state.max_steps)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #2da3e7bc
-def measure_anew(run):
+def recompute_run_length(run):
     "Measure a run that may have begun and stretch its schedule. Raise ValueError if it would already have ended."
     state, before = run.state, run.state.max_steps
-    measure(run)
+    compute_run_length(run)
     if state.max_steps < state.global_step:
         raise ValueError(f"The run would be over after {state.max_steps} steps, but it has done {state.global_step}. learn.restore(...) goes back.")
-    if state.max_steps == state.global_step and not run.finished and not run.due: run.due.append(Due("close" if run.epoch_open else "finish"))
+    if state.max_steps == state.global_step and not run.finished and not run.due: run.due.append(Task("close" if run.epoch_open else "finish"))
     if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:
         run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, state.max_steps)
         if run.hands: run.hands = run.hands | {"param_groups": None}   # this change of the groups is not a manual one

@@ -10,26 +10,27 @@ from typing import Any
 import numpy as np
 import torch
 from ..core.errors import warn
-from ..data.collate import equal
-from ..device.sharding import in_shards, own_part
-from ..optim.optimizers import taken_apart
+from ..data.collate import is_identical
+from ..device.sharding import is_dtensor, to_local
+from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
-from .run_state import modules_of
+from .run_state import run_modules
 from .user_state import (CannotCapture, Capture, NotState, PLAIN, Restore, capture_optimizer, capture_user_state,
                                           code_holders, fetch_holders, is_fetch_state, restore_optimizer, restore_user_state, tensors_in)
-from .snapshot import own_memory
+from .snapshot import has_own_memory
 
 # %% auto #0
-__all__ = ['WIDTH', 'TABLE', 'MOST', 'LOOKING', 'ALWAYS', 'SMALL', 'PART', 'places_of', 'WeightSample', 'content_of', 'changes',
-           'UserBackup', 'FetchBackup', 'Shadows', 'LookingShadows', 'versions', 'copied_groups', 'put_groups',
-           'copied_schedule', 'put_schedule', 'copied_attributes', 'put_attributes', 'FullCopy']
+__all__ = ['WIDTH', 'TABLE', 'MAX_SAMPLED_WEIGHTS', 'LOOKING', 'ALWAYS', 'SMALL_BYTES', 'FINGERPRINT_CHUNK', 'sample_places',
+           'WeightSample', 'content_of', 'changed_attributes', 'UserBackup', 'FetchBackup', 'BufferBackup',
+           'AdaptiveBackup', 'weight_versions', 'copy_param_groups', 'restore_param_groups', 'copy_scheduler_state',
+           'restore_scheduler_state', 'copy_optimizer_attributes', 'restore_optimizer_attributes', 'FullBackup']
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #bd2e45c2
 WIDTH = 16        # numbers at each position
 TABLE = 1024      # number of rows from which a weight counts as an embedding, if the rows are short
-MOST = 128        # maximum number of positions on a GPU, where each takes a microsecond of host time
+MAX_SAMPLED_WEIGHTS = 128        # maximum number of positions on a GPU, where each takes a microsecond of host time
 
-def places_of(p: torch.Tensor) -> list[tuple[int, int]]:
+def sample_places(p: torch.Tensor) -> list[tuple[int, int]]:
     "Return the positions to sample in a weight: the index of the first number of each, and how many numbers."
     n = p.numel()
     if not n: return []
@@ -52,11 +53,11 @@ class WeightSample:
         self.weights, self.host, self.others, self.copies = list(weights), [], [], []
         for i, p in enumerate(weights):
             simple = p.device.type == "cpu" and type(p) in (torch.Tensor, torch.nn.Parameter) and p.layout is torch.strided and p.is_contiguous()
-            if simple and p.data_ptr(): self.host.append((p, p.nbytes, [(at * p.itemsize, n * p.itemsize) for at, n in places_of(p)], i))
-            elif p.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(own_part(p)): self.others.append(i)
-        per_weight = max(MOST // max(len(self.others), 1), 1)
-        step = max(len(self.others) // MOST, 1)
-        self.others = [(i, place) for i in self.others[::step] for place in places_of(own_part(weights[i]))[:per_weight]]
+            if simple and p.data_ptr(): self.host.append((p, p.nbytes, [(at * p.itemsize, n * p.itemsize) for at, n in sample_places(p)], i))
+            elif p.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(to_local(p)): self.others.append(i)
+        per_weight = max(MAX_SAMPLED_WEIGHTS // max(len(self.others), 1), 1)
+        step = max(len(self.others) // MAX_SAMPLED_WEIGHTS, 1)
+        self.others = [(i, place) for i in self.others[::step] for place in sample_places(to_local(weights[i]))[:per_weight]]
 
     def take(self, weights: list):  # weights: the trainable ones
         "Store the current numbers of the weights."
@@ -80,7 +81,7 @@ class WeightSample:
 
     @torch.no_grad()
     def _now(self) -> list[torch.Tensor]:
-        parts = [own_part(self.weights[i]).detach() for i, _ in self.others]
+        parts = [to_local(self.weights[i]).detach() for i, _ in self.others]
         return [p.as_strided((n,), (1,), p.storage_offset() + at) for p, (_, (at, n)) in zip(parts, self.others)]
 
     @torch.no_grad()
@@ -150,19 +151,19 @@ LOOKING, ALWAYS = 0.005, 3   # fraction of the training time; number of logs aft
 def _own_states(run) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
     "Return, by name, the getter and setter of each module's extra state and of each callback with its own state."
     base = torch.nn.Module.get_extra_state
-    found = {n: (m.get_extra_state, m.set_extra_state) for n, m in modules_of(run).named_modules() if type(m).get_extra_state is not base}
+    found = {n: (m.get_extra_state, m.set_extra_state) for n, m in run_modules(run).named_modules() if type(m).get_extra_state is not base}
     for i, c in enumerate(run.callbacks.callbacks):
         name = f"{type(c).__name__} (callback {i})"
         if hasattr(c, "state_dict") and hasattr(c, "load_state_dict"): found[name] = c.state_dict, c.load_state_dict
         elif callable(getattr(c, "state", None)): found[name] = (lambda c=c: c.state()["attributes"]), vars(c).update
     return found
 
-def changes(run, before) -> list[tuple[str, Any, str]]:  # before: a user_state.UserState
+def changed_attributes(run, before) -> list[tuple[str, Any, str]]:  # before: a user_state.UserState
     "Return the changed attributes: name, owner and key."
     now, found = capture_user_state(run, lambda name, t: t, find=code_holders), []
     def same(then, here):
-        if then is None or here is None or not equal(then, here): return False
-        return all(n in before.tensors and n in now.tensors and equal(now.tensors[n].cpu(), before.tensors[n].cpu()) for n in tensors_in(here))
+        if then is None or here is None or not is_identical(then, here): return False
+        return all(n in before.tensors and n in now.tensors and is_identical(now.tensors[n].cpu(), before.tensors[n].cpu()) for n in tensors_in(here))
     for holder in code_holders(run):
         then, here = (state.holders.get(holder.name, {"items": {}})["items"] for state in (before, now))
         found += [(f"{holder.name}.{k}", holder.owner, k) for k in {**then, **here} if not same(then.get(k), here.get(k))]
@@ -196,8 +197,8 @@ class UserBackup:
         "Compare the attributes in an observed step; add those that have started to change."
         if not self.looking or self.state is None: return
         start = time.perf_counter()
-        found = {name: (owner, key) for name, owner, key in changes(self.run, self.state)}
-        own = {n: (get, put) for n, (get, put, then) in self.own.items() if not equal(then, get())}
+        found = {name: (owner, key) for name, owner, key in changed_attributes(self.run, self.state)}
+        own = {n: (get, put) for n, (get, put, then) in self.own.items() if not is_identical(then, get())}
         new = [n for n in (*found, *own) if n not in self.slots and n not in self.changing]
         if new and not self.first:
             warn(f"{new[0]!r} has begun to change before the update of a step; from now on it is put back too when a step fails.")
@@ -258,7 +259,7 @@ class FetchBackup:
             now, attributes = self._values(holder), vars(holder.owner)
             for k in now.keys() - then.keys(): del attributes[k]
             for k, (v, state) in then.items():
-                if k in now and now[k] is v and equal(_state_of(v), state): continue
+                if k in now and now[k] is v and is_identical(_state_of(v), state): continue
                 if state is not v: _set_state(v, state)
                 attributes[k], changed = v, True
             changed = changed or len(now) > len(then)
@@ -266,39 +267,39 @@ class FetchBackup:
 
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #e4a48edb
-SMALL = 1 << 20   # bytes; buffers up to this size are always copied
-PART = 1 << 20    # number of entries per sum
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}   # by the size of an entry in bytes; entries of 8 bytes are read as two
+SMALL_BYTES = 1 << 20   # bytes; buffers up to this size are always copied
+FINGERPRINT_CHUNK = 1 << 20    # number of entries per sum
+_INT_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}   # by the size of an entry in bytes; entries of 8 bytes are read as two
 
 def _fingerprint(t):
     "Return one number per million entries, which depends on all values and their positions; on the tensor's device."
     if t.is_complex(): t = torch.view_as_real(t.detach())
-    bits = t.detach().contiguous().reshape(-1).view(_BITS[t.element_size()])
-    place = torch.arange(1, min(len(bits), PART) + 1, device=t.device) * 0x9E3779B97F
+    bits = t.detach().contiguous().reshape(-1).view(_INT_DTYPES[t.element_size()])
+    place = torch.arange(1, min(len(bits), FINGERPRINT_CHUNK) + 1, device=t.device) * 0x9E3779B97F
     place ^= place >> 31
-    return torch.stack([part.long().mul_(place[:len(part)]).sum() for part in bits.split(PART)])
+    return torch.stack([part.long().mul_(place[:len(part)]).sum() for part in bits.split(FINGERPRINT_CHUNK)])
 
-def _moved(before, now) -> bool: return before.device != now.device or not torch.equal(before, now)
+def _differs(before, now) -> bool: return before.device != now.device or not torch.equal(before, now)
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #b98edc8f
-def _buffers(model): return [(m._buffers, k) for m in model.modules() for k in m._buffers] + _renormed(model)
-def _renormed(model):
+def _buffer_slots(model): return [(m._buffers, k) for m in model.modules() for k in m._buffers] + _renormed_slots(model)
+def _renormed_slots(model):
     "Return the weight slots of embeddings with max_norm, which rescale rows in the forward pass."
     return [(m._parameters, "weight") for m in model.modules() if getattr(m, "max_norm", None) is not None and "weight" in m._parameters]
-def _frozen(model): return [(m._parameters, k) for m in model.modules() for k, p in m._parameters.items() if p is not None and not p.requires_grad and not in_shards(p)]   # the forward pass of a sharded parameter uses a copy
-def _trained(slot): return getattr(slot[0].get(slot[1]), "requires_grad", False)
-def _key(slot): return id(slot[0]), slot[1]
-def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+def _frozen_slots(model): return [(m._parameters, k) for m in model.modules() for k, p in m._parameters.items() if p is not None and not p.requires_grad and not is_dtensor(p)]   # the forward pass of a sharded parameter uses a copy
+def _is_trained(slot): return getattr(slot[0].get(slot[1]), "requires_grad", False)
+def _slot_key(slot): return id(slot[0]), slot[1]
+def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
 
-class Shadows:
+class BufferBackup:
     "Back up the tensors that forward passes change, before each step."
-    def __init__(self, model): self.slots, self.copies, self.kept = _buffers(model), [], []
+    def __init__(self, model): self.slots, self.copies, self.kept = _buffer_slots(model), [], []
 
     def keep(self):
         "Copy the tensors in all slots."
         self.kept = [held.get(name) for held, name in self.slots]
         now = [t for t in self.kept if t is not None]
-        if now and len(now) == len(self.copies) and all(map(_alike, now, self.copies)):
+        if now and len(now) == len(self.copies) and all(map(_same_layout, now, self.copies)):
             with torch.no_grad(): torch._foreach_copy_(self.copies, now)
         else: self.copies = [self._copy(t) for t in now]
 
@@ -309,18 +310,18 @@ class Shadows:
         for (held, name), tensor in zip(self.slots, self.kept): held[name] = tensor
         there = [(slot, t) for slot, t in zip(self.slots, self.kept) if t is not None]
         for ((held, name), t), then in zip(there, self.copies):
-            if not own_memory(t): held[name] = then.to(t.device, copy=True)   # expanded tensors cannot be written in place
-        whole = [(t, then) for (_, t), then in zip(there, self.copies) if own_memory(t)]
+            if not has_own_memory(t): held[name] = then.to(t.device, copy=True)   # expanded tensors cannot be written in place
+        whole = [(t, then) for (_, t), then in zip(there, self.copies) if has_own_memory(t)]
         with torch.no_grad():
             if whole: torch._foreach_copy_(*map(list, zip(*whole)))
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #3c594cf9
-class LookingShadows(Shadows):
+class AdaptiveBackup(BufferBackup):
     "Detect which slots need a copy, and back up only those."
     def __init__(self, model, user=None):  # user: a UserBackup for state outside of the model
         self.model, self.looked, self.constant, self.user = model, False, [], user   # constant: slots with their fingerprints
         super().__init__(model)
-        self.slots += _frozen(model)
+        self.slots += _frozen_slots(model)
         self.common = None   # slots of the buffers that change in any process
         self.sample = WeightSample()   # of the weights, which are not copied
 
@@ -337,112 +338,112 @@ class LookingShadows(Shadows):
 
     def _watched(self, slots):
         "Return the slots that rarely change, large and frozen ones, with their fingerprints."
-        frozen, held = {_key(s) for s in _frozen(self.model)}, [(s, s[0].get(s[1])) for s in slots]
-        return [(s, _fingerprint(t)) for s, t in held if t is not None and (t.nbytes > SMALL or _key(s) in frozen)]
+        frozen, held = {_slot_key(s) for s in _frozen_slots(self.model)}, [(s, s[0].get(s[1])) for s in slots]
+        return [(s, _fingerprint(t)) for s, t in held if t is not None and (t.nbytes > SMALL_BYTES or _slot_key(s) in frozen)]
 
-    def _copy(self, t): return t.detach().to("cpu", copy=True) if not self.looked and t.nbytes > SMALL else super()._copy(t)
+    def _copy(self, t): return t.detach().to("cpu", copy=True) if not self.looked and t.nbytes > SMALL_BYTES else super()._copy(t)
 
     def after_first(self):
         "Drop the slots that the first step could have changed but did not."
         if self.looked: return
         self.looked, self.copies, self.kept = True, [], []
         self.constant = [(s, f) for s, f in self.constant if not self._moved(s, f)]
-        still = {_key(s) for s, _ in self.constant}
-        self.slots = [s for s in _buffers(self.model) + _frozen(self.model) if _key(s) not in still]
+        still = {_slot_key(s) for s, _ in self.constant}
+        self.slots = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in still]
 
     def shared(self, world) -> list:  # world: a collectives.World
         "Return the buffers to synchronize between processes: all until the first step has been observed, then those that change in any process."
         if self.common is None:
-            every, mine = _buffers(self.model), {_key(s) for s in self.slots}
-            if self.looked: self.common = [every[i] for i in sorted({i for said in world.everyone([i for i, s in enumerate(every) if _key(s) in mine]) for i in said})]
+            every, mine = _buffer_slots(self.model), {_slot_key(s) for s in self.slots}
+            if self.looked: self.common = [every[i] for i in sorted({i for said in world.everyone([i for i, s in enumerate(every) if _slot_key(s) in mine]) for i in said})]
         held = [held.get(name) for held, name in (every if self.common is None else self.common)]
-        return [t for t in held if t is not None and not t.requires_grad and own_memory(t)]
+        return [t for t in held if t is not None and not t.requires_grad and has_own_memory(t)]
 
     def _moved(self, slot, fingerprint):
         now = slot[0].get(slot[1])
-        return now is not None and not _trained(slot) and _moved(fingerprint, _fingerprint(now))
+        return now is not None and not _is_trained(slot) and _differs(fingerprint, _fingerprint(now))
 
     def look(self):
         "Add slots that have started to change, or that are new, with a warning."
         if self.user is not None: self.user.look()
-        self.constant = [(s, f) for s, f in self.constant if not _trained(s)]   # unfrozen manually
+        self.constant = [(s, f) for s, f in self.constant if not _is_trained(s)]   # unfrozen manually
         self._join([s for s, f in self.constant if self._moved(s, f)], "has begun to change in the forward pass")
-        known = {_key(s) for s in (*self.slots, *(s for s, _ in self.constant))}
-        new = [s for s in _buffers(self.model) + _frozen(self.model) if _key(s) not in known]
+        known = {_slot_key(s) for s in (*self.slots, *(s for s, _ in self.constant))}
+        new = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in known]
         watched = self._watched(new)
         self.constant += watched
-        known.update(_key(s) for s, _ in watched)
-        self._join([s for s in new if _key(s) not in known], "was registered after the first step")
+        known.update(_slot_key(s) for s, _ in watched)
+        self._join([s for s in new if _slot_key(s) not in known], "was registered after the first step")
 
     def _join(self, slots, why):
         if not slots: return
         warn(f"{slots[0][1]!r} {why}; from now on it is put back too when a step fails.")
-        gone = {_key(s) for s in slots}
-        self.constant = [(s, f) for s, f in self.constant if _key(s) not in gone]
+        gone = {_slot_key(s) for s in slots}
+        self.constant = [(s, f) for s, f in self.constant if _slot_key(s) not in gone]
         self.slots += slots
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #c27e461e
-def versions(run) -> list[int]:
+def weight_versions(run) -> list[int]:
     "Return the version counter of each trainable weight."
     return [p._version for p in run.params if p.requires_grad]
 
-def copied_groups(optimizer, tensors=False) -> list[dict]:  # tensors: copy tensors too, such as a step count in the groups
+def copy_param_groups(optimizer, tensors=False) -> list[dict]:  # tensors: copy tensors too, such as a step count in the groups
     "Return a copy of the options in an optimizer's groups."
     def copied(v): return (v.detach().clone() if tensors else v) if isinstance(v, torch.Tensor) else copy.deepcopy(v)
     return [{k: v if k == "params" else copied(v) for k, v in g.items()} for g in optimizer.param_groups]
 
-def put_groups(optimizer, groups):
+def restore_param_groups(optimizer, groups):
     "Restore the groups to these options; remove all others."
     for group, before in zip(optimizer.param_groups, groups): group.clear(); group.update(before)
 
-def copied_schedule(scheduler) -> list:  # scheduler: one of torch's or with the same interface; None: there is none
+def copy_scheduler_state(scheduler) -> list:  # scheduler: one of torch's or with the same interface; None: there is none
     "Return copies of the attributes of a schedule and of the schedules in it."
     return [(part, {k: list(v) if type(v) is list else v for k, v in vars(part).items()}) for part in schedule_parts(scheduler)]
 
-def put_schedule(held: list):  # held: from copied_schedule
+def restore_scheduler_state(held: list):  # held: from copy_scheduler_state
     "Restore the attributes of the schedules; remove all others."
     for part, before in held:
         vars(part).clear()
         vars(part).update(before)
 
-def copied_attributes(run) -> tuple | None:
+def copy_optimizer_attributes(run) -> tuple | None:
     "What the optimizer keeps besides groups and state, as it is now; None where its class is torch's."
     if type(run.optimizer).__module__.startswith("torch.optim"): return None
     tensors = {}
     def put(name, t): return tensors.setdefault(name, t.detach().clone())
     return capture_optimizer(run, put), tensors
 
-def put_attributes(run, held):  # from copied_attributes
+def restore_optimizer_attributes(run, held):  # from copy_optimizer_attributes
     "The optimizer keeps that again; its groups and its state have to be put back afterwards."
     if held is not None: run.lost = run.lost | restore_optimizer(run, *held)[0]
 
-def _parts(t) -> list:
+def _plain_tensors(t) -> list:
     "Return the plain tensors of a tensor subclass that can be taken apart; else the tensor itself."
-    try: return list(taken_apart(t)[0].values())
+    try: return list(flatten_state_value(t)[0].values())
     except TypeError: return [t]
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #5ef3f925
-class FullCopy:
+class FullBackup:
     "Back up weights and optimizer state before each step."
     def __init__(self, run): self.run, self.copies, self.tensors = run, [], []
     def keep(self):
         "Copy tensors into preallocated ones; copy all other state, which is small."
         optimizer = self.run.optimizer
         self.state = {p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()} for p, s in optimizer.state.items()}
-        self.groups, self.schedule = copied_groups(optimizer), copied_schedule(self.run.lr_scheduler)
-        self.attributes = copied_attributes(self.run)
+        self.groups, self.schedule = copy_param_groups(optimizer), copy_scheduler_state(self.run.lr_scheduler)
+        self.attributes = copy_optimizer_attributes(self.run)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
-        now = [*self.run.params, *(part for v in held for part in ([v] if in_shards(v) else _parts(v)))]
-        if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [own_part(t).detach().clone() for t in now]
+        now = [*self.run.params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
+        if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [to_local(t).detach().clone() for t in now]
         else:
-            with torch.no_grad(): torch._foreach_copy_(self.copies, [own_part(t).detach() for t in now])
+            with torch.no_grad(): torch._foreach_copy_(self.copies, [to_local(t).detach() for t in now])
 
     def put_back(self):
         "Restore the same tensors in the same places, with their former values."
         optimizer = self.run.optimizer
-        put_attributes(self.run, self.attributes)
-        with torch.no_grad(): torch._foreach_copy_([own_part(t).detach() for t in self.tensors], self.copies)
+        restore_optimizer_attributes(self.run, self.attributes)
+        with torch.no_grad(): torch._foreach_copy_([to_local(t).detach() for t in self.tensors], self.copies)
         optimizer.state.clear()
         optimizer.state.update(self.state)
-        put_groups(optimizer, self.groups)
-        put_schedule(self.schedule)
+        restore_param_groups(optimizer, self.groups)
+        restore_scheduler_state(self.schedule)

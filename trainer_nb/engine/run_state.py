@@ -14,22 +14,23 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from ..core.errors import warn
-from ..core.interrupts import Interrupts
-from ..core.columns import losses_of, mean_of
+from ..core.interrupts import InterruptGuard
+from ..core.columns import kept_losses, mean_or_nan
 from ..core.callbacks import CallbackHandler, TrainerControl, TrainerState
 from ..core.history import History
 from ..data.sampling import Cursor
-from .training_modes import TrainingModes, modes_of, put_modes
-from .loss import unwrapped
+from .training_modes import TrainingModes, module_modes, restore_modes
+from .loss import unwrap_model
 
 # %% auto #0
-__all__ = ['Due', 'value', 'kept', 'part', 'of_step', 'of_verb', 'Passing', 'UserCode', 'Run', 'modules_of', 'modes_kept',
-           'note_act', 'for_callback', 'first_on', 'size_of', 'FlopMoves', 'tokens_of', 'tokens_in', 'add_tokens',
-           'fetch_tokens', 'token_count', 'token_speed', 'filtered_sum', 'logged_loss', 'loss_of_run']
+__all__ = ['Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'TransientState', 'UserCode',
+           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'as_callback', 'push_tasks',
+           'num_non_embedding_parameters', 'FlopOverrides', 'count_batch_tokens', 'count_step_tokens', 'add_tokens',
+           'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log', 'run_mean_loss']
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
-class Due:
+class Task:
     "Hold a pending task of a step."
     kind: str                                # a key of tasks.DEEDS
     name: str = ""                           # of an event, or of a control flag
@@ -41,110 +42,110 @@ class Due:
 def _field(kind, default):
     how = {"default_factory": default} if callable(default) else {"default": default}
     return field(metadata={"kind": kind}, **how)
-def value(default):
+def value_field(default):
     "Define a field that a snapshot copies."
     return _field("value", default)
-def kept(default=None):
+def kept_field(default=None):
     "Define a field for which a snapshot has special functions."
     return _field("kept", default)
-def part(default=None):
+def rebuilt_field(default=None):
     "Define a field that is created again when it is missing."
     return _field("part", default)
-def of_step(default):
+def step_field(default):
     "Define a field of the current step."
     return _field("of_step", default)
-def of_verb(default):
+def session_field(default):
     "Define a field of the active verb."
     return _field("of_verb", default)
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c70ee2d8
 @dataclass
-class Passing:
+class TransientState:
     "Hold the transient fields of the current step or verb."
-    window: list | None = of_step(None)                      # micro-batches of the current step
-    said: list = of_step(list)                               # values that were logged within it
-    taken_back: bool = of_step(False)                        # whether the last step was rolled back
-    copying: list = of_step(list)                            # of accelerator.Beside: copies of weights that the next update has to wait for
-    open_step: Any = of_step(None)                           # the debug step that is open
-    torn: str = of_step("")                                  # reason why the run is corrupted
-    paused: bool = of_step(False)                            # it is between two steps, and on_resume is to be called
+    window: list | None = step_field(None)                      # micro-batches of the current step
+    said: list = step_field(list)                               # values that were logged within it
+    taken_back: bool = step_field(False)                        # whether the last step was rolled back
+    copying: list = step_field(list)                            # of accelerator.Beside: copies of weights that the next update has to wait for
+    open_step: Any = step_field(None)                           # the debug step that is open
+    torn: str = step_field("")                                  # reason why the run is corrupted
+    paused: bool = step_field(False)                            # it is between two steps, and on_resume is to be called
 
-    owner: Any = of_verb(None)                               # (name, thread) of the verb that trains
-    phase: str = of_verb("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
-    tick: float = of_verb(0.0)                               # time at which the clock was last read
-    pausing: bool = of_verb(False)                           # whether a pause at the next boundary is requested
-    aside: int = of_verb(0)                                  # number of verbs that have released the lock to others
-    touched: bool = of_verb(False)                           # whether a verb has been called since the last check
-    later: list = of_verb(list)                              # changes that callbacks requested, applied at the boundary
-    by_hand: bool = of_verb(False)                           # events are caused by a manual call between two steps
-    brought: int = of_verb(0)                                # number of tasks that the current one has put at the head of the queue
-    asker: str = of_verb("")                                 # "callback" while a change that a callback requested is applied
+    owner: Any = session_field(None)                               # (name, thread) of the verb that trains
+    phase: str = session_field("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
+    tick: float = session_field(0.0)                               # time at which the clock was last read
+    pausing: bool = session_field(False)                           # whether a pause at the next boundary is requested
+    aside: int = session_field(0)                                  # number of verbs that have released the lock to others
+    touched: bool = session_field(False)                           # whether a verb has been called since the last check
+    later: list = session_field(list)                              # changes that callbacks requested, applied at the boundary
+    by_hand: bool = session_field(False)                           # events are caused by a manual call between two steps
+    brought: int = session_field(0)                                # number of tasks that the current one has put at the head of the queue
+    asker: str = session_field("")                                 # "callback" while a change that a callback requested is applied
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #a2b10002
 @dataclass
 class UserCode:
     "Hold the fields that concern user code."
-    learner: Any = kept()                            # weak reference: attributes of its subclass, its callbacks, its data
-    identity: str = part(lambda: uuid.uuid4().hex)   # of the learner in this process: snapshots of the same learner contain all attributes
-    callbacks_begun: bool = part(False)              # on_train_begin has been called on the callbacks of this process
-    lost: dict = part(dict)                          # attributes that were not restored with the run, by name, with the reason
-    reported: set = part(set)                        # names that a warning has reported
+    learner: Any = kept_field()                            # weak reference: attributes of its subclass, its callbacks, its data
+    identity: str = rebuilt_field(lambda: uuid.uuid4().hex)   # of the learner in this process: snapshots of the same learner contain all attributes
+    callbacks_begun: bool = rebuilt_field(False)              # on_train_begin has been called on the callbacks of this process
+    lost: dict = rebuilt_field(dict)                          # attributes that were not restored with the run, by name, with the reason
+    reported: set = rebuilt_field(set)                        # names that a warning has reported
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
 @dataclass
-class Run(Passing, UserCode):
+class RunState(TransientState, UserCode):
     "Hold the state and the parts of one training run."
-    args: Any = kept()                                       # TrainingArguments: the current settings
-    model: Any = kept()                                      # the user's module, not wrapped; snapshots include `loss` with it
-    optimizer: Any = kept()
-    lr_scheduler: Any = kept()
-    device: Any = kept()                                     # accelerator.Device: its gradient scaler is kept
-    modes: TrainingModes = kept(TrainingModes)               # which modules steps use in evaluation mode
-    callbacks: CallbackHandler = kept(CallbackHandler)       # snapshots keep those with a state
-    due: deque = kept(deque)                                 # of Due, the next first
+    args: Any = kept_field()                                       # TrainingArguments: the current settings
+    model: Any = kept_field()                                      # the user's module, not wrapped; snapshots include `loss` with it
+    optimizer: Any = kept_field()
+    lr_scheduler: Any = kept_field()
+    device: Any = kept_field()                                     # accelerator.Device: its gradient scaler is kept
+    modes: TrainingModes = kept_field(TrainingModes)               # which modules steps use in evaluation mode
+    callbacks: CallbackHandler = kept_field(CallbackHandler)       # snapshots keep those with a state
+    due: deque = kept_field(deque)                                 # of Due, the next first
 
-    state: TrainerState = value(TrainerState)
-    control: TrainerControl = value(TrainerControl)
-    cursor: Cursor = value(Cursor())                         # position of the next micro-batch
-    bookmark: dict | None = value(None)                      # state to open a stream at that position; None: by reading up to it
-    begun: bool = value(False)                               # whether on_train_begin has been dispatched
-    epoch_open: bool = value(False)                          # whether on_epoch_begin has been dispatched
-    batches_in_epoch: int = value(0)                         # micro-batches since the epoch began
-    finished: bool = value(False)                            # whether on_train_end has been dispatched
-    seconds: float = value(0.0)                              # training time without pauses
-    samples: int = value(0)                                  # number of samples trained on
-    tokens: Any = value(None)                                # count of tokens that is still on a device: a tensor; all others are in the state
-    logged: int = value(0)                                   # the step up to which logs have covered the history
-    flops: float = value(0.0)                                # floating-point operations of this process that state.total_flos does not include yet
+    state: TrainerState = value_field(TrainerState)
+    control: TrainerControl = value_field(TrainerControl)
+    cursor: Cursor = value_field(Cursor())                         # position of the next micro-batch
+    bookmark: dict | None = value_field(None)                      # state to open a stream at that position; None: by reading up to it
+    begun: bool = value_field(False)                               # whether on_train_begin has been dispatched
+    epoch_open: bool = value_field(False)                          # whether on_epoch_begin has been dispatched
+    batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began
+    finished: bool = value_field(False)                            # whether on_train_end has been dispatched
+    seconds: float = value_field(0.0)                              # training time without pauses
+    samples: int = value_field(0)                                  # number of samples trained on
+    tokens: Any = value_field(None)                                # count of tokens that is still on a device: a tensor; all others are in the state
+    logged: int = value_field(0)                                   # the step up to which logs have covered the history
+    flops: float = value_field(0.0)                                # floating-point operations of this process that state.total_flos does not include yet
 
-    wrapped: Any = part()                                    # the model as wrapped by Accelerate
-    loss: Any = part()                                       # the loss function, if it is a module
-    feed: Any = part()                                       # data.Feed
-    measured_by: Any = part()                                # an override of set_initial_training_values, which determines the length of the run
-    history: History = part(History)                         # only grows; a snapshot stores its step
-    shadows: Any = part()                                    # a list of rollback.Shadows: copies that a rollback restores
-    fetch_backup: Any = part()                               # rollback.FetchBackup: state of the data that a rollback restores
-    params: list = part(list)                                # the model's parameters, tied ones once
-    own_scheduler: bool = part(False)                        # created here, so it can be stretched
-    first: Any = part()                                      # Snapshot of the initial weights, for reset
-    meter: Any = part()                                      # memory.Meter: memory use of the verbs, if requested
-    relief: Any = part()                                     # settings.Relief: handles out-of-memory errors
-    judge: Any = part()                                      # search.Judge: called with the metrics of the loop's evaluations, of all sets together
-    versions: list = part(list)                              # rollback.versions() when `first` was taken
-    held: Any = part()                                       # snapshot.Held: copies of weights that training never changes, shared by snapshots
-    freed: bool = part(False)                                # whether free() has released the initial weights
-    ring: Any = part()                                       # time_travel.Ring: the last snapshots, for rewind
-    saver: Any = part()                                      # async_save.Saver: writes checkpoints
-    given: dict = part(dict)                                 # the settings from the learner's constructor
-    hands: Any = part()                                      # values that may be changed manually, as the last verb left them
-    eval_dataloader: Any = part()
-    unwritable: Any = part()                                 # the output_dir in which no log could be opened
-    background: Any = part()                                 # background.Background: the handle of the thread that trains
-    team: Any = part()                                       # remote_run.Team: the processes that have the run
-    processes: int = part(1)                                 # number of processes that have the run, or will have it
-    undivided: dict = part(dict)                             # undivided values of settings that are divided among processes here
-    news: list = part(list)                                  # functions that show messages to the user at the next verb of a cell
-    interrupts: Interrupts = part(Interrupts)
+    wrapped: Any = rebuilt_field()                                    # the model as wrapped by Accelerate
+    loss: Any = rebuilt_field()                                       # the loss function, if it is a module
+    feed: Any = rebuilt_field()                                       # data.Feed
+    measured_by: Any = rebuilt_field()                                # an override of set_initial_training_values, which determines the length of the run
+    history: History = rebuilt_field(History)                         # only grows; a snapshot stores its step
+    shadows: Any = rebuilt_field()                                    # a list of rollback.Shadows: copies that a rollback restores
+    fetch_backup: Any = rebuilt_field()                               # rollback.FetchBackup: state of the data that a rollback restores
+    params: list = rebuilt_field(list)                                # the model's parameters, tied ones once
+    own_scheduler: bool = rebuilt_field(False)                        # created here, so it can be stretched
+    first: Any = rebuilt_field()                                      # Snapshot of the initial weights, for reset
+    meter: Any = rebuilt_field()                                      # memory.Meter: memory use of the verbs, if requested
+    relief: Any = rebuilt_field()                                     # settings.Relief: handles out-of-memory errors
+    judge: Any = rebuilt_field()                                      # search.Judge: called with the metrics of the loop's evaluations, of all sets together
+    versions: list = rebuilt_field(list)                              # rollback.versions() when `first` was taken
+    held: Any = rebuilt_field()                                       # snapshot.Held: copies of weights that training never changes, shared by snapshots
+    freed: bool = rebuilt_field(False)                                # whether free() has released the initial weights
+    ring: Any = rebuilt_field()                                       # time_travel.Ring: the last snapshots, for rewind
+    saver: Any = rebuilt_field()                                      # async_save.Saver: writes checkpoints
+    given: dict = rebuilt_field(dict)                                 # the settings from the learner's constructor
+    hands: Any = rebuilt_field()                                      # values that may be changed manually, as the last verb left them
+    eval_dataloader: Any = rebuilt_field()
+    unwritable: Any = rebuilt_field()                                 # the output_dir in which no log could be opened
+    background: Any = rebuilt_field()                                 # background.Background: the handle of the thread that trains
+    team: Any = rebuilt_field()                                       # remote_run.Team: the processes that have the run
+    processes: int = rebuilt_field(1)                                 # number of processes that have the run, or will have it
+    undivided: dict = rebuilt_field(dict)                             # undivided values of settings that are divided among processes here
+    news: list = rebuilt_field(list)                                  # functions that show messages to the user at the next verb of a cell
+    interrupts: InterruptGuard = rebuilt_field(InterruptGuard)
 
     def start_clock(self): self.tick = time.perf_counter()   # start counting from now
 
@@ -154,24 +155,24 @@ class Run(Passing, UserCode):
         return self.seconds
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #bceb1a77
-def modules_of(run) -> torch.nn.ModuleList:
+def run_modules(run) -> torch.nn.ModuleList:
     "Return the modules with the run's weights and buffers: the model, and the loss function if it is a module."
     return torch.nn.ModuleList(m for m in (run.model, run.loss) if m is not None)
 
 @contextmanager
-def modes_kept(module):
+def preserve_training_modes(module):
     "Restore the training modes of a module and its submodules at the end of the block."
-    modes = modes_of(module)
+    modes = module_modes(module)
     try: yield
-    finally: put_modes(modes)
+    finally: restore_modes(modes)
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #811d21b5
-def note_act(run, kind: str, /, **data):
+def record_act(run, kind: str, /, **data):
     "Record a change of the run in the history, with its origin."
     by = run.asker or ("callback" if run.phase in ("step", "after", "look") else "")   # in these phases, only code of the run is active
     run.history.note(kind, run.state.global_step, **data, **({"by": by} if by else {}))
 
-def for_callback(run, act):  # act: a function without arguments
+def as_callback(run, act):  # act: a function without arguments
     "Return the same change, with a callback as its origin."
     def done():
         run.asker = "callback"
@@ -180,32 +181,32 @@ def for_callback(run, act):  # act: a function without arguments
     return done
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c3462271
-for _f in Run.__dataclass_fields__.values():
+for _f in RunState.__dataclass_fields__.values():
     if "kind" not in _f.metadata: raise TypeError(f"Run.{_f.name} does not say what kind of field it is.")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #62d53f05
-def first_on(run, *dues):  # dues: tasks in their order
+def push_tasks(run, *dues):  # dues: tasks in their order
     "Put tasks at the head of a run's queue, after those that the current task has put there."
     for due in dues:
         run.due.insert(run.brought, due)
         run.brought += 1
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c633a342
-_SIZES = WeakKeyDictionary()   # by model: number of parameters without embeddings
+_PARAMETER_COUNTS = WeakKeyDictionary()   # by model: number of parameters without embeddings
 
-def size_of(model) -> int:
+def num_non_embedding_parameters(model) -> int:
     "Return the number of parameters without embeddings; count them once."
-    if model not in _SIZES: _SIZES[model] = model.num_parameters(exclude_embeddings=True)
-    return _SIZES[model]
+    if model not in _PARAMETER_COUNTS: _PARAMETER_COUNTS[model] = model.num_parameters(exclude_embeddings=True)
+    return _PARAMETER_COUNTS[model]
 
-class FlopMoves:
+class FlopOverrides:
     "Count floating-point operations."
     def floating_point_ops(self, inputs) -> int:  # inputs: a micro-batch
         "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
         model = self.run_state.model
         if not isinstance(inputs, Mapping) or not hasattr(model, "num_parameters"): return 0   # checked once: a failed look-up in a module is slow
         name = getattr(model, "main_input_name", "input_ids")
-        return 6 * inputs[name].numel() * size_of(model) if name in inputs else 0
+        return 6 * inputs[name].numel() * num_non_embedding_parameters(model) if name in inputs else 0
 
     def store_flos(self):
         "Add the operations since the last call, of all processes, to state.total_flos."
@@ -214,15 +215,15 @@ class FlopMoves:
         run.flops = 0.0
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #1f4a8ea9
-def tokens_of(moves, batch):  # one micro-batch
+def count_batch_tokens(learner, batch):  # one micro-batch
     "Return the tokens of a batch: a number, or a tensor if the batch is on a device. Raise ValueError if they cannot be counted."
-    how, name = moves.args.include_num_input_tokens_seen, getattr(unwrapped(moves.run_state.model), "main_input_name", "input_ids")
+    how, name = learner.args.include_num_input_tokens_seen, getattr(unwrap_model(learner.run_state.model), "main_input_name", "input_ids")
     ids = batch.get(name) if hasattr(batch, "get") else None
     if not isinstance(ids, torch.Tensor):
         raise ValueError(f"include_num_input_tokens_seen={how!r} counts {name!r}, which a batch does not have; set main_input_name in the model's "
                          "class to the name of its input, or leave the argument out.")
     if how == "all": return ids.numel()
-    pad = getattr(moves.processing_class, "pad_token_id", None)
+    pad = getattr(learner.processing_class, "pad_token_id", None)
     mask = batch.get("attention_mask") if pad is None or batch.get("attention_mask") is not None else ids.ne(pad)
     if mask is None:
         raise ValueError("include_num_input_tokens_seen='non_padding' needs an attention_mask in the batches, or a processing_class with a "
@@ -230,14 +231,14 @@ def tokens_of(moves, batch):  # one micro-batch
     return int(mask.sum()) if mask.is_cpu else mask.sum()
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #25de702a
-def tokens_in(moves, window):  # window: of loader.Fetched
+def count_step_tokens(learner, window):  # window: of loader.Fetched
     "Return the tokens of a step in all processes; None if they are not counted."
-    if moves.args.include_num_input_tokens_seen == "no": return None
-    own, device, world = sum(tokens_of(moves, f.batch) for f in window if f.weight), moves.run_state.device.device, moves.run_state.device.world
+    if learner.args.include_num_input_tokens_seen == "no": return None
+    own, device, world = sum(count_batch_tokens(learner, f.batch) for f in window if f.weight), learner.run_state.device.device, learner.run_state.device.world
     if world.alone: return own
     return world.total(own.to(device) if isinstance(own, torch.Tensor) else torch.full((), own, dtype=torch.int64, device=device))
 
-def add_tokens(run, tokens):  # tokens: as returned by tokens_in
+def add_tokens(run, tokens):  # tokens: as returned by count_step_tokens
     "Add tokens to the count; a tensor on a device stays there."
     if tokens is None: return
     if isinstance(tokens, torch.Tensor) and not tokens.is_cpu: run.tokens = tokens if run.tokens is None else run.tokens.to(tokens.device) + tokens
@@ -250,40 +251,40 @@ def fetch_tokens(run) -> int:
     return run.state.num_input_tokens_seen
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #4de39285
-def token_count(run) -> dict:
+def token_metrics(run) -> dict:
     "Return the log entry with the token count; {} if tokens are not counted."
     return {} if run.args.include_num_input_tokens_seen == "no" else {"num_input_tokens_seen": fetch_tokens(run)}
 
-def token_speed(run) -> dict:
+def token_speed_metrics(run) -> dict:
     "Return the log entry with the tokens per second of training time; {} if tokens are not counted."
     if run.args.include_num_input_tokens_seen == "no": return {}
     return {"train_runtime": round(run.seconds, 4), "train_tokens_per_second": round(fetch_tokens(run) / max(run.seconds, 1e-9), 3)}
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #69616989
-def filtered_sum(losses) -> float:
+def sum_filtered(losses) -> float:
     "Return the sum of some losses, with the mean so far in place of non-finite ones."
     total = 0.0
     for k, loss in enumerate(losses): total += loss if math.isfinite(loss) else total / (1 + k)
     return total
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c6385c24
-def _losses(run, start=0):
+def _fetch_losses(run, start=0):
     run.history.fetch()
-    return losses_of(run.history.rows, start)
+    return kept_losses(run.history.rows, start)
 
-def logged_loss(run, start: int) -> float:  # start: the first row that no log has covered
+def mean_loss_to_log(run, start: int) -> float:  # start: the first row that no log has covered
     "Return the mean loss to log; warn if some losses are left out."
-    losses = _losses(run, start)
+    losses = _fetch_losses(run, start)
     wrong = len(losses) - int(np.isfinite(losses).sum())
-    if not wrong or not run.args.logging_nan_inf_filter: return mean_of(losses)
+    if not wrong or not run.args.logging_nan_inf_filter: return mean_or_nan(losses)
     warn(f"{wrong} of the {len(losses)} losses up to step {run.state.global_step} that are logged now are not finite and left out of the mean; learn.history has them. "
          "With logging_nan_inf_filter=False the mean shows them.")
-    return filtered_sum(losses.tolist()) / len(losses)
+    return sum_filtered(losses.tolist()) / len(losses)
 
-def loss_of_run(run) -> float:
+def run_mean_loss(run) -> float:
     "Return the mean loss of all steps."
     mean = run.history.mean_loss()
     if math.isfinite(mean) or not run.args.logging_nan_inf_filter: return mean
-    losses, ends = _losses(run), [row["step"] for row in run.state.log_history if "loss" in row]
+    losses, ends = _fetch_losses(run), [row["step"] for row in run.state.log_history if "loss" in row]
     cuts = [0, *(max(len(losses) - (run.state.global_step - end), 0) for end in ends), len(losses)]
-    return sum(filtered_sum(losses[a:b].tolist()) for a, b in zip(cuts, cuts[1:])) / len(losses) if len(losses) else mean
+    return sum(sum_filtered(losses[a:b].tolist()) for a, b in zip(cuts, cuts[1:])) / len(losses) if len(losses) else mean

@@ -8,170 +8,171 @@ import copy, gc, math
 from dataclasses import fields
 import torch
 from ..display.tables import Table
-from ..core.errors import let_go, let_go_last, nearest, out_of_memory, warn
-from ..core.callbacks import LoggerCallback, set_level
-from ..args.training_args import plain, resolve
-from ..data.sampling import divided_batch
-from ..data.streams import Streamed
+from ..core.errors import release_traceback_memory, release_last_traceback, suggest_names, is_out_of_memory, warn
+from ..core.callbacks import LoggerCallback, set_log_level
+from ..args.training_args import to_builtin, resolve_args
+from ..data.sampling import split_global_batch
+from ..data.streams import StreamSource
 from ..device.collectives import world_size
-from ..device.model_patches import fit
-from ..device.accelerator import empty_cache
+from ..device.model_patches import apply_patches
+from ..device.accelerator import empty_device_cache
 from ..optim.optimizers import refuse_regrouping
-from ..optim.schedules import (add_group, base_rates, by_metric, load_scheduler_state, scheduler_state,
+from ..optim.schedules import (add_scheduled_group, base_lrs, is_metric_driven, load_scheduler_state, scheduler_state,
                                         set_base_lr, set_lr)
-from .run_state import Due, note_act
-from .dataloaders import DataMoves, LOADERS
-from .overrides import check_smoothing, drop_feed
-from .prepare import ALONE_ONLY, measure_anew, prepare
+from .run_state import Task, record_act
+from .dataloaders import DataLoaderOverrides, LOADER_ARGS
+from .overrides import check_label_smoothing, drop_loader
+from .prepare import AUTO_BATCH_SIZE_ERROR, recompute_run_length, prepare
 
 # %% auto #0
-__all__ = ['SETTABLE', 'HELP', 'end_here', 'go_beyond', 'Changes', 'SettableTable', 'present', 'effect_of', 'settable',
-           'check_stream', 'check_pieces', 'check_metric', 'metric_of', 'forget_best', 'check_settable', 'check_kept',
-           'for_each', 'change', 'smaller', 'Relief']
+__all__ = ['SETTABLE', 'MEMORY_HINT', 'end_here', 'extend_run', 'ChangesTable', 'SettableTable', 'current_value', 'effect_of',
+           'list_settable', 'check_stream_change', 'check_length_order_change', 'check_metric_change',
+           'best_metric_args', 'clear_best', 'check_settable', 'check_own_loader', 'divide_changes', 'change_settings',
+           'next_smaller_batch', 'OomRecovery']
 
 # %% ../../nbs/06_engine/15_settings.ipynb #bac457c9
-def _decay(moves, value):
+def _set_weight_decay(learner, value):
     "Set the weight decay of the parameters that decay; split groups that hold other parameters too."
-    if moves.optimizer is None: return
-    names = set(moves.get_decay_parameter_names(moves.model))
-    decays = {id(p) for n, p in moves.model.named_parameters() if n in names}
-    for i, group in enumerate(list(moves.optimizer.param_groups)):
+    if learner.optimizer is None: return
+    names = set(learner.get_decay_parameter_names(learner.model))
+    decays = {id(p) for n, p in learner.model.named_parameters() if n in names}
+    for i, group in enumerate(list(learner.optimizer.param_groups)):
         mine, rest = [p for p in group["params"] if id(p) in decays], [p for p in group["params"] if id(p) not in decays]
         if not mine: continue
-        if rest: refuse_regrouping(moves.optimizer, "weight_decay cannot be changed", "Make the Learner with a weight_decay above 0, which can be changed")
+        if rest: refuse_regrouping(learner.optimizer, "weight_decay cannot be changed", "Make the Learner with a weight_decay above 0, which can be changed")
         group["params"], group["weight_decay"] = mine, value
-        if rest: add_group(moves.optimizer, moves.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
+        if rest: add_scheduled_group(learner.optimizer, learner.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
 
-def _reload(moves, value):
+def _rebuild_loader(learner, value):
     "Discard the loader after a change of batch size or loading; the new one starts at the same sample."
-    run = moves.run_state
-    if run.feed is not None: drop_feed(run)   # also the window of a failed step, which is divided again
-    _lengthen(moves, value)
+    run = learner.run_state
+    if run.feed is not None: drop_loader(run)   # also the window of a failed step, which is divided again
+    _set_length(learner, value)
 
-def _base(moves, value):
+def _set_learning_rate(learner, value):
     "Set the base learning rate, which the schedule multiplies."
-    if moves.optimizer is not None: set_base_lr(moves.lr_scheduler, moves.optimizer, value)
+    if learner.optimizer is not None: set_base_lr(learner.lr_scheduler, learner.optimizer, value)
 
-def _intervals(moves, value):
+def _set_intervals(learner, value):
     "Recompute the number of steps between two logs or evaluations."
-    if moves.run_state.feed is not None: moves.state.compute_steps(moves.args, moves.state.max_steps)
+    if learner.run_state.feed is not None: learner.state.compute_steps(learner.args, learner.state.max_steps)
 
 # %% ../../nbs/06_engine/15_settings.ipynb #81a87337
-def _lengthen(moves, value):
+def _set_length(learner, value):
     "Count the run's steps again, and stretch the schedule to the new length."
-    run = moves.run_state
+    run = learner.run_state
     before = run.state.max_steps
     if run.optimizer is None:   # the run has not begun: existing loaders are prepared again
-        if run.feed is not None: drop_feed(run)
+        if run.feed is not None: drop_loader(run)
         return
-    prepare(moves) if run.feed is None else measure_anew(run)   # a new loader is measured
-    if run.state.max_steps > run.state.global_step >= before: go_beyond(run)
+    prepare(learner) if run.feed is None else recompute_run_length(run)   # a new loader is measured
+    if run.state.max_steps > run.state.global_step >= before: extend_run(run)
 
-def _prolong(moves, value):
+def _prolong(learner, value):
     "Change the length at the user's request; also continue a run that was stopped early."
-    _lengthen(moves, value)
-    run = moves.run_state
-    if run.finished and run.state.max_steps > run.state.global_step: go_beyond(run)
+    _set_length(learner, value)
+    run = learner.run_state
+    if run.finished and run.state.max_steps > run.state.global_step: extend_run(run)
 
 def end_here(run):
     "End the run at this step; keep its length and its schedule for another run of this learner."
     run.control.should_training_stop = True
     # The tasks at the end of a step or an epoch detect the end of the run; without one, queue a task that does.
     if not any(due.kind in ("step_end", "close", "next_epoch", "finish") for due in run.due):
-        run.due.append(Due("close" if run.epoch_open else "finish"))
-    note_act(run, "stop")
+        run.due.append(Task("close" if run.epoch_open else "finish"))
+    record_act(run, "stop")
 
-def go_beyond(run):
+def extend_run(run):
     "Continue a run past its former end."
     run.finished = run.control.should_training_stop = False
     for due in [d for d in run.due if d.kind == "finish"]: run.due.remove(due)
 
 # %% ../../nbs/06_engine/15_settings.ipynb #f47524c7
-def _rate(moves, value):
+def _rate(learner, value):
     "Set the rate of the next step; before the first step, where a warm-up is at 0, set the schedule's base."
-    if moves.state.global_step: return set_lr(moves.lr_scheduler, moves.optimizer, value)
-    set_base_lr(moves.lr_scheduler, moves.optimizer, value, "lr")
+    if learner.state.global_step: return set_lr(learner.lr_scheduler, learner.optimizer, value)
+    set_base_lr(learner.lr_scheduler, learner.optimizer, value, "lr")
     # A list with a rate for each optimizer group is not valid for learning_rate, whose lists are for layer groups.
-    if not isinstance(value, (list, tuple)) or moves.args.layer_groups: moves.args.learning_rate = value
+    if not isinstance(value, (list, tuple)) or learner.args.layer_groups: learner.args.learning_rate = value
 
 # %% ../../nbs/06_engine/15_settings.ipynb #38d3d434
-def _refit(moves, value):
+def _repatch(learner, value):
     "Apply the model patches again, immediately, so that an unsupported setting raises an error here."
-    moves.run_state.wrapped = None
-    if moves.run_state.device is not None: fit(moves)
+    learner.run_state.wrapped = None
+    if learner.run_state.device is not None: apply_patches(learner)
 
-def _level(moves, value):
+def _set_log_level(learner, value):
     "Set the loggers' level and add a callback that logs, if needed."
-    set_level(moves.args)
-    callbacks = moves.run_state.callbacks
-    if value != "passive" and moves.args.should_log and not any(isinstance(c, LoggerCallback) for c in callbacks.callbacks): callbacks.add_callback(LoggerCallback())
+    set_log_level(learner.args)
+    callbacks = learner.run_state.callbacks
+    if value != "passive" and learner.args.should_log and not any(isinstance(c, LoggerCallback) for c in callbacks.callbacks): callbacks.add_callback(LoggerCallback())
 
-_AT_ONCE, _NEXT, _STEPS = "from the next step on", "the next time it is due", "steps are counted anew from here"
-_LENGTH, _DATA = "the run's length; the schedule is stretched to it", "from the next sample on; the run's steps are counted anew"
+_EFFECT_NEXT_STEP, _EFFECT_NEXT_TIME, _EFFECT_STEPS = "from the next step on", "the next time it is due", "steps are counted anew from here"
+_EFFECT_LENGTH, _EFFECT_DATA = "the run's length; the schedule is stretched to it", "from the next sample on; the run's steps are counted anew"
 
 SETTABLE = {   # name: (description of its effect, function that applies it)
     "lr": ("the next step uses it, and the rest of the schedule is scaled to go on from there", _rate),
-    "learning_rate": ("the base of the schedule; the present rate follows", _base),
-    "max_steps": (_LENGTH, _prolong), "num_train_epochs": (_LENGTH, _prolong),
-    "per_device_train_batch_size": (_DATA, _reload), "gradient_accumulation_steps": (_DATA, _reload),
-    "dataloader_num_workers": (_DATA, _reload), "dataloader_multiprocessing_context": (_DATA, _reload),
-    "dataloader_prefetch_factor": (_DATA, _reload), "dataloader_persistent_workers": (_DATA, _reload),
-    "weight_decay": (_AT_ONCE, _decay), "max_grad_norm": (_AT_ONCE, None), "label_smoothing_factor": (_AT_ONCE, None),
-    "include_num_input_tokens_seen": (_AT_ONCE, None),
-    "logging_steps": (_STEPS, _intervals), "eval_steps": (_STEPS, _intervals),
-    "logging_strategy": (_NEXT, None), "logging_first_step": (_NEXT, None),
-    "eval_strategy": (_NEXT, _intervals), "eval_delay": (_NEXT, None),
+    "learning_rate": ("the base of the schedule; the present rate follows", _set_learning_rate),
+    "max_steps": (_EFFECT_LENGTH, _prolong), "num_train_epochs": (_EFFECT_LENGTH, _prolong),
+    "per_device_train_batch_size": (_EFFECT_DATA, _rebuild_loader), "gradient_accumulation_steps": (_EFFECT_DATA, _rebuild_loader),
+    "dataloader_num_workers": (_EFFECT_DATA, _rebuild_loader), "dataloader_multiprocessing_context": (_EFFECT_DATA, _rebuild_loader),
+    "dataloader_prefetch_factor": (_EFFECT_DATA, _rebuild_loader), "dataloader_persistent_workers": (_EFFECT_DATA, _rebuild_loader),
+    "weight_decay": (_EFFECT_NEXT_STEP, _set_weight_decay), "max_grad_norm": (_EFFECT_NEXT_STEP, None), "label_smoothing_factor": (_EFFECT_NEXT_STEP, None),
+    "include_num_input_tokens_seen": (_EFFECT_NEXT_STEP, None),
+    "logging_steps": (_EFFECT_STEPS, _set_intervals), "eval_steps": (_EFFECT_STEPS, _set_intervals),
+    "logging_strategy": (_EFFECT_NEXT_TIME, None), "logging_first_step": (_EFFECT_NEXT_TIME, None),
+    "eval_strategy": (_EFFECT_NEXT_TIME, _set_intervals), "eval_delay": (_EFFECT_NEXT_TIME, None),
     **dict.fromkeys(("bf16_full_eval", "fp16_full_eval", "eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics", "include_for_metrics",
-                     "predict_with_generate", "generation_max_length", "generation_num_beams"), (_NEXT, None)),
-    "eval_accumulation_steps": (_NEXT, None), "prediction_loss_only": (_NEXT, None), "per_device_eval_batch_size": (_NEXT, None),
-    "save_strategy": (_NEXT, None), "save_steps": (_STEPS, _intervals), "save_total_limit": (_NEXT, None), "save_only_model": (_NEXT, None),
-    "save_format": (_NEXT, None), "save_on_each_node": (_NEXT, None), "load_best_model_at_end": ("the end of the run", None),
-    "metric_for_best_model": (_NEXT, None), "greater_is_better": (_NEXT, None), "disable_tqdm": (_NEXT, None), "log_level": (_AT_ONCE, _level),
-    "activation_checkpointing": (_AT_ONCE, _refit), "activation_checkpointing_kwargs": (_AT_ONCE, _refit), "neftune_noise_alpha": (_AT_ONCE, _refit),
-    "debug": (_AT_ONCE, _refit), "torch_empty_cache_steps": (_AT_ONCE, None), "auto_find_batch_size": (_AT_ONCE, None), "logging_nan_inf_filter": (_NEXT, None),
+                     "predict_with_generate", "generation_max_length", "generation_num_beams"), (_EFFECT_NEXT_TIME, None)),
+    "eval_accumulation_steps": (_EFFECT_NEXT_TIME, None), "prediction_loss_only": (_EFFECT_NEXT_TIME, None), "per_device_eval_batch_size": (_EFFECT_NEXT_TIME, None),
+    "save_strategy": (_EFFECT_NEXT_TIME, None), "save_steps": (_EFFECT_STEPS, _set_intervals), "save_total_limit": (_EFFECT_NEXT_TIME, None), "save_only_model": (_EFFECT_NEXT_TIME, None),
+    "save_format": (_EFFECT_NEXT_TIME, None), "save_on_each_node": (_EFFECT_NEXT_TIME, None), "load_best_model_at_end": ("the end of the run", None),
+    "metric_for_best_model": (_EFFECT_NEXT_TIME, None), "greater_is_better": (_EFFECT_NEXT_TIME, None), "disable_tqdm": (_EFFECT_NEXT_TIME, None), "log_level": (_EFFECT_NEXT_STEP, _set_log_level),
+    "activation_checkpointing": (_EFFECT_NEXT_STEP, _repatch), "activation_checkpointing_kwargs": (_EFFECT_NEXT_STEP, _repatch), "neftune_noise_alpha": (_EFFECT_NEXT_STEP, _repatch),
+    "debug": (_EFFECT_NEXT_STEP, _repatch), "torch_empty_cache_steps": (_EFFECT_NEXT_STEP, None), "auto_find_batch_size": (_EFFECT_NEXT_STEP, None), "logging_nan_inf_filter": (_EFFECT_NEXT_TIME, None),
 }
 
 # %% ../../nbs/06_engine/15_settings.ipynb #449ac0a6
-def _exact(value): return f"{value:.6g}" if isinstance(value, float) else str(value)   # more than the usual four digits
+def _format_exact(value): return f"{value:.6g}" if isinstance(value, float) else str(value)   # more than the usual four digits
 
-class Changes(Table):
+class ChangesTable(Table):
     "Show changed settings: dicts with name, before, after, effect."
-    def _cells(self, c): return {"setting": c["name"], "before": _exact(c["before"]), "now": _exact(c["after"]), "takes effect on": c["effect"]}
+    def _cells(self, c): return {"setting": c["name"], "before": _format_exact(c["before"]), "now": _format_exact(c["after"]), "takes effect on": c["effect"]}
 
-class SettableTable(Changes):
+class SettableTable(ChangesTable):
     "Show all available settings with their current values."
     def _cells(self, c): return {k: v for k, v in super()._cells(c).items() if k != "before"}
 
 # %% ../../nbs/06_engine/15_settings.ipynb #ae717080
-def present(moves, name):
+def current_value(learner, name):
     "Return the current value of a setting."
-    if name != "lr": return moves.run_state.undivided.get(name, getattr(moves.args, name))
-    if moves.optimizer is None: return None
-    return float(moves.optimizer.param_groups[0]["lr"] if moves.state.global_step else base_rates(moves.optimizer)[0])
+    if name != "lr": return learner.run_state.undivided.get(name, getattr(learner.args, name))
+    if learner.optimizer is None: return None
+    return float(learner.optimizer.param_groups[0]["lr"] if learner.state.global_step else base_lrs(learner.optimizer)[0])
 
-def effect_of(moves, name) -> str:
+def effect_of(learner, name) -> str:
     "Return the description of when a setting takes effect at this point of the run."
-    if name == "lr" and not moves.state.global_step: return "the base of the schedule, as learning_rate does: no step has been taken"
+    if name == "lr" and not learner.state.global_step: return "the base of the schedule, as learning_rate does: no step has been taken"
     return SETTABLE[name][0]
 
-def settable(moves) -> SettableTable:
+def list_settable(learner) -> SettableTable:
     "Return the table of available settings."
-    let_go_last()
-    return SettableTable({"name": n, "before": None, "after": present(moves, n), "effect": effect_of(moves, n)} for n in SETTABLE)
+    release_last_traceback()
+    return SettableTable({"name": n, "before": None, "after": current_value(learner, n), "effect": effect_of(learner, n)} for n in SETTABLE)
 
 # %% ../../nbs/06_engine/15_settings.ipynb #f226b06a
-def check_stream(moves, changes):
+def check_stream_change(learner, changes):
     "Raise ValueError for a change, in the middle of an epoch, to how workers divide a stream."
-    run, workers = moves.run_state, moves.args.dataloader_num_workers
-    if run.feed is None or not run.cursor.position or not isinstance(run.feed.source, Streamed): return
+    run, workers = learner.run_state, learner.args.dataloader_num_workers
+    if run.feed is None or not run.cursor.position or not isinstance(run.feed.source, StreamSource): return
     for name in ("dataloader_num_workers", *(["per_device_train_batch_size"] if workers else [])):
-        if changes.get(name, getattr(moves.args, name)) != getattr(moves.args, name):
+        if changes.get(name, getattr(learner.args, name)) != getattr(learner.args, name):
             raise ValueError(f"{name} cannot be changed in the middle of an epoch of a stream that workers read: nobody would know which "
                              "samples are left. learn.run(epochs=1) goes to the epoch's end.")
 
-def check_pieces(moves, changes):
+def check_length_order_change(learner, changes):
     "Raise ValueError for a change, in the middle of an epoch, to the chunk size of an order by length."
-    run, args = moves.run_state, moves.args
+    run, args = learner.run_state, learner.args
     if run.feed is None or not run.cursor.position or args.train_sampling_strategy != "group_by_length": return
     names = ("per_device_train_batch_size", "gradient_accumulation_steps")
     then, now = (math.prod(changes.get(n, getattr(args, n)) if new else getattr(args, n) for n in names) for new in (False, True))
@@ -180,35 +181,35 @@ def check_pieces(moves, changes):
                      "one, and some samples would come twice. learn.run(epochs=1) goes to the epoch's end.")
 
 # %% ../../nbs/06_engine/15_settings.ipynb #43de4eb4
-def check_metric(moves, changes):
+def check_metric_change(learner, changes):
     "Raise ValueError for another metric if the schedule depends on it."
-    run = moves.run_state
-    if not by_metric(run.lr_scheduler): return
+    run = learner.run_state
+    if not is_metric_driven(run.lr_scheduler): return
     for name in ("metric_for_best_model", "greater_is_better"):
-        if changes.get(name, getattr(moves.args, name)) != getattr(moves.args, name):
+        if changes.get(name, getattr(learner.args, name)) != getattr(learner.args, name):
             raise ValueError(f"{name} cannot be changed: the learning rate goes by this metric, and its schedule has counted by it. Make a new Learner with it.")
 
-def metric_of(args) -> tuple: return args.metric_for_best_model, args.greater_is_better
+def best_metric_args(args) -> tuple: return args.metric_for_best_model, args.greater_is_better
 
-def forget_best(run):
+def clear_best(run):
     "Reset the best metric, which is of no use for another metric."
     run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = None
 
 # %% ../../nbs/06_engine/15_settings.ipynb #95cedd52
-def check_settable(moves, changes):
+def check_settable(learner, changes):
     "Raise ValueError or TypeError for settings that cannot be changed, or not to this value now."
     for name in changes:
-        if name in LOADERS and isinstance(moves.train_dataset, torch.utils.data.DataLoader):
+        if name in LOADER_ARGS and isinstance(learner.train_dataset, torch.utils.data.DataLoader):
             raise ValueError(f"{name} cannot be set: train_dataset is a DataLoader, which has its own batch size and workers.")
         if name in SETTABLE: continue
-        if hasattr(moves.args, name):
+        if hasattr(learner.args, name):
             raise ValueError(f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows what can.")
-        raise TypeError(f"There is no setting {name!r}.{nearest(name, SETTABLE)}")
-    if changes.get("auto_find_batch_size") and moves.run_state.device is not None and not moves.run_state.device.world.alone: raise ValueError(ALONE_ONLY)
-    check_stream(moves, changes)
-    check_pieces(moves, changes)
-    check_metric(moves, changes)
-    steps, step = changes.get("max_steps", moves.args.max_steps), moves.state.global_step
+        raise TypeError(f"There is no setting {name!r}.{suggest_names(name, SETTABLE)}")
+    if changes.get("auto_find_batch_size") and learner.run_state.device is not None and not learner.run_state.device.world.alone: raise ValueError(AUTO_BATCH_SIZE_ERROR)
+    check_stream_change(learner, changes)
+    check_length_order_change(learner, changes)
+    check_metric_change(learner, changes)
+    steps, step = changes.get("max_steps", learner.args.max_steps), learner.state.global_step
     if "num_train_epochs" in changes and isinstance(steps, int) and steps > 0:
         raise ValueError(f"num_train_epochs would change nothing, because max_steps={steps} counts; learn.set(max_steps=-1, num_train_epochs="
                          f"{changes['num_train_epochs']}) goes by epochs.")
@@ -216,9 +217,9 @@ def check_settable(moves, changes):
         raise ValueError(f"max_steps={steps} lies behind: the run has done {step} steps. learn.rewind(n) or learn.restore(...) goes back.")
 
 # %% ../../nbs/06_engine/15_settings.ipynb #ec05a2d9
-def _held(moves):
+def _make_undo(learner):
     "Save the state that a change of settings affects; return a function that restores it."
-    run = moves.run_state
+    run = learner.run_state
     args, feed, due = dict(vars(run.args)), run.feed, list(run.due)
     values = {f.name: copy.copy(getattr(run, f.name)) for f in fields(run) if f.metadata["kind"] == "value"}
     groups = [] if run.optimizer is None else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
@@ -235,86 +236,86 @@ def _held(moves):
     return put_back
 
 # %% ../../nbs/06_engine/15_settings.ipynb #42cb6b0f
-def check_kept(moves, home: dict, smaller: dict):  # settings of a global batch: home: undivided; smaller: per process
+def check_own_loader(learner, home: dict, smaller: dict):  # settings of a global batch: home: undivided; smaller: per process
     "Raise ValueError if micro-batches have to be smaller but the user's own loader fixes their size."
-    args, size = moves.args, smaller.get("per_device_train_batch_size", home.get("per_device_train_batch_size"))
+    args, size = learner.args, smaller.get("per_device_train_batch_size", home.get("per_device_train_batch_size"))
     if size == home.get("per_device_train_batch_size"): return
-    if type(moves).get_train_dataloader is DataMoves.get_train_dataloader: settled = isinstance(moves.train_dataset, torch.utils.data.DataLoader)
+    if type(learner).get_train_dataloader is DataLoaderOverrides.get_train_dataloader: settled = isinstance(learner.train_dataset, torch.utils.data.DataLoader)
     else:
         before = dict(vars(args))
         vars(args).update(smaller)
-        try: settled = getattr(moves.get_train_dataloader(), "batch_size", None) != size
+        try: settled = getattr(learner.get_train_dataloader(), "batch_size", None) != size
         finally: vars(args).update(before)
     if settled: raise ValueError("keep_global_batch=True would have to make the micro-batches smaller, and they come from a loader of yours, which has its own batch size: give the "
                                  "Learner the data set itself, or as many gradient_accumulation_steps as the processes can divide among them.")
 
 # %% ../../nbs/06_engine/15_settings.ipynb #bb857686
-def for_each(moves, changes: dict) -> tuple:
+def divide_changes(learner, changes: dict) -> tuple:
     "Return the changes as each process needs them when a global batch is divided among processes, and the undivided settings. Raise ValueError if it cannot be divided."
-    undivided = moves.run_state.undivided
+    undivided = learner.run_state.undivided
     mine = {name: value for name, value in changes.items() if name in undivided}
     home = undivided | mine
-    if "disable_tqdm" in mine: changes = changes | {"disable_tqdm": moves.args.disable_tqdm}   # the notebook's kernel shows the progress
+    if "disable_tqdm" in mine: changes = changes | {"disable_tqdm": learner.args.disable_tqdm}   # the notebook's kernel shows the progress
     if not set(mine) - {"disable_tqdm"}: return changes, home
-    resolve(moves.args, mine)   # at least numbers
-    smaller = divided_batch(home, world_size())
-    check_kept(moves, home, smaller)
+    resolve_args(learner.args, mine)   # at least numbers
+    smaller = split_global_batch(home, world_size())
+    check_own_loader(learner, home, smaller)
     return changes | smaller, home
 
-def change(moves, changes: dict) -> Changes:
+def change_settings(learner, changes: dict) -> ChangesTable:
     "Apply changes of settings, all or none; return a table of them."
-    changes = {name: plain(value) for name, value in changes.items()}   # keep NumPy scalars out of the optimizer
-    check_settable(moves, changes)
-    asked, (changes, undivided) = changes, for_each(moves, changes)
+    changes = {name: to_builtin(value) for name, value in changes.items()}   # keep NumPy scalars out of the optimizer
+    check_settable(learner, changes)
+    asked, (changes, undivided) = changes, divide_changes(learner, changes)
     if "lr" in changes and "learning_rate" in changes:
         raise ValueError("lr and learning_rate say different things; set the one (the next step's rate) or the other (the schedule's base).")
-    new = resolve(moves.args, {k: v for k, v in changes.items() if k != "lr"})
-    check_smoothing(new, moves.loss_func, moves.compute_loss_func)
-    if "lr" in changes: prepare(moves)
-    made = Changes({"name": n, "before": present(moves, n), "after": None, "effect": effect_of(moves, n)} for n in asked)
-    put_back, metric = _held(moves), metric_of(moves.args)
-    vars(moves.args).update(vars(new))
+    new = resolve_args(learner.args, {k: v for k, v in changes.items() if k != "lr"})
+    check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
+    if "lr" in changes: prepare(learner)
+    made = ChangesTable({"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in asked)
+    put_back, metric = _make_undo(learner), best_metric_args(learner.args)
+    vars(learner.args).update(vars(new))
     try:
         for name in sorted(changes, key=("lr", "learning_rate").__contains__):   # rates last: a new length changes the current one
-            if SETTABLE[name][1] is not None: SETTABLE[name][1](moves, changes[name])
+            if SETTABLE[name][1] is not None: SETTABLE[name][1](learner, changes[name])
     except BaseException:
         put_back()
         raise
-    moves.run_state.undivided = undivided
-    if metric_of(moves.args) != metric: forget_best(moves.run_state)
-    for c in made: c["after"] = present(moves, c["name"])
-    note_act(moves.run_state, "set", **asked)   # as requested: a list of rates is more than its first value
+    learner.run_state.undivided = undivided
+    if best_metric_args(learner.args) != metric: clear_best(learner.run_state)
+    for c in made: c["after"] = current_value(learner, c["name"])
+    record_act(learner.run_state, "set", **asked)   # as requested: a list of rates is more than its first value
     return made
 
 # %% ../../nbs/06_engine/15_settings.ipynb #2210e378
-def smaller(size: int, accumulation: int) -> tuple[int, int]:
+def next_smaller_batch(size: int, accumulation: int) -> tuple[int, int]:
     "Return the next smaller micro-batch size, and the number of micro-batches with the same total."
     total = size * accumulation
     new = next(n for n in range(size // 2, 0, -1) if total % n == 0)
     return new, total // new
 
 # %% ../../nbs/06_engine/15_settings.ipynb #24e5d9d2
-HELP = "activation_checkpointing=True, bf16=True, shorter samples or optim='sgd' take less"
+MEMORY_HINT = "activation_checkpointing=True, bf16=True, shorter samples or optim='sgd' take less"
 
-class Relief:
+class OomRecovery:
     "Reduce the micro-batch size when memory runs out in a step."
-    def __call__(self, moves, error) -> bool:
+    def __call__(self, learner, error) -> bool:
         "Return whether the step can be repeated with smaller micro-batches."
-        args, run = moves.args, moves.run_state
-        if not args.auto_find_batch_size or not out_of_memory(error): return False
+        args, run = learner.args, learner.run_state
+        if not args.auto_find_batch_size or not is_out_of_memory(error): return False
         if run.torn or run.phase == "after": return False   # during the update or after it: there is no step to repeat
         size, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
         if size == 1:
-            error.add_note(f"(Memory does not suffice for a micro-batch of one sample, so auto_find_batch_size=True has no smaller one; {HELP}.)")
+            error.add_note(f"(Memory does not suffice for a micro-batch of one sample, so auto_find_batch_size=True has no smaller one; {MEMORY_HINT}.)")
             return False
-        let_go(error)   # its frames hold the tensors of the step
+        release_traceback_memory(error)   # its frames hold the tensors of the step
         gc.collect()
-        empty_cache(run.device.device)
-        new, times = smaller(size, accumulation)
-        try: change(moves, {"per_device_train_batch_size": new, "gradient_accumulation_steps": times})
+        empty_device_cache(run.device.device)
+        new, times = next_smaller_batch(size, accumulation)
+        try: change_settings(learner, {"per_device_train_batch_size": new, "gradient_accumulation_steps": times})
         except ValueError as refused:
             error.add_note(f"(auto_find_batch_size=True could not go on with a smaller micro-batch: {refused})")
             return False
-        warn(f"Memory ran out in step {moves.state.global_step + 1} with micro-batches of {size}; the run goes on with {times} of {new} for each step, "
+        warn(f"Memory ran out in step {learner.state.global_step + 1} with micro-batches of {size}; the run goes on with {times} of {new} for each step, "
              f"the same {size * accumulation} samples.")
         return True

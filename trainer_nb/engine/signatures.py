@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect, weakref
 
 # %% auto #0
-__all__ = ['as_many', 'accepted']
+__all__ = ['positional_args', 'accepted_kwargs']
 
 # %% ../../nbs/06_engine/01_signatures.ipynb #5ebee425
 def _parameters(function) -> list | None:
@@ -18,7 +18,7 @@ def _parameters(function) -> list | None:
 
 _PLACES = weakref.WeakKeyDictionary()   # cached for calls at every step: function -> (whether it was bound, number of positional parameters)
 
-def as_many(function, *given) -> tuple:
+def positional_args(function, *given) -> tuple:
     "Return the first of these arguments, as many as a function accepts by position."
     key, bound = getattr(function, "__func__", function), hasattr(function, "__self__")
     known = _PLACES.get(key)
@@ -28,7 +28,7 @@ def as_many(function, *given) -> tuple:
         known = _PLACES[key] = bound, places
     return given[:known[1]]
 
-def accepted(function, **given) -> dict:
+def accepted_kwargs(function, **given) -> dict:
     "Return the keyword arguments that a function accepts."
     found = _parameters(function)
     if found is None or any(p.kind is p.VAR_KEYWORD for p in found): return given

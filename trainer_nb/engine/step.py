@@ -7,35 +7,37 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 import torch
 from ..args.validation import syncs_each_batch
-from ..data.collate import map_tensors, shallow_copy
+from ..data.collate import map_tensors, shallow_copy_batch
 from ..core.errors import warn
-from ..device.sharding import clip_parts
-from .loss import describe
-from .signatures import as_many
-from .overrides import StepMoves, WindowMoves
-from ..optim.optimizers import check_state
-from .run_state import modules_of
-from ..optim.schedules import by_metric
-from ..core.seeding import FORWARD, mix, seed_all
-from .rollback import (FetchBackup, FullCopy, LookingShadows, copied_attributes, copied_groups, copied_schedule, put_attributes,
-                                        put_groups, put_schedule, versions)
-from ..device.sharding import in_shards, put_into
+from ..device.sharding import clip_sharded_grad_norm
+from .loss import describe_output
+from .signatures import positional_args
+from .overrides import StepOverrides, BatchOverrides
+from ..optim.optimizers import check_optimizer_state
+from .run_state import run_modules
+from ..optim.schedules import is_metric_driven
+from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
+from .rollback import (FetchBackup, FullBackup, AdaptiveBackup, copy_optimizer_attributes, copy_param_groups, copy_scheduler_state, restore_optimizer_attributes,
+                                        restore_param_groups, restore_scheduler_state, weight_versions)
+from ..device.sharding import is_dtensor, copy_into
 from .snapshot import named_weights
-from ..core.callbacks import tell, tell_all
-from .run_state import add_tokens, tokens_in
+from ..core.callbacks import fire_event, fire_event_safely
+from .run_state import add_tokens, count_step_tokens
 from .rollback import UserBackup
 from .user_state import report_lost
 
 # %% auto #0
-__all__ = ['Step', 'take_micro_batch', 'seen_weights', 'checked', 'as_one', 'averages_now', 'training_step_of', 'counted',
-           'offered', 'complete_gradients', 'clip_whole', 'clip', 'rows_of', 'Committed', 'commit', 'optimizer_step',
-           'count', 'rollback', 'warn_of_weights', 'first_groups', 'tear', 'begin_again', 'take_step']
+__all__ = ['Step', 'take_micro_batch', 'seen_weights', 'check_step_loss', 'sync_processes', 'should_sync_gradients',
+           'training_step_of', 'counted', 'get_offered_batches', 'finalize_gradients', 'clip_gradients',
+           'clip_dense_gradients', 'sparse_rows_param', 'StepResult', 'commit_step', 'optimizer_step', 'count_step',
+           'rollback_step', 'warn_weights_changed', 'capture_first_groups', 'handle_failed_update',
+           'restore_before_first_step', 'take_step']
 
 # %% ../../nbs/06_engine/12_step.ipynb #e2fb8b87
 class Step:
     "Take one optimizer step, which can be rolled back until it is committed."
-    def __init__(self, moves, committed=None):   # committed: called with the learner and a Committed as soon as the step is counted
-        self.moves, self.run, self.committed, self.training_step = moves, moves.run_state, committed, training_step_of(moves)
+    def __init__(self, learner, committed=None):   # committed: called with the learner and a Committed as soon as the step is counted
+        self.learner, self.run, self.committed, self.training_step = learner, learner.run_state, committed, training_step_of(learner)
         self.done, self.flops, self.loss, self.norm = 0, 0, None, None   # number of micro-batches done, their FLOPs, and the step's loss and norm; the last two on the device
         self.wishes, self.seen, self.weights = None, [], []   # the control flags before the step; tensors that were passed to the model, with their versions
         self.data = []   # state of the data set before the fetch, as FetchBackup.keep returns it
@@ -52,26 +54,26 @@ class Step:
             run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.window is None: return False
         self.keep()
-        vars(self.moves)["current_gradient_accumulation_steps"] = len(run.window)   # bypass the check that an assignment would run at each step
-        (self.batches, self.items), self.tokens = offered(self.moves, run.window), tokens_in(self.moves, run.window)
+        vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)   # bypass the check that an assignment would run at each step
+        (self.batches, self.items), self.tokens = get_offered_batches(self.learner, run.window), count_step_tokens(self.learner, run.window)
         run.control.new_step()
-        tell(self.moves, "on_step_begin")
+        fire_event(self.learner, "on_step_begin")
         return True
 
     def keep(self):
         "Back up the state that a rollback restores."
         run = self.run
-        if run.shadows is None: run.shadows = [LookingShadows(modules_of(run), UserBackup(run))] + ([FullCopy(run)] if run.args.transaction == "copy" else [])
+        if run.shadows is None: run.shadows = [AdaptiveBackup(run_modules(run), UserBackup(run))] + ([FullBackup(run)] if run.args.transaction == "copy" else [])
         for shadow in run.shadows: shadow.keep()
         self.weights = [] if len(run.shadows) > 1 else seen_weights(run)
         self.wishes = run.control, dict(vars(run.control))
 
     def batch(self):
         "Return the next micro-batch; seed the random generators for it."
-        run, place = self.run, mix(self.run.args.seed, FORWARD, self.run.state.global_step, self.done)
-        seed_all(place if run.device.world.first else mix(place, run.device.world.rank))
-        vars(self.moves).update(current_weight=run.window[self.done].weight, current_micro_batch=self.done)
-        if run.window[self.done].weight: self.flops += float(self.moves.floating_point_ops(run.window[self.done].batch))
+        run, place = self.run, mix_seed(self.run.args.seed, SEED_FORWARD, self.run.state.global_step, self.done)
+        seed_all(place if run.device.world.first else mix_seed(place, run.device.world.rank))
+        vars(self.learner).update(current_weight=run.window[self.done].weight, current_micro_batch=self.done)
+        if run.window[self.done].weight: self.flops += float(self.learner.floating_point_ops(run.window[self.done].batch))
         return map_tensors(run.window[self.done].batch if self.batches is None else self.batches[self.done], self._see)
 
     def _see(self, t):
@@ -84,25 +86,25 @@ class Step:
 
     def add(self, loss):
         "Count a micro-batch whose backward pass is done; accumulate its loss."
-        loss = checked(loss)
+        loss = check_step_loss(loss)
         self.loss = loss if self.loss is None else self.loss + loss
         self.done += 1
-        if self.more(): tell(self.moves, "on_substep_end")
+        if self.more(): fire_event(self.learner, "on_substep_end")
 
     def more(self) -> bool: return self.done < len(self.run.window)   # whether micro-batches are left
     def gradients(self):
-        if not self.run.device.world.alone: self.loss = as_one(self.run, self.loss)
-        self.norm = complete_gradients(self.moves)
-    def commit(self): return commit(self)
-    def rollback(self): rollback(self)
+        if not self.run.device.world.alone: self.loss = sync_processes(self.run, self.loss)
+        self.norm = finalize_gradients(self.learner)
+    def commit(self): return commit_step(self)
+    def rollback(self): rollback_step(self)
 
 # %% ../../nbs/06_engine/12_step.ipynb #b403149b
 def take_micro_batch(step: Step):
     "Run forward and backward of the next micro-batch; return what training_step returns."
     run = step.run
     # an override may omit the mode switch with which the method of the base class begins
-    if type(step.moves).training_step is not StepMoves.training_step: run.modes.enter(run.wrapped, run.model)
-    with run.device.averaging(run.wrapped, averages_now(step), not step.done):
+    if type(step.learner).training_step is not StepOverrides.training_step: run.modes.enter(run.wrapped, run.model)
+    with run.device.averaging(run.wrapped, should_sync_gradients(step), not step.done):
         return step.training_step(run.wrapped, step.batch(), step.items)
 
 def seen_weights(run) -> list[tuple[torch.Tensor, int]]:
@@ -111,21 +113,21 @@ def seen_weights(run) -> list[tuple[torch.Tensor, int]]:
     run.shadows[0].sample.take([p for p, _ in found])
     return found
 
-def checked(loss):
+def check_step_loss(loss):
     "Return the loss from training_step, detached; raise TypeError unless it is one number."
     if isinstance(loss, (int, float)): return loss
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise TypeError(f"training_step returned {describe(loss)}, but it has to return the loss of the micro-batch, one number: "
+        raise TypeError(f"training_step returned {describe_output(loss)}, but it has to return the loss of the micro-batch, one number: "
                         "return loss.detach().")
     return loss.detach() if loss.requires_grad else loss
 
 # %% ../../nbs/06_engine/12_step.ipynb #66dfe42c
-def as_one(run, loss):
+def sync_processes(run, loss):
     "Average gradients, loss and buffers over all processes; return the loss as World.mean_soon does."
     sharded, world = run.device.sharded, run.device.world
     unused = run.device.unused_numbers(run.params) if sharded is None else []
     mean, unused_by_all = world.mean_with_flags(loss, unused, 0 if sharded is not None else len(run.params))
-    for p in run.params[run.device.wrapped_parameters:] if sharded is None else (p for p in run.params if not in_shards(p)):   # the model's parameters come first; the wrapper averages those
+    for p in run.params[run.device.wrapped_parameters:] if sharded is None else (p for p in run.params if not is_dtensor(p)):   # the model's parameters come first; the wrapper averages those
         if not p.requires_grad: continue
         p.grad = world.mean(torch.zeros_like(p) if p.grad is None else p.grad)
     if sharded is None and unused:   # with one process these have no gradient, and the optimizer skips them
@@ -133,54 +135,54 @@ def as_one(run, loss):
     if run.args.ddp_broadcast_buffers is not False: world.spread(run.shadows[0].shared(world))
     return mean
 
-def averages_now(step) -> bool: return step.done + 1 == len(step.run.window) or syncs_each_batch(step.run.args)   # whether gradients are averaged with this micro-batch
+def should_sync_gradients(step) -> bool: return step.done + 1 == len(step.run.window) or syncs_each_batch(step.run.args)   # whether gradients are averaged with this micro-batch
 
 # %% ../../nbs/06_engine/12_step.ipynb #165d6934
-def training_step_of(moves):
+def training_step_of(learner):
     "Return training_step, or a wrapper that passes an override as many arguments as it accepts."
-    step = moves.training_step
-    if type(moves).training_step is StepMoves.training_step: return step
-    return lambda *given: step(*as_many(step, *given))
+    step = learner.training_step
+    if type(learner).training_step is StepOverrides.training_step: return step
+    return lambda *given: step(*positional_args(step, *given))
 
-def counted(moves, window):
+def counted(learner, window):
     "Return the number of labels in the micro-batches, as an override of _get_num_items_in_batch counts them."
-    batches, count = [f.batch for f in window], moves._get_num_items_in_batch
-    if type(moves)._get_num_items_in_batch is WindowMoves._get_num_items_in_batch: return count(batches)
-    return count(*as_many(count, batches, moves.run_state.device.device))
+    batches, count = [f.batch for f in window], learner._get_num_items_in_batch
+    if type(learner)._get_num_items_in_batch is BatchOverrides._get_num_items_in_batch: return count(batches)
+    return count(*positional_args(count, batches, learner.run_state.device.device))
 
-def offered(moves, window):
+def get_offered_batches(learner, window):
     "Return the micro-batches from an override of get_batch_samples (None: unchanged) and the number of labels in all processes."
-    if type(moves).get_batch_samples is WindowMoves.get_batch_samples: return None, counted(moves, window)
-    seed_all(mix(moves.run_state.args.seed, FORWARD, moves.run_state.state.global_step, -1))
-    given = iter([shallow_copy(f.batch) for f in window]), len(window), moves.run_state.device.device
-    batches, items = moves.get_batch_samples(*as_many(moves.get_batch_samples, *given))
+    if type(learner).get_batch_samples is BatchOverrides.get_batch_samples: return None, counted(learner, window)
+    seed_all(mix_seed(learner.run_state.args.seed, SEED_FORWARD, learner.run_state.state.global_step, -1))
+    given = iter([shallow_copy_batch(f.batch) for f in window]), len(window), learner.run_state.device.device
+    batches, items = learner.get_batch_samples(*positional_args(learner.get_batch_samples, *given))
     if len(batches) != len(window):
         raise ValueError(f"get_batch_samples was given {len(window)} micro-batches and returned {len(batches)}; it has to return as many, or nobody would know which samples are behind the run.")
     return batches, items
 
 # %% ../../nbs/06_engine/12_step.ipynb #27367bdd
-def complete_gradients(moves):
+def finalize_gradients(learner):
     "Unscale and clip the gradients; return their norm before clipping, on the device."
-    run = moves.run_state
+    run = learner.run_state
     if run.device.scaler is not None: run.device.scaler.unscale_(run.optimizer)
     params = [p for p in run.params if p.grad is not None]
-    if run.device.sharded is not None: norm = clip_parts(params, run.args.max_grad_norm, run.device.world)
-    else: norm = clip_whole(params, run.args.max_grad_norm)
-    tell(moves, "on_pre_optimizer_step")
+    if run.device.sharded is not None: norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
+    else: norm = clip_gradients(params, run.args.max_grad_norm)
+    fire_event(learner, "on_pre_optimizer_step")
     run.shadows[0].user.before_update()
     return norm
 
-def clip_whole(params, limit: float):  # limit as in clip
+def clip_gradients(params, limit: float):  # limit as in clip
     "Clip gradients, some of which may be sparse; return their norm before clipping."
-    try: return clip(params, limit)
-    except NotImplementedError: return clip([rows_of(p) for p in params], limit)
+    try: return clip_dense_gradients(params, limit)
+    except NotImplementedError: return clip_dense_gradients([sparse_rows_param(p) for p in params], limit)
 
-def clip(params, limit: float):  # limit: maximum norm; 0: no clipping
+def clip_dense_gradients(params, limit: float):  # limit: maximum norm; 0: no clipping
     "Clip the gradients in place; return their norm before clipping."
     if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
     return torch.nn.utils.get_total_norm([p.grad for p in params])
 
-def rows_of(p):
+def sparse_rows_param(p):
     "Return a stand-in whose gradient shares memory with the values of a sparse gradient; return p itself if its gradient is dense."
     if p.grad.layout is not torch.sparse_coo: return p
     p.grad = p.grad.coalesce()
@@ -189,38 +191,38 @@ def rows_of(p):
     return stand_in
 
 # %% ../../nbs/06_engine/12_step.ipynb #2b6a4993
-class Committed(NamedTuple):
+class StepResult(NamedTuple):
     "Hold the results of a committed step."
     learning_rate: Any   # of the first group; a number or a one-element tensor
     samples: int
     loss: Any            # of the whole window; on the device, or deferred
     grad_norm: Any       # norm before clipping; on the device
 
-def commit(step) -> Committed:
+def commit_step(step) -> StepResult:
     "Update the weights and count the step; return its results."
     run = step.run
-    run.interrupts.abortable, first = False, first_groups(run)
+    run.interrupts.abortable, first = False, capture_first_groups(run)
     try: skipped = optimizer_step(run)
     except BaseException as error:
-        tear(step, error, first)
+        handle_failed_update(step, error, first)
         raise
     rate = run.optimizer.param_groups[0]["lr"]
     if isinstance(rate, torch.Tensor): rate = rate.clone()   # the schedule changes it in place
-    late = tell_all(step.moves, "on_optimizer_step")
+    late = fire_event_safely(step.learner, "on_optimizer_step")
     # The update and the schedule's step belong together: weights of this step with the previous rate would be an invalid state.
     try:
-        if not skipped and not by_metric(run.lr_scheduler): run.lr_scheduler.step()
+        if not skipped and not is_metric_driven(run.lr_scheduler): run.lr_scheduler.step()
     except BaseException as error:
-        tear(step, error, first, "the schedule failed after the update", "the weights may be ahead of the schedule")
+        handle_failed_update(step, error, first, "the schedule failed after the update", "the weights may be ahead of the schedule")
         raise
     try:
         run.shadows[0].after_first()
-        if not run.state.global_step: check_state(run.optimizer)
+        if not run.state.global_step: check_optimizer_state(run.optimizer)
     except BaseException as error: late = late or error
     add_tokens(run, step.tokens)
     run.flops += step.flops
-    done = Committed(rate, count(run), step.loss, step.norm)
-    if step.committed is not None: step.committed(step.moves, done)
+    done = StepResult(rate, count_step(run), step.loss, step.norm)
+    if step.committed is not None: step.committed(step.learner, done)
     if late is not None: raise late
     return done
 
@@ -239,7 +241,7 @@ def optimizer_step(run) -> bool:
     scaler.update()
     return not on_device and scaler.get_scale() < before
 
-def count(run) -> int:
+def count_step(run) -> int:
     "Count the step and advance the data cursor; return its number of samples."
     state, window = run.state, run.window
     for p in run.params: p.grad = None
@@ -252,7 +254,7 @@ def count(run) -> int:
     return samples
 
 # %% ../../nbs/06_engine/12_step.ipynb #054d7fbd
-def rollback(step):
+def rollback_step(step):
     "Restore the run's state before the step."
     run = step.run
     run.interrupts.abortable = False
@@ -267,9 +269,9 @@ def rollback(step):
     run.wrapped = run.device.give_up(run.wrapped)
     run.phase, run.taken_back = "idle", True
     report_lost(run, "Taking the step back")
-    warn_of_weights(step)
+    warn_weights_changed(step)
 
-def warn_of_weights(step):
+def warn_weights_changed(step):
     "Warn if user code has changed weights before the update; a step does not back them up."
     if not step.weights: return
     own = {id(t) for shadow in (step.run.shadows or [])[:1] for t in shadow.kept}
@@ -282,45 +284,45 @@ def warn_of_weights(step):
                   "they are not what they were before the step; Learner(..., transaction='copy') copies them before each step.")
 
 # %% ../../nbs/06_engine/12_step.ipynb #4a71bedb
-def first_groups(run) -> tuple | None:
+def capture_first_groups(run) -> tuple | None:
     "Return copies of the optimizer's groups, state and schedule if the weights are still those in `run.first`; else None."
     if run.state.global_step or run.first is None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
     if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
     loose = any(n.startswith("loose/") for n in run.first.tensors)   # weights that are not the model's
-    if loose or run.versions != versions(run): return None
-    return copied_groups(run.optimizer, tensors=True), state, copied_schedule(run.lr_scheduler), copied_attributes(run)
+    if loose or run.versions != weight_versions(run): return None
+    return copy_param_groups(run.optimizer, tensors=True), state, copy_scheduler_state(run.lr_scheduler), copy_optimizer_attributes(run)
 
-def tear(step, error, first,   # first: as returned by first_groups before the update
+def handle_failed_update(step, error, first,   # first: as returned by capture_first_groups before the update
          what="the optimizer failed in the middle of its update", follows="some weights may be new and others old"):
     "Roll back after a failed update or schedule step if a backup exists; otherwise mark the run as corrupted."
     run = step.run
-    if run.args.transaction == "copy": return rollback(step)
-    if first is not None: return begin_again(step, first)
+    if run.args.transaction == "copy": return rollback_step(step)
+    if first is not None: return restore_before_first_step(step, first)
     for p in run.params: p.grad = None
     run.phase = "idle"
     run.torn = f"{what} after step {run.state.global_step} ({type(error).__name__}: {error}), so {follows}"
     error.add_note(f"({what}: {follows}. learn.rewind(0) takes the last steps again "
                    "from a snapshot, learn.restore(...) goes back to one, learn.reset() to the beginning.)")
 
-def begin_again(step, first):  # first: as returned by first_groups
+def restore_before_first_step(step, first):  # first: as returned by capture_first_groups
     "Restore the run's state before its first step."
     step.weights = []   # the weights are restored below
-    put_attributes(step.run, first[3])
-    rollback(step)
+    restore_optimizer_attributes(step.run, first[3])
+    rollback_step(step)
     step.run.optimizer.state.clear()
     step.run.optimizer.state.update(first[1])
-    put_groups(step.run.optimizer, first[0])
-    put_schedule(first[2])
+    restore_param_groups(step.run.optimizer, first[0])
+    restore_scheduler_state(first[2])
     with torch.no_grad():
         for name, p in named_weights(step.run):
-            if p.requires_grad: put_into(p, step.run.first.tensors[f"weights/{name}"])   # all others are restored already
-    step.run.versions = versions(step.run)
+            if p.requires_grad: copy_into(p, step.run.first.tensors[f"weights/{name}"])   # all others are restored already
+    step.run.versions = weight_versions(step.run)
 
 # %% ../../nbs/06_engine/12_step.ipynb #10278fa3
-def take_step(moves, committed=None) -> Committed | None:  # committed: as in Step
+def take_step(learner, committed=None) -> StepResult | None:  # committed: as in Step
     "Take one step; return its results, or None at the end of the epoch's data."
-    step, run = Step(moves, committed), moves.run_state
+    step, run = Step(learner, committed), learner.run_state
     try:
         run.phase, run.interrupts.abortable = "step", True
         run.interrupts.check()

@@ -10,93 +10,95 @@ import time
 import torch
 from ..data.sampling import Cursor
 from ..core.errors import warn
-from ..core.seeding import generators_kept
-from .run_state import logged_loss, loss_of_run
-from ..core.memory import memory_of
-from .signatures import as_many
-from .run_state import Due, first_on, modes_kept
-from ..optim.schedules import by_metric
-from ..core.callbacks import tell
-from .snapshot import capture, restore, undo_restore
-from .run_state import fetch_tokens, token_count, token_speed
+from ..core.seeding import preserve_generators
+from .run_state import mean_loss_to_log, run_mean_loss
+from ..core.memory import memory_metrics
+from .signatures import positional_args
+from .run_state import Task, push_tasks, preserve_training_modes
+from ..optim.schedules import is_metric_driven
+from ..core.callbacks import fire_event
+from .snapshot import capture_snapshot, restore_snapshot, undo_restore
+from .run_state import fetch_tokens, token_metrics, token_speed_metrics
 
 # %% auto #0
-__all__ = ['DEEDS', 'committed', 'as_evaluated', 'do_event', 'do_step_end', 'see', 'do_flow', 'do_wish', 'do_log', 'last_row',
-           'rows_to_log', 'say', 'do_say', 'do_note', 'do_evaluate', 'do_best', 'do_save', 'do_load_best', 'at_end',
-           'is_last', 'epoch_end', 'do_close', 'do_next_epoch', 'do_finish', 'train_metrics', 'settle', 'do_next',
-           'announce', 'settle_whole', 'wishes_kept', 'ask_later', 'restore_here', 'restore_all', 'begin_callbacks']
+__all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end', 'schedule_step_tasks', 'do_check_requests',
+           'do_request', 'do_log', 'last_row', 'first_unlogged_row', 'log', 'do_log_values', 'do_add_events',
+           'do_evaluate', 'do_update_best', 'do_save', 'do_load_best', 'is_epoch_exhausted', 'is_last_step',
+           'epoch_end_tasks', 'do_end_epoch', 'do_next_epoch', 'do_finish', 'train_metrics', 'run_pending', 'run_task',
+           'run_tasks_now', 'settle_whole', 'wishes_kept', 'run_deferred_changes', 'restore_here', 'restore_all',
+           'begin_callbacks']
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b6d82a50
-def committed(moves, done):  # done: a step.Committed
+def record_step(learner, done):  # done: a step.Committed
     "Record a committed step in the history; queue its tasks."
-    run = moves.run_state
+    run = learner.run_state
     run.history.append(run.state.global_step, run.state.epoch, done.learning_rate, done.samples, run.read_clock(), done.loss, done.grad_norm)
-    run.due.extend(Due("say", data={"logs": logs}) for logs in run.said)
-    run.due.append(Due("step_end"))
+    run.due.extend(Task("say", data={"logs": logs}) for logs in run.said)
+    run.due.append(Task("step_end"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b935caa0
 @contextmanager
-def as_evaluated(model):
+def eval_mode(model):
     "Switch the model to evaluation mode inside the block."
-    with modes_kept(model):
+    with preserve_training_modes(model):
         for m in model.modules(): m.training = False
         yield
 
-def do_event(moves, due):
+def do_event(learner, due):
     "Dispatch an event to the callbacks."
-    if due.todo is None: due.todo = list(moves.run_state.callbacks.listeners(due.name))
+    if due.todo is None: due.todo = list(learner.run_state.callbacks.listeners(due.name))
     try:
-        with as_evaluated(moves.model) if due.name in ("on_evaluate", "on_predict") else nullcontext(): tell(moves, due.name, due.todo, **due.data)
+        with eval_mode(learner.model) if due.name in ("on_evaluate", "on_predict") else nullcontext(): fire_event(learner, due.name, due.todo, **due.data)
     finally: due.done = not due.todo   # the callback that raised has received the event
 
-def do_step_end(moves, due):
+def do_step_end(learner, due):
     "Dispatch on_step_end to the callbacks; then, even after an error, check the control flags and the end of the epoch."
-    run = moves.run_state
+    run = learner.run_state
     if due.todo is None: due.todo = list(run.callbacks.listeners("on_step_end"))
-    try: tell(moves, "on_step_end", due.todo)
+    try: fire_event(learner, "on_step_end", due.todo)
     finally:
         due.done = not due.todo
-        if due.done: see(run)
+        if due.done: schedule_step_tasks(run)
 
-def see(run):
+def schedule_step_tasks(run):
     "Queue the tasks that a step may require; most steps require none."
     control = run.control
     wishes = control.should_log or control.should_evaluate or control.should_save
-    if wishes: first_on(run, Due("flow"))
-    if wishes or is_last(run) or control.should_epoch_stop or run.feed.ends_here(run.cursor) is not False: first_on(run, Due("close"))
+    if wishes: push_tasks(run, Task("flow"))
+    if wishes or is_last_step(run) or control.should_epoch_stop or run.feed.ends_here(run.cursor) is not False: push_tasks(run, Task("close"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #5033946e
-def do_flow(moves, due):
+def do_check_requests(learner, due):
     "Queue a task for each control flag, if any is set."
-    control = moves.run_state.control
+    control = learner.run_state.control
     if control.should_log or control.should_evaluate or control.should_save:
-        first_on(moves.run_state, *(Due("wish", kind) for kind in ("log", "evaluate", "save")))
+        push_tasks(learner.run_state, *(Task("wish", kind) for kind in ("log", "evaluate", "save")))
 
-def do_wish(moves, due):
+def do_request(learner, due):
     "Run the task of a control flag if the flag is still set: another task's callbacks may have changed it."
-    run, wish = moves.run_state, f"should_{due.name}"
+    run, wish = learner.run_state, f"should_{due.name}"
     if not getattr(run.control, wish): return
     try:
-        DEEDS[due.name](moves, due)
+        TASK_HANDLERS[due.name](learner, due)
         due.done = True
     finally:
         # Only the loop's own task clears the flag, before callbacks are called: they may set it again. A failed task keeps it.
         if due.done: setattr(run.control, wish, False)
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #c9bf3a6e
-def do_log(moves, due):
+def do_log(learner, due):
     "Log the steps since the last log, or the values in the task's data."
-    run = moves.run_state
+    run = learner.run_state
     if not due.data:
-        start = rows_to_log(run)
+        start = first_unlogged_row(run)
         if start is None: return
-        moves.store_flos()
+        learner.store_flos()
         last = run.history[last_row(run)]
-        due.data = {"logs": {"loss": logged_loss(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate} | token_speed(run)}
+        due.data = {"logs": {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate} | token_speed_metrics(run)}
         run.logged = run.state.global_step
         if run.shadows: run.shadows[0].look()
     # The Trainer passes the time at which training began to an override.
-    try: moves.log(*as_many(moves.log, dict(due.data["logs"]), time.time() - run.seconds))
+    try: learner.log(*positional_args(learner.log, dict(due.data["logs"]), time.time() - run.seconds))
     finally: due.done = bool(run.brought)   # the values are logged; the callbacks' event is queued
 
 def last_row(run) -> int:
@@ -105,140 +107,140 @@ def last_row(run) -> int:
     while row > 0 and gone[row]: row -= 1
     return row
 
-def rows_to_log(run):
+def first_unlogged_row(run):
     "Return the index of the first row that no log has covered; None if there is none."
     steps, gone, start = run.history.columns.step, run.history.columns.abandoned, len(run.history)
     while start and (gone[start - 1] or steps[start - 1] > run.logged): start -= 1
     return start if run.state.global_step > run.logged else None
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #31ccd116
-def say(moves, logs: dict):
+def log(learner, logs: dict):
     "Log values at once; within a step, hold them back until it is committed."
-    run = moves.run_state
+    run = learner.run_state
     logs = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in logs.items()}
     if run.phase == "step":
         run.said.append(logs)
         return
-    logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()} | {"epoch": run.state.epoch} | token_count(run)
+    logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()} | {"epoch": run.state.epoch} | token_metrics(run)
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
-    announce(moves, Due("event", "on_log", {"logs": logs}))
+    run_tasks_now(learner, Task("event", "on_log", {"logs": logs}))
 
-def do_say(moves, due):
+def do_log_values(learner, due):
     "Log the values that were held back within the step."
     due.done = True
-    say(moves, due.data["logs"])
+    log(learner, due.data["logs"])
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #bc87c59b
-def do_note(moves, due):
+def do_add_events(learner, due):
     "Write the entries in the task's data to the history."
-    for kind, data in due.data.items(): moves.run_state.history.note(kind, moves.run_state.state.global_step, **data)
+    for kind, data in due.data.items(): learner.run_state.history.note(kind, learner.run_state.state.global_step, **data)
 
-def do_evaluate(moves, due):
+def do_evaluate(learner, due):
     "Evaluate, then queue the comparison with the best metric."
-    ignored = getattr(moves, "_ignored", None)
-    metrics = moves.evaluate() if ignored is None else moves.evaluate(ignore_keys=ignored)
-    if moves.run_state.judge is not None: moves.run_state.judge(metrics)
-    first_on(moves.run_state, Due("best", data={"metrics": metrics}))
+    ignored = getattr(learner, "_ignored", None)
+    metrics = learner.evaluate() if ignored is None else learner.evaluate(ignore_keys=ignored)
+    if learner.run_state.judge is not None: learner.run_state.judge(metrics)
+    push_tasks(learner.run_state, Task("best", data={"metrics": metrics}))
 
-def do_best(moves, due):
+def do_update_best(learner, due):
     "Update the best metric; step a schedule that depends on it. Raise KeyError if there is no such metric."
-    run, metrics, name = moves.run_state, due.data["metrics"], moves.args.metric_for_best_model
-    value = None if name is None else _metric(metrics, name)
-    if by_metric(run.lr_scheduler) and run.state.global_step: run.lr_scheduler.step(_metric(metrics, name or "loss"))   # not before the first step
+    run, metrics, name = learner.run_state, due.data["metrics"], learner.args.metric_for_best_model
+    value = None if name is None else _find_metric(metrics, name)
+    if is_metric_driven(run.lr_scheduler) and run.state.global_step: run.lr_scheduler.step(_find_metric(metrics, name or "loss"))   # not before the first step
     if name is None or not run.state.global_step: return   # eval_on_start: initial weights are never the best ones
-    best, larger = run.state.best_metric, moves.args.greater_is_better
+    best, larger = run.state.best_metric, learner.args.greater_is_better
     better = value == value if best is None else value > best if larger else value < best   # nan is never the best
     if better: run.state.best_metric, run.state.best_global_step = value, run.state.global_step
     if better and (run.args.load_best_model_at_end or run.args.save_strategy == "best"):
         run.control.should_save = True
-        first_on(run, Due("wish", "save"))
+        push_tasks(run, Task("wish", "save"))
 
-def _metric(metrics, name):
+def _find_metric(metrics, name):
     "Return a metric by its name, with or without the prefix eval_; raise KeyError if it is missing."
     for key in (name, f"eval_{name}"):
         if key in metrics: return metrics[key]
     raise KeyError(f"metric_for_best_model is {name!r}, but the evaluation gave {', '.join(metrics)}; learn.set(metric_for_best_model=...) names one of these.")
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #80c49ea0
-def do_save(moves, due):
+def do_save(learner, due):
     "Start writing a checkpoint and queue on_save; warn if there is no output folder."
-    moves.run_state.control.should_save = False   # saving also clears the flag
-    if moves.args.output_dir is None:
+    learner.run_state.control.should_save = False   # saving also clears the flag
+    if learner.args.output_dir is None:
         warn("A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the Learner an output_dir=.")
         return
-    fetch_tokens(moves.run_state)
-    moves.store_flos()
-    moves._save_checkpoint(moves.model, None)   # the Trainer's signature, for overrides
-    first_on(moves.run_state, Due("event", "on_save"))
+    fetch_tokens(learner.run_state)
+    learner.store_flos()
+    learner._save_checkpoint(learner.model, None)   # the Trainer's signature, for overrides
+    push_tasks(learner.run_state, Task("event", "on_save"))
 
-def do_load_best(moves, due):
+def do_load_best(learner, due):
     "Load the weights of the best evaluation."
-    moves._load_best_model()
+    learner._load_best_model()
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #8fd3dcb7
-def at_end(run) -> bool:
+def is_epoch_exhausted(run) -> bool:
     "Return whether the epoch's data is exhausted; this may wait for the data."
     with run.interrupts.opened(): return run.feed.at_end(run.cursor, run.bookmark)
 
-def is_last(run) -> bool: return run.control.should_training_stop or run.state.global_step >= run.state.max_steps   # whether the run ends at this step
+def is_last_step(run) -> bool: return run.control.should_training_stop or run.state.global_step >= run.state.max_steps   # whether the run ends at this step
 
-def epoch_end(): return Due("event", "on_epoch_end"), Due("flow"), Due("next_epoch")   # tasks at the end of an epoch
+def epoch_end_tasks(): return Task("event", "on_epoch_end"), Task("flow"), Task("next_epoch")   # tasks at the end of an epoch
 
-def do_close(moves, due):
+def do_end_epoch(learner, due):
     "End the epoch if its data is exhausted, or if the epoch or the run has to stop."
-    run = moves.run_state
-    if is_last(run) or run.control.should_epoch_stop or at_end(run): first_on(run, *epoch_end())
+    run = learner.run_state
+    if is_last_step(run) or run.control.should_epoch_stop or is_epoch_exhausted(run): push_tasks(run, *epoch_end_tasks())
 
-def do_next_epoch(moves, due):
+def do_next_epoch(learner, due):
     "Move to the next epoch, or finish the run."
-    run = moves.run_state
-    stop = is_last(run)
-    if run.control.should_epoch_stop or at_end(run):   # false if the run stops, or was stopped, within an epoch
+    run = learner.run_state
+    stop = is_last_step(run)
+    if run.control.should_epoch_stop or is_epoch_exhausted(run):   # false if the run stops, or was stopped, within an epoch
         run.cursor, run.bookmark, run.batches_in_epoch = Cursor(run.cursor.epoch + 1, 0), None, 0
     run.epoch_open = False
-    stop = stop or (moves.args.max_steps <= 0 and run.cursor.epoch >= moves.args.num_train_epochs)   # epochs that were cut short count too
-    if stop: run.due.append(Due("finish"))
+    stop = stop or (learner.args.max_steps <= 0 and run.cursor.epoch >= learner.args.num_train_epochs)   # epochs that were cut short count too
+    if stop: run.due.append(Task("finish"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #3a934729
-def do_finish(moves, due):
+def do_finish(learner, due):
     "Finish the run: log its metrics and queue on_train_end."
-    run = moves.run_state
+    run = learner.run_state
     run.finished, run.begun, run.logged = True, False, run.state.global_step
     run.feed.close()   # also ends its workers
-    moves.store_flos()
-    if run.args.load_best_model_at_end: first_on(run, Due("load_best"))
-    first_on(run, Due("log", data={"logs": train_metrics(run)}), Due("event", "on_train_end"))
+    learner.store_flos()
+    if run.args.load_best_model_at_end: push_tasks(run, Task("load_best"))
+    push_tasks(run, Task("log", data={"logs": train_metrics(run)}), Task("event", "on_train_end"))
 
 def train_metrics(run) -> dict:
     "Return the metrics of a run: seconds, throughput, mean loss of its steps."
     seconds = max(run.seconds, 1e-9)
     return {"train_runtime": round(run.seconds, 4), "train_samples_per_second": round(run.samples / seconds, 3),
             "train_steps_per_second": round(run.state.global_step / seconds, 3), "total_flos": run.state.total_flos,
-            "train_loss": loss_of_run(run), **memory_of(run, "train")} | token_count(run) | token_speed(run)
+            "train_loss": run_mean_loss(run), **memory_metrics(run, "train")} | token_metrics(run) | token_speed_metrics(run)
 
-DEEDS = {"event": do_event, "step_end": do_step_end, "note": do_note, "say": do_say, "flow": do_flow, "wish": do_wish,
-         "log": do_log, "evaluate": do_evaluate, "best": do_best, "save": do_save, "load_best": do_load_best, "close": do_close,
+TASK_HANDLERS = {"event": do_event, "step_end": do_step_end, "note": do_add_events, "say": do_log_values, "flow": do_check_requests, "wish": do_request,
+         "log": do_log, "evaluate": do_evaluate, "best": do_update_best, "save": do_save, "load_best": do_load_best, "close": do_end_epoch,
          "next_epoch": do_next_epoch, "finish": do_finish}
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #bd0b8cbb
-def settle(moves):
+def run_pending(learner):
     "Run all pending tasks; a task that raises before it is done stays in the queue."
-    run = moves.run_state
+    run = learner.run_state
     before, run.phase = run.phase, "after"
     try:
         while run.due:
             run.interrupts.check()
-            do_next(moves, run.due.popleft())
+            run_task(learner, run.due.popleft())
     finally: run.phase = "idle" if before == "after" else before   # "after": a step has just been committed
 
-def do_next(moves, due):
+def run_task(learner, due):
     "Run one task; the tasks that it queues come next."
-    run = moves.run_state
+    run = learner.run_state
     run.brought, evaluates = 0, "evaluate" in (due.kind, due.name)
     try:
         run.interrupts.abortable = evaluates
-        DEEDS[due.kind](moves, due)
+        TASK_HANDLERS[due.kind](learner, due)
         due.done = True
     except BaseException:
         for _ in range(run.brought if evaluates else 0): run.due.popleft()   # an evaluation is repeated as a whole: discard the tasks it has queued so far
@@ -248,25 +250,25 @@ def do_next(moves, due):
         if not due.done: run.due.appendleft(due)
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #7bf3764a
-def announce(moves, *dues):
+def run_tasks_now(learner, *dues):
     "Run these tasks at once, or next if the run is in the middle of its tasks."
-    run = moves.run_state
-    if run.phase == "after": return first_on(run, *dues)
+    run = learner.run_state
+    if run.phase == "after": return push_tasks(run, *dues)
     held, run.due, run.by_hand = run.due, deque(dues), True
     try:
-        with wishes_kept(run): settle_whole(moves)
+        with wishes_kept(run): settle_whole(learner)
     finally: run.by_hand, run.due = False, held
-    if run.phase == "idle": ask_later(run)
+    if run.phase == "idle": run_deferred_changes(run)
 
-def settle_whole(moves):
+def settle_whole(learner):
     "Run all pending tasks even if some raise an error; raise the first error at the end."
-    run, first = moves.run_state, None
+    run, first = learner.run_state, None
     before, run.phase = run.phase, "after"
     try:
         while run.due:
             run.interrupts.check()
             due = run.due.popleft()
-            try: do_next(moves, due)
+            try: run_task(learner, due)
             except Exception as error:
                 first = first or error
                 # An event goes on with the callbacks that have not been called yet; another task would fail again.
@@ -283,40 +285,40 @@ def wishes_kept(run):
     finally:
         for name, value in before.items(): setattr(run.control, name, value)
 
-def ask_later(run):
+def run_deferred_changes(run):
     "Apply the changes that callbacks have postponed, now that the user owns the run."
     while run.later: run.later.pop(0)()
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #a2d10003
-def restore_here(moves, snapshot):
+def restore_here(learner, snapshot):
     "Restore a snapshot; where the callbacks of this process have not begun, call what begins a run and an epoch on them first."
-    run = moves.run_state
-    restore(run, snapshot)
+    run = learner.run_state
+    restore_snapshot(run, snapshot)
     if run.begun and not run.callbacks_begun:
-        begin_callbacks(moves)
+        begin_callbacks(learner)
         run.lost = {}
-        restore(run, snapshot)
+        restore_snapshot(run, snapshot)
     run.callbacks_begun = run.callbacks_begun or run.begun
 
-def restore_all(moves, snapshot):
+def restore_all(learner, snapshot):
     "Restore a snapshot as `restore_here`; if that raises an error, the run is as it was."
-    run = moves.run_state
+    run = learner.run_state
     # A corrupted run is nothing to go back to, and its optimizer may keep what cannot be captured.
-    before = None if run.torn else capture(run)
-    try: restore_here(moves, snapshot)
+    before = None if run.torn else capture_snapshot(run)
+    try: restore_here(learner, snapshot)
     except BaseException:
         if before is not None: undo_restore(run, before, run.torn)
         raise
 
-def begin_callbacks(moves):
+def begin_callbacks(learner):
     "Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before."
-    run = moves.run_state
+    run = learner.run_state
     waiting = {d.name: d.todo for d in run.due if d.kind == "event"}   # None: all of them
     held, run.due = run.due, deque()
     for event in ("on_train_begin", "on_epoch_begin") if run.epoch_open else ("on_train_begin",):
         left = waiting.get(event, ())
         todo = [] if left is None else [c for c in run.callbacks.listeners(event) if not any(c is o for o in left)]
-        run.due.append(Due("event", event, todo=todo))
+        run.due.append(Task("event", event, todo=todo))
     try:
-        with generators_kept(), run.device.in_force(): settle(moves)
+        with preserve_generators(), run.device.in_force(): run_pending(learner)
     finally: run.due, run.later = held, []

@@ -9,7 +9,7 @@ from torch import nn
 from ..core.errors import warn
 
 # %% auto #0
-__all__ = ['settled', 'modes_of', 'put_modes', 'in_evaluation', 'TrainingModes', 'outermost', 'hold']
+__all__ = ['is_settled', 'module_modes', 'restore_modes', 'eval_mode_modules', 'TrainingModes', 'outermost', 'hold_eval_mode']
 
 # %% ../../nbs/06_engine/00_training_modes.ipynb #deb7df0d
 _FLAGS_ONLY = {nn.Module.train, nn.parallel.DistributedDataParallel.train}
@@ -21,7 +21,7 @@ def _sets_flags_only(method) -> bool:
     if known: _FLAGS_ONLY.add(method)
     return known
 
-def settled(model: nn.Module, held: Sequence[nn.Module] = ()) -> bool:  # held: modules that stay in evaluation mode
+def is_settled(model: nn.Module, held: Sequence[nn.Module] = ()) -> bool:  # held: modules that stay in evaluation mode
     "Return whether train() on a model, followed by eval() on the modules that stay in evaluation mode, would change nothing."
     apart, todo = {id(m) for m in held}, [model]
     for m in todo:
@@ -34,18 +34,18 @@ def settled(model: nn.Module, held: Sequence[nn.Module] = ()) -> bool:  # held: 
     return not any(m.training for one in held for m in one.modules())
 
 # %% ../../nbs/06_engine/00_training_modes.ipynb #db73d603
-def modes_of(model: nn.Module) -> list:
+def module_modes(model: nn.Module) -> list:
     "Return each module with its flag."
     return [(m, m.training) for m in model.modules()]
 
-def put_modes(modes: list):  # modes: as returned by `modes_of`, outer modules first
+def restore_modes(modes: list):  # modes: as returned by `module_modes`, outer modules first
     "Restore flags; call train() of classes that override it if their flag changes."
     for m, mode in modes:
         if m.training != mode and ("train" in vars(m) or not _sets_flags_only(type(m).train)): m.train(mode)
     for m, mode in modes:
         if m.training != mode: m.training = mode
 
-def in_evaluation(model: nn.Module | None, prefix: str = "", apart: Sequence[nn.Module] = ()) -> list[str]:
+def eval_mode_modules(model: nn.Module | None, prefix: str = "", apart: Sequence[nn.Module] = ()) -> list[str]:
     "Return the names of the modules in evaluation mode, outer ones first, without those inside the modules `apart`."
     if model is None: return []
     out = {id(m) for one in apart for m in one.modules()}
@@ -58,7 +58,7 @@ class TrainingModes:
 
     def see(self, model: nn.Module | None):
         "Store which modules are in evaluation mode: later calls of eval() come from a cell."
-        self.seen = frozenset() if model is None or settled(model) else frozenset(in_evaluation(model))
+        self.seen = frozenset() if model is None or is_settled(model) else frozenset(eval_mode_modules(model))
 
     def modules(self, model: nn.Module) -> list[nn.Module]:
         "Return the modules that stay in evaluation mode; skip modules that were removed from the model."
@@ -68,18 +68,18 @@ class TrainingModes:
     def enter(self, model: nn.Module, inner: nn.Module):  # inner: the model without its wrapper
         "Put a model into training mode for a step, as calling train() before each forward pass does."
         held = self.modules(inner) if self.held else ()
-        if settled(model, held): return
+        if is_settled(model, held): return
         model.train()
         for m in held: m.eval()
 
     def begin(self, model: nn.Module, inner: nn.Module, loss: nn.Module | None) -> bool:
         "Enter training mode when a verb begins; warn if this undoes an eval(). Return whether `lasting` has changed."
         held, before = self.modules(inner) if self.held else (), self.lasting
-        if settled(model, held) and loss is None: self.lasting = frozenset()
+        if is_settled(model, held) and loss is None: self.lasting = frozenset()
         else:
-            new = [] if self.seen is None else [n for n in in_evaluation(inner, apart=held) if n not in self.seen]
+            new = [] if self.seen is None else [n for n in eval_mode_modules(inner, apart=held) if n not in self.seen]
             self.enter(model, inner)
-            self.lasting = frozenset(in_evaluation(inner, apart=held) + in_evaluation(loss, "(loss)."))
+            self.lasting = frozenset(eval_mode_modules(inner, apart=held) + eval_mode_modules(loss, "(loss)."))
             undone = [n for n in new if n not in self.lasting]
             if undone and not self.warned: self._warn(undone[0])
         return before is not None and before != self.lasting
@@ -103,7 +103,7 @@ def outermost(model: nn.Module, params: set[int]) -> tuple[str, ...]:  # params:
     walk("", model)
     return tuple(found)
 
-def hold(modes: TrainingModes, model: nn.Module, groups: dict, names: list[str], eval_mode: bool):  # groups: named parameters, by group
+def hold_eval_mode(modes: TrainingModes, model: nn.Module, groups: dict, names: list[str], eval_mode: bool):  # groups: named parameters, by group
     "Keep the modules of layer groups in evaluation mode, or release them. Raise ValueError if a group has no module of its own."
     covered, chosen = {id(p) for m in modes.modules(model) for p in m.parameters()}, {id(p) for name in names for _, p in groups[name]}
     held = outermost(model, covered | chosen if eval_mode else covered - chosen)

@@ -10,24 +10,24 @@ from enum import Enum
 from typing import Any
 import numpy as np
 import torch
-from ..data.collate import equal
-from ..data.loader import Other
-from ..data.sources import Indexed
+from ..data.collate import is_identical
+from ..data.loader import OpaqueSource
+from ..data.sources import MapSource
 from ..core.errors import warn
 from ..optim.optimizers import PLAIN_TENSORS
-from .run_state import modules_of
-from ..device.sharding import in_shards, nbytes_of, put_into
+from .run_state import run_modules
+from ..device.sharding import is_dtensor, local_nbytes, copy_into
 
 # %% auto #0
-__all__ = ['PLAIN', 'LEARNER', 'MODULE', 'OPTIMIZER', 'KINDS', 'LEAST_LIMIT', 'NotState', 'CannotCapture', 'is_resource',
+__all__ = ['PLAIN', 'LEARNER', 'MODULE', 'OPTIMIZER', 'STATE_KINDS', 'LEAST_LIMIT', 'NotState', 'CannotCapture', 'is_resource',
            'of_library', 'Holder', 'not_state', 'optimizer_holders', 'fetch_holders', 'code_holders',
            'user_state_holders', 'copy_plain', 'identity_of', 'run_tensors', 'run_objects', 'Capture',
            'describe_container', 'describe_generator', 'describe_module', 'describe_optimizer', 'describe_other',
-           'more_entries', 'capture_optimizer', 'restore_optimizer', 'load_more', 'is_fetch_state', 'limit_of',
-           'capture_attributes', 'UserState', 'capture_user_state', 'user_state_bytes', 'elsewhere', 'Restore',
-           'put_tensor', 'into_plain', 'put_container', 'put_generator', 'put_module', 'put_attributes', 'put_object',
-           'put_optimizer', 'restore_user_state', 'drop_new', 'changed_user_state', 'tensors_in', 'enter_in_memo',
-           'own_data', 'own_attributes', 'report_lost']
+           'additional_entries', 'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'is_fetch_state',
+           'limit_of', 'capture_attributes', 'UserState', 'capture_user_state', 'user_state_bytes',
+           'inexact_generators', 'Restore', 'put_tensor', 'put_plain', 'put_container', 'put_generator', 'put_module',
+           'put_attributes', 'put_object', 'put_optimizer', 'restore_user_state', 'drop_new', 'changed_user_state',
+           'tensors_in', 'enter_in_memo', 'copy_data_state', 'copy_attributes', 'report_lost']
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #59eba457
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)   # immutable values
@@ -161,7 +161,7 @@ def optimizer_holders(run) -> list[Holder]:
 def fetch_holders(run) -> list[Holder]:
     "The training data and the collator, where they go back by themselves: samples are fetched in this process, in any order."
     learner = run.learner() if run.learner is not None else None
-    if learner is None or not isinstance(getattr(run.feed, "source", None), Indexed) or run.feed.loader.num_workers: return []
+    if learner is None or not isinstance(getattr(run.feed, "source", None), MapSource) or run.feed.loader.num_workers: return []
     return [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
 
 def code_holders(run) -> list[Holder]:
@@ -195,7 +195,7 @@ _FACTORIES = {c.__name__: c for c in (int, float, list, dict, set, str, tuple)} 
 
 def identity_of(t: torch.Tensor):
     "Return a key that tensors with the same memory share; None if there is no memory to compare."
-    t = t._local_tensor if in_shards(t) else t
+    t = t._local_tensor if is_dtensor(t) else t
     if t.layout is not torch.strided or not t.numel(): return None
     return t.device, t.data_ptr(), t.shape, t.stride(), t.dtype
 
@@ -211,7 +211,7 @@ def run_objects(run) -> set:
     "Return the ids of objects that are parts of the run itself: they are captured elsewhere, or are not state."
     parts = [run, run.args, run.model, run.loss, run.optimizer, run.lr_scheduler, run.device, run.callbacks, run.state,
              run.control, run.history, run.feed, run.wrapped, *run.callbacks.callbacks]
-    for root in modules_of(run): parts += root.modules()
+    for root in run_modules(run): parts += root.modules()
     learner = run.learner() if run.learner is not None else None
     if learner is not None: parts += [learner, *(vars(learner).get(name) for name in LEARNER)]
     return {id(o) for o in parts if type(o) not in PLAIN}
@@ -230,7 +230,7 @@ class Capture:
         "Return the form of a value; add its tensors to `self.tensors`. Raise NotState or CannotCapture if it is not copied."
         if type(value) in PLAIN: return {"kind": "plain", "value": value}
         if id(value) in self.own: raise NotState
-        for kind, test in KINDS.items():
+        for kind, test in STATE_KINDS.items():
             if test(value): return getattr(self, f"_{kind}")(value, path)
         if is_resource(value): raise NotState
         raise CannotCapture(f"is an object of {type(value).__name__}, which has no state_dict() and load_state_dict()")
@@ -242,7 +242,7 @@ class Capture:
         where = identity_of(t)
         if where is not None and where in self.names: return {"kind": "same", "name": self.names[where]}
         dense = type(t) in PLAIN_TENSORS and t.layout is torch.strided and not t.is_quantized and not t.is_meta
-        if not dense and not in_shards(t):
+        if not dense and not is_dtensor(t):
             raise CannotCapture(f"is a {type(t).__name__} of a kind that cannot be copied")
         name = f"user/{path}"
         while name in self.tensors: name += "'"
@@ -285,7 +285,7 @@ _OTHERS = (np.generic, complex, pathlib.PurePath, Enum, types.SimpleNamespace)
 
 def _is_generator(v) -> bool: return isinstance(v, _GENERATORS)
 
-KINDS = {   # the order matters: an optimizer is stateful, too
+STATE_KINDS = {   # the order matters: an optimizer is stateful, too
     "tensor": lambda v: isinstance(v, torch.Tensor),
     "array": lambda v: isinstance(v, np.ndarray),
     "container": lambda v: type(v) in _CONTAINERS,
@@ -398,7 +398,7 @@ def describe_other(capture, value, path: str) -> dict:
     return {"kind": "attributes", "class": type(value).__name__, "value": attributes}
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #5ae68bed
-def more_entries(optimizer) -> dict:
+def additional_entries(optimizer) -> dict:
     "Return the entries that an optimizer's overridden `state_dict` adds to its groups and its state."
     overridden = getattr(type(optimizer), "state_dict", None) is not torch.optim.Optimizer.state_dict
     if not overridden or not _own_way(optimizer): return {}
@@ -408,7 +408,7 @@ def capture_optimizer(run, put) -> dict:  # put: as for capture_user_state
     "Return an optimizer's attributes besides groups and state, or additional entries of its `state_dict`."
     state = capture_user_state(run, put, find=optimizer_holders)
     found = {"holders": state.holders, "left_out": state.left_out, "more": None}
-    entries = more_entries(run.optimizer) if state.left_out or of_library(type(run.optimizer)) else {}
+    entries = additional_entries(run.optimizer) if state.left_out or of_library(type(run.optimizer)) else {}
     if not entries: return found
     capture = Capture(run)
     try: form = describe_container(capture, entries, "optimizer.state_dict()")
@@ -421,10 +421,10 @@ def restore_optimizer(run, saved: dict, tensors) -> tuple[dict, bool]:  # saved:
     "Restore them; return the problems by name, and whether groups and state have to be restored afterwards."
     problems = restore_user_state(run, UserState(saved["holders"], {}, tensors), find=optimizer_holders)
     if saved["more"] is None: return saved["left_out"] | problems, False
-    load_more(run.optimizer, Restore(run, tensors).put(saved["more"]))
+    load_additional_entries(run.optimizer, Restore(run, tensors).put(saved["more"]))
     return saved["left_out"], True
 
-def load_more(optimizer, entries: dict):
+def load_additional_entries(optimizer, entries: dict):
     "Load additional entries by `load_state_dict`; the caller has to restore groups and state afterwards."
     groups, state = optimizer.param_groups, optimizer.state
     optimizer.load_state_dict(optimizer.state_dict() | entries)
@@ -449,7 +449,7 @@ def is_fetch_state(kinds: str, value) -> bool:
 def limit_of(run, owner) -> int:
     "Return the maximum size of one attribute's tensors in bytes."
     own = getattr(owner, "state_limit", None)
-    return max(LEAST_LIMIT, 2 * sum(map(nbytes_of, modules_of(run).parameters()))) if own is None else own
+    return max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(run).parameters()))) if own is None else own
 
 def capture_attributes(capture, holder: Holder, limit=None, only=None) -> tuple[dict, dict]:
     "Return the forms of a holder's attributes by name, and the reasons why others cannot be captured, by name."
@@ -460,7 +460,7 @@ def capture_attributes(capture, holder: Holder, limit=None, only=None) -> tuple[
         before = len(capture.tensors)
         try:
             form = capture.form(value, path)
-            size = sum(map(nbytes_of, [*capture.tensors.values()][before:])) if len(capture.tensors) > before else 0
+            size = sum(map(local_nbytes, [*capture.tensors.values()][before:])) if len(capture.tensors) > before else 0
             if limit is not None and size > limit:
                 raise CannotCapture(f"takes {size / 1e6:.4g} MB, more than the limit of {limit / 1e6:.4g} MB "
                                     "(state_limit = ... bytes in the class changes it)")
@@ -479,7 +479,7 @@ class UserState:
     tensors: dict = field(default_factory=dict)    # by name
 
     @property
-    def nbytes(self) -> int: return sum(map(nbytes_of, self.tensors.values()))
+    def nbytes(self) -> int: return sum(map(local_nbytes, self.tensors.values()))
     def __iter__(self): return (f"{h}.{k}" for h, said in self.holders.items() for k in said["items"])
     def __repr__(self): return f"UserState({', '.join(self) or 'empty'}; {self.nbytes / 1e6:.4g} MB)"
 
@@ -499,7 +499,7 @@ def capture_user_state(run,
         names = sorted(vars(holder.owner).keys() - (holder.skip - holder.for_now))
         state.holders[holder.name] = {"names": names, "items": forms}
         if holder.reports: state.left_out |= problems
-        state.left_out |= elsewhere(run, holder, forms)
+        state.left_out |= inexact_generators(run, holder, forms)
     state.tensors = {name: put(name, t) for name, t in capture.tensors.items()}
     return state
 
@@ -509,7 +509,7 @@ def user_state_bytes(run) -> int:
     capture = Capture(run)
     for holder in user_state_holders(run):
         capture_attributes(capture, holder, limit_of(run, holder.owner) if holder.kinds == "all" else None)
-    return sum(map(nbytes_of, capture.tensors.values()))
+    return sum(map(local_nbytes, capture.tensors.values()))
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #10d713f7
 def _reads_elsewhere(run) -> str:
@@ -519,13 +519,13 @@ def _reads_elsewhere(run) -> str:
     if workers: return ("is advanced in the copies that the data workers have, which a snapshot does not reach "
                         "(dataloader_num_workers=0 loads in this process)")
     data = getattr(loader, "dataset", None)
-    if isinstance(getattr(run.feed, "source", None), Other):
+    if isinstance(getattr(run.feed, "source", None), OpaqueSource):
         return "is advanced as the loader is read, and going back reads it again from the start of the epoch"
     if not isinstance(data, torch.utils.data.IterableDataset) or _own_way(data): return ""
     return ("is advanced as the stream is read, and going back reads the stream again from the start of the epoch "
             "(state_dict() and load_state_dict() of the data set avoid that)")
 
-def elsewhere(run, holder, forms: dict) -> dict:
+def inexact_generators(run, holder, forms: dict) -> dict:
     "Return the generators of the data whose copies are not exact, by name, with the reason."
     if not holder.name.startswith(("train_dataset", "data_collator")): return {}
     found = [k for k, f in forms.items() if f["kind"] == "generator"]
@@ -547,7 +547,7 @@ class Restore:
         "Return the value of a form: `now` itself, modified, if possible. Raise CannotCapture if an object is missing."
         return getattr(self, f"_{form['kind']}")(form, now)
 
-    def _plain(self, form, now): return into_plain(form["value"], now)
+    def _plain(self, form, now): return put_plain(form["value"], now)
     def _left(self, form, now): return now
     def _complex(self, form, now): return complex(*form["value"])
     def _path(self, form, now): return (type(now) if isinstance(now, pathlib.PurePath) else pathlib.Path)(form["value"])
@@ -564,7 +564,7 @@ class Restore:
     def _tensor(self, form, now):
         value = self.tensors[form["name"]]
         if isinstance(now, torch.Tensor) and isinstance(now, torch.nn.Parameter) == form["parameter"]:
-            fits = in_shards(now) or _alike(now, value) and str(now.device) == form["device"] and _own_memory(now)
+            fits = is_dtensor(now) or _alike(now, value) and str(now.device) == form["device"] and _own_memory(now)
             if fits and (now.is_leaf or not form["requires_grad"]):
                 return self._with_grad(put_tensor(now, value, form["requires_grad"]), form)
         made = value.to(_device(form["device"]), copy=True)
@@ -605,19 +605,19 @@ def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 def put_tensor(now, value, requires_grad=None):  # requires_grad: None leaves it unchanged
     "Write a value into an existing tensor; replace a tensor that has a graph. Return the tensor."
     with torch.no_grad():
-        if now.is_leaf: put_into(now, value)
+        if now.is_leaf: copy_into(now, value)
         else: now = value.to(now.device, copy=True)
     if requires_grad is not None and now.is_leaf: now.requires_grad_(requires_grad)
     return now
 
-def into_plain(then, now):
+def put_plain(then, now):
     "Copy plain values into the present list, dictionary or set if it has the same type; return the result."
     kind = type(then)
     if type(now) is not kind or kind not in (list, dict, set): return copy_plain(then)
-    if kind is list: now[:] = [into_plain(v, now[i] if i < len(now) else None) for i, v in enumerate(then)]
+    if kind is list: now[:] = [put_plain(v, now[i] if i < len(now) else None) for i, v in enumerate(then)]
     elif kind is set: now.clear(); now.update(then)
     else:
-        new = {k: into_plain(v, now.get(k)) for k, v in then.items()}
+        new = {k: put_plain(v, now.get(k)) for k, v in then.items()}
         now.clear()
         now.update(new)
     return now
@@ -763,9 +763,9 @@ def changed_user_state(run, state: UserState) -> list[str]:
     now = capture_user_state(run, lambda name, t: t)   # no copies
     then, here = _forms(state), _forms(now)
     def same_tensor(n):
-        return n in state.tensors and n in now.tensors and equal(now.tensors[n].cpu(), state.tensors[n].cpu())
+        return n in state.tensors and n in now.tensors and is_identical(now.tensors[n].cpu(), state.tensors[n].cpu())
     def same(n):
-        return n in then and n in here and equal(then[n], here[n]) and all(map(same_tensor, tensors_in(then[n])))
+        return n in then and n in here and is_identical(then[n], here[n]) and all(map(same_tensor, tensors_in(then[n])))
     return [name for name in {**then, **here} if not same(name)]
 
 def tensors_in(form) -> list[str]:
@@ -783,10 +783,10 @@ def enter_in_memo(value, memo: dict, depth: int = 0):  # memo: of copy.deepcopy
         memo[id(value)] = torch.Generator(value.device)
         memo[id(value)].set_state(value.get_state())
     elif isinstance(value, torch.Tensor) and not value.is_leaf: memo[id(value)] = value.detach().clone()
-    elif KINDS["container"](value) and depth < 20:
+    elif STATE_KINDS["container"](value) and depth < 20:
         for v in value.values() if isinstance(value, dict) else value: enter_in_memo(v, memo, depth + 1)
 
-def own_data(data, memo: dict):
+def copy_data_state(data, memo: dict):
     "Return a copy of a data set or a collator with its own generators and numbers; the same object if it holds none."
     apart = (torch.nn.Module, torch.utils.data.DataLoader, *_FUNCTIONS)
     if not hasattr(data, "__dict__") or isinstance(data, apart): return data
@@ -796,16 +796,16 @@ def own_data(data, memo: dict):
             enter_in_memo(v, memo)
             new[k] = copy.deepcopy(v, memo)
         elif counts and type(v) in (int, float): new[k] = v
-        elif isinstance(v, torch.utils.data.Dataset) and (inner := own_data(v, memo)) is not v: new[k] = inner
+        elif isinstance(v, torch.utils.data.Dataset) and (inner := copy_data_state(v, memo)) is not v: new[k] = inner
         elif k == "datasets" and isinstance(v, list):   # of a ConcatDataset
-            inner = [own_data(d, memo) for d in v]
+            inner = [copy_data_state(d, memo) for d in v]
             if any(a is not b for a, b in zip(inner, v)): new[k] = inner
     if not new: return data
     memo[id(data)] = made = copy.copy(data)
     vars(made).update(new)
     return made
 
-def own_attributes(learner, new, memo: dict) -> list[str]:
+def copy_attributes(learner, new, memo: dict) -> list[str]:
     "Give a learner copies of the attributes that a subclass has added; return the names that cannot be copied."
     shared = []
     for name in [k for k in vars(learner) if k not in LEARNER | not_state(learner)]:

@@ -8,36 +8,38 @@ import copy, functools, importlib, os, tempfile, weakref
 from pathlib import Path
 import torch
 from .remote_calls import ProcessDied
-from ..core.errors import nearest, warn
-from ..device.sharding import refuse_alone
-from ..core.interrupts import Interrupts
+from ..core.errors import suggest_names, warn
+from ..device.sharding import require_several_processes
+from ..core.interrupts import InterruptGuard
 from .launchers import start_method
-from .links import Gathering, where_of
-from ..engine.overrides import drop_feed
-from ..engine.prepare import ALONE_ONLY, check_evaluation, prepare
-from ..engine.run_state import note_act
-from ..state.async_save import finish
-from .serving import Served, Serving
-from ..engine.settings import check_kept
-from ..data.sampling import divided_batch
-from ..engine.snapshot import Snapshot, capture
-from .remote_run import Team
-from ..core.callbacks import put_down
+from .links import MachineListener, make_machine_info
+from ..engine.overrides import drop_loader
+from ..engine.prepare import AUTO_BATCH_SIZE_ERROR, check_eval_data, prepare
+from ..engine.run_state import record_act
+from ..state.async_save import wait_for_save
+from .serving import ServeResult, MachineServer
+from ..engine.settings import check_own_loader
+from ..data.sampling import split_global_batch
+from ..engine.snapshot import Snapshot, capture_snapshot
+from .remote_run import RemoteRun
+from ..core.callbacks import close_callbacks
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
-from ..engine.loop import in_hand
+from ..engine.loop import capture_editable_state
 from ..device.collectives import world_size
 
 # %% auto #0
-__all__ = ['NODES', 'SERVED', 'how_many', 'check_how', 'settings_there', 'let_go', 'import_before', 'launch', 'team_of', 'away',
-           'end_of', 'serve', 'under_launcher', 'tell_idle', 'come_home', 'close', 'Launched']
+__all__ = ['NODE_ARGS', 'SERVED_MESSAGE', 'resolve_num_processes', 'check_launch_args', 'make_remote_settings',
+           'release_local_run', 'preload_modules', 'launch', 'make_remote_run', 'send_run', 'end_remote_run',
+           'serve_machine', 'join_launched_run', 'warn_unused_launch_args', 'restore_local_run', 'close_remote_run',
+           'LaunchContext']
 
 # %% ../../nbs/11_launch/10_launch.ipynb #195fda7f
-def how_many(args, num_processes: int | None) -> int:
+def resolve_num_processes(args, num_processes: int | None) -> int:
     "Return the number of processes. Raise ValueError for a number that this machine cannot have."
     gpus = 0 if args.use_cpu else torch.cuda.device_count()
     if num_processes is None and not gpus: raise ValueError("On a CPU, say how many processes there are to be: learn.launch(num_processes=2).")
-    if args.auto_find_batch_size: raise ValueError(ALONE_ONLY)
+    if args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
     if not args.skip_memory_metrics: raise ValueError("skip_memory_metrics=False measures the process that makes the learner, and launch() trains in others; leave it out.")
     n = gpus if num_processes is None else num_processes
     if isinstance(n, bool) or not isinstance(n, int): raise TypeError(f"num_processes is a whole number, not {n!r}.")
@@ -46,13 +48,13 @@ def how_many(args, num_processes: int | None) -> int:
     return n
 
 # %% ../../nbs/11_launch/10_launch.ipynb #3a84b0b1
-NODES = "num_nodes node_rank master_addr master_port main_port rdzv_backend rdzv_endpoint rdzv_id timeout".split()
+NODE_ARGS = "num_nodes node_rank master_addr master_port main_port rdzv_backend rdzv_endpoint rdzv_id timeout".split()
 
-def check_how(start, max_restarts, threads, hear, nodes, cpu: bool):  # as in learn.launch
+def check_launch_args(start, max_restarts, threads, hear, nodes, cpu: bool):  # as in learn.launch
     "Raise ValueError for an invalid argument of launch, and TypeError for an unknown name."
     def whole(o, least): return isinstance(o, int) and not isinstance(o, bool) and o >= least
     for name in nodes:
-        if name not in NODES: raise TypeError(f"launch() does not know {name!r}; for several machines it takes {', '.join(NODES)}.{nearest(name, [*NODES, 'num_processes', 'keep_global_batch', 'max_restarts', 'threads', 'start', 'hear', 'train'])}")
+        if name not in NODE_ARGS: raise TypeError(f"launch() does not know {name!r}; for several machines it takes {', '.join(NODE_ARGS)}.{suggest_names(name, [*NODE_ARGS, 'num_processes', 'keep_global_batch', 'max_restarts', 'threads', 'start', 'hear', 'train'])}")
     if hear not in ("first", "all") and not (isinstance(hear, (list, tuple, set, range)) and all(whole(rank, 0) for rank in hear)):
         raise ValueError(f"hear={hear!r}: say whose prints are shown, 'first', 'all', or some ranks, as in hear=[0, 1].")
     if threads is not None and not whole(threads, 1): raise ValueError(f"threads={threads!r}: say how many threads torch has in each process, a whole number from 1 on; without it, the cores are divided among them.")
@@ -60,18 +62,18 @@ def check_how(start, max_restarts, threads, hear, nodes, cpu: bool):  # as in le
     start_method(start, cpu)
 
 # %% ../../nbs/11_launch/10_launch.ipynb #ddd84fd4
-def settings_there(n: int | None):  # n: processes among which the global batch is divided
+def make_remote_settings(n: int | None):  # n: processes among which the global batch is divided
     "Return a function that converts the kernel's settings to those of the processes."
     def settings(args):
         there = copy.deepcopy(args)
-        vars(there).update(divided_batch(vars(args), n) if n else {}, disable_tqdm=True)
+        vars(there).update(split_global_batch(vars(args), n) if n else {}, disable_tqdm=True)
         return there
     return settings
 
-def let_go(moves):
+def release_local_run(learner):
     "Release everything that the run holds on a device here."
-    run = moves.run_state
-    if run.feed is not None: drop_feed(run)
+    run = learner.run_state
+    if run.feed is not None: drop_loader(run)
     if run.device is not None: run.device.release()
     for p in run.params: p.grad = None
     if run.model is not None: run.model.to("cpu")
@@ -80,32 +82,32 @@ def let_go(moves):
     if torch.cuda.is_initialized(): torch.cuda.empty_cache()
 
 # %% ../../nbs/11_launch/10_launch.ipynb #8390e9a8
-def import_before():
+def preload_modules():
     "Import the modules that each process, and the kernel at the end, would otherwise import separately."
     for module in ("torch._dynamo", "torch.distributed.tensor"): importlib.import_module(module)   # by an optimizer; by Accelerate, when a model is prepared
 
 # %% ../../nbs/11_launch/10_launch.ipynb #38ff5755
-def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes) -> Team:
+def launch(learner, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes) -> RemoteRun:
     "Start processes and move the run to them."
-    run = moves.run_state
-    n = how_many(run.args, num_processes)
+    run = learner.run_state
+    n = resolve_num_processes(run.args, num_processes)
     cpu = run.args.use_cpu or not torch.cuda.is_available()
-    check_how(start, max_restarts, threads, hear, nodes, cpu)
-    refuse_alone(run.args, n * nodes.get("num_nodes", 1), "launch(1)")
+    check_launch_args(start, max_restarts, threads, hear, nodes, cpu)
+    require_several_processes(run.args, n * nodes.get("num_nodes", 1), "launch(1)")
     if "main_port" in nodes: nodes["master_port"] = nodes.pop("main_port")   # Accelerate's name
-    where = where_of(**nodes) if nodes.get("num_nodes", 1) > 1 else None
-    moves.model   # created here if necessary: all processes get the same
-    check_evaluation(moves)
-    finish(run)
-    if cpu and start != "spawn": import_before()
+    where = make_machine_info(**nodes) if nodes.get("num_nodes", 1) > 1 else None
+    learner.model   # created here if necessary: all processes get the same
+    check_eval_data(learner)
+    wait_for_save(run)
+    if cpu and start != "spawn": preload_modules()
     how = {"cpu": cpu, "threads": threads}
-    if where is not None and where.node: return serve(moves, where, n, how | {"start": start})
-    links = [] if where is None else Gathering(where).wait(lambda: run.interrupts.pressed)
+    if where is not None and where.node: return serve_machine(learner, where, n, how | {"start": start})
+    links = [] if where is None else MachineListener(where).wait(lambda: run.interrupts.pressed)
     place, team = run.history.place(), None
     try:
         if run.interrupts.pressed: raise KeyboardInterrupt
-        team = team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how | (nodes if where is None else {"timeout": where.timeout}))
-        away(moves, team)
+        team = make_remote_run(learner, links, where, n, start, keep_global_batch, max_restarts, hear, how | (nodes if where is None else {"timeout": where.timeout}))
+        send_run(learner, team)
     except BaseException:
         if team is not None: team.leave("machine 0 could not launch")   # a no-op if it has ended
         else:
@@ -113,108 +115,108 @@ def launch(moves, num_processes, start, keep_global_batch, max_restarts, threads
         if run.team is None: run.processes = 1
         if run.history.place() != place: run.history.abandon(place)   # as if there had been no attempt
         raise
-    if run.interrupts.pressed: close(moves)   # KeyboardInterrupt follows, and the user would have no handle to the processes
+    if run.interrupts.pressed: close_remote_run(learner)   # KeyboardInterrupt follows, and the user would have no handle to the processes
     return team
 
 # %% ../../nbs/11_launch/10_launch.ipynb #047377e5
-def team_of(moves, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> Team:  # as in launch
+def make_remote_run(learner, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> RemoteRun:  # as in launch
     "Create a team that has not begun."
     size = n + sum(link.n for link in links)
-    smaller = divided_batch(vars(moves.run_state.args), size) if keep_global_batch else {}
-    check_kept(moves, vars(moves.run_state.args), smaller)
+    smaller = split_global_batch(vars(learner.run_state.args), size) if keep_global_batch else {}
+    check_own_loader(learner, vars(learner.run_state.args), smaller)
     plan = {"kernel": os.getpid(), "processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
-            "settings": settings_there(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": come_home, "away again": away, "how": how}
-    note_act(moves.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
-    team = Team(plan, moves.run_state.history, hear)
-    team.finalizer = weakref.finalize(moves, end_of, team)
+            "settings": make_remote_settings(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": restore_local_run, "away again": send_run, "how": how}
+    record_act(learner.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
+    team = RemoteRun(plan, learner.run_state.history, hear)
+    team.finalizer = weakref.finalize(learner, end_remote_run, team)
     return team
 
 # %% ../../nbs/11_launch/10_launch.ipynb #ec2cab92
-def away(moves, team):
+def send_run(learner, team):
     "Move the run from the kernel to the processes of a team; it stays if they cannot be started."
-    run = moves.run_state
+    run = learner.run_state
     run.processes = team.size   # a snapshot taken now is one of theirs
-    snapshot, first = (capture(run), run.first) if run.wrapped is not None else (None, None)
+    snapshot, first = (capture_snapshot(run), run.first) if run.wrapped is not None else (None, None)
     if run.args.output_dir not in (None, run.unwritable) and run.history.path is None: run.history.open_log(run.args.output_dir, run.args.run_name)
-    put_down(run)
-    let_go(moves)
+    close_callbacks(run)
+    release_local_run(learner)
     run.team = team
-    try: team.start(moves, snapshot, first)
+    try: team.start(learner, snapshot, first)
     except BaseException:
-        if run.team is team: team.end(moves, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
+        if run.team is team: team.end(learner, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
         raise
     if run.ring is not None: run.ring.clear()
 
-def end_of(team):
+def end_remote_run(team):
     "End the processes when the learner is deleted or Python exits."
     if os.getpid() != team.plan["kernel"]: return   # a fork has a copy of the learner
     if team.crew is not None: team.crew.kill()
     team.leave("the learner of machine 0 is gone")
 
 # %% ../../nbs/11_launch/10_launch.ipynb #27495e06
-SERVED = "the run is with machine 0, which this machine's processes have only served"
+SERVED_MESSAGE = "the run is with machine 0, which this machine's processes have only served"
 
-def serve(moves, where, n: int, how: dict) -> Served:
+def serve_machine(learner, where, n: int, how: dict) -> ServeResult:
     "Let machine 0 command this machine's processes, until the run goes back."
-    if moves.run_state.begun: raise ValueError(f"On machine {where.node} the learner has begun a run of its own, and the one that goes to the processes is machine 0's: launch one that has not begun.")
-    let_go(moves)
-    why = Serving(moves, where, n, how).until_home()
-    moves.run_state.torn = SERVED
-    return Served(where, why)
+    if learner.run_state.begun: raise ValueError(f"On machine {where.node} the learner has begun a run of its own, and the one that goes to the processes is machine 0's: launch one that has not begun.")
+    release_local_run(learner)
+    why = MachineServer(learner, where, n, how).until_home()
+    learner.run_state.torn = SERVED_MESSAGE
+    return ServeResult(where, why)
 
 # %% ../../nbs/11_launch/10_launch.ipynb #dd85a321
-def under_launcher(moves, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes):  # as in launch
+def join_launched_run(learner, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes):  # as in launch
     "Divide the global batch in a process that a launcher has started with others. Raise ValueError if another number was requested, and TypeError for an unknown name."
-    run, n, machines = moves.run_state, world_size(), nodes.get("num_nodes", 1)
-    check_how("spawn" if start == "fork" else start, max_restarts, threads, hear, nodes, cpu=True)   # whether a fork is possible does not matter here
+    run, n, machines = learner.run_state, world_size(), nodes.get("num_nodes", 1)
+    check_launch_args("spawn" if start == "fork" else start, max_restarts, threads, hear, nodes, cpu=True)   # whether a fork is possible does not matter here
     if num_processes is not None and n != num_processes * machines:
         asked = f"num_processes={num_processes}" + (f", num_nodes={machines}" if machines != 1 else "")
         raise ValueError(f"launch({asked}) was called in one of {n} processes that a launcher has started (WORLD_SIZE), so there are {n}: "
                          f"let it start {num_processes * machines}, or leave num_processes out, and it is as many as there are.")
-    tell_idle(tuple(name for name, given in {"max_restarts": max_restarts, "start": start, "threads": threads, "hear": hear != "first"}.items() if given))
+    warn_unused_launch_args(tuple(name for name, given in {"max_restarts": max_restarts, "start": start, "threads": threads, "hear": hear != "first"}.items() if given))
     if not keep_global_batch or run.undivided: return
-    smaller = divided_batch(vars(run.args), n)
-    check_kept(moves, vars(run.args), smaller)
+    smaller = split_global_batch(vars(run.args), n)
+    check_own_loader(learner, vars(run.args), smaller)
     run.undivided = {name: getattr(run.args, name) for name in smaller}
     vars(run.args).update(smaller)
-    if run.feed is not None: drop_feed(run); prepare(moves)
+    if run.feed is not None: drop_loader(run); prepare(learner)
 
 @functools.cache
-def tell_idle(names: tuple):
+def warn_unused_launch_args(names: tuple):
     "Warn about keywords of launch that have no effect; once, on the main process."
     if names and os.environ.get("RANK", "0") == "0": warn(f"launch() was called in a process that a launcher has started with others, so {', '.join(names)} has no effect here: the launcher decides that.")
 
 # %% ../../nbs/11_launch/10_launch.ipynb #cb2c297d
-def come_home(moves, snapshot: Snapshot | None, first):
+def restore_local_run(learner, snapshot: Snapshot | None, first):
     "Restore the run in the kernel's learner; None: it has not begun."
-    run = moves.run_state
+    run = learner.run_state
     if snapshot is None: return
-    torn, mine, run.interrupts = run.torn, run.interrupts, Interrupts()
+    torn, mine, run.interrupts = run.torn, run.interrupts, InterruptGuard()
     run.first = run.first or first
     held, run.first = run.first, run.first or snapshot   # preparing would take the present weights for the first ones
     try:
-        try: prepare(moves)
+        try: prepare(learner)
         finally: run.first = held
-        restore_here(moves, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
-        drop_feed(run)
-        prepare(moves)
+        restore_here(learner, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
+        drop_loader(run)
+        prepare(learner)
     finally: run.interrupts, run.torn = mine, torn
-    run.hands = in_hand(run)
+    run.hands = capture_editable_state(run)
     report_lost(run, "close()")
 
-def close(moves):
+def close_remote_run(learner):
     "Bring the run back and end the processes; a no-op if it is here."
-    run = moves.run_state
+    run = learner.run_state
     if run.team is None: return
-    try: run.team.home(moves)
+    try: run.team.home(learner)
     except ProcessDied as death:
-        if run.team is not None: run.team.home(moves)   # those that were started again
+        if run.team is not None: run.team.home(learner)   # those that were started again
         warn(f"{death.happened}, and is at home.")
 
 # %% ../../nbs/11_launch/10_launch.ipynb #d7c2eca7
-class Launched:
+class LaunchContext:
     "Represent a run on several processes; used as a context manager, the run comes back at the end."
-    def __init__(self, moves, team): self._learner, self._team = weakref.ref(moves), team
+    def __init__(self, learner, team): self._learner, self._team = weakref.ref(learner), team
     def __enter__(self): return self._learner()
     def __exit__(self, *error):
         learn = self._learner()

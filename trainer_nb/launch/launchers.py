@@ -8,16 +8,17 @@ import functools, glob, importlib, logging, os, shutil, socket, sys, tempfile, t
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 import torch
-from .worker import main
+from .worker import worker_main
 
 # %% auto #0
-__all__ = ['PATCHED', 'START', 'HIDING', 'ENDLESS', 'PATIENT', 'CHANGING', 'OFTEN', 'fork_is_safe', 'start_method', 'put_back',
-           'users_environment', 'hidden', 'quiet', 'patient', 'free_port', 'check_port', 'check_machines', 'Rendezvous',
-           'by_accelerate', 'by_elastic', 'launch', 'children_of', 'log_folders', 'log_folder', 'remove_logs',
-           'default_threads']
+__all__ = ['PATCHED_VARIABLES', 'START_LOCK', 'HIDDEN_ENVIRONMENTS', 'INFINITE_GRACE', 'PATIENT_THREADS', 'PATCH_LOCK',
+           'MONITOR_INTERVAL', 'fork_is_safe', 'start_method', 'restore_environment', 'user_environment',
+           'launch_environment', 'silence_elastic_logs', 'keep_survivors', 'free_port', 'check_port', 'check_nodes',
+           'Rendezvous', 'launch_with_accelerate', 'launch_with_elastic', 'launch_workers', 'child_pids', 'log_folders',
+           'worker_log_folder', 'remove_logs', 'default_threads']
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #b108020a
-def _bad_fork() -> bool:
+def _is_cuda_bad_fork() -> bool:
     "Return True if CUDA would not work in a fork of this process."
     process = os.fork()
     if process == 0:
@@ -32,7 +33,7 @@ def fork_is_safe(cpu: bool = False) -> tuple:  # cpu: the workers use no other d
     if torch.cuda.is_initialized(): return False, "CUDA is in use in this process, and cannot be used in a fork of it"
     if torch.version.hip or torch.xpu.is_available(): return False, "the drivers of these GPUs do not survive a fork"
     if "bitsandbytes" in sys.modules: return False, "bitsandbytes is imported here, and Accelerate's launcher takes this for a use of the GPU"
-    if not cpu and torch.backends.cuda.is_built() and _bad_fork():
+    if not cpu and torch.backends.cuda.is_built() and _is_cuda_bad_fork():
         return False, "CUDA was looked at in this process, and cannot be used in a fork of it"
     return True, ""
 
@@ -45,47 +46,47 @@ def start_method(asked: str | None, cpu: bool) -> str:  # asked: the user's choi
     return "fork" if safe else "spawn"
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #afacba6f
-PATCHED = ("NPROC", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MIXED_PRECISION", "NCCL_P2P_DISABLE",
+PATCHED_VARIABLES = ("NPROC", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MIXED_PRECISION", "NCCL_P2P_DISABLE",
            "NCCL_IB_DISABLE")   # by notebook_launcher
 
-def put_back(environment: dict, names=None):  # names: only these
+def restore_environment(environment: dict, names=None):  # names: only these
     "Restore the environment."
     for name in set(os.environ) | set(environment) if names is None else names:
         if name not in environment: os.environ.pop(name, None)
         elif os.environ.get(name) != environment[name]: os.environ[name] = environment[name]
 
-def _accelerate() -> list:
+def _accelerate_state() -> list:
     "Return the dictionaries of Accelerate's state, if it is in use."
     state = sys.modules.get("accelerate.state")
     return [getattr(state, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")] if state else []
 
-START = threading.Lock()   # environment and state belong to the process: one start at a time
-HIDING = []                # the user's environment, while the workers' is active
+START_LOCK = threading.Lock()   # environment and state belong to the process: one start at a time
+HIDDEN_ENVIRONMENTS = []                # the user's environment, while the workers' is active
 
-def users_environment() -> dict: return dict(HIDING[0] if HIDING else os.environ)
+def user_environment() -> dict: return dict(HIDDEN_ENVIRONMENTS[0] if HIDDEN_ENVIRONMENTS else os.environ)
 
 @contextmanager
-def hidden(environment: dict, script: bool):  # environment: variables for the workers; script: hide the user's script
+def launch_environment(environment: dict, script: bool):  # environment: variables for the workers; script: hide the user's script
     "Set the workers' environment and hide Accelerate's state, the script, and the announcement, while workers start."
     from accelerate import launchers
-    before, states, top = dict(os.environ), _accelerate(), sys.modules["__main__"]
+    before, states, top = dict(os.environ), _accelerate_state(), sys.modules["__main__"]
     contents, spec = [dict(o) for o in states], getattr(top, "__spec__", None)
-    HIDING.append(before)
+    HIDDEN_ENVIRONMENTS.append(before)
     os.environ.update(environment)
     for state in states: state.clear()
     if script: top.__spec__ = ModuleSpec("trainer_nb.__main__", None)   # multiprocessing leaves a module of this name alone
     launchers.print = lambda *args, **kwargs: None
     try: yield
     finally:
-        put_back(before)
-        HIDING.clear()
+        restore_environment(before)
+        HIDDEN_ENVIRONMENTS.clear()
         for state, content in zip(states, contents): state.clear(); state.update(content)
         top.__spec__ = spec
         del launchers.print
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #bd3b8681
 @contextmanager
-def quiet():
+def silence_elastic_logs():
     "Suppress the logs of torch's launcher in this thread."
     importlib.import_module("torch.distributed.launcher.api")   # creates its loggers
     me, known = threading.get_ident(), ["torchelastic-events-null", *logging.root.manager.loggerDict]
@@ -97,33 +98,33 @@ def quiet():
         for logger in loggers: logger.removeFilter(others)
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #2ae698ab
-ENDLESS = 1e6   # seconds; a thread cannot wait for longer
-PATIENT = {}    # by the id of a launcher's thread: a function that returns whether to wait
-CHANGING = threading.Lock()
+INFINITE_GRACE = 1e6   # seconds; a thread cannot wait for longer
+PATIENT_THREADS = {}    # by the id of a launcher's thread: a function that returns whether to wait
+PATCH_LOCK = threading.Lock()
 
-def _waiting(join):  # join: of torch's ProcessContext
+def _wrap_join(join):  # join: of torch's ProcessContext
     "Wrap join so that the survivors of a death are not ended if a function requests it, and error files are removed."
     @functools.wraps(join)
     def wait(self, timeout=None, grace_period=None):
-        wanted = PATIENT.get(threading.get_ident())
-        try: return join(self, timeout, grace_period=ENDLESS if wanted and wanted() else grace_period)
+        wanted = PATIENT_THREADS.get(threading.get_ident())
+        try: return join(self, timeout, grace_period=INFINITE_GRACE if wanted and wanted() else grace_period)
         except Exception:   # all have ended
             for path in filter(os.path.exists, self.error_files if wanted else ()): os.remove(path)
             raise
     return wait
 
 @contextmanager
-def patient(wanted):  # wanted: called after a death; whether to wait until the survivors are ended elsewhere
+def keep_survivors(wanted):  # wanted: called after a death; whether to wait until the survivors are ended elsewhere
     "Prevent torch's launcher, in this thread, from ending the survivors of a death."
     context = importlib.import_module("torch.multiprocessing.spawn").ProcessContext
-    with CHANGING:
-        if not PATIENT: context.join = _waiting(context.join)
-        PATIENT[threading.get_ident()] = wanted
+    with PATCH_LOCK:
+        if not PATIENT_THREADS: context.join = _wrap_join(context.join)
+        PATIENT_THREADS[threading.get_ident()] = wanted
     try: yield
     finally:
-        with CHANGING:
-            del PATIENT[threading.get_ident()]
-            if not PATIENT: context.join = context.join.__wrapped__
+        with PATCH_LOCK:
+            del PATIENT_THREADS[threading.get_ident()]
+            if not PATIENT_THREADS: context.join = context.join.__wrapped__
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #0408d311
 def free_port() -> int:
@@ -140,7 +141,7 @@ def check_port(port: int):
         except OSError as error: raise ValueError(f"Port {port} cannot be used on this machine ({error.strerror}): give another master_port, "
                                                   "or none, and one that is free is taken.") from None
 
-def check_machines(num_nodes: int, node_rank: int, found):  # found: whether the machines can find each other
+def check_nodes(num_nodes: int, node_rank: int, found):  # found: whether the machines can find each other
     "Raise ValueError for inconsistent settings of several machines."
     if not 0 <= node_rank < num_nodes: raise ValueError(f"node_rank={node_rank} is not one of {num_nodes} machines, which are numbered from 0.")
     if not found: raise ValueError(f"num_nodes={num_nodes}: the machines find each other by master_addr= and master_port=, those of machine 0, the same on all of them.")
@@ -150,7 +151,7 @@ class Rendezvous:
     def __init__(self, n, num_nodes=1, node_rank=0, master_addr=None, master_port=None, rdzv_backend=None, rdzv_endpoint=None, rdzv_id=None,
                  timeout=300):
         if not isinstance(n, int) or n < 1: raise ValueError(f"num_processes={n!r}: it takes at least one.")
-        check_machines(num_nodes, node_rank, num_nodes == 1 or rdzv_endpoint or master_addr and master_port)
+        check_nodes(num_nodes, node_rank, num_nodes == 1 or rdzv_endpoint or master_addr and master_port)
         self.n, self.nodes, self.node, self.address, self.timeout = n, num_nodes, node_rank, master_addr or "127.0.0.1", timeout
         self.backend, self.endpoint = rdzv_backend or "static", rdzv_endpoint or ""
         self.run_id = rdzv_id or ("none" if num_nodes > 1 else uuid.uuid4().hex)
@@ -165,16 +166,16 @@ class Rendezvous:
     def configs(self) -> dict: return {"timeout": int(self.timeout)} | ({"rank": self.node} if self.backend == "static" else {})
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #a33cb30f
-OFTEN = 0.05   # seconds between two checks of the workers by the launcher
+MONITOR_INTERVAL = 0.05   # seconds between two checks of the workers by the launcher
 
-def by_accelerate(meeting, args):
+def launch_with_accelerate(meeting, args):
     "Fork workers with Accelerate's notebook_launcher; return when they have ended."
     from accelerate import notebook_launcher
-    notebook_launcher(main, args, num_processes=meeting.n, use_port=str(meeting.port), master_addr=meeting.address, node_rank=meeting.node,
+    notebook_launcher(worker_main, args, num_processes=meeting.n, use_port=str(meeting.port), master_addr=meeting.address, node_rank=meeting.node,
                       num_nodes=meeting.nodes, rdzv_backend=meeting.backend, rdzv_endpoint=meeting.endpoint, rdzv_conf=meeting.configs,
-                      rdzv_id=meeting.run_id, monitor_interval=OFTEN)
+                      rdzv_id=meeting.run_id, monitor_interval=MONITOR_INTERVAL)
 
-def by_elastic(meeting, args, method: str, folder: str):  # method: "fork" or "spawn"; folder: for logs
+def launch_with_elastic(meeting, args, method: str, folder: str):  # method: "fork" or "spawn"; folder: for logs
     "Fork or spawn workers with torch's elastic launcher; return when they have ended."
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -182,19 +183,19 @@ def by_elastic(meeting, args, method: str, folder: str):  # method: "fork" or "s
     config = LaunchConfig(
         min_nodes=meeting.nodes, max_nodes=meeting.nodes, nproc_per_node=meeting.n, run_id=meeting.run_id, rdzv_backend=meeting.backend,
         rdzv_endpoint=meeting.endpoint or f"{meeting.address}:{meeting.port}", rdzv_configs=meeting.configs, max_restarts=0,
-        monitor_interval=OFTEN, start_method=method, logs_specs=DefaultLogsSpecs(os.path.join(folder, "logs")),
+        monitor_interval=MONITOR_INTERVAL, start_method=method, logs_specs=DefaultLogsSpecs(os.path.join(folder, "logs")),
         numa_options=NumaOptions(AffinityMode.NODE))   # otherwise it would check for CUDA, and no fork could use it
     config.numa_options = None
-    elastic_launch(config, main)(*args)
+    elastic_launch(config, worker_main)(*args)
 
-def launch(meeting, args, method: str, folder: str):
+def launch_workers(meeting, args, method: str, folder: str):
     "Start workers with the launcher that fits, and return when they have ended."
     alone = meeting.n == 1 or "google.colab" in sys.modules   # notebook_launcher would call the function in this process
-    if method == "fork" and not alone: by_accelerate(meeting, args)
-    else: by_elastic(meeting, args, method, folder)
+    if method == "fork" and not alone: launch_with_accelerate(meeting, args)
+    else: launch_with_elastic(meeting, args, method, folder)
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #050aabcb
-def children_of(thread) -> list:
+def child_pids(thread) -> list:
     "Return the processes that a thread has started and that have not been waited for; an empty list where the system does not list them."
     try:
         with open(f"/proc/self/task/{thread.native_id}/children") as f: return [int(pid) for pid in f.read().split()]
@@ -204,14 +205,14 @@ def log_folders() -> set:
     "Return the log folders of torch's launchers in the temp folder, including those of other programs."
     return set(glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), "torchelastic_*")))
 
-def log_folder(path: str) -> str:  # path: of a file in it
+def worker_log_folder(path: str) -> str:  # path: of a file in it
     "Return the folder that contains a worker's log; '' if it is not a log folder."
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(path))))
     return folder if folder in log_folders() else ""
 
 def remove_logs(meeting, before: set, told):  # before: the folders before the launch; told: files in them, reported by workers
     "Remove the log folders of a launch; also those that stay empty for a second, since another launcher may be about to use a new one."
-    own = {log_folder(path) for path in told} - {""}
+    own = {worker_log_folder(path) for path in told} - {""}
     for folder in log_folders() - before:
         if folder in own or meeting.nodes == 1 and glob.glob(os.path.join(folder, meeting.run_id + "_*")): shutil.rmtree(folder, ignore_errors=True)
         else:

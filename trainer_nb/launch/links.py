@@ -9,14 +9,15 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from typing import NamedTuple
 import torch
-from .launchers import check_machines
-from .worker import Line, as_bytes, message_of
+from .launchers import check_nodes
+from .worker import MessageChannel, encode_message, decode_message
 
 # %% auto #0
-__all__ = ['Where', 'where_of', 'kept_alive', 'Link', 'versions', 'told', 'refusal', 'Gathering', 'reach']
+__all__ = ['MachineInfo', 'make_machine_info', 'enable_keepalive', 'MachineLink', 'machine_versions', 'receive_message',
+           'check_hello', 'MachineListener', 'connect_to_main']
 
 # %% ../../nbs/11_launch/03_links.ipynb #a20716ff
-class Where(NamedTuple):
+class MachineInfo(NamedTuple):
     "What a machine knows of the others."
     nodes: int      # machines
     node: int       # which one this is; 0 commands
@@ -29,29 +30,29 @@ class Where(NamedTuple):
     @property
     def key(self) -> bytes: return hashlib.sha256(f"trainer_nb {self.secret}".encode()).digest()
 
-def where_of(num_nodes=1, node_rank=0, master_addr=None, master_port=None, rdzv_backend=None, rdzv_endpoint=None, rdzv_id=None, timeout=300) -> Where:
+def make_machine_info(num_nodes=1, node_rank=0, master_addr=None, master_port=None, rdzv_backend=None, rdzv_endpoint=None, rdzv_id=None, timeout=300) -> MachineInfo:
     "From the keywords that launchers take. ValueError for what does not go together."
     if rdzv_backend not in (None, "static"):
         raise ValueError(f"rdzv_backend={rdzv_backend!r} numbers the machines as they come, and here machine 0 is the one that commands: leave it out, and say node_rank=.")
     if rdzv_endpoint: master_addr, _, master_port = rdzv_endpoint.rpartition(":")
-    check_machines(num_nodes, node_rank, master_addr and master_port)
-    return Where(num_nodes, node_rank, master_addr, int(master_port), rdzv_id or "", timeout)
+    check_nodes(num_nodes, node_rank, master_addr and master_port)
+    return MachineInfo(num_nodes, node_rank, master_addr, int(master_port), rdzv_id or "", timeout)
 
 # %% ../../nbs/11_launch/03_links.ipynb #7cdbcc3e
-def kept_alive(sock: socket.socket):
+def enable_keepalive(sock: socket.socket):
     "Let the system end a connection within ten seconds when the other machine is gone; small messages go at once."
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}.items():
         if hasattr(socket, name): sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 # %% ../../nbs/11_launch/03_links.ipynb #ed598215
-class Link:
+class MachineLink:
     "The connection to another machine's kernel."
     def __init__(self, connection, node: int, host: str, n: int = 0):  # node, host, n: the other machine's number, its name, and its processes
         self.node, self.host, self.n, self.left, self.round = node, host, n, "", 0   # left: why it is gone, if it has said so; round: so often it was told to start
         self.gone, self.why, self._heard, self._lock, self._listener = threading.Event(), None, queue.SimpleQueue(), threading.RLock(), None
-        with socket.socket(fileno=os.dup(connection.fileno())) as sock: kept_alive(sock)
-        self.line = Line(connection, self._hear, self._end, f"trainer_nb machine {node}")
+        with socket.socket(fileno=os.dup(connection.fileno())) as sock: enable_keepalive(sock)
+        self.line = MessageChannel(connection, self._hear, self._end, f"trainer_nb machine {node}")
 
     def __str__(self): return f"machine {self.node} ({self.host})"
     def say(self, *message): self.line.send(*message)
@@ -63,7 +64,7 @@ class Link:
             while listener is not None and not self._heard.empty(): listener(*self._heard.get())
 
     def _hear(self, data):
-        message = message_of(data)
+        message = decode_message(data)
         if message[0] == "left": self.left = message[1]
         with self._lock: self._heard.put(message) if self._listener is None else self._listener(*message)
 
@@ -82,27 +83,27 @@ class Link:
         self.line.close(2)
 
 # %% ../../nbs/11_launch/03_links.ipynb #70b86fc8
-def versions() -> dict:
+def machine_versions() -> dict:
     "What has to be the same on all machines."
     ours = getattr(sys.modules.get("trainer_nb"), "__version__", "")
     return {"python": platform.python_version().rpartition(".")[0], "torch": str(torch.__version__), "trainer_nb": ours}
 
-def told(connection, seconds: float = 10) -> tuple:
+def receive_message(connection, seconds: float = 10) -> tuple:
     "The next message of a connection; TimeoutError if there is none in time."
     if not connection.poll(seconds): raise TimeoutError("it says nothing")
-    return message_of(connection.recv_bytes())
+    return decode_message(connection.recv_bytes())
 
-def refusal(hello: dict, where: Where, taken) -> str:  # hello: what a machine says of itself; taken: numbers of machines that are here
+def check_hello(hello: dict, where: MachineInfo, taken) -> str:  # hello: what a machine says of itself; taken: numbers of machines that are here
     "Why a machine cannot be one of them; empty if it can."
     if hello["nodes"] != where.nodes: return f"it was told of {hello['nodes']} machines, and machine 0 of {where.nodes}"
     if hello["node"] in taken: return f"there is a machine {hello['node']} already: each has a node_rank of its own"
-    other = [f"{name} {v} there and {versions()[name]} on machine 0" for name, v in hello["versions"].items() if v != versions()[name]]
+    other = [f"{name} {v} there and {machine_versions()[name]} on machine 0" for name, v in hello["versions"].items() if v != machine_versions()[name]]
     return f"all have to have the same versions: {', '.join(other)}" if other else ""
 
 # %% ../../nbs/11_launch/03_links.ipynb #a539bc1a
-class Gathering:
+class MachineListener:
     "The door of machine 0, as long as others are to come."
-    def __init__(self, where: Where):
+    def __init__(self, where: MachineInfo):
         self.where, self.links, self.shut, self._changed = where, {}, False, threading.Condition()
         try: self.listener = Listener((where.address, where.port), "AF_INET", backlog=where.nodes)
         except OSError:   # the address may be a router's
@@ -121,13 +122,13 @@ class Gathering:
         try:
             deliver_challenge(connection, self.where.key)
             answer_challenge(connection, self.where.key)
-            hello = told(connection)[0]
+            hello = receive_message(connection)[0]
             with self._changed:
-                why = refusal(hello, self.where, self.here())
-                connection.send_bytes(as_bytes(("refused", why) if why else ("welcome", socket.gethostname())))
+                why = check_hello(hello, self.where, self.here())
+                connection.send_bytes(encode_message(("refused", why) if why else ("welcome", socket.gethostname())))
                 if why: connection.close(); return
                 if (left := self.links.get(hello["node"])) is not None: left.line.close()
-                self.links[hello["node"]] = Link(connection, hello["node"], hello["host"], hello["n"])
+                self.links[hello["node"]] = MachineLink(connection, hello["node"], hello["host"], hello["n"])
                 self._changed.notify_all()
         except (AuthenticationError, EOFError, OSError, KeyError): connection.close()   # nobody of ours
 
@@ -158,27 +159,27 @@ class Gathering:
         self.listener.close()
 
 # %% ../../nbs/11_launch/03_links.ipynb #5285afbb
-def reach(where: Where, n: int, given_up) -> Link:  # n: processes here; given_up: as in Gathering.wait
+def connect_to_main(where: MachineInfo, n: int, given_up) -> MachineLink:  # n: processes here; given_up: as in Gathering.wait
     "The link to machine 0. TimeoutError if it is not there, ValueError if it does not want this one; KeyboardInterrupt if it is given up."
     end, why = time.monotonic() + where.timeout, "nobody listens there"
     while not given_up():
         if time.monotonic() > end: raise TimeoutError(f"{where} cannot be reached ({why}): call learn.launch(num_nodes={where.nodes}, node_rank=0, ...) there, with the same address and port.")
-        try: return _greeted(where, n)
+        try: return _exchange_hello(where, n)
         except AuthenticationError: raise ValueError(f"{where} has another rdzv_id: give the same on all machines.") from None
         except (OSError, EOFError) as error: why = str(error) or type(error).__name__
         time.sleep(0.1)
     raise KeyboardInterrupt
 
-def _greeted(where: Where, n: int) -> Link:
+def _exchange_hello(where: MachineInfo, n: int) -> MachineLink:
     connection = Connection(socket.create_connection((where.address, where.port), 2).detach())
     try:
         os.set_blocking(connection.fileno(), True)
         if not connection.poll(5): raise TimeoutError("it says nothing")
         answer_challenge(connection, where.key)
         deliver_challenge(connection, where.key)
-        connection.send_bytes(as_bytes(({"nodes": where.nodes, "node": where.node, "n": n, "host": socket.gethostname(), "versions": versions()},)))
-        kind, text = told(connection)
+        connection.send_bytes(encode_message(({"nodes": where.nodes, "node": where.node, "n": n, "host": socket.gethostname(), "versions": machine_versions()},)))
+        kind, text = receive_message(connection)
     except BaseException: connection.close(); raise
-    if kind == "welcome": return Link(connection, 0, text)
+    if kind == "welcome": return MachineLink(connection, 0, text)
     connection.close()
     raise ValueError(f"Machine {where.node} cannot join {where}: {text}.")

@@ -4,105 +4,106 @@
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #b003dbcb
 from __future__ import annotations
-from .replica import answered, counts, held_at, part_of, state_of, steps_held
-from ..state.checkpoint import completed
+from .replica import make_result, history_counts, buffered_snapshot, shard_state, replica_state, buffered_steps
+from ..state.checkpoint import add_base_weights
 from .remote_calls import ProcessDied
-from .worker import INTERRUPTED, first_cause
+from .worker import INTERRUPT_KINDS, find_root_failure
 from ..state.checkpoint import read_checkpoint
 from ..core.errors import warn
 from ..core.history import Place
-from .remote_calls import Mirror
-from ..state.checkpoint_dirs import newest
-from ..engine.snapshot import Snapshot, whole_of
+from .remote_calls import HistoryMirror
+from ..state.checkpoint_dirs import find_latest_checkpoint
+from ..engine.snapshot import Snapshot, merge_snapshots
 from .worker import Done, Failed
 
 # %% auto #0
-__all__ = ['LAST_KNOWN', 'recover', 'as_before', 'in_step', 'gone_of', 'start_again', 'made_whole', 'held_there', 'last_known']
+__all__ = ['LAST_KNOWN_MESSAGE', 'recover_run', 'make_recovered_error', 'have_same_status', 'describe_lost_machine',
+           'restart_processes', 'gather_found_state', 'find_buffered_snapshot', 'find_last_known_state']
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #64465a97
-LAST_KNOWN = "the run stands where it was last known"
+LAST_KNOWN_MESSAGE = "the run stands where it was last known"
 
-def recover(team, moves, call, what):  # what: the first cause; None: the button was pressed, and the processes are blocked
+def recover_run(team, learner, call, what):  # what: the first cause; None: the button was pressed, and the processes are blocked
     "Restore a state that all processes of a team share, and raise the error."
     alive = [r for r, o in call.outcomes.items() if isinstance(o, (Done, Failed))]
     failed = [r for r in alive if isinstance(call.outcomes[r], Failed)]
-    kept = what is not None and len(alive) == team.size and in_step(team, moves) or start_again(team, moves, [*failed, *alive] if isinstance(what, Failed) else alive)
-    if what is None or isinstance(what, Failed): raise as_before(what, None if kept else moves.state.global_step)
-    raise ProcessDied(f"The process of rank {what.rank} {what.how} after step {moves.state.global_step}" + (". The run is as it was before the step" if alive and kept else f"; {LAST_KNOWN}"),
-                      ", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on." if moves.run_state.team is team else
+    kept = what is not None and len(alive) == team.size and have_same_status(team, learner) or restart_processes(team, learner, [*failed, *alive] if isinstance(what, Failed) else alive)
+    if what is None or isinstance(what, Failed): raise make_recovered_error(what, None if kept else learner.state.global_step)
+    raise ProcessDied(f"The process of rank {what.rank} {what.how} after step {learner.state.global_step}" + (". The run is as it was before the step" if alive and kept else f"; {LAST_KNOWN_MESSAGE}"),
+                      ", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on." if learner.run_state.team is team else
                       ", and is at home: it goes on here, or learn.launch(...) takes it to the machines that are there.")
 
-def as_before(what, older) -> BaseException:  # older: the present step of the run, if that is an earlier one
+def make_recovered_error(what, older) -> BaseException:  # older: the present step of the run, if that is an earlier one
     "Return the exception to raise if no process has died."
-    pressed = what is None or what.kind in INTERRUPTED
+    pressed = what is None or what.kind in INTERRUPT_KINDS
     error = KeyboardInterrupt(*([f"in the process of rank {what.rank}"] if what else [])) if pressed else what.error
-    said = f"No process could say where the run stood: after step {older}, {LAST_KNOWN}."
+    said = f"No process could say where the run stood: after step {older}, {LAST_KNOWN_MESSAGE}."
     if older is not None: warn(said) if pressed else error.add_note(said)
     return error
 
-def in_step(team, moves) -> bool:
+def have_same_status(team, learner) -> bool:
     "Return True if all processes are at the same step, having failed alike, and take over their status."
-    call = team.crew.call(answered)
-    if not call.wait(10) or first_cause(dict(call.outcomes)): return False
+    call = team.crew.call(make_result)
+    if not call.wait(10) or find_root_failure(dict(call.outcomes)): return False
     standings = [o.result.standing for _, o in sorted(call.outcomes.items())]
     if len({(s.step, s.fields["cursor"], s.torn, s.to_do) for s in standings}) > 1: return False
-    team.stands(moves, standings[0])
+    team.stands(learner, standings[0])
     return True
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #6e874ac0
-def gone_of(team) -> str: return next(link.words() for link in team.links if link.gone.is_set())   # a description of the lost machine
+def describe_lost_machine(team) -> str: return next(link.words() for link in team.links if link.gone.is_set())   # a description of the lost machine
 
-def start_again(team, moves, ranks) -> bool:  # ranks: processes whose state may be used, best first
+def restart_processes(team, learner, ranks) -> bool:  # ranks: processes whose state may be used, best first
     "Start new processes from the state of one of these ranks; return False if none has provided it, and the last known state is used."
     team.mirror.end()
-    found = next((s for r in ranks if (s := team.aside(r, state_of, counts(moves.history), timeout=60)) is not None and not s["standing"].torn), None)
+    found = next((s for r in ranks if (s := team.aside(r, replica_state, history_counts(learner.history), timeout=60)) is not None and not s["standing"].torn), None)
     lines = found["lines"] if found else []
-    if found and found["snapshot"].shapes: found = made_whole(team, found)   # of one process only
-    older = None if found else held_there(team)
+    if found and found["snapshot"].shapes: found = gather_found_state(team, found)   # of one process only
+    older = None if found else find_buffered_snapshot(team)
     team.crew.kill()
     team.crew = None
-    snapshot, first = (found["snapshot"], found["first"]) if found else last_known(team, moves, older)
-    Mirror(moves.history).take(lines)
+    snapshot, first = (found["snapshot"], found["first"]) if found else find_last_known_state(team, learner, older)
+    HistoryMirror(learner.history).take(lines)
     place = found["place"] if found else snapshot.values["place"] if snapshot else team.base[2]
-    if any(here > there for here, there in zip(moves.history.place(), place)): moves.history.abandon(Place(*place))
-    if found: team.stands(moves, found["standing"])
+    if any(here > there for here, there in zip(learner.history.place(), place)): learner.history.abandon(Place(*place))
+    if found: team.stands(learner, found["standing"])
     if any(link.gone.is_set() for link in team.links):
-        team.end(moves, {"snapshot": snapshot, "first": first}, f"{gone_of(team)} is gone, and the run is with machine 0")
+        team.end(learner, {"snapshot": snapshot, "first": first}, f"{describe_lost_machine(team)} is gone, and the run is with machine 0")
         return found is not None
-    moves.history.note("restart", moves.state.global_step)
-    try: team.start(moves, snapshot, first)
+    learner.history.note("restart", learner.state.global_step)
+    try: team.start(learner, snapshot, first)
     except BaseException:
-        if moves.run_state.team is team: team.end(moves, {"snapshot": snapshot, "first": first})   # the run is at least back in the kernel
+        if learner.run_state.team is team: team.end(learner, {"snapshot": snapshot, "first": first})   # the run is at least back in the kernel
         raise
     return found is not None
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #6338aa1e
-def made_whole(team, found: dict) -> dict | None:  # found: the state in one process of a sharded run
+def gather_found_state(team, found: dict) -> dict | None:  # found: the state in one process of a sharded run
     "Return the state gathered from all processes; None if a part is missing, or at another step."
     if team.size != team.plan["local processes"]: return None   # the processes of other machines cannot be reached
-    each, mine = [team.aside(rank, part_of, timeout=60) for rank in range(team.size)], found["snapshot"]
+    each, mine = [team.aside(rank, shard_state, timeout=60) for rank in range(team.size)], found["snapshot"]
     def stands(s): return s.step, s.values["cursor"]
     if any(o is None or stands(o[0]) != stands(mine) for o in each): return None
     first = found["first"]
-    if first is not None and first.shapes: first = whole_of([first for _, first in each], first)
-    return found | {"snapshot": whole_of([snapshot for snapshot, _ in each], mine), "first": first}
+    if first is not None and first.shapes: first = merge_snapshots([first for _, first in each], first)
+    return found | {"snapshot": merge_snapshots([snapshot for snapshot, _ in each], mine), "first": first}
 
-def held_there(team) -> Snapshot | None:
+def find_buffered_snapshot(team) -> Snapshot | None:
     "Return the newest snapshot that the processes hold, gathered if it is sharded; None if there is none."
     if team.size != team.plan["local processes"]: return None
-    steps = {rank: held for rank in range(team.size) if (held := team.aside(rank, steps_held))}
-    one = team.aside(min(steps), held_at, max(steps[min(steps)]), timeout=60) if steps else None
+    steps = {rank: held for rank in range(team.size) if (held := team.aside(rank, buffered_steps))}
+    one = team.aside(min(steps), buffered_snapshot, max(steps[min(steps)]), timeout=60) if steps else None
     if one is None or not one.shapes: return one
     common = set.intersection(*map(set, steps.values())) if len(steps) == team.size else set()
-    each = [team.aside(rank, held_at, max(common), timeout=60) for rank in range(team.size)] if common else [None]
-    return None if None in each else whole_of(each, each[0])
+    each = [team.aside(rank, buffered_snapshot, max(common), timeout=60) for rank in range(team.size)] if common else [None]
+    return None if None in each else merge_snapshots(each, each[0])
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #a4277dc4
-def last_known(team, moves, older=None) -> tuple:  # older: a snapshot that was found elsewhere
+def find_last_known_state(team, learner, older=None) -> tuple:  # older: a snapshot that was found elsewhere
     "Return the newest state in the kernel or on the disk: a snapshot, and the first weights."
-    run_id, (base, first, _) = moves.history.run_id, team.base
-    here = [s for s in (*moves.snapshots.values(), older, base) if s is not None and s.values["run"] == run_id]
+    run_id, (base, first, _) = learner.history.run_id, team.base
+    here = [s for s in (*learner.snapshots.values(), older, base) if s is not None and s.values["run"] == run_id]
     best = max(here, key=lambda s: s.step, default=base)
-    shelf = moves.args.output_dir and newest(moves.args.output_dir)
-    if shelf and shelf.says.get("run") == run_id and (best is None or shelf.says.get("step", 0) > best.step): best = completed(moves.run_state, read_checkpoint(shelf.path))
+    shelf = learner.args.output_dir and find_latest_checkpoint(learner.args.output_dir)
+    if shelf and shelf.says.get("run") == run_id and (best is None or shelf.says.get("step", 0) > best.step): best = add_base_weights(learner.run_state, read_checkpoint(shelf.path))
     return best, first

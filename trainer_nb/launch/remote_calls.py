@@ -6,23 +6,24 @@
 from __future__ import annotations
 import contextvars, sys, threading, time
 from ..display.tables import Table
-from ..core.errors import Refused
-from ..core.history import send
-from ..engine.snapshot import OF_PLACE
+from ..core.errors import InvalidOperation
+from ..core.history import send_to_log
+from ..engine.snapshot import PROCESS_STATE_FIELDS
 from ..engine.settings import SETTABLE
-from ..live.follow import Tail
-from .serialization import packed
-from .worker import first_cause
+from ..live.follow import LogTail
+from .serialization import pack_values
+from .worker import find_root_failure
 from .launchers import free_port
-from .replica import (Meeting, come_aboard, confirmed, each, get_ready, give_up, go_on_from, hold,
-                                       is_there, parts_of, place, stop_at)
+from .replica import (StopBarrier, make_replica, confirm_flush, run_function, prepare_replica, interrupt_replica, start_piece, hold_barrier,
+                                       ping, learner_parts, process_location, stop_barrier_at)
 
 # %% auto #0
-__all__ = ['GRACE', 'FROM_HERE', 'Mirror', 'Processes', 'processes_table', 'slowest_of', 'Told', 'ProcessDied', 'Asked', 'Asking',
-           'changed_here', 'by_hand', 'refuse', 'refuse_by_hand', 'stands']
+__all__ = ['GRACE_SECONDS', 'SENT_PARTS', 'HistoryMirror', 'ProcessTable', 'make_process_table', 'find_slowest', 'RemoteEvents',
+           'ProcessDied', 'RemoteCalls', 'RemoteProcesses', 'settings_changed_locally', 'revert_local_changes',
+           'raise_if_message', 'check_local_changes', 'apply_status']
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #d231c356
-class Mirror(Tail):
+class HistoryMirror(LogTail):
     "Add lines of a log to an existing history, and to that history's own file."
     def __init__(self, history):
         self.path, self.offset, self.history, self.waiting, self.head, self.error = None, 0, history, [], b"", None
@@ -35,7 +36,7 @@ class Mirror(Tail):
             try:
                 for line in lines: self.one(line.encode())
                 while self.waiting and self.ready(self.waiting[0]): self.happened(self.waiting.pop(0))
-                send(self.history)
+                send_to_log(self.history)
             except Exception as error: self.error = self.error or error
 
     def end(self):
@@ -43,21 +44,21 @@ class Mirror(Tail):
         with self.lock: self.over, self.waiting = True, []
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #e8d2e0e9
-class Processes(Table):
+class ProcessTable(Table):
     "Show one row per process: its location, and how its time is spent."
     def _cells(self, row): return row
 
-def processes_table(said: dict, where: dict, size: int) -> Processes:  # said: the last speed report of each, by rank; where: its pid and device
+def make_process_table(said: dict, where: dict, size: int) -> ProcessTable:  # said: the last speed report of each, by rank; where: its pid and device
     "Return the processes by rank, with the slowest marked."
-    slowest = slowest_of(said)
+    slowest = find_slowest(said)
     def row(rank):
         pace = said.get(rank, {})
         return {"rank": rank, **where.get(rank, {}), "step": pace.get("step"), "own work": f"{1000 * pace['own']:.3g} ms" if pace else None,
                 "of a step": f"{1000 * pace['seconds']:.3g} ms" if pace else None, "MB": round(pace["memory"] / 1e6) if pace else None,
                 "": "the slowest" if rank == slowest else ""}
-    return Processes([row(rank) for rank in range(size)])
+    return ProcessTable([row(rank) for rank in range(size)])
 
-def slowest_of(said: dict) -> int | None:
+def find_slowest(said: dict) -> int | None:
     "Return the slowest rank, if it is slower than the others by at least a tenth of a step; otherwise None."
     if len(said) < 2: return None
     order = sorted(said, key=lambda rank: said[rank]["own"])
@@ -65,10 +66,10 @@ def slowest_of(said: dict) -> int | None:
     return order[-1] if most["own"] - next_["own"] > 0.1 * most["seconds"] else None
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #9c289f4d
-class Told:
+class RemoteEvents:
     "Receive the notifications of the processes of a run."
     def __init__(self, plan: dict, history, hear="first"):  # plan: how to start processes, made by launch
-        self.plan, self.size, self.mirror, self.hear = plan, plan["processes"], Mirror(history), hear
+        self.plan, self.size, self.mirror, self.hear = plan, plan["processes"], HistoryMirror(history), hear
         self.crew = self.meeting = None
         self.said, self.where, self.context = {}, {}, contextvars.copy_context()
         self.links, self.known, self.stopping, self.piece = plan["links"], None, False, 0   # links: to other machines; known: the callbacks that they have, too; piece: see go_on
@@ -80,11 +81,11 @@ class Told:
     def _repr_html_(self): return self.processes._repr_html_()
 
     @property
-    def processes(self): return processes_table(self.said, self.where, self.size)   # a table, by rank
+    def processes(self): return make_process_table(self.said, self.where, self.size)   # a table, by rank
 
     def words(self) -> str:
         "Describe where the run is, and name the slowest process."
-        slowest = slowest_of(self.said)
+        slowest = find_slowest(self.said)
         return f"on {self.size} processes" + (f", of which rank {slowest} is the slowest" if slowest is not None else "")
 
     def memory(self) -> str | None: return f"{sum(pace['memory'] for pace in self.said.values()) / 1e9:.1f} GB" if self.said else None   # memory in use by all of them together
@@ -100,7 +101,7 @@ class Told:
         "Write the received lines to the disk, then acknowledge."
         try:
             self.mirror.history.flush()
-            crew.aside(rank, confirmed, number)
+            crew.aside(rank, confirm_flush, number)
         except Exception: pass   # the process or the disk is gone; the waiting process has its own timeout
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #7179daba
@@ -108,25 +109,25 @@ class ProcessDied(RuntimeError):
     "Raised when a process that had the run has died; the message gives the step from which the run continues."
     def __init__(self, happened: str, follows: str = ""): super().__init__(happened + follows); self.happened = happened   # follows: the available actions
 
-GRACE = 2.0   # seconds for the other processes to end a verb when one has failed; plus three steps
+GRACE_SECONDS = 2.0   # seconds for the other processes to end a verb when one has failed; plus three steps
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #f99cb2c2
-class Asked(Told):
+class RemoteCalls(RemoteEvents):
     "Send commands to the processes and wait for their answers."
-    def ask(self, moves, f, *args, look=lambda: None, before=0):  # look: called while they work; before: presses of the button that were already handled
+    def ask(self, learner, f, *args, look=lambda: None, before=0):  # look: called while they work; before: presses of the button that were already handled
         "Execute a function on all processes and return the main process's result. Re-raise the first cause of a failure."
-        answers = self.answers(moves, f, *args, look=look, before=before)
+        answers = self.answers(learner, f, *args, look=look, before=before)
         speaker = answers[min(answers)]
-        self.stands(moves, speaker.standing)
+        self.stands(learner, speaker.standing)
         return speaker.value
 
-    def answers(self, moves, f, *args, look=lambda: None, before=0) -> dict:
+    def answers(self, learner, f, *args, look=lambda: None, before=0) -> dict:
         "Execute a function on all processes and return the answers by rank."
         self.context = contextvars.copy_context()
         call = self.crew.call(f, *args)
-        willing = self.wait(moves.run_state.interrupts, call, look, before)
-        root = first_cause(dict(call.outcomes))
-        if root is not None or not willing: self.recover(moves, call, root if willing else None)   # raises an error
+        willing = self.wait(learner.run_state.interrupts, call, look, before)
+        root = find_root_failure(dict(call.outcomes))
+        if root is not None or not willing: self.recover(learner, call, root if willing else None)   # raises an error
         if self.mirror.error is not None: raise self.mirror.error
         return {rank: o.result for rank, o in call.outcomes.items()}
 
@@ -136,7 +137,7 @@ class Asked(Told):
         while not call.wait(0.05):
             look()
             now, pressed = time.monotonic(), interrupts.pressed - before
-            if failed is None and first_cause(dict(call.outcomes)):
+            if failed is None and find_root_failure(dict(call.outcomes)):
                 failed = now
                 self.call_out(set(call.ranks) - set(call.outcomes))   # processes that compute without waiting for the failed one end the command
             if failed is not None and now - failed > self.grace(): return willing
@@ -153,11 +154,11 @@ class Asked(Told):
 
     def call_out(self, ranks):
         "Interrupt processes."
-        for rank in ranks: self.aside(rank, give_up)
+        for rank in ranks: self.aside(rank, interrupt_replica)
 
     def end_still(self, call) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."
-        still = [self.crew.members[rank] for rank in call.ranks if rank not in call.outcomes and self.aside(rank, is_there) is None]
+        still = [self.crew.members[rank] for rank in call.ranks if rank not in call.outcomes and self.aside(rank, ping) is None]
         for member in still: member.link.say("kill") if hasattr(member, "link") else member.kill()
         return bool(still)
 
@@ -166,44 +167,44 @@ class Asked(Told):
         try: return self.crew.aside(rank, f, *args, timeout=timeout)
         except Exception: return None
 
-    def grace(self) -> float: return GRACE + 3 * max((p["seconds"] for p in self.said.values()), default=0)
-    def stands(self, moves, standing): stands(self, moves, standing)   # take over the status of the run
+    def grace(self) -> float: return GRACE_SECONDS + 3 * max((p["seconds"] for p in self.said.values()), default=0)
+    def stands(self, learner, standing): apply_status(self, learner, standing)   # take over the status of the run
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #fe36b7f5
-FROM_HERE = ("settings", "given settings", "history", "process", "snapshot", "first", "undivided", "log")   # parts that are sent to other machines
+SENT_PARTS = ("settings", "given settings", "history", "process", "snapshot", "first", "undivided", "log")   # parts that are sent to other machines
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #b0d67ef3
-class Asking(Asked):
+class RemoteProcesses(RemoteCalls):
     "Start processes, send them commands, and stop them."
-    def start(self, moves, snapshot, first):
+    def start(self, learner, snapshot, first):
         "Start the processes, from a snapshot of the run; None: it has not begun."
-        from trainer_nb.launch.worker_pool import Crew
-        plan, interrupts, before = self.plan, moves.run_state.interrupts, moves.run_state.interrupts.pressed   # the pool does not hold the learner; before: the presses that led here
+        from trainer_nb.launch.worker_pool import WorkerPool
+        plan, interrupts, before = self.plan, learner.run_state.interrupts, learner.run_state.interrupts.pressed   # the pool does not hold the learner; before: the presses that led here
         plan["folder"].mkdir(exist_ok=True)
-        self.mirror = Mirror(moves.history)
-        moves.run_state.processes, self.settings = plan["processes"], dict(vars(moves.run_state.args))
+        self.mirror = HistoryMirror(learner.history)
+        learner.run_state.processes, self.settings = plan["processes"], dict(vars(learner.run_state.args))
         if self.meeting is not None: self.meeting.close()
-        self.meeting = Meeting(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
-        parts = parts_of(moves) | {"settings": plan["settings"](moves.run_state.args)}
-        parts["undivided"] = {name: getattr(moves.run_state.args, name) for name in plan["own settings"]}
-        payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": moves.history.path}
-        self.base, self.said = (snapshot, first, moves.history.place()), {}
-        self.crew = Crew(plan["local processes"], come_aboard, payload, plan["start"], on_told=self.told, hear=self.hear, links=self.links,
+        self.meeting = StopBarrier(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
+        parts = learner_parts(learner) | {"settings": plan["settings"](learner.run_state.args)}
+        parts["undivided"] = {name: getattr(learner.run_state.args, name) for name in plan["own settings"]}
+        payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": learner.history.path}
+        self.base, self.said = (snapshot, first, learner.history.place()), {}
+        self.crew = WorkerPool(plan["local processes"], make_replica, payload, plan["start"], on_told=self.told, hear=self.hear, links=self.links,
                          given_up=lambda: interrupts.pressed > before, **plan["how"], **self.elsewhere(payload))
-        self.where = self.answers(moves, each, place, before=before)
+        self.where = self.answers(learner, run_function, process_location, before=before)
         for rank, member in self.crew.members.items():
             if self.links: self.where[rank] = {"machine": member.link.node if hasattr(member, "link") else 0, **self.where[rank]}
-        self.ask(moves, get_ready, before=before)   # determines the number of steps; raises the error of a run that begins anew
+        self.ask(learner, prepare_replica, before=before)   # determines the number of steps; raises the error of a run that begins anew
 
     def elsewhere(self, payload: dict) -> dict:
         "Make other machines start their processes, with their own model and data and everything else from here; return where all of them meet."
         if not self.links: return {}
         where, port, now = self.plan["where"], free_port(), payload["callbacks"]
         if self.known is None: self.known = list(now)
-        given = {name: payload[name] for name in FROM_HERE}
+        given = {name: payload[name] for name in SENT_PARTS}
         given["callbacks"] = [next((i for i, known in enumerate(self.known) if known is o), o) for o in now]
         given["callbacks' classes"] = [type(o).__name__ for o in self.known]
-        given = packed(given, "Other machines take part")
+        given = pack_values(given, "Other machines take part")
         for link in self.links:
             link.round += 1
             link.say("start", port, self.hear, given)
@@ -220,28 +221,28 @@ class Asking(Asked):
         "Make all processes, on all machines, stop at a boundary that none has reached."
         if not self.links: return self.meeting.stop()
         if self.stopping: return
-        held = [self.meeting.hold(), *(self.aside(rank, hold, self.piece) for rank in self.speakers())]
+        held = [self.meeting.hold(), *(self.aside(rank, hold_barrier, self.piece) for rank in self.speakers())]
         if None in held: return   # a process without an answer is asked again, or has died
         self.meeting.stop_at(max(held))
-        self.stopping = all([self.aside(rank, stop_at, max(held), self.piece) for rank in self.speakers()])
+        self.stopping = all([self.aside(rank, stop_barrier_at, max(held), self.piece) for rank in self.speakers()])
 
-    def go_on(self, moves):
+    def go_on(self, learner):
         "Clear all requests before the processes start from a boundary. Raise KeyboardInterrupt if the button is pressed while another machine does not answer."
-        step = moves.run_state.state.global_step
+        step = learner.run_state.state.global_step
         self.stopping, self.piece = False, self.piece + 1
         self.meeting.go_on(step)
         for rank in self.speakers() if self.links else ():
-            while self.aside(rank, go_on_from, step, self.piece) is None and rank not in self.crew.deaths:   # it has to receive this
-                if moves.run_state.interrupts.pressed: raise KeyboardInterrupt(f"given up before step {step + 1}: {self.crew.members[rank].link} does not answer")
+            while self.aside(rank, start_piece, step, self.piece) is None and rank not in self.crew.deaths:   # it has to receive this
+                if learner.run_state.interrupts.pressed: raise KeyboardInterrupt(f"given up before step {step + 1}: {self.crew.members[rank].link} does not answer")
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #b153b86b
-def changed_here(team, moves) -> dict:
+def settings_changed_locally(team, learner) -> dict:
     "Return the settings that were changed here without learn.set()."
-    return {name: value for name, value in vars(moves.args).items() if name[0] != "_" and (name not in team.settings or team.settings[name] != value)}
+    return {name: value for name, value in vars(learner.args).items() if name[0] != "_" and (name not in team.settings or team.settings[name] != value)}
 
-def by_hand(team, moves) -> str:
+def revert_local_changes(team, learner) -> str:
     "Return the error message for settings that were changed by hand, and restore them."
-    args, before, changed = vars(moves.args), team.settings, changed_here(team, moves)
+    args, before, changed = vars(learner.args), team.settings, settings_changed_locally(team, learner)
     if not changed: return ""
     args.clear()
     args.update(before)
@@ -250,18 +251,18 @@ def by_hand(team, moves) -> str:
     what = f"learn.set({name}={value!r}) sets it there" if name in SETTABLE else "learn.close() brings the run home, where it can be changed"
     return f"learn.args.{name} was changed by hand, which does not reach the {team.size} processes that have the run{back}: {what}."
 
-def refuse(said: str):
+def raise_if_message(said: str):
     "Raise `Refused` with a message, if it is not empty."
-    if said: raise Refused(said)
+    if said: raise InvalidOperation(said)
 
-def refuse_by_hand(team, moves): refuse(by_hand(team, moves))
+def check_local_changes(team, learner): raise_if_message(revert_local_changes(team, learner))
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #17327ae6
-def stands(team, moves, standing):
+def apply_status(team, learner, standing):
     "Take over the status of the run."
-    run = moves.run_state
-    if said := by_hand(team, moves): run.news.append(lambda: refuse(said))   # while they were busy
-    logs, place = run.state.log_history, {name: getattr(run.state, name) for name in OF_PLACE}
+    run = learner.run_state
+    if said := revert_local_changes(team, learner): run.news.append(lambda: raise_if_message(said))   # while they were busy
+    logs, place = run.state.log_history, {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
     for name, value in standing.fields.items(): setattr(run, name, value)
     known, rows = standing.logs
     run.state.log_history, run.torn = logs[:known] + rows, standing.torn

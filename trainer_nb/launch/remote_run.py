@@ -5,83 +5,84 @@
 # %% ../../nbs/11_launch/08_remote_run.ipynb #ecabf8c2
 from __future__ import annotations
 import os, shutil, warnings
-from .replica import advance, answered, do_verb, each, home_with, pop_at, stand
-from .remote_calls import Asking, ProcessDied, changed_here, refuse_by_hand
-from ..core.errors import Refused, let_go_last, warn
+from .replica import run_until_limit, make_result, run_verb, run_function, final_state, pop_callback_at, pause_replica
+from .remote_calls import RemoteProcesses, ProcessDied, settings_changed_locally, check_local_changes
+from ..core.errors import InvalidOperation, release_last_traceback, warn
 from ..core.history import Record
-from ..core.interrupts import TURN
-from ..engine.loop import Limit, Stop, ahead_of
-from .recovery import recover
-from ..engine.run_state import note_act
+from ..core.interrupts import RUN_LOCK
+from ..engine.loop import StepLimit, StopCondition, lookahead_limit
+from .recovery import recover_run
+from ..engine.run_state import record_act
 from ..engine.snapshot import Snapshot
-from ..state.time_travel import named
+from ..state.time_travel import get_named_snapshot
 from ..diagnostics.watch import unwatch, watch
-from ..engine.loop import at_boundary, owned, pausable, pause_at, refuse_inside, stop_if_pressed, where
+from ..engine.loop import should_pause, claim_run, pausable, pause_run, check_not_in_step, raise_if_interrupted, describe_position
 
 # %% auto #0
-__all__ = ['LOOKING', 'THERE', 'AT_HOME', 'FROM_TORN', 'NOT_THERE', 'HERE_TOO', 'AT_CLOSE', 'keep_named', 'keep_own',
-           'pop_callback', 'seen_from_here', 'stint', 'Seen', 'Repeating', 'Doing', 'Team']
+__all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS', 'MIRRORED_VERBS',
+           'CLOSE_SNAPSHOT', 'store_named_snapshot', 'store_own_settings', 'pop_remote_callback', 'to_absolute_folder',
+           'run_remote_slice', 'RecordFeed', 'RestartingRun', 'RemoteVerbs', 'RemoteRun']
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #fb10a4fb
-LOOKING = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
-THERE = LOOKING | frozenset("""set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again _end_here""".split())
-AT_HOME = ("load_checkpoint", "reset", "_begin_again")   # and restore(), of a snapshot of an earlier run
-FROM_TORN = ("rewind", "restore", *AT_HOME)   # verbs that repair a run whose optimizer has failed halfway
-NOT_THERE = {"debug_step": "a step by hand", "branch": "a second learner", "batch_size_find": "measuring batch sizes", "export_script": "the script"}
+READ_ONLY_VERBS = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
+REMOTE_VERBS = READ_ONLY_VERBS | frozenset("""set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again _end_here""".split())
+LOCAL_VERBS = ("load_checkpoint", "reset", "_begin_again")   # and restore(), of a snapshot of an earlier run
+VERBS_WHEN_CORRUPTED = ("rewind", "restore", *LOCAL_VERBS)   # verbs that repair a run whose optimizer has failed halfway
+UNSUPPORTED_VERBS = {"debug_step": "a step by hand", "branch": "a second learner", "batch_size_find": "measuring batch sizes", "export_script": "the script"}
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #7078d87d
-def keep_named(moves, taken, name=None):
+def store_named_snapshot(learner, taken, name=None):
     "Keep a snapshot that has a name."
-    if name is not None: moves.snapshots[name] = taken
+    if name is not None: learner.snapshots[name] = taken
 
-def keep_own(moves, _, **changes):
+def store_own_settings(learner, _, **changes):
     "Update the settings whose values differ in the processes: here they have the user's values."
-    team = moves.run_state.team
-    vars(moves.args).update({name: value for name, value in changes.items() if name in team.plan["own settings"]})
-    team.settings = dict(vars(moves.args))
+    team = learner.run_state.team
+    vars(learner.args).update({name: value for name, value in changes.items() if name in team.plan["own settings"]})
+    team.settings = dict(vars(learner.args))
 
-HERE_TOO = {"snapshot": keep_named, "set": keep_own, "watch": lambda moves, _, *args, **kwargs: watch(moves, *args, **kwargs), "unwatch": lambda moves, _: unwatch(moves),
-            "add_callback": lambda moves, _, callback: moves.run_state.callbacks.add_callback(callback)}
+MIRRORED_VERBS = {"snapshot": store_named_snapshot, "set": store_own_settings, "watch": lambda learner, _, *args, **kwargs: watch(learner, *args, **kwargs), "unwatch": lambda learner, _: unwatch(learner),
+            "add_callback": lambda learner, _, callback: learner.run_state.callbacks.add_callback(callback)}
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #82b5b7d6
-def pop_callback(team, moves, callback):
+def pop_remote_callback(team, learner, callback):
     "Remove a callback there and here, and return the one from here; None if there is none."
-    with moves.run_state.interrupts:
-        here = moves.run_state.callbacks
+    with learner.run_state.interrupts:
+        here = learner.run_state.callbacks
         if (found := here.found(callback)) is None: return None
-        team.ask(moves, pop_at, next(i for i, c in enumerate(here.callbacks) if c is found), type(found).__name__)
+        team.ask(learner, pop_callback_at, next(i for i, c in enumerate(here.callbacks) if c is found), type(found).__name__)
         return here.pop_callback(found)
 
-def seen_from_here(folder):
+def to_absolute_folder(folder):
     "Return a folder as an absolute path; None stays None."
     return os.path.abspath(os.path.expanduser(folder)) if folder and isinstance(folder, (str, os.PathLike)) else folder
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #ccba43ba
-def stint(team, moves, verb, until=None, each=None) -> bool:
+def run_remote_slice(team, learner, verb, until=None, each=None) -> bool:
     "Advance the run without giving up the turn; return True if it stopped only to let another thread have its turn, or for a condition."
-    run = moves.run_state
-    refuse_by_hand(team, moves)
-    with run.interrupts, owned(moves, verb):
+    run = learner.run_state
+    check_local_changes(team, learner)
+    with run.interrupts, claim_run(learner, verb):
         while True:
-            limit, seen = ahead_of(run, until), Seen(run, until, each)
+            limit, seen = lookahead_limit(run, until), RecordFeed(run, until, each)
             if limit.last_step <= run.state.global_step: return True
             def look():
                 seen.look()
-                if run.interrupts.pressed or run.pausing or TURN.wanted() or ahead_of(run, until).last_step < limit.last_step: team.stop()
-            team.go_on(moves)
-            try: team.ask(moves, advance, verb, limit, look=look)
+                if run.interrupts.pressed or run.pausing or RUN_LOCK.wanted() or lookahead_limit(run, until).last_step < limit.last_step: team.stop()
+            team.go_on(learner)
+            try: team.ask(learner, run_until_limit, verb, limit, look=look)
             except KeyboardInterrupt as error:   # aborted there, because the button was pressed here, or by the user's code
                 seen.look()
-                if not run.interrupts.pressed: raise pause_at(moves, f"Interrupted {error}; paused {where(run)}") from None
+                if not run.interrupts.pressed: raise pause_run(learner, f"Interrupted {error}; paused {describe_position(run)}") from None
             except ProcessDied as death:
                 seen.look()
-                if not team.goes_on(moves, death): raise
+                if not team.goes_on(learner, death): raise
                 continue
             seen.look()
-            if at_boundary(moves) or seen.enough or run.finished: return False
-            if TURN.wanted() or ahead_of(run, until).last_step <= run.state.global_step: return True
+            if should_pause(learner) or seen.enough or run.finished: return False
+            if RUN_LOCK.wanted() or lookahead_limit(run, until).last_step <= run.state.global_step: return True
 
-class Seen:
+class RecordFeed:
     "Show each new record once, and evaluate the condition on it once."
     def __init__(self, run, until, each): self.run, self.until, self.each, self.row, self.enough = run, until, each, len(run.history), False
 
@@ -96,27 +97,27 @@ class Seen:
             if self.until is not None and self.until(record): self.enough = True
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #d38cfb03
-class Repeating(Asking):
+class RestartingRun(RemoteProcesses):
     "Repeat commands after a death, where restarts are allowed."
-    def goes_on(self, moves, death: ProcessDied) -> bool:
+    def goes_on(self, learner, death: ProcessDied) -> bool:
         "Return True if the run continues automatically after a death."
-        if self.restarts <= 0 or moves.run_state.team is not self: return False
+        if self.restarts <= 0 or learner.run_state.team is not self: return False
         self.restarts -= 1
         warn(f"{death.happened}, and goes on by itself (max_restarts allows {self.restarts} more).")
         return True
 
-    def ask_again(self, moves, name: str, args: tuple, kwargs: dict):
+    def ask_again(self, learner, name: str, args: tuple, kwargs: dict):
         "Execute a verb that only evaluates, and repeat it after a death, unless its results have been logged."
-        known = len(moves.state.log_history)
+        known = len(learner.state.log_history)
         while True:
-            try: return self.ask(moves, do_verb, name, args, kwargs)
+            try: return self.ask(learner, run_verb, name, args, kwargs)
             except ProcessDied as death:
-                if len(moves.state.log_history) > known or not self.goes_on(moves, death): raise
+                if len(learner.state.log_history) > known or not self.goes_on(learner, death): raise
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #856f81a5
-class Doing(Repeating):
+class RemoteVerbs(RestartingRun):
     "Execute a learner's verbs on the processes that have its run."
-    def does(self, name: str) -> bool: return name in THERE or name in NOT_THERE or name == "free"
+    def does(self, name: str) -> bool: return name in REMOTE_VERBS or name in UNSUPPORTED_VERBS or name == "free"
     def look_at_model(self, who: str):  # who: the name of the module that reads the weights
         "Warn the user once that the weights here are outdated."
         if who.startswith("trainer_nb.") or self.looked: return
@@ -124,97 +125,97 @@ class Doing(Repeating):
         warnings.warn("learn.model has the weights of the launch: the present ones are on the processes. learn.close() brings them home; "
                       "learn.each(lambda learn: ...) asks a function there.", stacklevel=4)
 
-    def refuse(self, what: str): raise Refused(f"{what} has to wait: {self.size} processes have the run. learn.close() brings it home.")
+    def refuse(self, what: str): raise InvalidOperation(f"{what} has to wait: {self.size} processes have the run. learn.close() brings it home.")
 
-    def do(self, moves, name: str, args: tuple, kwargs: dict):
+    def do(self, learner, name: str, args: tuple, kwargs: dict):
         "Execute a verb of the learner on all processes."
-        run = moves.run_state
-        if name == "free": return self.end(moves, None, "machine 0 has let go of the run") or moves.free()
-        if name in NOT_THERE: self.refuse(f"{name}(), {NOT_THERE[name]},")
-        if not (run.torn and name in FROM_TORN): refuse_inside(moves, f"{name.lstrip('_')}()")
-        let_go_last()
-        refuse_by_hand(self, moves)
-        if name == "pop_callback": return pop_callback(self, moves, *args, **kwargs)
-        if name in ("save_model", "save_checkpoint"): args, kwargs = tuple(map(seen_from_here, args)), {k: seen_from_here(v) for k, v in kwargs.items()}
-        if name == "restore" and args and not isinstance(args[0], Snapshot): args = (named(moves, args[0]),)
-        if name in AT_HOME or name == "restore" and args[:1] and args[0].values["run"] != moves.history.run_id: return self.at_home(moves, name, args, kwargs)
+        run = learner.run_state
+        if name == "free": return self.end(learner, None, "machine 0 has let go of the run") or learner.free()
+        if name in UNSUPPORTED_VERBS: self.refuse(f"{name}(), {UNSUPPORTED_VERBS[name]},")
+        if not (run.torn and name in VERBS_WHEN_CORRUPTED): check_not_in_step(learner, f"{name.lstrip('_')}()")
+        release_last_traceback()
+        check_local_changes(self, learner)
+        if name == "pop_callback": return pop_remote_callback(self, learner, *args, **kwargs)
+        if name in ("save_model", "save_checkpoint"): args, kwargs = tuple(map(to_absolute_folder, args)), {k: to_absolute_folder(v) for k, v in kwargs.items()}
+        if name == "restore" and args and not isinstance(args[0], Snapshot): args = (get_named_snapshot(learner, args[0]),)
+        if name in LOCAL_VERBS or name == "restore" and args[:1] and args[0].values["run"] != learner.history.run_id: return self.at_home(learner, name, args, kwargs)
         with run.interrupts:
-            if name in LOOKING: run.interrupts.only_looking()
-            value = self.ask_again(moves, name, args, kwargs) if name in LOOKING else self.ask(moves, do_verb, name, args, kwargs)
-            here = HERE_TOO[name](moves, value, *args, **kwargs) if name in HERE_TOO else None
+            if name in READ_ONLY_VERBS: run.interrupts.only_looking()
+            value = self.ask_again(learner, name, args, kwargs) if name in READ_ONLY_VERBS else self.ask(learner, run_verb, name, args, kwargs)
+            here = MIRRORED_VERBS[name](learner, value, *args, **kwargs) if name in MIRRORED_VERBS else None
             if name == "watch": value = here
-            stop_if_pressed(moves)
+            raise_if_interrupted(learner)
             return value
 
-    def at_home(self, moves, name: str, args: tuple, kwargs: dict):
+    def at_home(self, learner, name: str, args: tuple, kwargs: dict):
         "Execute a verb that may begin another run in the kernel, and continue with new processes."
-        with moves.run_state.interrupts:
-            state = self.answers(moves, home_with)
-            self.end(moves, next(o for o in state.values() if o is not None), None)
-            moves.run_state.processes, moves.run_state.torn = self.size, ""   # the run is about to be on them again; and these verbs repair a corrupted run
-            try: return getattr(moves, name)(*args, **kwargs)
+        with learner.run_state.interrupts:
+            state = self.answers(learner, final_state)
+            self.end(learner, next(o for o in state.values() if o is not None), None)
+            learner.run_state.processes, learner.run_state.torn = self.size, ""   # the run is about to be on them again; and these verbs repair a corrupted run
+            try: return getattr(learner, name)(*args, **kwargs)
             finally:
-                self.note_where(moves)
-                self.plan["away again"](moves, self)
+                self.note_where(learner)
+                self.plan["away again"](learner, self)
 
-    def note_where(self, moves):
+    def note_where(self, learner):
         "Record the launch in a run that has begun anew, or was loaded from a checkpoint."
-        acts = [e["kind"] for e in moves.history.events if e["kind"] in ("launch", "close")]
-        if acts[-1:] != ["launch"]: note_act(moves.run_state, "launch", num_processes=self.size, **({"keep_global_batch": True} if self.plan["keep"] else {}))
+        acts = [e["kind"] for e in learner.history.events if e["kind"] in ("launch", "close")]
+        if acts[-1:] != ["launch"]: record_act(learner.run_state, "launch", num_processes=self.size, **({"keep_global_batch": True} if self.plan["keep"] else {}))
 
-    def each(self, moves, function) -> list:
+    def each(self, learner, function) -> list:
         "Call a function of the learner on all processes, and return the results by rank."
-        refuse_by_hand(self, moves)
-        with moves.run_state.interrupts:
-            found = self.answers(moves, each, function)
-            self.ask(moves, answered)   # the function may have trained
+        check_local_changes(self, learner)
+        with learner.run_state.interrupts:
+            found = self.answers(learner, run_function, function)
+            self.ask(learner, make_result)   # the function may have trained
             return [o for _, o in sorted(found.items())]
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #10a5acae
-AT_CLOSE = "at the close"   # the name of the snapshot that is left if the run cannot be restored in the kernel
+CLOSE_SNAPSHOT = "at the close"   # the name of the snapshot that is left if the run cannot be restored in the kernel
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #8ebca081
-class Team(Doing):
+class RemoteRun(RemoteVerbs):
     "Control the processes that have a learner's run."
-    def recover(self, moves, call, what): recover(self, moves, call, what)
+    def recover(self, learner, call, what): recover_run(self, learner, call, what)
 
-    def stand(self, moves): self.ask(moves, stand)   # record the pause
-    def stint(self, moves, verb, until=None, each=None) -> bool: return stint(self, moves, verb, until, each)
+    def stand(self, learner): self.ask(learner, pause_replica)   # record the pause
+    def stint(self, learner, verb, until=None, each=None) -> bool: return run_remote_slice(self, learner, verb, until, each)
 
-    def one_step(self, moves) -> tuple:
+    def one_step(self, learner) -> tuple:
         "Take one step of learn.steps(); return its record, None if the run is over, and whether a pause was requested."
-        run, start = moves.run_state, len(moves.history)
+        run, start = learner.run_state, len(learner.history)
         if run.finished: return None, True
-        with TURN, pausable(run):
-            self.stint(moves, "steps()", Stop(run, Limit(run.state.global_step + 1)))
+        with RUN_LOCK, pausable(run):
+            self.stint(learner, "steps()", StopCondition(run, StepLimit(run.state.global_step + 1)))
             return (Record(run.history, start) if len(run.history) > start else None), run.paused
 
-    def home(self, moves):
+    def home(self, learner):
         "Bring the run back to the kernel."
-        changed = [f"args.{name}" for name in changed_here(self, moves)]
-        with moves.run_state.interrupts: self.end(moves, next(o for o in self.answers(moves, home_with).values() if o is not None))
-        if changed: moves.history.note("by hand", moves.state.global_step, changed=changed)
+        changed = [f"args.{name}" for name in settings_changed_locally(self, learner)]
+        with learner.run_state.interrupts: self.end(learner, next(o for o in self.answers(learner, final_state).values() if o is not None))
+        if changed: learner.history.note("by hand", learner.state.global_step, changed=changed)
 
-    def end(self, moves, state, why="the run has gone home to machine 0"):  # state: a snapshot and the first weights; None: the run ends here; why: the message to other machines; None: they wait
+    def end(self, learner, state, why="the run has gone home to machine 0"):  # state: a snapshot and the first weights; None: the run ends here; why: the message to other machines; None: they wait
         "End the processes, and restore the run in the kernel's learner."
-        crew, self.crew, moves.run_state.team, moves.run_state.processes = self.crew, None, None, 1
+        crew, self.crew, learner.run_state.team, learner.run_state.processes = self.crew, None, None, 1
         if crew is not None: crew.close()
         if self.meeting is not None: self.meeting.close()
         shutil.rmtree(self.plan["folder"], ignore_errors=True)
         self.mirror.end()
         if why is not None:
             self.leave(why)
-            if state is not None: note_act(moves.run_state, "close")
-        if state is not None: self.take_up(moves, **state)
+            if state is not None: record_act(learner.run_state, "close")
+        if state is not None: self.take_up(learner, **state)
 
-    def take_up(self, moves, snapshot, first):
+    def take_up(self, learner, snapshot, first):
         "Restore a state in the learner; if that fails, keep it as a named snapshot."
-        try: self.plan["at home"](moves, snapshot, first)
+        try: self.plan["at home"](learner, snapshot, first)
         except BaseException as error:
             self.leave("machine 0 could not take up the run")
             if snapshot is None: raise
-            moves.snapshots[AT_CLOSE] = Snapshot(snapshot.tensors, snapshot.values | {"place": moves.history.place()})   # the history since then leads here
-            error.add_note(f"The processes have ended, and the run is kept: when that is put right, learn.restore({AT_CLOSE!r}) goes on from where it stood.")
+            learner.snapshots[CLOSE_SNAPSHOT] = Snapshot(snapshot.tensors, snapshot.values | {"place": learner.history.place()})   # the history since then leads here
+            error.add_note(f"The processes have ended, and the run is kept: when that is put right, learn.restore({CLOSE_SNAPSHOT!r}) goes on from where it stood.")
             raise
 
     def leave(self, why: str):

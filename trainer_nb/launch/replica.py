@@ -11,67 +11,70 @@ from pathlib import Path
 from typing import Any, NamedTuple
 import torch
 from ..core.errors import Interrupted
-from ..core.callbacks import CallbackHandler, TrainerCallback, put_down, set_level
-from ..core.log_file import LogFile, dump
-from ..core.history import History, NOTHING, from_head, head_of, missing, settle, take
-from ..engine.run_state import Run
-from ..engine.overrides import drop_feed
-from ..engine.snapshot import Snapshot, capture, whole
+from ..core.callbacks import CallbackHandler, TrainerCallback, close_callbacks, set_log_level
+from ..core.log_file import LogFile, dump_line
+from ..core.history import History, NOTHING_SENT, history_from_header, log_header, unsent_lines, index_events, apply_log_line
+from ..engine.run_state import RunState
+from ..engine.overrides import drop_loader
+from ..engine.snapshot import Snapshot, capture_snapshot, gather_snapshot
 from ..engine.prepare import prepare
-from ..engine.loop import Limit, go, pause_at
-from ..state.async_save import Saver, finish
-from ..state.time_travel import Ring, Snapshots
+from ..engine.loop import StepLimit, run_until, pause_run
+from ..state.async_save import Saver, wait_for_save
+from ..state.time_travel import RewindBuffer, Snapshots
 from ..engine.tasks import restore_here
-from ..tune.batch_size import of_status
+from ..tune.batch_size import read_proc_status
 from ..live.progress import ProgressCallback
 
 # %% auto #0
-__all__ = ['FOUND', 'NEVER', 'OFTEN', 'parts_of', 'history_lines', 'made_of', 'history_of', 'Page', 'Meeting', 'Wire', 'Standing',
-           'standing', 'Pace', 'memory', 'Aboard', 'go_to', 'come_aboard', 'Answer', 'answered', 'get_ready', 'advance',
-           'do_verb', 'pop_at', 'stand', 'each', 'go_on_from', 'hold', 'stop_at', 'is_there', 'counts', 'state_of',
-           'part_of', 'steps_held', 'held_at', 'home_with', 'place', 'confirmed', 'give_up']
+__all__ = ['NOT_COPIED', 'NEVER_STEP', 'FLUSH_INTERVAL', 'learner_parts', 'history_lines', 'make_learner', 'history_from_lines',
+           'SharedCounters', 'StopBarrier', 'LogForwarder', 'RunStatus', 'capture_status', 'SpeedReporter',
+           'process_memory', 'Replica', 'restore_replica', 'make_replica', 'ReplicaResult', 'make_result',
+           'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at', 'pause_replica', 'run_function',
+           'start_piece', 'hold_barrier', 'stop_barrier_at', 'ping', 'history_counts', 'replica_state', 'shard_state',
+           'buffered_steps', 'buffered_snapshot', 'final_state', 'process_location', 'confirm_flush',
+           'interrupt_replica']
 
 # %% ../../nbs/11_launch/05_replica.ipynb #c19b634b
-FOUND = {"run_state": None, "snapshots": None, "_facts": None, "_takes_items": None}   # attributes that are created anew
+NOT_COPIED = {"run_state": None, "snapshots": None, "_facts": None, "_takes_items": None}   # attributes that are created anew
 
-def parts_of(moves) -> dict:
+def learner_parts(learner) -> dict:
     "Return the parts of a learner by name. The model, the data and the callbacks are not copied."
-    run = moves.run_state
-    attributes = {k: v for k, v in vars(moves).items() if k not in FOUND}
+    run = learner.run_state
+    attributes = {k: v for k, v in vars(learner).items() if k not in NOT_COPIED}
     process = {"dtype": torch.get_default_dtype(), "children": multiprocessing.get_start_method(allow_none=True)}
-    return {"learner's class": type(moves), "model": run.model, "settings": run.args, "given settings": dict(run.given), "callbacks": list(run.callbacks.callbacks),
+    return {"learner's class": type(learner), "model": run.model, "settings": run.args, "given settings": dict(run.given), "callbacks": list(run.callbacks.callbacks),
             "history": history_lines(run.history), "process": process, "modes": run.modes.held, "callbacks begun": run.callbacks_begun} | {f"learner's {k.lstrip('_')}": v for k, v in attributes.items()} | {"names": list(attributes)}
 
 def history_lines(history) -> list[dict]:
     "Return a history as the lines of its log; the first one identifies the run."
     history.fetch()
-    with history.rows.lock: return [head_of(history), *(line() if callable(line) else line for line in missing(history, dict(NOTHING)))]
+    with history.rows.lock: return [log_header(history), *(line() if callable(line) else line for line in unsent_lines(history, dict(NOTHING_SENT)))]
 
 # %% ../../nbs/11_launch/05_replica.ipynb #da1d4660
-def made_of(parts: dict):
+def make_learner(parts: dict):
     "Return a learner built from parts, whose run has not begun."
     torch.set_default_dtype(parts["process"]["dtype"])
     multiprocessing.set_start_method(parts["process"]["children"], force=True)   # start method of the data workers
     learn = object.__new__(parts["learner's class"])
-    vars(learn).update(FOUND | {name: parts[f"learner's {name.lstrip('_')}"] for name in parts["names"]})
-    learn.run_state = Run(args=parts["settings"], given=parts["given settings"], model=parts["model"], callbacks=CallbackHandler(parts["callbacks"]),
-                          history=history_of(parts["history"]), ring=Ring(), saver=Saver(), callbacks_begun=parts["callbacks begun"])
+    vars(learn).update(NOT_COPIED | {name: parts[f"learner's {name.lstrip('_')}"] for name in parts["names"]})
+    learn.run_state = RunState(args=parts["settings"], given=parts["given settings"], model=parts["model"], callbacks=CallbackHandler(parts["callbacks"]),
+                          history=history_from_lines(parts["history"]), ring=RewindBuffer(), saver=Saver(), callbacks_begun=parts["callbacks begun"])
     learn.run_state.modes.held = parts["modes"]
     learn.snapshots, learn.run_state.learner = Snapshots(), weakref.ref(learn)
     return learn
 
-def history_of(lines: list) -> History:
+def history_from_lines(lines: list) -> History:
     "Rebuild a history from the lines of its log."
-    history = from_head(lines[0], None)
-    for line in lines[1:]: take(history, line)
-    settle(history)
+    history = history_from_header(lines[0], None)
+    for line in lines[1:]: apply_log_line(history, line)
+    index_events(history)
     return history
 
 # %% ../../nbs/11_launch/05_replica.ipynb #c931c316
-NEVER = (1 << 63) - 1   # a step that is never reached
+NEVER_STEP = (1 << 63) - 1   # a step that is never reached
 
 # %% ../../nbs/11_launch/05_replica.ipynb #53e5f143
-class Page:
+class SharedCounters:
     "Map a small file into several processes: the step to stop after, the step to wait at, and the boundaries that they have reached."
     def __init__(self, path: Path, processes: int):
         self.path, self.processes, self._size = Path(path), processes, 8 * (processes + 2)
@@ -81,7 +84,7 @@ class Page:
 
     def _make(self):
         made = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        made.write_bytes(struct.pack("<q", NEVER) * 2 + struct.pack("<q", -1) * self.processes)
+        made.write_bytes(struct.pack("<q", NEVER_STEP) * 2 + struct.pack("<q", -1) * self.processes)
         os.replace(made, self.path)
 
     @contextmanager
@@ -101,7 +104,7 @@ class Page:
     def steps(self) -> list[int]: return [self._get(2 + r) for r in range(self.processes)]   # by rank
 
 # %% ../../nbs/11_launch/05_replica.ipynb #d5631ea7
-class Meeting(Page):
+class StopBarrier(SharedCounters):
     "Count the steps of several processes, and hold the step after which they stop."
     def stop_here(self, rank: int, step: int) -> bool:
         "Record the boundary after a step, and return True if this process stops there; called by each process."
@@ -114,15 +117,15 @@ class Meeting(Page):
     def hold(self) -> int:
         "Make all processes wait at the next boundary that none of them has reached; return its step."
         with self._alone():
-            if self._get(0) != NEVER: return self._get(0)   # already decided
-            if self._get(1) == NEVER: self._set(1, 1 + max(self.steps()))
+            if self._get(0) != NEVER_STEP: return self._get(0)   # already decided
+            if self._get(1) == NEVER_STEP: self._set(1, 1 + max(self.steps()))
             return self._get(1)
 
     def stop_at(self, step: int):
         "Make all processes stop after a step that `hold` has returned, here or on another machine; waiting processes continue up to it."
         with self._alone():
             self._set(0, min(self._get(0), step))
-            self._set(1, NEVER)
+            self._set(1, NEVER_STEP)
 
     def stop(self) -> int:
         "Make all processes stop at the next boundary that none of them has reached; return its step."
@@ -133,12 +136,12 @@ class Meeting(Page):
         "Clear all requests before the processes start from the boundary after a step."
         with self._alone():
             for i in range(self.processes): self._set(2 + i, step)
-            for i in range(2): self._set(i, NEVER)
+            for i in range(2): self._set(i, NEVER_STEP)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #4f4dc6cf
-OFTEN = 0.1   # seconds between two checks for new rows, for the log
+FLUSH_INTERVAL = 0.1   # seconds between two checks for new rows, for the log
 
-class Wire(LogFile):
+class LogForwarder(LogFile):
     "Forward the lines of a log to the kernel."
     def __init__(self, worker, path):  # path: of the kernel's file; None: it has none
         super().__init__(path)
@@ -146,7 +149,7 @@ class Wire(LogFile):
         self.known = 0   # number of the last acknowledged request
 
     def write(self, items: list):
-        try: self.worker.tell("lines", [o if isinstance(o, str) else dump(o()) for o in items])
+        try: self.worker.tell("lines", [o if isinstance(o, str) else dump_line(o()) for o in items])
         except Exception as error: self.error = error
 
     def wait(self, timeout: float = 60.0) -> bool:
@@ -168,9 +171,9 @@ class Wire(LogFile):
             self.written.notify_all()
 
 # %% ../../nbs/11_launch/05_replica.ipynb #649a7d1d
-_TOLD = [f.name for f in fields(Run) if f.metadata["kind"] == "value" and f.name != "control"]
+_STATUS_FIELDS = [f.name for f in fields(RunState) if f.metadata["kind"] == "value" and f.name != "control"]
 
-class Standing(NamedTuple):
+class RunStatus(NamedTuple):
     "Hold the status of a process, in plain values."
     step: int
     fields: dict      # of the run, by name; the state without its log_history
@@ -179,15 +182,15 @@ class Standing(NamedTuple):
     torn: str
     to_do: tuple      # the pending tasks, and whether the model has to be wrapped anew: all processes must agree
 
-def standing(aboard) -> Standing:
+def capture_status(aboard) -> RunStatus:
     "Return the present status."
-    run, told = aboard.learn.run_state, {name: getattr(aboard.learn.run_state, name) for name in _TOLD}
+    run, told = aboard.learn.run_state, {name: getattr(aboard.learn.run_state, name) for name in _STATUS_FIELDS}
     told["state"] = replace(run.state, log_history=[], stateful_callbacks={})
     to_do = (*((d.kind, d.name) for d in run.due), run.wrapped is None, -1 if run.device is None else run.device.exchanged())
-    return Standing(run.state.global_step, told, aboard.new_logs(), dict(vars(run.args)), run.torn, to_do)
+    return RunStatus(run.state.global_step, told, aboard.new_logs(), dict(vars(run.args)), run.torn, to_do)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #79457785
-class Pace(TrainerCallback):
+class SpeedReporter(TrainerCallback):
     "Report the duration of this process's own work to the kernel, twice a second."
     every, order, quick = 0.5, 2000, True
     def __init__(self, worker): self.worker = worker; self.begin_anew()
@@ -204,35 +207,35 @@ class Pace(TrainerCallback):
         self.steps, self.own, self.behind = self.steps + 1, self.own + time.thread_time() - self.computed, time.perf_counter()
         if self.behind - self.told < self.every: return
         n = self.steps
-        self.worker.tell("pace", {"step": state.global_step, "fetch": self.fetch / n, "own": (self.fetch + self.own) / n, "seconds": (self.behind - self.told) / n, "memory": memory()})
+        self.worker.tell("pace", {"step": state.global_step, "fetch": self.fetch / n, "own": (self.fetch + self.own) / n, "seconds": (self.behind - self.told) / n, "memory": process_memory()})
         self.begin_anew()
 
-def memory() -> int:
+def process_memory() -> int:
     "Return the bytes in use by this process, on its GPU if it has one."
     if torch.cuda.is_initialized(): return torch.cuda.max_memory_allocated()
-    try: return of_status("VmRSS")
+    try: return read_proc_status("VmRSS")
     except (OSError, StopIteration): return 0
 
 # %% ../../nbs/11_launch/05_replica.ipynb #c08a3bc2
-class Aboard:
+class Replica:
     "Hold a process's learner, and execute the kernel's commands on it."
     def __init__(self, worker):
         payload, self.worker = worker.payload, worker
-        self.learn, self.logs, self.pace = made_of(payload), [], Pace(worker)   # logs: rows of log_history that have been sent
-        self.meeting, self.piece = Meeting(payload["meeting"], payload["processes"]), 0
+        self.learn, self.logs, self.pace = make_learner(payload), [], SpeedReporter(worker)   # logs: rows of log_history that have been sent
+        self.meeting, self.piece = StopBarrier(payload["meeting"], payload["processes"]), 0
         self.speaks = worker.rank == 0
         run = self.learn.run_state
         for c in (c for c in run.callbacks.callbacks if isinstance(c, ProgressCallback)):
             c.mute = "JPY_PARENT_PID" in os.environ or not payload["undivided"].get("disable_tqdm")   # as without other processes
         run.args.disable_tqdm = True           # the kernel shows the progress
         run.undivided = payload["undivided"]   # snapshots, which are restored elsewhere, have the kernel's settings
-        if payload["snapshot"] is not None: go_to(self.learn, payload["snapshot"], payload["first"])
+        if payload["snapshot"] is not None: restore_replica(self.learn, payload["snapshot"], payload["first"])
         self.logs = list(run.state.log_history)
         self.learn.history.path = Path(payload["log"] or "none")   # the kernel has the file, if there is one
         if self.speaks: self.connect(payload["log"])
         run.callbacks.add_callback(self.pace)
         signal.signal(signal.SIGUSR1, self.press)
-        set_level(run.args)
+        set_log_level(run.args)
 
     def press(self, *signal_and_frame):
         "Interrupt, as by the last press of the interrupt button."
@@ -255,46 +258,46 @@ class Aboard:
     def connect(self, path):  # path: of the kernel's file
         "Send the history to the kernel from here on."
         history = self.learn.history
-        history.log, history.every = Wire(self.worker, path), OFTEN
-        history.sent = counts(history)
+        history.log, history.every = LogForwarder(self.worker, path), FLUSH_INTERVAL
+        history.sent = history_counts(history)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #b2c05a72
-def go_to(learn, snapshot, first):
+def restore_replica(learn, snapshot, first):
     "Restore a snapshot in a learner."
     run = learn.run_state
     run.first = first
     prepare(learn)
     if first is None: run.first = None   # the present weights are not the first ones
     restore_here(learn, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "place": learn.history.place()}))   # its history is already here, and continues
-    if run.feed is not None: drop_feed(run)
+    if run.feed is not None: drop_loader(run)
     prepare(learn)
 
-def come_aboard(worker) -> Aboard:
+def make_replica(worker) -> Replica:
     "Build the replica; the entry function of a worker."
-    return Aboard(worker)
+    return Replica(worker)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #f3f308a3
-class Answer(NamedTuple):
+class ReplicaResult(NamedTuple):
     "Hold the answer to a command."
     value: Any           # value: of the main process
-    standing: Standing
+    standing: RunStatus
 
-def answered(aboard, value=None) -> Answer:
+def make_result(aboard, value=None) -> ReplicaResult:
     "Return the answer to a command, after the log lines have been sent."
     if aboard.speaks and aboard.learn.history.log is not None:
         try: aboard.learn.history.fetch()
         except RuntimeError: pass   # the error of a failed device is reported elsewhere
         aboard.learn.history.log.handed_over()
-    return Answer(value if aboard.speaks else None, standing(aboard))
+    return ReplicaResult(value if aboard.speaks else None, capture_status(aboard))
 
 # %% ../../nbs/11_launch/05_replica.ipynb #13a502a5
-def get_ready(aboard) -> Answer:
+def prepare_replica(aboard) -> ReplicaResult:
     "Prepare the learner for a step, which determines the length of the run and raises the errors of a run that cannot be trained."
     aboard.begin()
     prepare(aboard.learn)
-    return answered(aboard)
+    return make_result(aboard)
 
-def advance(aboard, verb: str, limit: Limit) -> Answer:
+def run_until_limit(aboard, verb: str, limit: StepLimit) -> ReplicaResult:
     "Train up to a limit, or until the kernel requests a stop."
     learn, rank = aboard.learn, aboard.worker.local_rank
     aboard.begin()
@@ -302,33 +305,33 @@ def advance(aboard, verb: str, limit: Limit) -> Answer:
     def until(record):
         stop = aboard.meeting.stop_here(rank, record.step)
         return limit.reached(learn.run_state, record) or stop
-    go(learn, verb, until)
-    if learn.run_state.finished: finish(learn.run_state)
-    return answered(aboard)
+    run_until(learn, verb, until)
+    if learn.run_state.finished: wait_for_save(learn.run_state)
+    return make_result(aboard)
 
-def do_verb(aboard, name: str, args: tuple, kwargs: dict) -> Answer:
+def run_verb(aboard, name: str, args: tuple, kwargs: dict) -> ReplicaResult:
     "Execute a verb of the learner."
     aboard.begin()
     value = getattr(aboard.learn, name)(*args, **kwargs)
-    if isinstance(value, Snapshot): value = whole(value, aboard.learn.run_state.device.world)
-    return answered(aboard, None if name == "watch" else value)   # the result of watch() holds the model, and the kernel creates its own
+    if isinstance(value, Snapshot): value = gather_snapshot(value, aboard.learn.run_state.device.world)
+    return make_result(aboard, None if name == "watch" else value)   # the result of watch() holds the model, and the kernel creates its own
 
-def pop_at(aboard, place: int, name: str) -> Answer:  # place: among the callbacks that the notebook has, too; name: of its class
+def pop_callback_at(aboard, place: int, name: str) -> ReplicaResult:  # place: among the callbacks that the notebook has, too; name: of its class
     "Remove a callback. Raise ValueError if another one is at this place."
     there = [c for c in aboard.learn.callback_handler.callbacks if c is not aboard.pace]
     if [type(c).__name__ for c in there[place:place + 1]] != [name]:
         raise ValueError(f"{name} cannot be taken out: the processes have other callbacks than the notebook. learn.close() brings the run home, where it can.")
     aboard.learn.pop_callback(there[place])
-    return answered(aboard)
+    return make_result(aboard)
 
-def stand(aboard) -> Answer:
+def pause_replica(aboard) -> ReplicaResult:
     "Mark the run as paused at a boundary."
-    try: pause_at(aboard.learn, "")
+    try: pause_run(aboard.learn, "")
     except Interrupted: pass
-    return answered(aboard)
+    return make_result(aboard)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #8a87fdb8
-def each(aboard, function) -> Any:
+def run_function(aboard, function) -> Any:
     "Call a function of the user with the learner."
     aboard.begin()
     try:
@@ -337,64 +340,64 @@ def each(aboard, function) -> Any:
         if aboard.learn.run_state.device is not None: aboard.learn.run_state.device.settle()   # the function may have called the model
 
 # %% ../../nbs/11_launch/05_replica.ipynb #1b75aa7e
-def go_on_from(aboard, step: int, number: int) -> bool:  # number: of the part of the run that follows
+def start_piece(aboard, step: int, number: int) -> bool:  # number: of the part of the run that follows
     "Clear all stop requests of this machine before the processes start from a boundary."
     aboard.meeting.go_on(step)
     aboard.piece = number
     return True
 
-def hold(aboard, number: int) -> int | None:  # number: of the part of the run that is to end
+def hold_barrier(aboard, number: int) -> int | None:  # number: of the part of the run that is to end
     "Make the processes of this machine wait at a common boundary, and return its step; None for a request that arrives too late."
     return aboard.meeting.hold() if number == aboard.piece else None
 
-def stop_at(aboard, step: int, number: int) -> bool:
+def stop_barrier_at(aboard, step: int, number: int) -> bool:
     "Make the processes of this machine stop after a step, unless the request arrives too late."
     if number == aboard.piece: aboard.meeting.stop_at(step)
     return True
 
-def is_there(aboard) -> bool: return True   # returns if the process can be reached
+def ping(aboard) -> bool: return True   # returns if the process can be reached
 
 # %% ../../nbs/11_launch/05_replica.ipynb #5e5ec493
-def counts(history) -> dict:
+def history_counts(history) -> dict:
     "Return the number of lines of each kind."
     return dict(rows=len(history), events=len(history.events), abandons=len(history.abandons), tables=len(history.readings.tables), readings=history.readings.count)
 
-def state_of(aboard, there: dict) -> dict:  # there: counts of the kernel's history
+def replica_state(aboard, there: dict) -> dict:  # there: counts of the kernel's history
     "Return the complete state of the run in this process, and the lines that the kernel's history lacks."
     run, history = aboard.learn.run_state, aboard.learn.history
     try: history.fetch()
     except RuntimeError: pass   # the loss of a device that has failed
-    with history.rows.lock: lines = [dump(line() if callable(line) else line) for line in missing(history, there)]
-    return {"snapshot": capture(run), "first": run.first, "standing": standing(aboard), "place": history.place(), "lines": lines}
+    with history.rows.lock: lines = [dump_line(line() if callable(line) else line) for line in unsent_lines(history, there)]
+    return {"snapshot": capture_snapshot(run), "first": run.first, "standing": capture_status(aboard), "place": history.place(), "lines": lines}
 
-def part_of(aboard) -> tuple:
+def shard_state(aboard) -> tuple:
     "Return the run and its first weights in this process of a sharded run, even if it is stuck in a step."
     run = aboard.learn.run_state
     run.device.sharded.show_parts()   # a step under way has gathered some layers
-    return capture(run), run.first
+    return capture_snapshot(run), run.first
 
-def steps_held(aboard) -> list[int]: return [s.step for s in aboard.learn.run_state.ring.kept]   # of the snapshots for rewind
-def held_at(aboard, step: int) -> Snapshot: return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)
+def buffered_steps(aboard) -> list[int]: return [s.step for s in aboard.learn.run_state.ring.kept]   # of the snapshots for rewind
+def buffered_snapshot(aboard, step: int) -> Snapshot: return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #21de18e2
-def home_with(aboard) -> dict | None:
+def final_state(aboard) -> dict | None:
     "Return the run for the kernel, from the main process; None from the others."
     aboard.begin()
-    if aboard.learn.run_state.saver is not None: finish(aboard.learn.run_state)
-    put_down(aboard.learn.run_state)
+    if aboard.learn.run_state.saver is not None: wait_for_save(aboard.learn.run_state)
+    close_callbacks(aboard.learn.run_state)
     run = aboard.learn.run_state
-    if run.device is None or run.device.sharded is None: return {"snapshot": capture(run), "first": run.first} if aboard.speaks else None
-    found = {"snapshot": whole(capture(run), run.device.world), "first": run.first and whole(run.first, run.device.world)}   # a collective operation: all processes take part
+    if run.device is None or run.device.sharded is None: return {"snapshot": capture_snapshot(run), "first": run.first} if aboard.speaks else None
+    found = {"snapshot": gather_snapshot(capture_snapshot(run), run.device.world), "first": run.first and gather_snapshot(run.first, run.device.world)}   # a collective operation: all processes take part
     return found if aboard.speaks else None
 
-def place(learn) -> dict:
+def process_location(learn) -> dict:
     "Return the process id and the device of this process."
     return {"pid": os.getpid(), "device": str(learn.run_state.device.device) if learn.run_state.device is not None else ""}
 
-def confirmed(aboard, number: int):
+def confirm_flush(aboard, number: int):
     "Record that the kernel has written all lines sent before a request."
     aboard.learn.history.log.answer(number)
 
-def give_up(aboard):
+def interrupt_replica(aboard):
     "Interrupt this process while it is busy: a step under way is rolled back, if possible."
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)

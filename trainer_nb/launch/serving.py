@@ -6,19 +6,19 @@
 from __future__ import annotations
 import queue, shutil, tempfile, threading, warnings
 from pathlib import Path
-from .replica import come_aboard
-from .serialization import unpacked
-from .worker_pool import Crew
-from .links import Where, reach
-from .replica import Meeting
-from .replica import parts_of
-from .worker import failed, message_of
+from .replica import make_replica
+from .serialization import unpack_values
+from .worker_pool import WorkerPool
+from .links import MachineInfo, connect_to_main
+from .replica import StopBarrier
+from .replica import learner_parts
+from .worker import make_failure, decode_message
 
 # %% auto #0
-__all__ = ['OWN', 'Relay', 'parts_with', 'other_settings', 'MachineGone', 'Serving', 'Served']
+__all__ = ['OWN_SETTINGS', 'RelayPool', 'merge_parts', 'differing_settings', 'MachineGone', 'MachineServer', 'ServeResult']
 
 # %% ../../nbs/11_launch/09_serving.ipynb #f93d2170
-class Relay(Crew):
+class RelayPool(WorkerPool):
     "Processes of this machine that obey the kernel of another one."
     def __init__(self, link, launch, *args, **kwargs):  # launch: an event, that machine 0 wants it to begin
         self.link, self.round, self.launch = link, link.round, launch
@@ -30,7 +30,7 @@ class Relay(Crew):
             if self.given_up(): raise KeyboardInterrupt
 
     def _take(self, member, data):
-        kind = message_of(data)[0]
+        kind = decode_message(data)[0]
         if kind in ("ready", "failed", "bye"): super()._take(member, data)
         if kind not in ("ready", "failed") and not self.closing: self.link.say("said", self.round, member.rank, data)
 
@@ -43,35 +43,35 @@ class Relay(Crew):
         if (member := self.members.get(rank)) is not None: member.line.hand_on(data)
 
 # %% ../../nbs/11_launch/09_serving.ipynb #7d95c87e
-OWN = ("disable_tqdm", "output_dir", "run_name", "logging_dir")   # settings that may differ without a word
+OWN_SETTINGS = ("disable_tqdm", "output_dir", "run_name", "logging_dir")   # settings that may differ without a word
 
-def parts_with(moves, given: dict, meeting: Meeting) -> dict:  # given: what machine 0 has sent
+def merge_parts(learner, given: dict, meeting: StopBarrier) -> dict:  # given: what machine 0 has sent
     "What the processes of this machine start with. ValueError where the learners do not fit together."
-    parts = parts_of(moves)
+    parts = learner_parts(learner)
     mine, classes, theirs = parts["callbacks"], [type(o).__name__ for o in parts["callbacks"]], given["callbacks' classes"]
     if classes != theirs:
         raise ValueError(f"The learner of machine 0 has the callbacks {', '.join(theirs)}, and this one {', '.join(classes)}: give all machines the same.")
     return parts | given | {"callbacks": [mine[o] if isinstance(o, int) else o for o in given["callbacks"]], "meeting": meeting.path, "processes": meeting.processes}
 
-def other_settings(mine, theirs, undivided: dict) -> list:  # undivided: settings that are divided among the processes, as they are at home
+def differing_settings(mine, theirs, undivided: dict) -> list:  # undivided: settings that are divided among the processes, as they are at home
     "Settings of machine 0 that are not as here, in words."
     there = vars(theirs) | undivided
-    return [f"{name} is {there[name]!r} there and {value!r} here" for name, value in vars(mine).items() if name[0] != "_" and name not in OWN and there.get(name) != value]
+    return [f"{name} is {there[name]!r} there and {value!r} here" for name, value in vars(mine).items() if name[0] != "_" and name not in OWN_SETTINGS and there.get(name) != value]
 
 # %% ../../nbs/11_launch/09_serving.ipynb #502d6fba
 class MachineGone(RuntimeError):
     "Machine 0 is gone, or has given up."
 
 # %% ../../nbs/11_launch/09_serving.ipynb #a215ae92
-class Serving:
+class MachineServer:
     "A machine whose processes are commanded by machine 0."
-    def __init__(self, moves, where: Where, n: int, how: dict):  # how: to start them; see Crew
-        self.moves, self.where, self.n, self.how, self.orders, self.relay = moves, where, n, how, queue.SimpleQueue(), None
+    def __init__(self, learner, where: MachineInfo, n: int, how: dict):  # how: to start them; see Crew
+        self.learner, self.where, self.n, self.how, self.orders, self.relay = learner, where, n, how, queue.SimpleQueue(), None
         self.launch = threading.Event()
-        self.link = reach(where, n, self.pressed)
+        self.link = connect_to_main(where, n, self.pressed)
         self.link.listen(self.hear)
 
-    def pressed(self) -> bool: return bool(self.moves.run_state.interrupts.pressed)
+    def pressed(self) -> bool: return bool(self.learner.run_state.interrupts.pressed)
 
     def hear(self, kind, *rest):
         "Something that machine 0 says, in a thread of the link: commands go on at once."
@@ -105,17 +105,17 @@ class Serving:
         "Start the processes; what goes wrong is told, and machine 0 says what follows."
         folder, self.link.round = Path(tempfile.mkdtemp(prefix="trainer_nb-")), self.link.round + 1
         try:
-            given = unpacked(blob)
-            payload = parts_with(self.moves, given, Meeting(folder/"meeting", self.n))
-            other = other_settings(self.moves.args, given["settings"], given["undivided"])
+            given = unpack_values(blob)
+            payload = merge_parts(self.learner, given, StopBarrier(folder/"meeting", self.n))
+            other = differing_settings(self.learner.args, given["settings"], given["undivided"])
             if other and self.link.round == 1: warnings.warn(f"Here, too, the settings of machine 0 are in force: {'; '.join(other)}.", stacklevel=6)
             self.launch.clear()
-            self.relay = Relay(self.link, self.launch, self.n, come_aboard, payload, hear=hear, num_nodes=self.where.nodes, node_rank=self.where.node, master_addr=self.where.address,
+            self.relay = RelayPool(self.link, self.launch, self.n, make_replica, payload, hear=hear, num_nodes=self.where.nodes, node_rank=self.where.node, master_addr=self.where.address,
                                master_port=port, given_up=lambda: self.pressed() or not self.orders.empty(), **self.how)
             self.link.say("ready", self.link.round, sorted(self.relay.members))
         except KeyboardInterrupt:
             if self.pressed(): raise
-        except Exception as error: self.link.say("failed", self.link.round, failed(f"the kernel of machine {self.where.node}", error))
+        except Exception as error: self.link.say("failed", self.link.round, make_failure(f"the kernel of machine {self.where.node}", error))
         finally: shutil.rmtree(folder, ignore_errors=True)   # who has mapped the page keeps it
 
     def end(self):
@@ -124,9 +124,9 @@ class Serving:
         if relay is not None: relay.kill()
 
 # %% ../../nbs/11_launch/09_serving.ipynb #7d219977
-class Served:
+class ServeResult:
     "What launch returns on a machine that does not command."
-    def __init__(self, where: Where, why: str): self.where, self.why = where, why
+    def __init__(self, where: MachineInfo, why: str): self.where, self.why = where, why
     def __repr__(self): return f"This machine's processes have served {self.where}: {self.why}."
     def __enter__(self): raise RuntimeError(f"{self!r} A block that begins with learn.launch(...) is for machine 0; the others call learn.launch(...) alone, and wait in it.")
     def __exit__(self, *error): pass

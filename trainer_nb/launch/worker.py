@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Client
 from multiprocessing.util import get_temp_dir
 import torch
-from .serialization import packed, unpacked
+from .serialization import pack_values, unpack_values
 
 # %% auto #0
-__all__ = ['INTERRUPTED', 'OF_PEERS', 'RemoteError', 'Done', 'Failed', 'Died', 'failed', 'answer', 'as_bytes', 'message_of',
-           'Line', 'latest', 'Lines', 'replace_streams', 'die_with_parent', 'end_all', 'on_our_own', 'prepare_children',
-           'forget_shell', 'errors_to', 'own_folder', 'is_heard', 'show_cells', 'Worker', 'main', 'follows',
-           'first_cause']
+__all__ = ['INTERRUPT_KINDS', 'PEER_ERROR_PATTERN', 'RemoteError', 'Done', 'Failed', 'Died', 'make_failure', 'run_and_report',
+           'encode_message', 'decode_message', 'MessageChannel', 'visible_part', 'LineStream', 'replace_streams',
+           'die_with_parent', 'kill_process_group', 'detach_from_kernel', 'register_child_hooks', 'clear_ipython',
+           'redirect_stderr', 'set_multiprocessing_dir', 'is_output_forwarded', 'register_cell_sources', 'Worker',
+           'worker_main', 'is_consequence', 'find_root_failure']
 
 # %% ../../nbs/11_launch/01_worker.ipynb #1fcc2055
 class RemoteError(RuntimeError):
@@ -38,7 +39,7 @@ class Failed:
     @property
     def error(self) -> Exception:
         "Return the exception to raise here."
-        error = _made_again(self.carried) or RemoteError(f"{self.kind}: {self.message}")
+        error = _rebuild_exception(self.carried) or RemoteError(f"{self.kind}: {self.message}")
         who = f"the process of rank {self.rank}" if isinstance(self.rank, int) else self.rank
         error.add_note(f"This happened in {who}:\n{self.traceback}")
         return error
@@ -70,46 +71,46 @@ class Died:
         return error
 
 # %% ../../nbs/11_launch/01_worker.ipynb #76b56c62
-def _made_again(carried: bytes) -> BaseException | None:
+def _rebuild_exception(carried: bytes) -> BaseException | None:
     "Recreate an exception from its bytes; return None if that fails."
-    try: return unpacked(carried)["error"] if carried else None
+    try: return unpack_values(carried)["error"] if carried else None
     except Exception: return None
 
-def failed(rank: int, error: BaseException) -> Failed:
+def make_failure(rank: int, error: BaseException) -> Failed:
     "Describe an exception for the kernel."
     tb = error.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename == failed.__code__.co_filename: tb = tb.tb_next   # frames of this package do not help the user
+    while tb is not None and tb.tb_frame.f_code.co_filename == make_failure.__code__.co_filename: tb = tb.tb_next   # frames of this package do not help the user
     text = "".join(traceback.format_exception(type(error), error, tb))
-    try: carried = packed({"error": error}) if isinstance(error, Exception) else b""
+    try: carried = pack_values({"error": error}) if isinstance(error, Exception) else b""
     except Exception: carried = b""
-    if type(_made_again(carried)) is not type(error): carried = b""
+    if type(_rebuild_exception(carried)) is not type(error): carried = b""
     return Failed(rank, type(error).__name__, str(error), text, carried)
 
-def answer(rank: int, act, stem: str) -> tuple:  # act: a function without arguments; stem: of a file for the result's tensors
+def run_and_report(rank: int, act, stem: str) -> tuple:  # act: a function without arguments; stem: of a file for the result's tensors
     "Call a function and return its outcome in the form to send: ('done', bytes) or ('failed', Failed)."
-    try: return "done", packed({"result": act()}, "A result goes back to the notebook", stem)
-    except BaseException as error: return "failed", failed(rank, error)
+    try: return "done", pack_values({"result": act()}, "A result goes back to the notebook", stem)
+    except BaseException as error: return "failed", make_failure(rank, error)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #b9a083af
-def as_bytes(message) -> bytes:
+def encode_message(message) -> bytes:
     "Pickle a message, with cloudpickle if it contains definitions from cells."
     try: return pickle.dumps(message, protocol=5)
-    except Exception: return pickle.dumps(("packed", packed({"message": message}, "It is told to the notebook")))
+    except Exception: return pickle.dumps(("packed", pack_values({"message": message}, "It is told to the notebook")))
 
-def message_of(data: bytes) -> tuple:
+def decode_message(data: bytes) -> tuple:
     "Unpickle a message of `as_bytes`."
     message = pickle.loads(data)
-    return unpacked(message[1])["message"] if message[0] == "packed" else message
+    return unpack_values(message[1])["message"] if message[0] == "packed" else message
 
 # %% ../../nbs/11_launch/01_worker.ipynb #79a2029f
-class Line:
+class MessageChannel:
     "Exchange messages over one connection, with a thread for writing and one for reading."
     def __init__(self, connection, heard, ended, name: str = "line"):  # heard: called with each message; ended: called after the last one
         self.connection, self.heard, self.ended, self.out = connection, heard, ended, queue.SimpleQueue()
         self.threads = [threading.Thread(target=act, name=f"{name} {what}", daemon=True) for act, what in ((self._write, "out"), (self._read, "in"))]
         for thread in self.threads: thread.start()
 
-    def send(self, *message): self.out.put(as_bytes(message))
+    def send(self, *message): self.out.put(encode_message(message))
     def hand_on(self, data: bytes): self.out.put(data)   # a message that is already pickled
 
     def flush(self, timeout: float = 10) -> bool:
@@ -145,11 +146,11 @@ class Line:
         self.connection.close()
 
 # %% ../../nbs/11_launch/01_worker.ipynb #1315914e
-def latest(line: str) -> str:
+def visible_part(line: str) -> str:
     "Return the visible state of a line with carriage returns."
     return next((part for part in reversed(line.split("\r")) if part), "")
 
-class Lines(io.TextIOBase):
+class LineStream(io.TextIOBase):
     "Pass on the text written to a stream in whole lines."
     encoding, errors = "utf-8", "backslashreplace"
     def __init__(self, fd: int, emit): self.fd, self.emit, self.pid, self.pending = fd, emit, os.getpid(), {}   # pending: by thread
@@ -161,14 +162,14 @@ class Lines(io.TextIOBase):
 
     def write(self, text: str) -> int:
         *whole, rest = (self.pending.pop(threading.get_ident(), "") + text).split("\n")
-        if rest: self.pending[threading.get_ident()] = latest(rest) + "\r" * rest.endswith("\r") if "\r" in rest else rest
-        if whole: self._give("".join(latest(line) + "\n" for line in whole))
+        if rest: self.pending[threading.get_ident()] = visible_part(rest) + "\r" * rest.endswith("\r") if "\r" in rest else rest
+        if whole: self._give("".join(visible_part(line) + "\n" for line in whole))
         return len(text)
 
     def finish(self):
         "Pass on incomplete lines."
         for key in list(self.pending):
-            if rest := latest(self.pending.pop(key, "")): self._give(rest + "\n")
+            if rest := visible_part(self.pending.pop(key, "")): self._give(rest + "\n")
 
     def _give(self, text):
         if os.getpid() == self.pid: self.emit(text)
@@ -177,7 +178,7 @@ class Lines(io.TextIOBase):
 # %% ../../nbs/11_launch/01_worker.ipynb #7d8ab2b7
 def replace_streams(emit):  # emit: called with the kind, "out" or "err", and the text
     "Redirect output to `emit`, including code that holds the old streams; return the new streams."
-    old, new = (sys.stdout, sys.stderr), (Lines(1, lambda text: emit("out", text)), Lines(2, lambda text: emit("err", text)))
+    old, new = (sys.stdout, sys.stderr), (LineStream(1, lambda text: emit("out", text)), LineStream(2, lambda text: emit("err", text)))
     sys.stdout, sys.stderr = new
     for before, after in zip(old, new):
         try: before.write, before.flush, before.writelines = after.write, after.flush, after.writelines   # for a kernel's streams, whose sockets belong to the kernel
@@ -194,12 +195,12 @@ def die_with_parent():
     try: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     except (AttributeError, OSError, TypeError): pass   # another operating system
 
-def end_all():
+def kill_process_group():
     "End this process and those that it has started, at once."
     try: os.killpg(0, signal.SIGKILL)
     finally: os._exit(1)
 
-def on_our_own(kernel: int):  # kernel: the process id of the kernel
+def detach_from_kernel(kernel: int):  # kernel: the process id of the kernel
     "Leave the kernel's process group, ignore the interrupt button, and end with the kernel."
     if os.getpid() == kernel: raise RuntimeError("The launcher has called the worker's function in the kernel itself, where it cannot run.")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -210,10 +211,10 @@ def on_our_own(kernel: int):  # kernel: the process id of the kernel
     die_with_parent()
     def watch():
         while os.getppid() == kernel: time.sleep(0.5)
-        end_all()
+        kill_process_group()
     threading.Thread(target=watch, name="orphan guard", daemon=True).start()
 
-def prepare_children(streams):
+def register_child_hooks(streams):
     "Make processes that are forked from here on react to SIGTERM, and end with this one."
     forking = []
     def before(): forking[:] = [threading.current_thread() is threading.main_thread()]
@@ -224,14 +225,14 @@ def prepare_children(streams):
     os.register_at_fork(before=before, after_in_child=after)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #a12b8bf9
-def forget_shell():
+def clear_ipython():
     "Remove IPython's shell and kernel from a fork of a kernel."
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     for known in (shell, getattr(shell, "kernel", None)):
         if known is not None: type(known).clear_instance()
     sys.displayhook, sys.excepthook = sys.__displayhook__, sys.__excepthook__
 
-def errors_to(path: str, also_stdout: bool):
+def redirect_stderr(path: str, also_stdout: bool):
     "Redirect the file descriptor of stderr to a file, including crash reports."
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 2)
@@ -239,36 +240,36 @@ def errors_to(path: str, also_stdout: bool):
     os.close(file)
     faulthandler.enable(2, all_threads=False)   # there may be dozens of other threads
 
-def own_folder(folder: str):
+def set_multiprocessing_dir(folder: str):
     "Make multiprocessing keep its sockets in a folder that the kernel removes, since this process runs no exit handlers."
     before, tempfile.tempdir = tempfile.tempdir, folder
     try: get_temp_dir()
     finally: tempfile.tempdir = before
 
 # %% ../../nbs/11_launch/01_worker.ipynb #00a6d5dc
-def is_heard(hear, rank: int) -> bool:  # hear: "first", "all", or ranks
+def is_output_forwarded(hear, rank: int) -> bool:  # hear: "first", "all", or ranks
     "Return True if the kernel shows the output of a rank."
     return rank == 0 if hear == "first" else True if hear == "all" else rank in hear
 
-def show_cells(cells: dict):
+def register_cell_sources(cells: dict):
     "Register the source of cells, which is in no file, so that tracebacks show it."
     for name, text in cells.items(): linecache.cache[name] = (len(text), None, text.splitlines(True), name)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #63cb54d7
 class Worker:
     "Hold the state of a worker process, and execute the kernel's commands."
-    def __init__(self, settings: dict):  # settings: as in `main`
+    def __init__(self, settings: dict):  # settings: as in `worker_main`
         self.rank, self.local_rank, self.world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
         self.payload, self.handler, self.stem = None, None, settings["stem"] if settings["shared"] else ""   # without shared memory: answers go to another machine
-        self.heard, self.commands, self.line = is_heard(settings["hear"], self.rank), queue.SimpleQueue(), None
-        errors_to(os.path.join(settings["folder"], f"stderr-{self.local_rank}"), not self.heard)
+        self.heard, self.commands, self.line = is_output_forwarded(settings["hear"], self.rank), queue.SimpleQueue(), None
+        redirect_stderr(os.path.join(settings["folder"], f"stderr-{self.local_rank}"), not self.heard)
         self.streams = replace_streams(self._printed)
 
     def connect(self, settings: dict):
         "Connect to the kernel, and identify this process."
         connection = Client(settings["address"], "AF_UNIX", authkey=settings["token"])
         connection.send((self.rank, self.local_rank, self.world, os.getpid(), os.environ.get("TORCHELASTIC_ERROR_FILE", "")))
-        self.line = Line(connection, self._take, end_all)
+        self.line = MessageChannel(connection, self._take, kill_process_group)
 
     def _printed(self, kind, text):
         if kind == "err": os.write(2, text.encode(errors="backslashreplace"))   # to the file: its last lines are reported if the process dies
@@ -284,22 +285,22 @@ class Worker:
 
     def _take(self, data):
         "Receive a message of the kernel, in the reading thread."
-        kind, *rest = message_of(data)
+        kind, *rest = decode_message(data)
         if kind == "aside": threading.Thread(target=self._aside, args=rest, daemon=True).start()
         else: self.commands.put((kind, *rest))
 
-    def _aside(self, number, blob): self.line.send("aside", number, *answer(self.rank, lambda: self._called(blob), self.stem))
+    def _aside(self, number, blob): self.line.send("aside", number, *run_and_report(self.rank, lambda: self._called(blob), self.stem))
 
     def _called(self, blob):
-        called = unpacked(blob, last=False)
-        show_cells(called["cells"])
+        called = unpack_values(blob, last=False)
+        register_cell_sources(called["cells"])
         return called["function"](self.handler, *called["arguments"])
 
     def obey(self):
         "Execute commands, until the last."
         for kind, *rest in iter(self.commands.get, ("end", None)):
             if kind == "go": signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            if kind == "call": self.reply("answer", rest[0], *answer(self.rank, lambda: self._called(rest[1]), self.stem))
+            if kind == "call": self.reply("answer", rest[0], *run_and_report(self.rank, lambda: self._called(rest[1]), self.stem))
         self.reply("bye")
 
     def reply(self, *message):
@@ -308,26 +309,26 @@ class Worker:
         self.line.send(*message)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #148546fd
-def main(settings: dict, inherited: dict | None = None):  # settings: as made by the worker pool; inherited: the payload of a fork
+def worker_main(settings: dict, inherited: dict | None = None):  # settings: as made by the worker pool; inherited: the payload of a fork
     "Run a worker process, from its start to its end."
-    on_our_own(settings["kernel"])
+    detach_from_kernel(settings["kernel"])
     worker = Worker(settings)
     try: worker.connect(settings)
     except (OSError, EOFError): os._exit(1)   # the kernel has stopped waiting
     try:
-        forget_shell()
-        own_folder(settings["folder"])
+        clear_ipython()
+        set_multiprocessing_dir(settings["folder"])
         multiprocessing.set_start_method(settings["method"], force=True)   # data workers are started as in the kernel, not as this process was started
-        prepare_children(worker.streams)
+        register_child_hooks(worker.streams)
         torch.set_num_threads(settings["threads"])
         kind, blob = worker.commands.get()
         if kind == "end": os._exit(1)
-        given = inherited if inherited is not None else unpacked(blob, last=False)
+        given = inherited if inherited is not None else unpack_values(blob, last=False)
         worker.payload = given["payload"]
-        show_cells(given["cells"])
+        register_cell_sources(given["cells"])
         worker.handler = given["entry function"](worker)
     except BaseException as error:
-        worker.reply("failed", failed(worker.rank, error))
+        worker.reply("failed", make_failure(worker.rank, error))
         worker.flush()
         os._exit(1)
     given.clear()   # the launcher's frames hold it, too
@@ -338,20 +339,20 @@ def main(settings: dict, inherited: dict | None = None):  # settings: as made by
     threading.Event().wait()   # the kernel ends the process
 
 # %% ../../nbs/11_launch/01_worker.ipynb #28d88cd0
-INTERRUPTED = ("KeyboardInterrupt", "Interrupted", "Paused")
-OF_PEERS = re.compile("closed by peer|reset by peer|connection reset|broken pipe|connection refused|socket closed|gloo|NCCL|remote process exited|timed out", re.I)
+INTERRUPT_KINDS = ("KeyboardInterrupt", "Interrupted", "Paused")
+PEER_ERROR_PATTERN = re.compile("closed by peer|reset by peer|connection reset|broken pipe|connection refused|socket closed|gloo|NCCL|remote process exited|timed out", re.I)
 
-def follows(failed: Failed) -> bool:
+def is_consequence(failed: Failed) -> bool:
     "Return True for an error that only results from a lost process, or from an interrupt."
-    if failed.kind in (*INTERRUPTED, "NotLed") or failed.kind.startswith("Dist"): return True
-    return failed.kind in ("RuntimeError", "RemoteError") and OF_PEERS.search(failed.message) is not None
+    if failed.kind in (*INTERRUPT_KINDS, "MainProcessFailed") or failed.kind.startswith("Dist"): return True
+    return failed.kind in ("RuntimeError", "RemoteError") and PEER_ERROR_PATTERN.search(failed.message) is not None
 
 # %% ../../nbs/11_launch/01_worker.ipynb #0ae6731f
-def _place(outcome) -> float:  # outcome: Failed or Died; a lower value is more likely a cause
-    if isinstance(outcome, Failed): return 2 if follows(outcome) else 0
+def _failure_rank(outcome) -> float:  # outcome: Failed or Died; a lower value is more likely a cause
+    if isinstance(outcome, Failed): return 2 if is_consequence(outcome) else 0
     return 3 if outcome.code == -signal.SIGTERM else 1 + (outcome.code is None and not outcome.machine) / 2
 
-def first_cause(outcomes) -> Failed | Died | None:  # outcomes: Done, Failed and Died in the order of their arrival, or a dictionary of them
+def find_root_failure(outcomes) -> Failed | Died | None:  # outcomes: Done, Failed and Died in the order of their arrival, or a dictionary of them
     "Return the failure that is least likely to result from another one; None if there is no failure."
     outcomes = outcomes.values() if isinstance(outcomes, dict) else outcomes
-    return min((o for o in outcomes if isinstance(o, (Failed, Died))), key=_place, default=None)
+    return min((o for o in outcomes if isinstance(o, (Failed, Died))), key=_failure_rank, default=None)

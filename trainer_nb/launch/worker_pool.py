@@ -8,23 +8,24 @@ import atexit, itertools, linecache, multiprocessing, os, queue, re, secrets, sh
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
-from .serialization import let_go_of, packed, remove_shared, unpacked
-from .worker import first_cause
-from .launchers import (HIDING, PATCHED, START, Rendezvous, children_of, default_threads, hidden,
-                                         launch, log_folders, patient, put_back, quiet, remove_logs, start_method,
-                                         users_environment)
-from .worker import Died, Done, Line, RemoteError, as_bytes, failed, message_of
+from .serialization import release_packed, pack_values, remove_shared_files, unpack_values
+from .worker import find_root_failure
+from .launchers import (HIDDEN_ENVIRONMENTS, PATCHED_VARIABLES, START_LOCK, Rendezvous, child_pids, default_threads, launch_environment,
+                                         launch_workers, log_folders, keep_survivors, restore_environment, silence_elastic_logs, remove_logs, start_method,
+                                         user_environment)
+from .worker import Died, Done, MessageChannel, RemoteError, encode_message, make_failure, decode_message
 
 # %% auto #0
-__all__ = ['KEPT', 'NAME', 'Member', 'FarMember', 'Call', 'Hearing', 'Watching', 'outcome', 'Door', 'PortTaken', 'raised',
-           'Expecting', 'Coming', 'Starting', 'Stopping', 'new_cells', 'Calling', 'Crew']
+__all__ = ['MAX_KEPT_LINES', 'THREAD_NAME', 'WorkerHandle', 'RemoteWorkerHandle', 'PendingCall', 'PoolMessages', 'PoolMonitor',
+           'decode_outcome', 'WorkerListener', 'PortInUse', 'launcher_traceback', 'PoolStartup', 'PoolConnections',
+           'PoolLauncher', 'PoolShutdown', 'unsent_cells', 'PoolCalls', 'WorkerPool']
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #399ad296
-KEPT = 50                  # lines of stderr that are reported with a death
-NAME = "trainer_nb crew"   # prefix of the names of the pool's threads
+MAX_KEPT_LINES = 50                  # lines of stderr that are reported with a death
+THREAD_NAME = "trainer_nb crew"   # prefix of the names of the pool's threads
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #c4cb75e4
-class Member:
+class WorkerHandle:
     "Hold a worker that has connected."
     def __init__(self, rank, local_rank, pid, errors):  # errors: the file of its stderr
         self.rank, self.local_rank, self.pid, self.errors, self.process, self.line = rank, local_rank, pid, errors, None, None
@@ -41,7 +42,7 @@ class Member:
         "Return the last lines of its stderr."
         if self.errors is None: return ()
         self.errors.seek(max(0, os.fstat(self.errors.fileno()).st_size - (1 << 14)))
-        return tuple(self.errors.read().decode(errors="replace").splitlines()[-KEPT:])
+        return tuple(self.errors.read().decode(errors="replace").splitlines()[-MAX_KEPT_LINES:])
 
     def death(self) -> Died:
         "Describe how the process ended."
@@ -65,19 +66,19 @@ class Member:
             except (ProcessLookupError, PermissionError): pass
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #50b757b2
-class FarMember:
+class RemoteWorkerHandle:
     "Represent a worker of another machine."
     pid = process = errors = None
     def __init__(self, rank: int, link): self.rank, self.link, self.line, self.over, self.end = rank, link, self, threading.Event(), None   # end: as reported by its kernel
 
-    def send(self, *message): self.link.say("to", self.rank, as_bytes(message))
+    def send(self, *message): self.link.say("to", self.rank, encode_message(message))
     def death(self) -> Died: return self.end or Died(self.rank, None, machine=self.link.words())
     def code(self, seconds: float = 0): return self.end and self.end.code
     def nothing(self, itself: bool = True): pass   # the other kernel does it
     kill = shut = close = let_go = forget_lines = nothing
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #356660ee
-class Call:
+class PendingCall:
     "Hold a command that was sent, and its outcomes so far."
     def __init__(self, ranks): self.ranks, self.outcomes, self._done = tuple(ranks), {}, threading.Event()
 
@@ -93,7 +94,7 @@ class Call:
     def __repr__(self): return f"Call({len(self.outcomes)} of {len(self.ranks)} workers have answered)"
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #0a0f7bd0
-class Hearing:
+class PoolMessages:
     "Hold the workers, and process their messages and deaths."
     def __init__(self, on_told):
         self.on_told, self.members, self.deaths, self.closing = on_told, {}, {}, False
@@ -101,12 +102,12 @@ class Hearing:
         self._heard, self._events, self._calls, self._asides = queue.SimpleQueue(), queue.SimpleQueue(), {}, {}
         self._steps = {"prepared": set(), "hello": set(), "ready": set()}   # the stages of the start, and the ranks that have reported them
         self._lock, self._stop, self._numbers = threading.RLock(), threading.Event(), itertools.count()
-        self._threads = [threading.Thread(target=act, name=NAME + act.__name__, daemon=True) for act in (self._listen, self._watch)]
+        self._threads = [threading.Thread(target=act, name=THREAD_NAME + act.__name__, daemon=True) for act in (self._listen, self._watch)]
         for thread in self._threads: thread.start()
 
     def _take(self, member, data):
         "Receive a message, in the thread that reads this worker's connection."
-        try: kind, *rest = message_of(data)
+        try: kind, *rest = decode_message(data)
         except Exception as error: return warnings.warn(f"Something that rank {member.rank} said cannot be read here ({error!r}).")
         if kind != "aside": return self._heard.put((member, kind, rest))
         if (asked := self._asides.pop(rest[0], None)) is not None: asked.put(rest[1:])
@@ -114,7 +115,7 @@ class Hearing:
     def _listen(self):
         for member, kind, rest in iter(self._heard.get, None):
             if kind == "tell": self._told(member.rank, *rest)
-            elif kind == "answer": self._answered(rest[0], member.rank, outcome(member.rank, *rest[1:]))
+            elif kind == "answer": self._answered(rest[0], member.rank, decode_outcome(member.rank, *rest[1:]))
             elif kind == "gone": self._went(member)
             elif kind == "bye": member.over.set()
             else: self._events.put((kind, member.rank, *rest))
@@ -128,7 +129,7 @@ class Hearing:
             call, blob = self._calls.get(number, (None, None))
             if call is None or not call._answered(rank, found): return
             del self._calls[number]
-        let_go_of(blob)
+        release_packed(blob)
 
     def _went(self, member):
         "Record that a worker sends no further messages; its calls are answered with its death."
@@ -145,7 +146,7 @@ class Hearing:
         if (asked := self._asides.pop(number, None)) is not None: asked.put(("died", end))
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #6737afee
-class Watching(Hearing):
+class PoolMonitor(PoolMessages):
     "Detect the deaths of workers."
     def _watch(self):
         while not self._stop.wait(0.1):
@@ -166,14 +167,14 @@ class Watching(Hearing):
         return end
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #c1c011d5
-def outcome(rank: int, kind: str, said):
+def decode_outcome(rank: int, kind: str, said):
     "Convert an answer to Done, Failed or Died."
     if kind != "done": return said
-    try: return Done(unpacked(said)["result"])
-    except Exception as error: return failed(rank, error)
+    try: return Done(unpack_values(said)["result"])
+    except Exception as error: return make_failure(rank, error)
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #c8000351
-class Door:
+class WorkerListener:
     "Accept the connections of workers."
     def __init__(self, n: int, welcome):  # welcome: called with a connection and the worker's description of itself
         self.n, self.welcome, self.shut, self.key = n, welcome, False, secrets.token_bytes(32)
@@ -181,7 +182,7 @@ class Door:
         self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir=short)
         self.listener = Listener(os.path.join(self.folder, "door"), "AF_UNIX", backlog=n, authkey=self.key)
         self.address = self.listener.address
-        self.thread = threading.Thread(target=self._let_in, name=NAME + " door", daemon=True)
+        self.thread = threading.Thread(target=self._let_in, name=THREAD_NAME + " door", daemon=True)
         self.thread.start()
 
     def _let_in(self):
@@ -204,17 +205,17 @@ class Door:
     def stderr(self, local_rank: int) -> str: return os.path.join(self.folder, f"stderr-{local_rank}")
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #95fe1b0b
-class PortTaken(RuntimeError):
+class PortInUse(RuntimeError):
     "Raised when another program has taken the port in the meantime."
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #a16bddad
-def raised(failure) -> tuple:  # failure: the launcher's record
+def launcher_traceback(failure) -> tuple:  # failure: the launcher's record
     "Return the lines of the traceback of a worker's error; empty without an error."
     note = failure.message if isinstance(failure.message, dict) else {}
-    return tuple(note.get("extraInfo", {}).get("py_callstack", note.get("message", "")).splitlines()[-KEPT:])
+    return tuple(note.get("extraInfo", {}).get("py_callstack", note.get("message", "")).splitlines()[-MAX_KEPT_LINES:])
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #76491798
-class Expecting(Watching):
+class PoolStartup(PoolMonitor):
     "Wait for the stages of a start, and for failures."
     def _expect(self, what: str, words: str, end: float, n: int):  # what: the stage to wait for, in n workers; words: its description; end: in time.monotonic
         "Wait until n workers have reported a stage. Raise the error of a worker, TimeoutError, or KeyboardInterrupt if the start is aborted."
@@ -229,34 +230,34 @@ class Expecting(Watching):
             elif kind in ("failed", "died"): bad.append(rest[0])
             elif kind == "launcher": bad += self._why(rest[0])
             if bad: end = min(end, time.monotonic() + 0.5)
-        if bad: raise getattr(first_cause(bad), "error", None) or bad[0]
+        if bad: raise getattr(find_root_failure(bad), "error", None) or bad[0]
         if len(said) < n: raise TimeoutError(f"After {self.meeting.timeout:.0f} s, {len(said)} of {n} workers {words}"
                                                   + (". Are the other machines starting, too?" if self.meeting.nodes > 1 else "."))
 
     def _why(self, error) -> list:  # error: with which the launcher has ended
         "Return the failures that the launcher's end means for the start."
-        deaths = [Died(rank, failure.exitcode, (*self._said(failure.local_rank), *raised(failure))) for rank, failure in getattr(error, "failures", {}).items()]   # one failure
+        deaths = [Died(rank, failure.exitcode, (*self._said(failure.local_rank), *launcher_traceback(failure))) for rank, failure in getattr(error, "failures", {}).items()]   # one failure
         if deaths: return deaths
         if re.search("EADDRINUSE|address already in use", str(error)):
-            return [PortTaken(f"Port {self.meeting.port} is in use on this machine: give another master_port.")]
+            return [PortInUse(f"Port {self.meeting.port} is in use on this machine: give another master_port.")]
         text = f"{type(error).__name__}: {error}".splitlines()[0] if error is not None else "the launcher has ended"
         return [RuntimeError(f"The workers could not be started ({text}).")]
 
     def _said(self, local_rank) -> tuple:
         "Return the last stderr lines of a worker that has never connected."
         try:
-            with open(self.door.stderr(local_rank), errors="replace") as f: return tuple(f.read().splitlines()[-KEPT:])
+            with open(self.door.stderr(local_rank), errors="replace") as f: return tuple(f.read().splitlines()[-MAX_KEPT_LINES:])
         except OSError: return ()
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #394b193e
-class Coming(Expecting):
+class PoolConnections(PoolStartup):
     "Accept workers: local ones at the listener, those of other machines over their links."
     def _welcome(self, connection, hello):
         "Register a worker that has connected."
         rank, local_rank, self.world, pid, log = hello
         self._logs.add(log)
-        member = Member(rank, local_rank, pid, open(self.door.stderr(local_rank), "r+b", buffering=0))
-        member.line = Line(connection, lambda data: self._take(member, data), lambda: self._heard.put((member, "gone", [])), f"{NAME} rank {rank}")
+        member = WorkerHandle(rank, local_rank, pid, open(self.door.stderr(local_rank), "r+b", buffering=0))
+        member.line = MessageChannel(connection, lambda data: self._take(member, data), lambda: self._heard.put((member, "gone", [])), f"{THREAD_NAME} rank {rank}")
         self.members[rank] = member
         self._events.put(("hello", rank))
 
@@ -269,7 +270,7 @@ class Coming(Expecting):
         elif rest[0] != link.round: return
         elif kind == "prepared": self._events.put(("prepared", link.node))
         elif kind == "ready":
-            for rank in rest[1]: self.members[rank] = FarMember(rank, link)
+            for rank in rest[1]: self.members[rank] = RemoteWorkerHandle(rank, link)
             for rank in rest[1]: self._events.put(("ready", rank))
         elif kind == "failed": self._events.put(("failed", None, rest[1]))
         elif (member := self.members.get(rest[1])) is None: return
@@ -285,42 +286,42 @@ class Coming(Expecting):
         for link in self.links: link.say("launch")
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #69063ef1
-class Starting(Coming):
+class PoolLauncher(PoolConnections):
     "Start the workers of a pool."
     def _begin(self, given, blob, environment, end):  # blob: the payload, pickled, for processes that do not inherit it
         "Start the workers and return when all are ready. Raise the error of one of them."
-        self.door = Door(self.n, self._welcome)
+        self.door = WorkerListener(self.n, self._welcome)
         self.settings |= {"address": self.door.address, "token": self.door.key, "folder": self.door.folder}
         try: self._start_processes(given, environment, end)
         finally: self.door.close()
         for member in list(self.members.values()): member.line.send("begin", blob)
         self._expect("ready", "were ready", end, self.n + sum(link.n for link in self.links))
         for member in self.members.values(): member.line.send("go", None)
-        if blob is not None: let_go_of(blob)
+        if blob is not None: release_packed(blob)
         remove_logs(self.meeting, self._before, self._logs)
 
     def _start_processes(self, given, environment, end):
         "Run a launcher, until all workers have connected."
-        if not START.acquire(timeout=max(end - time.monotonic(), 0)): raise TimeoutError("Another crew has been starting all the time.")
+        if not START_LOCK.acquire(timeout=max(end - time.monotonic(), 0)): raise TimeoutError("Another crew has been starting all the time.")
         try:
             self._before = log_folders()
             self._together(end)
             if self.start == "spawn": multiprocessing.resource_tracker.ensure_running()   # as a child of this thread, not of the launcher's
             for _ in range(5):
                 try: return self._start_once(given if self.start == "fork" else None, environment, end)
-                except PortTaken:
+                except PortInUse:
                     if self.meeting.asked is not None: raise
-            raise PortTaken("Five ports that were free were taken by others before they could be used.")
+            raise PortInUse("Five ports that were free were taken by others before they could be used.")
         finally:
             given.clear()   # the launcher's frames hold it for as long as the workers live
             processes = {p.pid: p for p in multiprocessing.active_children()}
             for member in list(self.members.values()): member.process = processes.get(member.pid)
-            START.release()
+            START_LOCK.release()
 
     def _start_once(self, inherited, environment, end):
         self.meeting.again()
-        self._launcher = threading.Thread(target=self._launch, args=(inherited,), name=NAME + " launcher", daemon=True)
-        with hidden(environment, script=self.start == "spawn"):
+        self._launcher = threading.Thread(target=self._launch, args=(inherited,), name=THREAD_NAME + " launcher", daemon=True)
+        with launch_environment(environment, script=self.start == "spawn"):
             self._launcher.start()
             try: self._expect("hello", "have come in", end, self.n)
             except BaseException: self._end_launcher(); raise   # inside the block: it would change the user's environment, and print its announcement
@@ -330,12 +331,12 @@ class Starting(Coming):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         error = None
         try:
-            with quiet(), patient(lambda: len(self._steps["hello"]) >= self.n): launch(self.meeting, (self.settings, inherited), self.start, self.door.folder)
+            with silence_elastic_logs(), keep_survivors(lambda: len(self._steps["hello"]) >= self.n): launch_workers(self.meeting, (self.settings, inherited), self.start, self.door.folder)
         except BaseException as found: error = found.with_traceback(None)
         self._events.put(("launcher", None, error))
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #81cfee70
-class Stopping(Starting):
+class PoolShutdown(PoolLauncher):
     "End the workers of a pool."
     def close(self, timeout: float = 5):  # timeout: seconds
         "Let the workers finish the queued commands for up to `timeout` seconds, then end them."
@@ -355,7 +356,7 @@ class Stopping(Starting):
         for member in list(self.members.values()):
             if member.rank not in self._ends: member.kill()
         for link in self.links: link.say("kill")
-        if threading.current_thread().name.startswith(NAME): return   # called from on_told or the garbage collector: another thread does the rest
+        if threading.current_thread().name.startswith(THREAD_NAME): return   # called from on_told or the garbage collector: another thread does the rest
         with self._ending:
             if self.closed or self._tidying: return   # the garbage collector may call this during the cleanup
             self._tidying = True
@@ -363,10 +364,10 @@ class Stopping(Starting):
             finally: self._tidying = False
 
     def _tidy(self):
-        environment = users_environment()
+        environment = user_environment()
         self._end_launcher()
         for link in self.links: link.listen(None)
-        if not HIDING: put_back(environment, PATCHED)   # the user may have set them meanwhile; another pool that is starting restores them itself
+        if not HIDDEN_ENVIRONMENTS: restore_environment(environment, PATCHED_VARIABLES)   # the user may have set them meanwhile; another pool that is starting restores them itself
         for member in self.members.values(): member.line.close()
         self._stop.set()
         self._heard.put(None)
@@ -374,7 +375,7 @@ class Stopping(Starting):
         for member in self.members.values(): member.let_go()
         remove_logs(self.meeting, self._before, self._logs)
         if self.door is not None: shutil.rmtree(self.door.folder, ignore_errors=True)
-        remove_shared(self.settings["stem"])
+        remove_shared_files(self.settings["stem"])
         atexit.unregister(self.kill)
         self.closed = True
 
@@ -382,31 +383,31 @@ class Stopping(Starting):
         "Wait for the launcher's thread; end the processes that it still starts."
         end = time.monotonic() + seconds
         while self._launcher is not None and self._launcher.is_alive() and time.monotonic() < end:
-            for pid in children_of(self._launcher):
+            for pid in child_pids(self._launcher):
                 try: os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError: pass
             self._launcher.join(0.02)
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #b6535d35
-def new_cells(known: set) -> dict:  # known: names of cells; new ones are added
+def unsent_cells(known: set) -> dict:  # known: names of cells; new ones are added
     "Return the source of cells that the workers do not have yet, by their name in tracebacks."
     found = {name: "".join(entry[2]) for name, entry in list(linecache.cache.items()) if name not in known and len(entry) == 4 and entry[1] is None}
     known.update(found)
     return found
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #37ece2e7
-class Calling(Stopping):
+class PoolCalls(PoolShutdown):
     "Send commands to the workers."
-    def call(self, f, *args) -> Call:
+    def call(self, f, *args) -> PendingCall:
         "Run f(handler, *args) in every worker's main thread, after the earlier commands."
         blob, far = self._packed(f, args, self._cells)
         with self._lock:
-            number, call = next(self._numbers), Call(self.members)
+            number, call = next(self._numbers), PendingCall(self.members)
             self._calls[number] = call, blob
             for rank, end in self._ends.items():   # in the order of their deaths, since the first one counts
                 if rank in self._gone: self._answered(number, rank, end)
             for rank, member in self.members.items():
-                if rank not in self._gone: member.line.send("call", number, far if isinstance(member, FarMember) else blob)
+                if rank not in self._gone: member.line.send("call", number, far if isinstance(member, RemoteWorkerHandle) else blob)
         return call
 
     def aside(self, rank: int, f, *args, timeout: float = 10):  # timeout: seconds
@@ -414,21 +415,21 @@ class Calling(Stopping):
         (blob, far), number, answers = self._packed(f, args, set(self._cells)), (rank, next(self._numbers)), queue.SimpleQueue()
         self._asides[number] = answers
         if rank in self._gone: self._take_back(number, self._ends[rank])
-        else: self.members[rank].line.send("aside", number, far if isinstance(self.members[rank], FarMember) else blob)
-        try: found = outcome(rank, *answers.get(timeout=timeout))
+        else: self.members[rank].line.send("aside", number, far if isinstance(self.members[rank], RemoteWorkerHandle) else blob)
+        try: found = decode_outcome(rank, *answers.get(timeout=timeout))
         except queue.Empty: raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.") from None
-        finally: self._asides.pop(number, None); let_go_of(blob)
+        finally: self._asides.pop(number, None); release_packed(blob)
         if isinstance(found, Done): return found.result
         raise found.error
 
     def _packed(self, f, args, known) -> tuple:  # known: cells that need not be sent
         "Pickle a command, once for local workers and once for those of other machines, without shared memory."
         if self.closing: raise RemoteError("The workers have ended.")
-        command, why = {"function": f, "arguments": args, "cells": new_cells(known)}, "The workers are other processes"
-        return packed(command, why, self.settings["stem"]), packed(command, why) if self.links else b""
+        command, why = {"function": f, "arguments": args, "cells": unsent_cells(known)}, "The workers are other processes"
+        return pack_values(command, why, self.settings["stem"]), pack_values(command, why) if self.links else b""
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #948e2019
-class Crew(Calling):
+class WorkerPool(PoolCalls):
     "Manage a pool of worker processes."
     def __init__(self, n: int,                   # processes on this machine
                  entry,                          # called in each process with its `Worker`; returns the handler, the first argument of commands
@@ -450,8 +451,8 @@ class Crew(Calling):
         self.settings = {"kernel": os.getpid(), "stem": f"trainer_nb-{secrets.token_hex(6)}", "hear": hear, "threads": self.threads, "shared": shared,
                          "method": multiprocessing.get_start_method(allow_none=True)}
         spawned = self.start == "spawn"
-        given = {"entry function": entry, "payload": payload, "cells": new_cells(self._cells) if spawned else {}}
-        blob = packed(given, "The workers are fresh processes", self.settings["stem"]) if spawned else None
+        given = {"entry function": entry, "payload": payload, "cells": unsent_cells(self._cells) if spawned else {}}
+        blob = pack_values(given, "The workers are fresh processes", self.settings["stem"]) if spawned else None
         super().__init__(on_told)
         atexit.register(self.kill)
         for link in self.links: link.listen(partial(self._from, link))

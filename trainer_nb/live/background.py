@@ -8,20 +8,21 @@ import atexit, contextvars, math, os, sys, threading, weakref
 import torch
 from contextlib import contextmanager
 from functools import cache
-from ..core.errors import Interrupted, Refused, let_go, show_pauses, warn
-from ..core.interrupts import TURN, Button, patiently
-from ..engine.loop import TrainOutput, ahead_of, go, output, stop_after, whole
-from .progress import QUIET, in_kernel, make_progress
-from ..state.async_save import finish
-from ..engine.loop import half_done, refuse_beside, refuse_inside, stand_by, where
+from ..core.errors import Interrupted, InvalidOperation, release_traceback_memory, install_excepthook, warn
+from ..core.interrupts import RUN_LOCK, Button, low_priority
+from ..engine.loop import TrainOutput, lookahead_limit, run_until, make_train_output, make_stop_condition, validate_step_count
+from .progress import NO_DISPLAY, in_kernel, make_progress
+from ..state.async_save import wait_for_save
+from ..engine.loop import half_done, check_can_train, check_not_in_step, wait_for_debug_step, describe_position
 
 # %% auto #0
-__all__ = ['RUNS', 'carrying', 'Wish', 'held', 'Handle', 'debugged', 'refuse_to_wait', 'Background', 'status', 'want',
-           'nothing_left', 'forget_error', 'work', 'train', 'stopped', 'pause_at_exit', 'forget_threads', 'at_exit',
-           'start', 'handle_of', 'stop_here']
+__all__ = ['BACKGROUND_RUNS', 'bind_context', 'StepBudget', 'require_learner', 'RunHandle', 'is_debug_step_open',
+           'check_can_wait', 'BackgroundRun', 'describe_background', 'request_steps', 'nothing_to_do_message',
+           'clear_error', 'run_background_thread', 'train_in_background', 'record_stop', 'register_exit_pause',
+           'reset_after_fork', 'pause_all_runs', 'start_background', 'get_handle', 'stop_run']
 
 # %% ../../nbs/10_live/02_background.ipynb #350fe97c
-def carrying(act):  # act: a function without arguments
+def bind_context(act):  # act: a function without arguments
     "Wrap a function for a thread: it runs with the context and the default device of the calling thread."
     context, device = contextvars.copy_context(), torch.get_default_device()
     def there():
@@ -30,7 +31,7 @@ def carrying(act):  # act: a function without arguments
     return lambda: context.copy().run(there)
 
 # %% ../../nbs/10_live/02_background.ipynb #84bf4ed6
-class Wish:
+class StepBudget:
     "Count the remaining steps, and track whether a thread is taking them."
     def __init__(self):
         self.steps, self.done, self.heard, self.lock = 0, 0, False, threading.Lock()   # remaining steps, steps taken
@@ -77,22 +78,22 @@ class Wish:
             return self.steps > 0
 
 # %% ../../nbs/10_live/02_background.ipynb #21c4da1f
-def held(learner):  # learner: a weak reference
+def require_learner(learner):  # learner: a weak reference
     "Return the learner of a weak reference. Raise `Refused` if it has been deleted."
-    if (moves := learner()) is None: raise Refused("The learner of this run is gone: no variable holds it any more. Make a new one, and load_checkpoint() if there is a checkpoint.")
-    return moves
+    if (learner := learner()) is None: raise InvalidOperation("The learner of this run is gone: no variable holds it any more. Make a new one, and load_checkpoint() if there is a checkpoint.")
+    return learner
 
 # %% ../../nbs/10_live/02_background.ipynb #176dbd94
-class Handle:
+class RunHandle:
     "Hold the state of a background run."
-    def __init__(self, moves):
-        self._learner, self._wish, self._until, self._carrying, self._screen = weakref.ref(moves), Wish(), None, None, None
+    def __init__(self, learner):
+        self._learner, self._wish, self._until, self._carrying, self._screen = weakref.ref(learner), StepBudget(), None, None, None
         self.error, self.view = None, None   # the error that stopped it; the view that shows it in a notebook
 
     @property
     def learner(self):
         "Return the learner. Raise `Refused` if it has been deleted."
-        return held(self._learner)
+        return require_learner(self._learner)
 
     @property
     def training(self) -> bool:
@@ -102,15 +103,15 @@ class Handle:
     @property
     def status(self) -> str:
         "Return the status of the run as text."
-        return "its learner is gone" if self._learner() is None else status(self, self._learner().run_state)
+        return "its learner is gone" if self._learner() is None else describe_background(self, self._learner().run_state)
 
     def _stands(self, meanwhile: str, timeout=None) -> bool:  # meanwhile: part of the message if the wait is interrupted
         "Wait until there is no thread. A caller that blocks the thread does not wait: the run is paused, or will be at the step boundary."
-        if timeout is None and (TURN.holder == threading.get_ident() or debugged(self)): return True
+        if timeout is None and (RUN_LOCK.holder == threading.get_ident() or is_debug_step_open(self)): return True
         try:
             with Button(): return self._wish.over.wait(timeout)
         except KeyboardInterrupt:
-            show_pauses()
+            install_excepthook()
             raise Interrupted(f"No longer waiting. {meanwhile}") from None
 
     def __repr__(self): return f"Background run of {self.status}"
@@ -121,19 +122,19 @@ class Handle:
     def __reduce__(self): raise TypeError("The handle of a background run cannot be copied or pickled: it is about a thread of this process.")
 
 # %% ../../nbs/10_live/02_background.ipynb #5a0a54f7
-def debugged(handle) -> bool:
+def is_debug_step_open(handle) -> bool:
     "Return True if a debug step is open."
-    moves = handle._learner()
-    return moves is not None and moves.run_state.phase == "debug"
+    learner = handle._learner()
+    return learner is not None and learner.run_state.phase == "debug"
 
-def refuse_to_wait(handle):
+def check_can_wait(handle):
     "Raise `Refused` if the thread waits for the caller."
     if handle._wish.over.is_set(): return
-    if TURN.holder == threading.get_ident(): raise Refused("wait() was called from inside a verb or a callback, and the run in the background cannot go on before that has ended; call it from a cell.")
-    if debugged(handle): refuse_inside(handle.learner, "wait()")
+    if RUN_LOCK.holder == threading.get_ident(): raise InvalidOperation("wait() was called from inside a verb or a callback, and the run in the background cannot go on before that has ended; call it from a cell.")
+    if is_debug_step_open(handle): check_not_in_step(handle.learner, "wait()")
 
 # %% ../../nbs/10_live/02_background.ipynb #5e9c3b32
-class Background(Handle):
+class BackgroundRun(RunHandle):
     "Control a run that trains in a thread; returned by `learn.start()`."
     def pause(self):
         "Pause at the next step boundary, and wait for it; from a callback, return at once."
@@ -143,12 +144,12 @@ class Background(Handle):
 
     def resume(self):
         "Continue until the next pause, or until the condition of start() holds. Raise `Refused` on a finished run."
-        want(self, math.inf)
+        request_steps(self, math.inf)
         return self
 
     def step(self, n: int = 1):
         "Take n steps, at least 1, and pause; a call before they are done adds that many more."
-        want(self, whole(n), more=True)
+        request_steps(self, validate_step_count(n), more=True)
         return self
 
     @contextmanager
@@ -159,142 +160,142 @@ class Background(Handle):
         try: yield self.learner
         finally:
             left = steps - (self._wish.done - done)
-            if left > 0 and not self.learner.run_state.finished and not self.learner.run_state.freed: want(self, left)
+            if left > 0 and not self.learner.run_state.finished and not self.learner.run_state.freed: request_steps(self, left)
 
     def stop(self):
         "End the run here, with all end-of-training tasks; learn.set(max_steps=...) prolongs it. Raise `Refused` inside a step, and while a debug step is open."
-        with TURN:
-            refuse_beside(self.learner, "stop()")
-            stop_here(self.learner)
+        with RUN_LOCK:
+            check_can_train(self.learner, "stop()")
+            stop_run(self.learner)
         return self.pause()
 
     def wait(self, timeout: float | None = None) -> TrainOutput:  # seconds; None: no limit
         "Wait until the run pauses or ends and return its output; re-raise the error that stopped it. Raise TimeoutError after `timeout`, and `Refused` in a callback."
-        refuse_to_wait(self)
+        check_can_wait(self)
         if not self._stands("Training goes on in the background; pause() pauses it.", timeout): raise TimeoutError(f"The run is not done after {timeout:g} s; it goes on. {self.status}")
         if self.error is not None: raise self.error
-        return output(self.learner.run_state)
+        return make_train_output(self.learner.run_state)
 
 # %% ../../nbs/10_live/02_background.ipynb #bf5b8289
-def status(handle, run) -> str:
+def describe_background(handle, run) -> str:
     "Return the status of a background run as text."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
-    if handle.error is not None: return f"{name}, stopped {where(run)} by {type(handle.error).__name__}: {handle.error}"
-    if handle.training: return f"{name}, training {where(run)}"
-    return f"{name}, {'finished' if run.finished else 'paused'} {where(run)}"
+    if handle.error is not None: return f"{name}, stopped {describe_position(run)} by {type(handle.error).__name__}: {handle.error}"
+    if handle.training: return f"{name}, training {describe_position(run)}"
+    return f"{name}, {'finished' if run.finished else 'paused'} {describe_position(run)}"
 
 # %% ../../nbs/10_live/02_background.ipynb #f06e63bd
-RUNS = weakref.WeakSet()   # the handles of this process
+BACKGROUND_RUNS = weakref.WeakSet()   # the handles of this process
 
-def want(handle, steps: float, more=False):
+def request_steps(handle, steps: float, more=False):
     "Request steps, and start a thread for them if there is none."
     run = handle.learner.run_state
-    if run.finished and not run.due and not handle.training: raise Refused(nothing_left(run))
+    if run.finished and not run.due and not handle.training: raise InvalidOperation(nothing_to_do_message(run))
     if not handle._wish.want(steps, more): return
-    forget_error(handle)
-    RUNS.add(handle)
-    pause_at_exit()
+    clear_error(handle)
+    BACKGROUND_RUNS.add(handle)
+    register_exit_pause()
     try: threading.Thread(target=handle._carrying, name="trainer_nb-run", daemon=True).start()
     except RuntimeError:   # the system cannot start another thread
-        handle._wish = Wish()
+        handle._wish = StepBudget()
         raise
 
-def nothing_left(run) -> str:
+def nothing_to_do_message(run) -> str:
     "Return the message for a run that cannot continue."
     return (f"There is nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
             "learn.set(max_steps=...) prolongs it, learn.reset() begins anew.")
 
-def forget_error(handle):
+def clear_error(handle):
     "Release the last error and the memory that it holds."
-    let_go(handle.error)
+    release_traceback_memory(handle.error)
     handle.error = None
 
 # %% ../../nbs/10_live/02_background.ipynb #6f1307e3
-def work(handle):
+def run_background_thread(handle):
     "Train for as long as steps are requested; the body of the thread."
-    QUIET.set(in_kernel())   # a view shows the progress
-    with patiently():
+    NO_DISPLAY.set(in_kernel())   # a view shows the progress
+    with low_priority():
         while handle._wish.goes_on():
-            try: train(handle, handle.learner)
+            try: train_in_background(handle, handle.learner)
             except Interrupted: pass   # a callback raised the error of the interrupt button: the run is paused
-            except BaseException as error: stopped(handle, error)
+            except BaseException as error: record_stop(handle, error)
             handle._wish.ended()
 
-def train(handle, moves):
+def train_in_background(handle, learner):
     "Advance until the budget is used up, or the run is finished."
-    run, wish = moves.run_state, handle._wish
+    run, wish = learner.run_state, handle._wish
     def until(record):
         held = handle._until is not None and handle._until(record)   # the condition may also request a pause
         if held: handle._until = None   # a later resume() continues without the condition
         if wish.taken(): run.pausing = True
         return held
     def ahead():
-        own, wanted = ahead_of(run, handle._until), run.state.global_step + wish.steps
+        own, wanted = lookahead_limit(run, handle._until), run.state.global_step + wish.steps
         return own._replace(last_step=min(own.last_step, wanted))
     until.ahead = ahead
     with make_progress(run, screen=handle._screen) as progress:
         handle._screen = progress.screen
-        with TURN:
-            stand_by(run)
-            if wish.holds(): go(moves, "start()", until, progress.tick, may=wish.holds)
-    if run.finished: finish(run)
+        with RUN_LOCK:
+            wait_for_debug_step(run)
+            if wish.holds(): run_until(learner, "start()", until, progress.tick, may=wish.holds)
+    if run.finished: wait_for_save(run)
 
 # %% ../../nbs/10_live/02_background.ipynb #0213e629
-def stopped(handle, error):
+def record_stop(handle, error):
     "Keep the error that stopped the run, and report it."
     handle.error, run = error, handle.learner.run_state
-    said = f"The run in the background was stopped {where(run)} by {type(error).__name__}: {str(error).removesuffix('.')}."
+    said = f"The run in the background was stopped {describe_position(run)} by {type(error).__name__}: {str(error).removesuffix('.')}."
     half = half_done(run, error)
     print(said, file=sys.stderr, flush=True)
     def say():
         if handle.error is not error: return
         try: warn(f"{said} {half + '.' if half else 'Nothing is lost:'} learn.start() goes on; wait() of its handle raises the error.")
-        finally: let_go(error)   # as after an error in a cell, its memory is free with the next verb
+        finally: release_traceback_memory(error)   # as after an error in a cell, its memory is free with the next verb
     run.news.append(say)
 
 # %% ../../nbs/10_live/02_background.ipynb #c1b69f06
 @cache
-def pause_at_exit():
+def register_exit_pause():
     "Register the exit handlers, once per process, with its first thread."
-    atexit.register(at_exit)
-    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=forget_threads)
+    atexit.register(pause_all_runs)
+    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=reset_after_fork)
 
-def forget_threads():
+def reset_after_fork():
     "Reset the handles in a forked process, where the threads do not exist."
-    for handle in RUNS: handle._wish = Wish()
+    for handle in BACKGROUND_RUNS: handle._wish = StepBudget()
 
-def at_exit(patience: float = 60.0):  # seconds per run
+def pause_all_runs(patience: float = 60.0):  # seconds per run
     "Pause all runs at exit, and wait for them."
-    going = [handle for handle in RUNS if handle.training]
+    going = [handle for handle in BACKGROUND_RUNS if handle.training]
     for handle in going: handle._wish.want(0)
     for handle in going:
         if handle._wish.over.wait(patience) and handle._learner() is not None: print(f"{handle!r}, because the process ends.", file=sys.stderr)
 
 # %% ../../nbs/10_live/02_background.ipynb #80db3c57
-def start(moves,
+def start_background(learner,
           steps=None, epochs=None, until=None   # as in learn.run(...): when to pause; by default at the end of the run
-         ) -> Background:
+         ) -> BackgroundRun:
     "Train in the background; if the background run exists, continue it with this condition."
-    condition, handle = stop_after(moves.run_state, steps, epochs, until), handle_of(moves)
-    handle._until, handle._carrying = condition, carrying(lambda: work(handle))
+    condition, handle = make_stop_condition(learner.run_state, steps, epochs, until), get_handle(learner)
+    handle._until, handle._carrying = condition, bind_context(lambda: run_background_thread(handle))
     if not handle.training: handle._screen = None   # the old screen belongs to another cell
-    want(handle, math.inf)
+    request_steps(handle, math.inf)
     return handle
 
-def handle_of(moves) -> Background:
+def get_handle(learner) -> BackgroundRun:
     "Return the handle of a learner's background run; create it, without starting to train, if necessary."
-    run = moves.run_state
+    run = learner.run_state
     if run.background is None:
-        handle = run.background = Background(moves)
-        handle._carrying = carrying(lambda: work(handle))
+        handle = run.background = BackgroundRun(learner)
+        handle._carrying = bind_context(lambda: run_background_thread(handle))
     return run.background
 
-def stop_here(moves):
+def stop_run(learner):
     "End the run at the present step."
-    run = moves.run_state
+    run = learner.run_state
     if run.background is not None: run.background._wish.want(0)
-    if not run.state.global_step: raise Refused("The run has done no step yet, so there is nothing to end; it is paused.")
+    if not run.state.global_step: raise InvalidOperation("The run has done no step yet, so there is nothing to end; it is paused.")
     if run.finished: return
-    moves._end_here()
-    go(moves, "stop()")
-    finish(run)
+    learner._end_here()
+    run_until(learner, "stop()")
+    wait_for_save(run)

@@ -9,29 +9,31 @@ from base64 import b64encode
 from functools import cache
 from importlib import resources
 import numpy as np
-from ..display.tables import escaped, html_table, text, text_table
-from ..display.panels import Line, Mark, Panel, in_words, thin
-from ..display.svg import svg
-from ..core.errors import nearest
-from ..engine.loop import where
-from .progress import QUIET, first_callback, in_kernel
-from .background import handle_of, held
-from .curves import QUANTITIES, as_history, labels_of, left_behind
-from .run_view import Beside, Board, Live
+from ..display.tables import escape_html, html_table, format_value, text_table
+from ..display.panels import LineSeries, Marker, Panel, panel_to_text, downsample
+from ..display.svg import render_svg
+from ..core.errors import suggest_names
+from ..engine.loop import describe_position
+from .progress import NO_DISPLAY, find_progress_callback, in_kernel
+from .background import get_handle, require_learner
+from .curves import QUANTITIES, as_history, run_labels, abandoned_blocks
+from .run_view import HistorySource, ViewModel, LearnerSource
 
 # %% auto #0
-__all__ = ['POINTS', 'LINES', 'COLUMNS', 'ROOM', 'WISHES', 'VERBS', 'HANDS', 'REFRESHER', 'STILL_EVERY', 'VIEWS', 'MOST',
-           'smooth', 'lines_of', 'metric_lines', 'gone_lines', 'panels_of', 'headline', 'rows_of', 'picture', 'page',
-           'words', 'still', 'resume', 'take_steps', 'pause', 'stop', 'evaluate', 'checkpoint', 'snapshot', 'rewind',
-           'change', 'Hands', 'Commands', 'Refresher', 'source', 'widget_class', 'Talking', 'Dashboard', 'show',
-           'leave_still', 'forget', 'request', 'keep_stills', 'after_cell', 'bring_still', 'was_touched',
-           'show_compact', 'dashboard']
+__all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'MAX_SVG_BYTES', 'BACKGROUND_COMMANDS', 'COMMANDS',
+           'COMMAND_THREAD', 'REFRESHER', 'STILL_INTERVAL', 'OPEN_VIEWS', 'MAX_OPEN_VIEWS', 'smooth_blocks',
+           'quantity_lines', 'view_metric_lines', 'abandoned_lines', 'view_panels', 'headline_lines', 'evaluation_rows',
+           'view_svg', 'still_html', 'still_text', 'still_bundle', 'command_resume', 'command_step', 'command_pause',
+           'command_stop', 'command_evaluate', 'command_checkpoint', 'command_snapshot', 'command_rewind',
+           'command_set', 'CommandThread', 'CommandHandler', 'ViewRefresher', 'page_assets', 'widget_class',
+           'WidgetConnection', 'Dashboard', 'show_view', 'place_still', 'unregister_view', 'kernel_request',
+           'register_cell_hook', 'refresh_stills', 'refresh_still', 'was_touched', 'show_compact', 'make_dashboard']
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #209ef005
-POINTS, LINES, COLUMNS = 300, 40, 12   # points of a line; lines in a panel; columns of the table: a picture must be small
-ROOM = 120_000   # characters of a picture; above this, its lines get fewer points
+MAX_LINE_POINTS, MAX_LINES, MAX_TABLE_COLUMNS = 300, 40, 12   # points of a line; lines in a panel; columns of the table: a picture must be small
+MAX_SVG_BYTES = 120_000   # characters of a picture; above this, its lines get fewer points
 
-def smooth(means: np.ndarray, width: int, weight: float = 0.9) -> np.ndarray:  # weight: of the previous mean, per step
+def smooth_blocks(means: np.ndarray, width: int, weight: float = 0.9) -> np.ndarray:  # weight: of the previous mean, per step
     "Return the running mean of a series of blocks, corrected for its beginning."
     mean, left, out, keep = 0.0, 1.0, [], weight ** width
     for value in means.astype(float).tolist():
@@ -39,51 +41,51 @@ def smooth(means: np.ndarray, width: int, weight: float = 0.9) -> np.ndarray:  #
         out.append(mean / (1 - left) if left < 1 else np.nan)
     return np.array(out)
 
-def lines_of(blocks, quantity: str, color: int, label: str = "", points: int = POINTS) -> list[Line]:
+def quantity_lines(blocks, quantity: str, color: int, label: str = "", points: int = MAX_LINE_POINTS) -> list[LineSeries]:
     "Return the lines of one quantity of a run: lows and highs faintly, and the running mean."
     at = 3 + 3 * QUANTITIES.index(quantity)
     table = blocks.table
     if not len(table) or not np.isfinite(table[:, at]).any(): return []
-    if quantity == "learning_rate": return [Line(*thin(table[:, 0], table[:, at + 2], points), label or quantity, color)]
-    lines = [Line(*thin(table[:, 0], smooth(table[:, at + 2], blocks.width), points), label or "running mean", color)]
+    if quantity == "learning_rate": return [LineSeries(*downsample(table[:, 0], table[:, at + 2], points), label or quantity, color)]
+    lines = [LineSeries(*downsample(table[:, 0], smooth_blocks(table[:, at + 2], blocks.width), points), label or "running mean", color)]
     if label: return lines
     both = np.repeat(table[:, 0], 2), table[:, [at, at + 1]].reshape(-1)
-    return [Line(*thin(*both, 2 * points), "each step", color, "faint"), *lines]
+    return [LineSeries(*downsample(*both, 2 * points), "each step", color, "faint"), *lines]
 
-def metric_lines(board: Board, wanted, points: int = POINTS) -> dict:  # wanted: function of a metric's name, True for metrics to draw
+def view_metric_lines(board: ViewModel, wanted, points: int = MAX_LINE_POINTS) -> dict:  # wanted: function of a metric's name, True for metrics to draw
     "Return the lines of the metrics of all runs, by name."
     found, alone = {}, len(board.curves) == 1
     for i, curve in enumerate(board.curves):
         for name, values in board.told.get("metrics", {}).get(curve.history.run_id, {}).items():
             if not wanted(name) or not values: continue
-            x, y = thin([o[0] for o in values], [np.nan if o[3] is None else o[3] for o in values], points)
+            x, y = downsample([o[0] for o in values], [np.nan if o[3] is None else o[3] for o in values], points)
             color = 1 if alone and name.endswith("loss") else i
-            found.setdefault(name, []).extend([Line(x, y, name if alone else f"{curve.label}, {name}", color), Line(x, y, "", color, "points")])
+            found.setdefault(name, []).extend([LineSeries(x, y, name if alone else f"{curve.label}, {name}", color), LineSeries(x, y, "", color, "points")])
     return found
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #03346e75
-def gone_lines(curve, quantity: str) -> list[Line]:
+def abandoned_lines(curve, quantity: str) -> list[LineSeries]:
     "Return the abandoned steps of one quantity."
     if quantity not in ("loss", "learning_rate") or not len(curve.history.abandons): return []
-    table, at = left_behind(curve.history, POINTS), 5 + 3 * QUANTITIES.index(quantity)
-    return [Line(table[:, 0], table[:, at], "left behind", None, "dashed")] if len(table) else []
+    table, at = abandoned_blocks(curve.history, MAX_LINE_POINTS), 5 + 3 * QUANTITIES.index(quantity)
+    return [LineSeries(table[:, 0], table[:, at], "left behind", None, "dashed")] if len(table) else []
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #04921d65
-def panels_of(board: Board, most: int = 6, points: int = POINTS) -> list[Panel]:
+def view_panels(board: ViewModel, most: int = 6, points: int = MAX_LINE_POINTS) -> list[Panel]:
     "Return the panels of a view; in a panel with very many lines only the first ones."
     alone, panels = len(board.curves) == 1, []
     for quantity in QUANTITIES:
-        lines = [o for i, curve in enumerate(board.curves) for o in lines_of(curve.blocks, quantity, i, "" if alone else curve.label, points)]
-        if quantity == "loss": lines += [o for found in metric_lines(board, lambda name: name.endswith("loss"), points).values() for o in found]
-        if alone and lines: lines += gone_lines(board.curves[0], quantity)
-        if lines: panels.append(Panel(quantity.replace("_", " "), lines[:LINES]))
-    metrics = [Panel(name, lines[:LINES]) for name, lines in metric_lines(board, lambda name: not name.endswith("loss"), points).items()]
+        lines = [o for i, curve in enumerate(board.curves) for o in quantity_lines(curve.blocks, quantity, i, "" if alone else curve.label, points)]
+        if quantity == "loss": lines += [o for found in view_metric_lines(board, lambda name: name.endswith("loss"), points).values() for o in found]
+        if alone and lines: lines += abandoned_lines(board.curves[0], quantity)
+        if lines: panels.append(Panel(quantity.replace("_", " "), lines[:MAX_LINES]))
+    metrics = [Panel(name, lines[:MAX_LINES]) for name, lines in view_metric_lines(board, lambda name: not name.endswith("loss"), points).items()]
     panels = [*panels[:1], *metrics[:most - 3], *panels[1:]][:most]
-    if panels: panels[0].things += [Mark(m["step"], text(m["word"], 24)) for m in board.told.get("marks", []) if m["kind"] != "checkpoint" and not m["gone"]][-6:]
+    if panels: panels[0].things += [Marker(m["step"], format_value(m["word"], 24)) for m in board.told.get("marks", []) if m["kind"] != "checkpoint" and not m["gone"]][-6:]
     return panels
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #d24b9a36
-def headline(board: Board) -> list[str]:
+def headline_lines(board: ViewModel) -> list[str]:
     "Describe the run in a few lines of text."
     status = board.told.get("status", {})
     of = f" of {status['total']}" if status.get("total") else ""
@@ -91,72 +93,72 @@ def headline(board: Board) -> list[str]:
     second = [f"step {status.get('step', 0)}{of}", *(f"{name} {status[key]}" for name, key in (("epoch", "epoch"), ("loss", "loss")) if status.get(key)), *(status[o] for o in ("rate", "elapsed") if status.get(o))]
     return [first, " · ".join(second), status.get("verdict", "")]
 
-def rows_of(board: Board) -> list[dict]:
+def evaluation_rows(board: ViewModel) -> list[dict]:
     "Return the rows of the table of evaluations."
     table = board.told.get("evaluations", {"columns": [], "rows": []})
-    return [dict(zip(table["columns"][:COLUMNS], row)) for row in table["rows"]]
+    return [dict(zip(table["columns"][:MAX_TABLE_COLUMNS], row)) for row in table["rows"]]
 
-def picture(board: Board) -> str:
+def view_svg(board: ViewModel) -> str:
     "Return the panels as SVG, with as many points as fit the size limit; empty if there are none."
-    for points in (POINTS, POINTS // 2, POINTS // 4, POINTS // 10):
-        panels = panels_of(board, points=points)
-        drawn = svg(panels) if panels else ""
-        if len(drawn) * 4 / 3 < ROOM: break
+    for points in (MAX_LINE_POINTS, MAX_LINE_POINTS // 2, MAX_LINE_POINTS // 4, MAX_LINE_POINTS // 10):
+        panels = view_panels(board, points=points)
+        drawn = render_svg(panels) if panels else ""
+        if len(drawn) * 4 / 3 < MAX_SVG_BYTES: break
     return drawn
 
-def page(board: Board, number: str, curves: bool = True) -> str:  # number: of the view; curves: include the picture
+def still_html(board: ViewModel, number: str, curves: bool = True) -> str:  # number: of the view; curves: include the picture
     "Return the static view as HTML."
-    head, said, judged = headline(board)
-    drawn, rows = picture(board) if curves else "", rows_of(board)
+    head, said, judged = headline_lines(board)
+    drawn, rows = view_svg(board) if curves else "", evaluation_rows(board)
     image = "" if not drawn else f'<img alt="trainer_nb still {number}" style="max-width:100%" src="data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}">'
-    words = f'<div><b>{escaped(head, 300)}</b></div><div style="opacity:.75">{escaped(said, 300)}</div><div>{escaped(judged, 400)}</div>'
+    words = f'<div><b>{escape_html(head, 300)}</b></div><div style="opacity:.75">{escape_html(said, 300)}</div><div>{escape_html(judged, 400)}</div>'
     return f'<div data-trainer-nb-still="{number}" title="trainer_nb still {number}" style="font-size:13px">{words}{image}{html_table(rows[-12:]) if rows else ""}</div>'
 
-def words(board: Board) -> str:
+def still_text(board: ViewModel) -> str:
     "Return the static view as text."
-    lines = [*headline(board), *(line for panel in panels_of(board)[:2] for line in in_words(panel))]
-    return "\n".join([o for o in lines if o] + ([text_table(rows_of(board)[-5:])] if rows_of(board) else []))
+    lines = [*headline_lines(board), *(line for panel in view_panels(board)[:2] for line in panel_to_text(panel))]
+    return "\n".join([o for o in lines if o] + ([text_table(evaluation_rows(board)[-5:])] if evaluation_rows(board) else []))
 
-def still(board: Board, number: str, curves: bool = True) -> dict:
+def still_bundle(board: ViewModel, number: str, curves: bool = True) -> dict:
     "Return the static view in every form, by MIME type."
-    return {"text/html": page(board, number, curves), "text/plain": words(board)}
+    return {"text/html": still_html(board, number, curves), "text/plain": still_text(board)}
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #98c174ad
-def resume(learn, given): handle_of(learn).resume()
-def take_steps(learn, given): handle_of(learn).step(given.get("n", 1))
-def pause(learn, given): learn.pause()
+def command_resume(learn, given): get_handle(learn).resume()
+def command_step(learn, given): get_handle(learn).step(given.get("n", 1))
+def command_pause(learn, given): learn.pause()
 
-WISHES = {"pause": pause, "resume": resume, "step": take_steps}
+BACKGROUND_COMMANDS = {"pause": command_pause, "resume": command_resume, "step": command_step}
 
-def stop(learn, given):
-    handle_of(learn).stop()
-    return f"ended {where(learn.run_state)}"
+def command_stop(learn, given):
+    get_handle(learn).stop()
+    return f"ended {describe_position(learn.run_state)}"
 
-def evaluate(learn, given):
+def command_evaluate(learn, given):
     metrics = learn.evaluate()
-    shown = ", ".join(f"{k} {text(v)}" for k, v in metrics.items() if isinstance(v, (int, float)) and not k.endswith(("_runtime", "_per_second", "epoch")))
-    return f"evaluated {where(learn.run_state)}: {shown}"
+    shown = ", ".join(f"{k} {format_value(v)}" for k, v in metrics.items() if isinstance(v, (int, float)) and not k.endswith(("_runtime", "_per_second", "epoch")))
+    return f"evaluated {describe_position(learn.run_state)}: {shown}"
 
-def checkpoint(learn, given): return f"written to {text(str(learn.save_checkpoint()), 120)}"
+def command_checkpoint(learn, given): return f"written to {format_value(str(learn.save_checkpoint()), 120)}"
 
-def snapshot(learn, given):
+def command_snapshot(learn, given):
     name = str(given.get("name") or f"step {learn.state.global_step}")
     learn.snapshot(name)
-    return f"snapshot {name!r} taken {where(learn.run_state)}; learn.restore({name!r}) goes back to it"
+    return f"snapshot {name!r} taken {describe_position(learn.run_state)}; learn.restore({name!r}) goes back to it"
 
-def rewind(learn, given):
+def command_rewind(learn, given):
     learn.rewind(given.get("n", 1))
-    return f"rewound; it stands {where(learn.run_state)}"
+    return f"rewound; it stands {describe_position(learn.run_state)}"
 
-def change(learn, given):
+def command_set(learn, given):
     learn.set(**given)
     if "lr" in given and not learn.state.global_step: given = {k: v for k, v in given.items() if k != "lr"} | {"learning_rate": given["lr"]}   # its meaning there
-    return ", ".join(f"{k} = {text(v)}" for k, v in given.items()) + f" from step {learn.state.global_step + 1} on"
+    return ", ".join(f"{k} = {format_value(v)}" for k, v in given.items()) + f" from step {learn.state.global_step + 1} on"
 
-VERBS = {"stop": stop, "evaluate": evaluate, "checkpoint": checkpoint, "snapshot": snapshot, "rewind": rewind, "set": change}
+COMMANDS = {"stop": command_stop, "evaluate": command_evaluate, "checkpoint": command_checkpoint, "snapshot": command_snapshot, "rewind": command_rewind, "set": command_set}
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #adca597b
-class Hands:
+class CommandThread:
     "Execute commands in one thread, in order."
     def __init__(self): self.asked, self.thread, self.lock = queue.SimpleQueue(), None, threading.Lock()
 
@@ -171,10 +173,10 @@ class Hands:
     def work(self):
         while True: self.asked.get()()
 
-HANDS = Hands()
+COMMAND_THREAD = CommandThread()
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #f5428d95
-class Commands:
+class CommandHandler:
     "Execute the commands of one view."
     def __init__(self, learner, tell):  # tell: a function that takes an answer, a dict
         self._learner, self.tell, self.context, self.waiting = weakref.ref(learner), tell, contextvars.copy_context(), []
@@ -182,19 +184,19 @@ class Commands:
     @property
     def learner(self):
         "Return the learner of the commands. Raise `Refused` if it has been deleted."
-        return held(self._learner)
+        return require_learner(self._learner)
 
     def do(self, number: str, verb: str, given: dict):  # number: the id with which the page identifies its command
         "Execute a command and answer it."
         self.tell({"kind": "heard", "id": number})
-        if verb in WISHES: self.quietly(number, lambda: self.wish(number, verb, given))
-        elif verb in VERBS: HANDS.do(lambda: self.quietly(number, lambda: self.done(number, VERBS[verb](self.learner, given))))
-        else: self.refused(number, f"There is no command {verb!r}.{nearest(verb, [*WISHES, *VERBS])}")
+        if verb in BACKGROUND_COMMANDS: self.quietly(number, lambda: self.wish(number, verb, given))
+        elif verb in COMMANDS: COMMAND_THREAD.do(lambda: self.quietly(number, lambda: self.done(number, COMMANDS[verb](self.learner, given))))
+        else: self.refused(number, f"There is no command {verb!r}.{suggest_names(verb, [*BACKGROUND_COMMANDS, *COMMANDS])}")
 
     def quietly(self, number: str, act):  # act: a function without arguments
         "Call a function in the cell's context; answer an error with *refused*."
         def there():
-            QUIET.set(True)
+            NO_DISPLAY.set(True)
             try: act()
             except BaseException as error: self.refused(number, str(error) if isinstance(error, (RuntimeError, ValueError, TypeError)) else f"{type(error).__name__}: {error}")
         self.context.copy().run(there)
@@ -202,11 +204,11 @@ class Commands:
     def wish(self, number, verb, given):
         "Apply a request to the background run."
         learn = self.learner
-        WISHES[verb](learn, given)
+        BACKGROUND_COMMANDS[verb](learn, given)
         handle = learn.run_state.background
         if verb == "resume": return self.done(number, "training goes on")
         def stands(): return learn.run_state.owner is None and (handle is None or handle._wish.over.is_set())
-        self.waiting.append((number, stands, lambda: f"stands {where(learn.run_state)}"))
+        self.waiting.append((number, stands, lambda: f"stands {describe_position(learn.run_state)}"))
 
     def answer(self):
         "Answer the requests that have been completed since the last call."
@@ -215,10 +217,10 @@ class Commands:
             self.done(entry[0], entry[2]())
 
     def done(self, number: str, said: str): self.tell({"kind": "done", "id": number, "text": said})
-    def refused(self, number: str, said: str): self.tell({"kind": "refused", "id": number, "text": text(said, 500)})
+    def refused(self, number: str, said: str): self.tell({"kind": "refused", "id": number, "text": format_value(said, 500)})
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #959ce4a3
-class Refresher:
+class ViewRefresher:
     "Update the views of this process in one thread."
     EVERY, PATIENCE = 0.25, 5   # seconds; failures in a row before a view is dropped
     def __init__(self): self.views, self.thread, self.lock = weakref.WeakSet(), None, threading.Lock()
@@ -249,11 +251,11 @@ class Refresher:
             self.views.discard(view)
             view.give_up(error)
 
-REFRESHER = Refresher()
+REFRESHER = ViewRefresher()
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #6cea21b9
 @cache
-def source() -> tuple[str, str]:
+def page_assets() -> tuple[str, str]:
     "Return the page's script and style."
     files = sorted(resources.files("trainer_nb").joinpath("static").iterdir(), key=lambda f: f.name)
     def of(ending): return "\n".join(f.read_text("utf-8") for f in files if f.name.endswith(ending))
@@ -263,17 +265,17 @@ def source() -> tuple[str, str]:
 def widget_class():
     "Return the widget class, created on first use."
     import anywidget
-    script, style = source()
+    script, style = page_assets()
     return type("Page", (anywidget.AnyWidget,), {"_esm": script, "_css": style})
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #f5dc27ae
-STILL_EVERY = 20.0   # seconds between two static views during training
+STILL_INTERVAL = 20.0   # seconds between two static views during training
 
-class Talking:
+class WidgetConnection:
     "Exchange messages with the page."
-    def __init__(self, board: Board, learner=None, compact: bool = False):  # learner: the target of the buttons, None for no buttons; compact: without curves
+    def __init__(self, board: ViewModel, learner=None, compact: bool = False):  # learner: the target of the buttons, None for no buttons; compact: without curves
         self.board, self.number, self.compact, self._lock = board, secrets.token_hex(4), compact, threading.RLock()
-        self.commands = None if learner is None else Commands(learner, self._tell)
+        self.commands = None if learner is None else CommandHandler(learner, self._tell)
         self.widget, self._handle, self._context, self._cell, self._request = None, None, contextvars.copy_context(), None, None
         self.failures, self._pages, self._lost = 0, set(), False   # pages that have connected; whether the static view can no longer be updated
         self._drawn, self._state, self._stale, self._born = 0.0, None, True, time.monotonic()
@@ -300,27 +302,27 @@ class Talking:
         self._send(full=True)
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #f6f9e18c
-class Dashboard(Talking):
+class Dashboard(WidgetConnection):
     "Show a live view of one or several runs; returned by `learn.dashboard()`."
     def __repr__(self):
         with self._lock: self.board.message()
-        return words(self.board)
+        return still_text(self.board)
 
     def _ipython_display_(self):
-        if in_kernel(): return show(self)
+        if in_kernel(): return show_view(self)
         print(repr(self))
 
     def show_here(self):
         "Show the view below the running cell, unless it is already there."
         if not in_kernel(): print(repr(self))
-        elif self._request is None or self._request != request().get("msg_id"): show(self)
+        elif self._request is None or self._request != kernel_request().get("msg_id"): show_view(self)
 
     def refresh(self):
         "Send changes, answer completed commands, and update the static view."
         self._send()
         if self.commands is not None: self.commands.answer()
         state = self.board.told["status"]["state"]
-        if state != self._state or (self._stale and time.monotonic() - self._drawn > STILL_EVERY):
+        if state != self._state or (self._stale and time.monotonic() - self._drawn > STILL_INTERVAL):
             self._state = state
             self._context.copy().run(self.draw)
 
@@ -329,53 +331,53 @@ class Dashboard(Talking):
         if self._handle is None: return
         with self._lock:
             self._drawn, self._stale = time.monotonic(), False
-            made = still(self.board, self.number, not self.compact)
+            made = still_bundle(self.board, self.number, not self.compact)
         self._handle.update(made, raw=True)
 
     def give_up(self, error):
         "Report once that the view cannot be updated, and drop it."
-        forget(self)
+        unregister_view(self)
         print(f"The dashboard stands still ({type(error).__name__}: {error}). Training goes on; learn.dashboard() makes another one.", file=sys.stderr)
 
     def close(self):
         "Close the live view; the static view stays."
-        forget(self)
+        unregister_view(self)
         widget, self.widget = self.widget, None
         if widget is not None: widget.close()
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #5d9b9c65
-VIEWS = weakref.WeakSet()   # the views that are shown
-MOST = 12                   # views kept besides a new one: front ends without cell ids would accumulate them
+OPEN_VIEWS = weakref.WeakSet()   # the views that are shown
+MAX_OPEN_VIEWS = 12                   # views kept besides a new one: front ends without cell ids would accumulate them
 
-def show(view: Dashboard):
+def show_view(view: Dashboard):
     "Show a view below the running cell, in place of an earlier one of the same cell."
     from IPython.display import display
-    cell = request().get("cell")
-    for other in [o for o in list(VIEWS) if o is not view]:
+    cell = kernel_request().get("cell")
+    for other in [o for o in list(OPEN_VIEWS) if o is not view]:
         if cell is not None and other._cell == cell: other.close()
-    for other in sorted((o for o in list(VIEWS) if o is not view), key=lambda o: o._born)[:-MOST]: other.close()
-    view._cell, view._request, view._context = cell, request().get("msg_id"), contextvars.copy_context()
+    for other in sorted((o for o in list(OPEN_VIEWS) if o is not view), key=lambda o: o._born)[:-MAX_OPEN_VIEWS]: other.close()
+    view._cell, view._request, view._context = cell, kernel_request().get("msg_id"), contextvars.copy_context()
     if view.commands is not None: view.commands.context = view._context
     if view.widget is None:
         view.widget = widget_class()()
         view.widget.on_msg(view._heard)
     display({"application/vnd.jupyter.widget-view+json": {"version_major": 2, "version_minor": 0, "model_id": view.widget.model_id}, "text/html": "", "text/plain": ""}, raw=True)
-    leave_still(view)
-    VIEWS.add(view)
+    place_still(view)
+    OPEN_VIEWS.add(view)
     REFRESHER.add(view)
-    keep_stills()
+    register_cell_hook()
 
-def leave_still(view: Dashboard):
+def place_still(view: Dashboard):
     "Show the static view below the running cell."
     from IPython.display import display
-    view._handle, view._lost, view._stale, view._drawn = display(still(view.board, view.number, not view.compact), raw=True, display_id=True), False, False, time.monotonic()
+    view._handle, view._lost, view._stale, view._drawn = display(still_bundle(view.board, view.number, not view.compact), raw=True, display_id=True), False, False, time.monotonic()
 
-def forget(view: Dashboard):
+def unregister_view(view: Dashboard):
     "Stop updating a view."
     REFRESHER.views.discard(view)
-    VIEWS.discard(view)
+    OPEN_VIEWS.discard(view)
 
-def request() -> dict:
+def kernel_request() -> dict:
     "Return the ids of the kernel's current request, and of its cell if the front end provides it."
     try:
         parent = sys.modules["IPython"].get_ipython().kernel.get_parent("shell")
@@ -384,21 +386,21 @@ def request() -> dict:
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #cbd7fe6a
 @cache
-def keep_stills():
+def register_cell_hook():
     "Update the static views at the end of every cell; registered once per process."
-    sys.modules["IPython"].get_ipython().events.register("post_run_cell", after_cell)
+    sys.modules["IPython"].get_ipython().events.register("post_run_cell", refresh_stills)
 
-def after_cell(*ignored):
+def refresh_stills(*ignored):
     "Update the static views; show those that can no longer be updated below the cell that has just ended."
-    for view in list(VIEWS):
-        try: bring_still(view)
+    for view in list(OPEN_VIEWS):
+        try: refresh_still(view)
         except Exception as error: view.give_up(error)   # otherwise the error would be printed at the end of every cell
 
-def bring_still(view: Dashboard):
+def refresh_still(view: Dashboard):
     "Update the static view at the end of a cell."
     with view._lock: view._send()
     if view.board.told["status"]["state"] == "training" or not (view._stale or view._lost): return
-    if view._lost and was_touched(view): leave_still(view)
+    if view._lost and was_touched(view): place_still(view)
     elif view._stale: view.draw()
 
 def was_touched(view: Dashboard) -> bool:
@@ -411,16 +413,16 @@ def was_touched(view: Dashboard) -> bool:
 # %% ../../nbs/10_live/05_dashboard.ipynb #2d689a50
 def show_compact(handle):
     "Show the handle of a background run below the running cell; a no-op outside a notebook."
-    if not in_kernel() or first_callback(handle.learner.run_state) is None or handle.learner.args.disable_tqdm: return
-    if any(not view.compact and view.commands is not None and view.commands._learner() is handle.learner for view in list(VIEWS)): return   # a view of the run is already visible
-    if handle.view is None: handle.view = Dashboard(Board([Live(handle.learner)]), handle.learner, compact=True)
+    if not in_kernel() or find_progress_callback(handle.learner.run_state) is None or handle.learner.args.disable_tqdm: return
+    if any(not view.compact and view.commands is not None and view.commands._learner() is handle.learner for view in list(OPEN_VIEWS)): return   # a view of the run is already visible
+    if handle.view is None: handle.view = Dashboard(ViewModel([LearnerSource(handle.learner)]), handle.learner, compact=True)
     handle.view.show_here()
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #d1b6aa3f
-def dashboard(moves,
+def make_dashboard(learner,
               also=()   # other learners, histories, or paths of logs, drawn in the same charts
              ) -> Dashboard:
     "Return a live view of a run with controls. Raise TypeError for an object that is not a run."
     others = [as_history(o) for o in (also if isinstance(also, (list, tuple)) else [also])]
-    labels = labels_of([moves.run_state.history, *others])[1:]
-    return Dashboard(Board([Live(moves), *map(Beside, others, labels)]), moves)
+    labels = run_labels([learner.run_state.history, *others])[1:]
+    return Dashboard(ViewModel([LearnerSource(learner), *map(HistorySource, others, labels)]), learner)

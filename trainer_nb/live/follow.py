@@ -6,18 +6,18 @@
 from __future__ import annotations
 import json, os, time
 from pathlib import Path
-from .run_view import Board, numbers
+from .run_view import ViewModel, progress_numbers
 from .dashboard import Dashboard
-from ..core.history import History, from_head, keep, mark, take
-from ..core.log_file import check_head, find_log, no_constant, unstrict
-from ..display.tables import duration, text
-from .run_view import verdict
+from ..core.history import History, history_from_header, store_event, update_abandoned, apply_log_line
+from ..core.log_file import check_log_header, find_log, reject_constant, decode_non_finite
+from ..display.tables import format_duration, format_value
+from .run_view import assess_health
 
 # %% auto #0
-__all__ = ['PATIENCE', 'NOTHING_YET', 'Tail', 'ended', 'plan_of', 'Log', 'follow']
+__all__ = ['SILENCE_SECONDS', 'EMPTY_HISTORY', 'LogTail', 'final_status', 'planned_length', 'LogSource', 'follow']
 
 # %% ../../nbs/10_live/06_follow.ipynb #fd3c39ac
-class Tail:
+class LogTail:
     "Read a log as it grows."
     def __init__(self, path: Path): self.path, self.offset, self.history, self.waiting, self.head = path, 0, None, [], b""
 
@@ -35,11 +35,11 @@ class Tail:
     def one(self, data: bytes):
         "Process one line."
         try:
-            line = json.loads(data, parse_constant=no_constant)
+            line = json.loads(data, parse_constant=reject_constant)
             if self.history is None:
-                check_head(line, self.path)
-                self.history, self.head = from_head(unstrict(line), self.path), data
-            elif line["kind"] in ("rows", "table", "reading"): take(self.history, line)
+                check_log_header(line, self.path)
+                self.history, self.head = history_from_header(decode_non_finite(line), self.path), data
+            elif line["kind"] in ("rows", "table", "reading"): apply_log_line(self.history, line)
             else: self.waiting.append(line)
         except (KeyError, TypeError, AttributeError, OverflowError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as e:
             raise ValueError(f"{self.path} is damaged {self.offset} bytes from its beginning ({type(e).__name__}: {e}).") from None
@@ -49,38 +49,38 @@ class Tail:
 
     def happened(self, line: dict):
         "Process an event, or a step back."
-        take(self.history, line)
-        if line["kind"] == "abandon": mark(self.history)
-        else: keep(self.history, self.history.events.pop())
+        apply_log_line(self.history, line)
+        if line["kind"] == "abandon": update_abandoned(self.history)
+        else: store_event(self.history, self.history.events.pop())
 
 # %% ../../nbs/10_live/06_follow.ipynb #291113a2
-PATIENCE = 30.0   # seconds
+SILENCE_SECONDS = 30.0   # seconds
 
-def ended(history: History) -> tuple[str, str] | None:
+def final_status(history: History) -> tuple[str, str] | None:
     "Return status and words of a run whose last entry shows that it does not train; otherwise None."
     events = [e for e in list(history.events) if e["rows"] == len(history) and not e["abandoned"]]
     for event in reversed(events):
-        if event["kind"] == "exception" and event["data"].get("type") != "KeyboardInterrupt": return "stopped", f"stopped after step {event['step']} by {event['data'].get('type')}: {text(event['data'].get('message'), 200)}"
+        if event["kind"] == "exception" and event["data"].get("type") != "KeyboardInterrupt": return "stopped", f"stopped after step {event['step']} by {event['data'].get('type')}: {format_value(event['data'].get('message'), 200)}"
         if event["kind"] == "pause": return "paused", f"paused after step {event['step']}"
         if event["kind"] == "log" and "train_runtime" in event["data"]: return "finished", f"finished after step {event['step']}"
     return None
 
-def plan_of(history: History) -> dict:
+def planned_length(history: History) -> dict:
     "Return the planned length of the run, from the last entry about it."
     return next((e["data"] for e in reversed(list(history.events)) if e["kind"] == "plan" and not e["abandoned"]), {})
 
 # %% ../../nbs/10_live/06_follow.ipynb #8551eae1
-NOTHING_YET = History()   # history of a log whose first line is incomplete
+EMPTY_HISTORY = History()   # history of a log whose first line is incomplete
 
-class Log:
+class LogSource:
     "Provide the log of a run as a source."
     def __init__(self, path):
-        self.tail = Tail(find_log(path))
+        self.tail = LogTail(find_log(path))
         self.tail.read()
         self.heard, self.damage = os.stat(self.tail.path).st_mtime, ""   # time of the last write; description of a damage, if there is one
 
     @property
-    def history(self) -> History: return self.tail.history or NOTHING_YET
+    def history(self) -> History: return self.tail.history or EMPTY_HISTORY
     @property
     def label(self) -> str: return self.history.name or f"run {self.history.run_id[:6]}"
 
@@ -91,24 +91,24 @@ class Log:
             self.tail.read()
             self.heard = os.stat(self.tail.path).st_mtime
         except OSError: pass
-        except ValueError as error: self.damage = text(str(error), 300)
+        except ValueError as error: self.damage = format_value(str(error), 300)
 
     def settings(self) -> list: return []
 
     def status(self) -> dict:
         "Return the status of the run, as far as it is in the log."
         history = self.history
-        plan, how, end, silent = plan_of(history), verdict(history), ended(history), time.time() - self.heard
+        plan, how, end, silent = planned_length(history), assess_health(history), final_status(history), time.time() - self.heard
         step = history.columns.step[len(history) - 1] if len(history) else 0
         seconds = history.columns.seconds[len(history) - 1] if len(history) else 0.0
         if self.damage: end = "stopped", self.damage
-        if end is None: end = ("training", "training elsewhere") if silent < max(PATIENCE, 10 * seconds / max(step, 1)) else ("quiet", f"nothing heard since {time.strftime('%H:%M:%S', time.localtime(self.heard))}")
-        return {"state": end[0], "words": end[1], "where": "", "epoch": text(float(history.columns.epoch[len(history) - 1])) if len(history) else None, "epochs": plan.get("epochs"),
-                "elapsed": duration(seconds), "memory": None, "evaluating": None, "tone": how.tone, "verdict": how.sentence} | numbers(history, step, plan["steps"] if isinstance(plan.get("steps"), int) else None, end[0] == "training")
+        if end is None: end = ("training", "training elsewhere") if silent < max(SILENCE_SECONDS, 10 * seconds / max(step, 1)) else ("quiet", f"nothing heard since {time.strftime('%H:%M:%S', time.localtime(self.heard))}")
+        return {"state": end[0], "words": end[1], "where": "", "epoch": format_value(float(history.columns.epoch[len(history) - 1])) if len(history) else None, "epochs": plan.get("epochs"),
+                "elapsed": format_duration(seconds), "memory": None, "evaluating": None, "tone": how.tone, "verdict": how.sentence} | progress_numbers(history, step, plan["steps"] if isinstance(plan.get("steps"), int) else None, end[0] == "training")
 
 # %% ../../nbs/10_live/06_follow.ipynb #7a5c4e41
 def follow(path,    # a log, the folder that holds it, or a run's output_dir (the newest run there)
            also=()  # other such paths, drawn in the same charts
           ) -> Dashboard:
     "Return a live view of a run on another machine, from its log. Raise FileNotFoundError if there is no log, and ValueError if it is damaged."
-    return Dashboard(Board([Log(path), *map(Log, also if isinstance(also, (list, tuple)) else [also])]))
+    return Dashboard(ViewModel([LogSource(path), *map(LogSource, also if isinstance(also, (list, tuple)) else [also])]))

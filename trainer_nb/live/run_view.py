@@ -8,56 +8,59 @@ import enum, math, os, sys, threading, time, weakref
 from typing import NamedTuple
 import numpy as np
 import torch
-from ..display.tables import duration, text
-from ..display.panels import Heat
-from ..display.svg import fewer_columns
-from ..core.columns import last_of
-from ..core.history import HISTORIES, History, WORDS
+from ..display.tables import format_duration, format_value
+from ..display.panels import Heatmap
+from ..display.svg import reduce_columns
+from ..core.columns import last_row_of_step
+from ..core.history import HISTORIES, History, ACT_FORMATTERS
 from ..args.training_args import CHOICES
-from ..engine.loop import where
-from ..engine.settings import SETTABLE, effect_of, present
-from ..diagnostics.watch import Watched
-from .progress import first_callback, speed
-from .curves import Blocks, left_behind, metrics_of
+from ..engine.loop import describe_position
+from ..engine.settings import SETTABLE, effect_of, current_value
+from ..diagnostics.watch import WatchReport
+from .progress import find_progress_callback, format_speed
+from .curves import BlockSeries, abandoned_blocks, numeric_metric_names
 
 # %% auto #0
-__all__ = ['SURE', 'MOST', 'MANY', 'NAME', 'ROWS', 'COLUMNS', 'HINT', 'Verdict', 'stretch', 'moved', 'evaluated',
-           'losses_of_sets', 'overfitting', 'astray', 'recent', 'verdict', 'first_bad', 'jump', 'Standing', 'standing',
-           'pace', 'memory', 'last_known', 'numbers', 'status_of', 'place_of', 'rows_at', 'finite', 'points', 'marks',
-           'evaluations', 'troubles', 'clock', 'kind_of', 'settings_of', 'heats', 'Curve', 'Parts', 'Board', 'Live',
-           'fetched', 'Beside', 'branches_of']
+__all__ = ['SIGNIFICANCE', 'MAX_RECENT_ROWS', 'MAX_EVENTS', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS',
+           'CELL_HINT', 'Health', 'window_length', 'compare_windows', 'evaluation_losses', 'eval_loss_names',
+           'find_overfitting', 'find_loss_increase', 'recent_rows', 'assess_health', 'first_non_finite_step',
+           'norm_jump', 'DisplayStatus', 'display_status', 'recent_speed', 'format_memory_use', 'last_known_loss',
+           'progress_numbers', 'view_status', 'axis_position', 'rows_before_event', 'finite_or_none', 'metric_points',
+           'event_marks', 'evaluation_table', 'error_notices', 'format_clock', 'input_kind', 'settings_form',
+           'layer_heatmaps', 'RunCurve', 'ViewParts', 'ViewModel', 'LearnerSource', 'fetch_quietly', 'HistorySource',
+           'branch_sources']
 
 # %% ../../nbs/10_live/04_run_view.ipynb #1504c25c
-class Verdict(NamedTuple):
+class Health(NamedTuple):
     "Summarize how training goes."
     tone: str       # "good", "plain", "warn", "bad"
     sentence: str
 
 # %% ../../nbs/10_live/04_run_view.ipynb #0d437ba5
-SURE = 2.5   # standard errors
+SIGNIFICANCE = 2.5   # standard errors
 
-def stretch(losses: np.ndarray) -> int: return int(np.clip(len(losses) // 10, 10, 200))
+def window_length(losses: np.ndarray) -> int: return int(np.clip(len(losses) // 10, 10, 200))
 
-def moved(losses: np.ndarray) -> tuple[float, float, int, int]:  # losses: finite, in the order of the run
+def compare_windows(losses: np.ndarray) -> tuple[float, float, int, int]:  # losses: finite, in the order of the run
     "Return the mean of the last window, that of the one before, the sign of a significant difference (-1, 0 or 1), and the length of a window."
-    n = stretch(losses)
+    n = window_length(losses)
     before, now = losses[-2 * n:-n], losses[-n:]
     error = math.sqrt((before.var(ddof=1) + now.var(ddof=1)) / n)
     gap = float(now.mean() - before.mean())
-    return float(now.mean()), float(before.mean()), 0 if abs(gap) <= SURE * error else int(math.copysign(1, gap)), n
+    return float(now.mean()), float(before.mean()), 0 if abs(gap) <= SIGNIFICANCE * error else int(math.copysign(1, gap)), n
 
 # %% ../../nbs/10_live/04_run_view.ipynb #8c41b9ae
-def evaluated(history: History, name: str = "eval_loss") -> list[tuple[int, float]]:
+def evaluation_losses(history: History, name: str = "eval_loss") -> list[tuple[int, float]]:
     "Return the steps and values of an evaluation's loss, without abandoned and non-finite ones."
     steps, gone = history.columns.step, history.columns.abandoned
     return [(steps[row], float(m[name])) for row, m in sorted(dict(history.metrics).items())
             if row < len(history) and not gone[row] and isinstance(m.get(name), (int, float)) and math.isfinite(m[name])]
 
-def losses_of_sets(history: History) -> list[str]:
+def eval_loss_names(history: History) -> list[str]:
     "Return the names of the evaluations' losses: one, or one for each of several sets."
     return [name for name in dict.fromkeys(k for m in list(history.metrics.values()) for k in m) if name.startswith("eval_") and name.endswith("_loss")]
 
-def overfitting(found: list) -> tuple | None:  # found: as returned by evaluated()
+def find_overfitting(found: list) -> tuple | None:  # found: as returned by evaluated()
     "Return (step of the lowest, lowest, last) if the last two are above the lowest one; otherwise None."
     if len(found) < 3: return None
     best = min(found, key=lambda o: o[1])
@@ -65,53 +68,53 @@ def overfitting(found: list) -> tuple | None:  # found: as returned by evaluated
     return (*best, after[-1]) if len(after) >= 2 and min(after[-2:]) > best[1] else None
 
 # %% ../../nbs/10_live/04_run_view.ipynb #0fd0f651
-def astray(steps: np.ndarray, losses: np.ndarray, step: int) -> tuple[float, float] | None:  # of rows that are not abandoned; step: of the best evaluation
+def find_loss_increase(steps: np.ndarray, losses: np.ndarray, step: int) -> tuple[float, float] | None:  # of rows that are not abandoned; step: of the best evaluation
     "Return the mean loss of the window up to a step and of the last window, if the last is significantly higher; otherwise None."
-    n = stretch(losses)
+    n = window_length(losses)
     then, now = losses[steps <= step][-n:], losses[-n:]
     if len(then) < 10: return None
     error = math.sqrt((then.var(ddof=1) + now.var(ddof=1)) / len(then))
-    return (float(then.mean()), float(now.mean())) if now.mean() - then.mean() > SURE * error else None
+    return (float(then.mean()), float(now.mean())) if now.mean() - then.mean() > SIGNIFICANCE * error else None
 
 # %% ../../nbs/10_live/04_run_view.ipynb #bc86d545
-MOST = 4000   # number of last rows that are read
+MAX_RECENT_ROWS = 4000   # number of last rows that are read
 
-def recent(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def recent_rows(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     "Return steps, losses and gradient norms of the last rows that are not abandoned and whose loss is on the host; nothing is fetched."
     whole = history.rows.whole()
-    first = max(0, whole - MOST)
+    first = max(0, whole - MAX_RECENT_ROWS)
     with history.rows.lock: step, loss, norm, gone, unknown = (history.rows.columns.view(o)[first:whole].copy() for o in ("step", "loss", "grad_norm", "abandoned", "unknown"))
     counts = (gone == 0) & (unknown & 1 == 0)   # its loss was given
     return step[counts], loss[counts], norm[counts]
 
 # %% ../../nbs/10_live/04_run_view.ipynb #0b9a37a1
-def verdict(history: History) -> Verdict:
+def assess_health(history: History) -> Health:
     "Summarize how training goes, from the last rows and the evaluations."
-    steps, losses, norms = recent(history)
-    if not len(steps): return Verdict("plain", "No step has been done yet.")
+    steps, losses, norms = recent_rows(history)
+    if not len(steps): return Health("plain", "No step has been done yet.")
     if not math.isfinite(losses[-1]):
-        return Verdict("bad", f"The loss is {text(float(losses[-1]))} since step {first_bad(steps, losses)}. learn.rewind(n) goes back behind it; a lower learning rate or max_grad_norm may keep it away.")
+        return Health("bad", f"The loss is {format_value(float(losses[-1]))} since step {first_non_finite_step(steps, losses)}. learn.rewind(n) goes back behind it; a lower learning rate or max_grad_norm may keep it away.")
     fine = np.isfinite(losses)
     steps, losses = steps[fine], losses[fine]
-    if len(losses) < 20: return Verdict("plain", f"It has just begun: {len(steps)} step{'s' * (len(steps) != 1)}.")
-    for name in losses_of_sets(history):
-        if (worse := overfitting(evaluated(history, name))) is None: continue
-        if (gone := astray(steps, losses, worse[0])) is not None:
-            return Verdict("warn", f"The loss was {text(gone[0])} up to step {worse[0]}, where {name} was lowest, and is {text(gone[1])} now. learn.rewind(n) goes back n steps.")
-        return Verdict("warn", f"{name} was lowest at step {worse[0]} ({text(worse[1])}) and is {text(worse[2])} now: the model begins to learn the training data by heart.")
-    now, before, way, n = moved(losses)
+    if len(losses) < 20: return Health("plain", f"It has just begun: {len(steps)} step{'s' * (len(steps) != 1)}.")
+    for name in eval_loss_names(history):
+        if (worse := find_overfitting(evaluation_losses(history, name))) is None: continue
+        if (gone := find_loss_increase(steps, losses, worse[0])) is not None:
+            return Health("warn", f"The loss was {format_value(gone[0])} up to step {worse[0]}, where {name} was lowest, and is {format_value(gone[1])} now. learn.rewind(n) goes back n steps.")
+        return Health("warn", f"{name} was lowest at step {worse[0]} ({format_value(worse[1])}) and is {format_value(worse[2])} now: the model begins to learn the training data by heart.")
+    now, before, way, n = compare_windows(losses)
     said = {1: "rises", 0: "stays", -1: "falls"}[way]
-    if way > 0: return Verdict("warn", f"The loss rises: {text(now)} over the last {n} steps, {text(before)} over the {n} before.")
-    if (times := jump(norms)) is not None: return Verdict("warn", f"The loss {said} ({text(now)}), but the last gradient is {times:.0f} times as long as usual.")
-    if way < 0: return Verdict("good", f"The loss falls: {text(now)} over the last {n} steps, {text(before)} over the {n} before.")
-    return Verdict("plain", f"The loss does not clearly move: {text(now)} over the last {n} steps, {text(before)} over the {n} before.")
+    if way > 0: return Health("warn", f"The loss rises: {format_value(now)} over the last {n} steps, {format_value(before)} over the {n} before.")
+    if (times := norm_jump(norms)) is not None: return Health("warn", f"The loss {said} ({format_value(now)}), but the last gradient is {times:.0f} times as long as usual.")
+    if way < 0: return Health("good", f"The loss falls: {format_value(now)} over the last {n} steps, {format_value(before)} over the {n} before.")
+    return Health("plain", f"The loss does not clearly move: {format_value(now)} over the last {n} steps, {format_value(before)} over the {n} before.")
 
-def first_bad(steps, losses) -> int:
+def first_non_finite_step(steps, losses) -> int:
     "Return the first step after the last finite loss."
     fine = np.flatnonzero(np.isfinite(losses))
     return int(steps[fine[-1] + 1 if len(fine) else 0])
 
-def jump(norms: np.ndarray, times: float = 10.0) -> float | None:
+def norm_jump(norms: np.ndarray, times: float = 10.0) -> float | None:
     "Return the last norm over the median of the last 200, if that exceeds `times` and the norm is more than twice any of the others (where such norms are common, one more is no news); otherwise None."
     known = norms[np.isfinite(norms)][-200:]
     if len(known) < 20 or not known[:-1].size: return None
@@ -119,28 +122,28 @@ def jump(norms: np.ndarray, times: float = 10.0) -> float | None:
     return float(known[-1] / usual) if usual > 0 and known[-1] > max(times * usual, 2 * known[:-1].max()) else None
 
 # %% ../../nbs/10_live/04_run_view.ipynb #ca872b17
-class Standing(NamedTuple):
+class DisplayStatus(NamedTuple):
     "Hold the status of a run."
     state: str         # "new", "training", "paused", "finished", "stopped", "waiting"; of a log also "quiet"
     words: str
     where: str = ""    # "cell" or "background", while it trains
 
-def standing(run) -> Standing:
+def display_status(run) -> DisplayStatus:
     "Return the status of a run of this process."
     owner, background = run.owner, run.background
-    if run.torn: return Standing("stopped", f"torn: {run.torn}")
-    if run.phase == "debug": return Standing("waiting", "a step is open by hand")
+    if run.torn: return DisplayStatus("stopped", f"torn: {run.torn}")
+    if run.phase == "debug": return DisplayStatus("waiting", "a step is open by hand")
     behind = background is not None and background.training
-    if owner is not None and owner[1] == threading.main_thread().ident: return Standing("training", f"training in a cell: {owner[0]}", "cell")
-    if behind or owner is not None: return Standing("training", "training in the background", "background")
+    if owner is not None and owner[1] == threading.main_thread().ident: return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
+    if behind or owner is not None: return DisplayStatus("training", "training in the background", "background")
     if background is not None and background.error is not None:
-        return Standing("stopped", f"stopped {where(run)} by {type(background.error).__name__}: {text(str(background.error), 200)}")
-    if run.finished: return Standing("finished", f"finished {where(run)}")
-    if not run.begun and not run.state.global_step: return Standing("new", "not begun")
-    return Standing("paused", f"paused {where(run)}")
+        return DisplayStatus("stopped", f"stopped {describe_position(run)} by {type(background.error).__name__}: {format_value(str(background.error), 200)}")
+    if run.finished: return DisplayStatus("finished", f"finished {describe_position(run)}")
+    if not run.begun and not run.state.global_step: return DisplayStatus("new", "not begun")
+    return DisplayStatus("paused", f"paused {describe_position(run)}")
 
 # %% ../../nbs/10_live/04_run_view.ipynb #f91c6b26
-def pace(history: History, seconds: float = 5.0) -> float | None:
+def recent_speed(history: History, seconds: float = 5.0) -> float | None:
     "Return the recent number of steps per second; None if there are too few steps."
     with history.rows.lock: at, step, gone = (history.columns.view(o)[-1000:].copy() for o in ("seconds", "step", "abandoned"))
     at, step = at[gone == 0], step[gone == 0]
@@ -149,129 +152,129 @@ def pace(history: History, seconds: float = 5.0) -> float | None:
     took, done = float(at[-1] - at[first]), int(step[-1] - step[first])
     return done / took if took > 0 and done > 0 else None
 
-def memory(device=None) -> str | None:
+def format_memory_use(device=None) -> str | None:
     "Return the memory in use: on the GPU of the run, otherwise by the process. None if that is unknown."
     if device is not None and device.type == "cuda": return f"{torch.cuda.memory_allocated(device) / 1e9:.1f} GB on the GPU"
     try:
         with open("/proc/self/statm") as f: return f"{int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / 1e9:.1f} GB"
     except OSError: return None
 
-def last_known(history: History) -> float | None:
+def last_known_loss(history: History) -> float | None:
     "Return the newest loss that is not abandoned and is on the host."
     with history.rows.lock: counts = np.flatnonzero(history.columns.view("abandoned")[:history.rows.whole()] == 0)
     return float(history.columns.loss[counts[-1]]) if len(counts) and history.rows.known("loss", int(counts[-1])) else None
 
-def numbers(history: History, step: int, total: int | None, going: bool) -> dict:
+def progress_numbers(history: History, step: int, total: int | None, going: bool) -> dict:
     "Return loss, speed, and remaining time, as texts."
-    loss, rate = last_known(history), pace(history)
+    loss, rate = last_known_loss(history), recent_speed(history)
     left = (total - step) / rate if going and rate and total else None
-    return {"step": step, "total": total, "share": min(step / total, 1.0) if total else None, "loss": None if loss is None else text(loss),
-            "rate": speed(rate, "step", "steps") if rate else None, "left": None if left is None else duration(max(left, 0.0))}
+    return {"step": step, "total": total, "share": min(step / total, 1.0) if total else None, "loss": None if loss is None else format_value(loss),
+            "rate": format_speed(rate, "step", "steps") if rate else None, "left": None if left is None else format_duration(max(left, 0.0))}
 
-def status_of(run, taken: str | None = None) -> dict:  # taken: memory, as text
+def view_status(run, taken: str | None = None) -> dict:  # taken: memory, as text
     "Return everything that the top of a view shows of a run."
     state, history = run.state, run.history
-    now, how = standing(run), verdict(history)
+    now, how = display_status(run), assess_health(history)
     total = state.max_steps if 0 < state.max_steps < sys.maxsize else None
-    heard = getattr(getattr(first_callback(run), "progress", None), "heard", None)
+    heard = getattr(getattr(find_progress_callback(run), "progress", None), "heard", None)
     words, taken = (now.words, taken) if run.team is None else (f"{now.words}, {run.team.words()}", run.team.memory() or taken)
-    return {"state": now.state, "words": words, "where": now.where, "epoch": text(float(state.epoch or 0.0)), "epochs": text(float(state.num_train_epochs)) if state.num_train_epochs else None,
-            "elapsed": duration(run.seconds), "memory": taken, "evaluating": heard.evaluating() if heard is not None else None,
-            "tone": how.tone, "verdict": how.sentence} | numbers(history, state.global_step, total, now.state == "training")
+    return {"state": now.state, "words": words, "where": now.where, "epoch": format_value(float(state.epoch or 0.0)), "epochs": format_value(float(state.num_train_epochs)) if state.num_train_epochs else None,
+            "elapsed": format_duration(run.seconds), "memory": taken, "evaluating": heard.evaluating() if heard is not None else None,
+            "tone": how.tone, "verdict": how.sentence} | progress_numbers(history, state.global_step, total, now.state == "training")
 
 # %% ../../nbs/10_live/04_run_view.ipynb #1e0de6ec
-MANY, NAME = 400, 80   # points of a metric, marks, evaluations; characters of a metric's name
+MAX_EVENTS, MAX_NAME_CHARS = 400, 80   # points of a metric, marks, evaluations; characters of a metric's name
 
-def place_of(history: History, rows: int) -> list[float]:  # rows: number of rows before the event
+def axis_position(history: History, rows: int) -> list[float]:  # rows: number of rows before the event
     "Return step, epoch and minutes of an event after so many rows."
     if rows < 1: return [0, 0.0, 0.0]
     columns = history.columns
     return [columns.step[rows - 1], columns.epoch[rows - 1], columns.seconds[rows - 1] / 60]
 
-def rows_at(history: History, event: dict) -> int:
+def rows_before_event(history: History, event: dict) -> int:
     "Return the number of rows up to the step of an event."
     rows = event["rows"]
     if not rows or history.columns.step[rows - 1] == event["step"]: return rows
-    row = last_of(history.rows, event["step"], rows)
+    row = last_row_of_step(history.rows, event["step"], rows)
     return 0 if row is None else row + 1
 
 # %% ../../nbs/10_live/04_run_view.ipynb #572deb32
-def finite(value: float): return value if math.isfinite(value) else None   # JSON has no nan
+def finite_or_none(value: float): return value if math.isfinite(value) else None   # JSON has no nan
 
-def points(history: History) -> dict:
+def metric_points(history: History) -> dict:
     "Return the metrics of evaluations that are not abandoned: a list of [step, epoch, minutes, value] for each."
-    names, gone = {text(name, NAME): name for name in metrics_of(history)}, history.columns.abandoned
+    names, gone = {format_value(name, MAX_NAME_CHARS): name for name in numeric_metric_names(history)}, history.columns.abandoned
     found = {short: [] for short in names}
     for row, metrics in sorted(dict(history.metrics).items()):
         if gone[row]: continue
         for short, name in names.items():
-            if isinstance(value := metrics.get(name), (int, float)): found[short].append([*place_of(history, row + 1), finite(float(value))])
-    return {name: values[:MANY // 2] + values[MANY // 2:][-MANY // 2:] for name, values in found.items()}
+            if isinstance(value := metrics.get(name), (int, float)): found[short].append([*axis_position(history, row + 1), finite_or_none(float(value))])
+    return {name: values[:MAX_EVENTS // 2] + values[MAX_EVENTS // 2:][-MAX_EVENTS // 2:] for name, values in found.items()}
 
-def marks(history: History) -> list[dict]:
+def event_marks(history: History) -> list[dict]:
     "Return the changes made by hand, in order."
-    found = [e for e in list(history.events) if e["kind"] in WORDS]
+    found = [e for e in list(history.events) if e["kind"] in ACT_FORMATTERS]
     def one(e):
-        try: said = WORDS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
+        try: said = ACT_FORMATTERS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
         except (KeyError, TypeError): said = ""   # of a log that another program has written
-        return {"kind": e["kind"], "word": text(f"{e['kind']} {said}".strip(), 80), "gone": bool(e["abandoned"])} | dict(zip(("step", "epoch", "minutes"), place_of(history, rows_at(history, e))))
-    return [one(e) for e in found[-MANY:]]
+        return {"kind": e["kind"], "word": format_value(f"{e['kind']} {said}".strip(), 80), "gone": bool(e["abandoned"])} | dict(zip(("step", "epoch", "minutes"), axis_position(history, rows_before_event(history, e))))
+    return [one(e) for e in found[-MAX_EVENTS:]]
 
-def evaluations(history: History, most: int = 50) -> dict:
+def evaluation_table(history: History, most: int = 50) -> dict:
     "Return the table of evaluations, as texts."
     table = history.evaluations().together()
     rows = [{k: v for k, v in row.items() if k != "samples"} for row in map(table._cells, table)]
     columns = list(dict.fromkeys(k for row in rows for k in row))
-    return {"columns": [text(k, NAME) for k in columns], "rows": [[text(row.get(k)) for k in columns] for row in rows[-most:]], "earlier": max(len(rows) - most, 0)}
+    return {"columns": [format_value(k, MAX_NAME_CHARS) for k in columns], "rows": [[format_value(row.get(k)) for k in columns] for row in rows[-most:]], "earlier": max(len(rows) - most, 0)}
 
-def troubles(history: History) -> list[dict]:
+def error_notices(history: History) -> list[dict]:
     "Return the errors from which the run has recovered, as notices."
     found = [e for e in list(history.events) if e["kind"] == "exception" and e["data"].get("type") != "KeyboardInterrupt"]
-    return [{"tone": "bad", "text": text(f"{e['data'].get('type')} after step {e['step']}: {e['data'].get('message')}", 300), "at": clock(e["time"])} for e in found[-5:]]
+    return [{"tone": "bad", "text": format_value(f"{e['data'].get('type')} after step {e['step']}: {e['data'].get('message')}", 300), "at": format_clock(e["time"])} for e in found[-5:]]
 
-def clock(at: float) -> str: return time.strftime("%H:%M:%S", time.localtime(at))   # at: seconds since 1970
+def format_clock(at: float) -> str: return time.strftime("%H:%M:%S", time.localtime(at))   # at: seconds since 1970
 
 # %% ../../nbs/10_live/04_run_view.ipynb #64385cf3
-def kind_of(value) -> str:
+def input_kind(value) -> str:
     "Return the type of a setting's input field."
     return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float" if isinstance(value, float) else "text"
 
-def settings_of(moves) -> list[dict]:
+def settings_form(learner) -> list[dict]:
     "Return the settings that `set` takes, with the present values; the learning rate of the next step comes first."
     found = []
     for name in SETTABLE:
-        value, effect = present(moves, name), effect_of(moves, name)
+        value, effect = current_value(learner, name), effect_of(learner, name)
         if name == "lr" and value is None:
-            base = moves.args.learning_rate
+            base = learner.args.learning_rate
             value = float(base[0] if isinstance(base, list) else base)
         if isinstance(value, enum.Enum): value = value.value
         if not isinstance(value, (bool, int, float, str)): continue
-        said = {"name": name, "value": finite(value) if isinstance(value, float) else value, "kind": kind_of(value), "log": name in ("lr", "learning_rate"), "help": effect}
+        said = {"name": name, "value": finite_or_none(value) if isinstance(value, float) else value, "kind": input_kind(value), "log": name in ("lr", "learning_rate"), "help": effect}
         found.append(said | ({"kind": "choice", "choices": list(CHOICES[name])} if name in CHOICES else {}))
     return found
 
 # %% ../../nbs/10_live/04_run_view.ipynb #4a8abec6
-ROWS, COLUMNS = 40, 240   # of a picture of layers: as much as a screen can show
+MAX_HEATMAP_ROWS, MAX_HEATMAP_STEPS = 40, 240   # of a picture of layers: as much as a screen can show
 
-def heats(history: History) -> list[tuple[dict, np.ndarray]]:
+def layer_heatmaps(history: History) -> list[tuple[dict, np.ndarray]]:
     "Return the watched quantities of the layers: for each picture its description, and the numbers as float32."
     found = []
-    for panel in Watched(history).panels():
-        for heat in map(lambda h: fewer_columns(h, COLUMNS), panel.of(Heat)):
-            values = np.ascontiguousarray(np.asarray(heat.values, np.float32)[:ROWS])
-            found.append(({"title": panel.title, "label": heat.label, "rows": [text(o, 60) for o in heat.rows[:ROWS]], "columns": values.shape[1],
+    for panel in WatchReport(history).panels():
+        for heat in map(lambda h: reduce_columns(h, MAX_HEATMAP_STEPS), panel.of(Heatmap)):
+            values = np.ascontiguousarray(np.asarray(heat.values, np.float32)[:MAX_HEATMAP_ROWS])
+            found.append(({"title": panel.title, "label": heat.label, "rows": [format_value(o, 60) for o in heat.rows[:MAX_HEATMAP_ROWS]], "columns": values.shape[1],
                            "x": [float(o) for o in np.asarray(heat.x)], "log": bool(heat.log), "span": heat.span}, values))
     return found
 
 # %% ../../nbs/10_live/04_run_view.ipynb #6a7e3c43
-class Curve:
+class RunCurve:
     "Send one run of a view, as blocks."
-    def __init__(self, label: str): self.label, self.blocks, self.told, self.left = label, Blocks(), (0, 0), -1
+    def __init__(self, label: str): self.label, self.blocks, self.told, self.left = label, BlockSeries(), (0, 0), -1
 
     def news(self, history: History, full: bool) -> tuple[dict, list] | None:
         "Return the new part of the run, with its buffers as arrays; None if nothing is new."
         new, blocks = self.blocks.update(history), self.blocks
-        left = left_behind(history) if full or self.left != len(history.abandons) else None
+        left = abandoned_blocks(history) if full or self.left != len(history.abandons) else None
         if not (new or full or left is not None): return None
         generation, first = self.told
         if full or generation != blocks.generation: first = 0
@@ -282,10 +285,10 @@ class Curve:
         return said, [part] if left is None else [part, left]
 
 # %% ../../nbs/10_live/04_run_view.ipynb #206ff097
-HINT = ("A cell is training, so clicks are heard when it ends. Interrupt the kernel (■) to pause; a run that learn.start() has started hears them at once.")
+CELL_HINT = ("A cell is training, so clicks are heard when it ends. Interrupt the kernel (■) to pause; a run that learn.start() has started hears them at once.")
 
 # %% ../../nbs/10_live/04_run_view.ipynb #a49252aa
-class Parts:
+class ViewParts:
     "Compute the parts of a message, each when it may have changed."
     def __init__(self, sources: list):  # sources: the first is the run that is shown, the others are drawn for comparison
         self.sources, self.curves, self.told, self.keys = sources, [], {}, {}
@@ -293,12 +296,12 @@ class Parts:
     def follow(self) -> bool:
         "Update the sources, and return True if the set of runs has changed."
         for source in self.sources: source.look()
-        self.sources += branches_of(self.sources[0].history, {source.history.run_id for source in self.sources})
+        self.sources += branch_sources(self.sources[0].history, {source.history.run_id for source in self.sources})
         ids = [source.history for source in self.sources]
         if [c.history for c in self.curves] == ids: return False
         self.curves = []
         for source in self.sources:
-            self.curves.append(Curve(source.label))
+            self.curves.append(RunCurve(source.label))
             self.curves[-1].history = source.history
         return True
 
@@ -315,21 +318,21 @@ class Parts:
     def parts(self):
         "Yield the parts in plain values that may have changed."
         main = self.sources[0]
-        yield "title", text(main.label, 80)
-        yield "cell_hint", HINT
+        yield "title", format_value(main.label, 80)
+        yield "cell_hint", CELL_HINT
         yield "status", main.status()
         yield "settings", main.settings()
-        yield "notices", troubles(main.history)
+        yield "notices", error_notices(main.history)
         if not self.moved("events", tuple((id(c.history), len(c.history.events), len(c.history.abandons)) for c in self.curves)): return
-        yield "metrics", {c.history.run_id: points(c.history) for c in self.curves}
-        yield "marks", marks(main.history)
-        yield "evaluations", evaluations(main.history)
+        yield "metrics", {c.history.run_id: metric_points(c.history) for c in self.curves}
+        yield "marks", event_marks(main.history)
+        yield "evaluations", evaluation_table(main.history)
 
     def layers(self, buffers) -> list | None:
         "Return the pictures of layers, if they have changed."
         history = self.sources[0].history
         if not self.moved("layers", (history.readings.count, len(history.abandons))): return None
-        found = heats(history)
+        found = layer_heatmaps(history)
         start = len(buffers)
         buffers += [values for _, values in found]
         return [said | {"buffer": start + i} for i, (said, _) in enumerate(found)]
@@ -340,7 +343,7 @@ class Parts:
         return before != key
 
 # %% ../../nbs/10_live/04_run_view.ipynb #59ff87aa
-class Board(Parts):
+class ViewModel(ViewParts):
     "Assemble the messages about some runs for a front end."
     def message(self, full: bool = False) -> tuple[dict, list] | None:
         "Return the changes, or everything: a dict for JSON, and arrays of float32. None if nothing has changed."
@@ -359,49 +362,49 @@ class Board(Parts):
         content[name] = self.told[name] = value
 
 # %% ../../nbs/10_live/04_run_view.ipynb #9eff4674
-class Live:
+class LearnerSource:
     "Provide a learner of this process as a source."
-    def __init__(self, moves):
-        self.moves, self.history, self.memory, self.next, self.last = weakref.ref(moves), moves.run_state.history, None, 0.0, {}
-        self.label = type(moves.model).__name__
+    def __init__(self, learner):
+        self.learner, self.history, self.memory, self.next, self.last = weakref.ref(learner), learner.run_state.history, None, 0.0, {}
+        self.label = type(learner.model).__name__
 
     def look(self):
         "Fetch the values that the device has computed; the training thread does not wait for it."
-        moves = self.moves()
-        if moves is not None and not self.freed(moves):
-            self.history = moves.run_state.history
-            self.label = self.history.name or moves.args.run_name or type(moves.model).__name__
-        fetched(self.history)
-        if moves is None or time.monotonic() < self.next: return
+        learner = self.learner()
+        if learner is not None and not self.freed(learner):
+            self.history = learner.run_state.history
+            self.label = self.history.name or learner.args.run_name or type(learner.model).__name__
+        fetch_quietly(self.history)
+        if learner is None or time.monotonic() < self.next: return
         self.next = time.monotonic() + 1.0
-        self.memory = memory(next((p.device for p in moves.run_state.params), None))
+        self.memory = format_memory_use(next((p.device for p in learner.run_state.params), None))
 
-    def freed(self, moves) -> bool:
+    def freed(self, learner) -> bool:
         "Return True if free() has ended the run that was shown, and no other has begun."
-        return moves.run_state.freed and bool(self.last)
+        return learner.run_state.freed and bool(self.last)
 
     def status(self) -> dict:
         "Return the status of the run; the last one for a learner that was freed or deleted."
-        moves = self.moves()
-        if moves is None or self.freed(moves):
-            return self.last | {"state": "quiet", "words": "its learner is gone" if moves is None else "freed", "where": "", "left": None, "memory": None}
-        self.last = status_of(moves.run_state, self.memory)
+        learner = self.learner()
+        if learner is None or self.freed(learner):
+            return self.last | {"state": "quiet", "words": "its learner is gone" if learner is None else "freed", "where": "", "left": None, "memory": None}
+        self.last = view_status(learner.run_state, self.memory)
         return self.last
 
-    def settings(self) -> list: return [] if self.moves() is None else settings_of(self.moves())
+    def settings(self) -> list: return [] if self.learner() is None else settings_form(self.learner())
 
 # %% ../../nbs/10_live/04_run_view.ipynb #8bb15a7a
-def fetched(history):
+def fetch_quietly(history):
     "Fetch the values that the device has computed."
     try: history.rows.fetch()
     except RuntimeError: pass   # the error of a failed device is reported elsewhere
 
-class Beside:
+class HistorySource:
     "Provide a run that is drawn in the same charts as another."
     def __init__(self, history: History, label: str): self.history, self.label = history, label
-    def look(self): fetched(self.history)
+    def look(self): fetch_quietly(self.history)
 
-def branches_of(history: History, known: set) -> list[Beside]:  # known: ids of runs that are already drawn
+def branch_sources(history: History, known: set) -> list[HistorySource]:  # known: ids of runs that are already drawn
     "Return the runs of this process that have branched off from a run."
     found = [o for o in list(HISTORIES) if o.parent == history.run_id and o.run_id not in known and len(o)]
-    return [Beside(o, o.name or f"branch {o.run_id[:6]}") for o in sorted({o.run_id: o for o in found}.values(), key=lambda o: o.started)]   # a run that was read from a log has the same id
+    return [HistorySource(o, o.name or f"branch {o.run_id[:6]}") for o in sorted({o.run_id: o for o in found}.values(), key=lambda o: o.started)]   # a run that was read from a log has the same id

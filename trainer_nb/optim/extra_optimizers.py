@@ -9,44 +9,45 @@ import torch
 from ..args.training_args import TrainingArguments
 
 # %% auto #0
-__all__ = ['PIP', 'OF_RULE', 'LIBRARIES', 'library', 'betas', 'adam', 'bnb_adamw', 'bnb_lion', 'bnb_rmsprop', 'bnb_ademamix',
-           'own_manager', 'torchao', 'galore', 'apollo', 'target_options', 'schedule_free', 'stable_adamw',
-           'anyprecision', 'grokadamw', 'root_mean_square', 'one_over_root', 'Adafactor', 'Muon']
+__all__ = ['PIP_NAMES', 'TARGET_GROUP_KEYS', 'LIBRARY_OPTIMIZERS', 'import_library', 'adam_betas', 'adam_kwargs', 'bnb_adamw',
+           'bnb_lion', 'bnb_rmsprop', 'bnb_ademamix', 'isolate_bnb_manager', 'torchao_adamw', 'galore', 'apollo',
+           'target_options', 'schedule_free', 'stable_adamw', 'anyprecision', 'grokadamw', 'root_mean_square',
+           'factored_rsqrt', 'Adafactor', 'Muon']
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #6eca086a
-PIP = {"bitsandbytes": "bitsandbytes", "torchao.optim": "torchao", "galore_torch": "galore-torch", "apollo_torch": "apollo-torch",
+PIP_NAMES = {"bitsandbytes": "bitsandbytes", "torchao.optim": "torchao", "galore_torch": "galore-torch", "apollo_torch": "apollo-torch",
        "schedulefree": "schedulefree", "optimi": "torch-optimi", "grokadamw": "grokadamw",
        "torchdistx.optimizers": "git+https://github.com/pytorch/torchdistx"}   # module: its name for pip
 
-def library(module: str,  # one of PIP
+def import_library(module: str,  # one of PIP
             optim: str):  # the name in the settings
     "Import and return a module. Raise ImportError with the line that installs it."
     root, before = logging.getLogger(), (logging.getLogger().level, list(logging.getLogger().handlers))
     try: return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"optim={optim!r} needs a library that cannot be imported here ({error}); install it with `%pip install {PIP[module]}`.") from error
+        raise ImportError(f"optim={optim!r} needs a library that cannot be imported here ({error}); install it with `%pip install {PIP_NAMES[module]}`.") from error
     finally:
         root.setLevel(before[0])
         root.handlers[:] = before[1]
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1a53b0f8
-def betas(args) -> tuple: return args.adam_beta1, args.adam_beta2
+def adam_betas(args) -> tuple: return args.adam_beta1, args.adam_beta2
 
-def adam(args) -> dict: return dict(betas=betas(args), eps=args.adam_epsilon)   # keyword arguments of Adam and its variants
+def adam_kwargs(args) -> dict: return dict(betas=adam_betas(args), eps=args.adam_epsilon)   # keyword arguments of Adam and its variants
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1e35762d
 def _bnb(args, cls, **more):
     "Return an optimizer class of bitsandbytes and its keyword arguments, with the bits from its name."
     paged = {} if cls == "RMSprop" else {"is_paged": args.optim.startswith("paged_")}
-    return getattr(library("bitsandbytes", args.optim).optim, cls), dict(**more, optim_bits=8 if "8bit" in args.optim else 32, **paged)
+    return getattr(import_library("bitsandbytes", args.optim).optim, cls), dict(**more, optim_bits=8 if "8bit" in args.optim else 32, **paged)
 
-def bnb_adamw(args): return _bnb(args, "AdamW", **adam(args))
-def bnb_lion(args): return _bnb(args, "Lion", betas=betas(args))
+def bnb_adamw(args): return _bnb(args, "AdamW", **adam_kwargs(args))
+def bnb_lion(args): return _bnb(args, "Lion", betas=adam_betas(args))
 def bnb_rmsprop(args): return _bnb(args, "RMSprop")
-def bnb_ademamix(args): return _bnb(args, "AdEMAMix", betas=(*betas(args), 0.9999), alpha=5.0, eps=args.adam_epsilon)
+def bnb_ademamix(args): return _bnb(args, "AdEMAMix", betas=(*adam_betas(args), 0.9999), alpha=5.0, eps=args.adam_epsilon)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #56b415b9
-def own_manager(optimizer, model):  # optimizer: any; those of bitsandbytes have a manager
+def isolate_bnb_manager(optimizer, model):  # optimizer: any; those of bitsandbytes have a manager
     "Use 32-bit state for embeddings, in this optimizer only."
     if not hasattr(optimizer, "mng") or not hasattr(optimizer.mng, "pid2config"): return
     optimizer.mng = type(optimizer.mng).__new__(type(optimizer.mng))
@@ -55,19 +56,19 @@ def own_manager(optimizer, model):  # optimizer: any; those of bitsandbytes have
         if isinstance(module, torch.nn.Embedding): optimizer.mng.pid2config[id(module.weight)] = {"optim_bits": 32}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1b9f1bd9
-def torchao(args):
+def torchao_adamw(args):
     "Return AdamW with 4-bit or 8-bit state, and its keyword arguments."
-    cls = getattr(library("torchao.optim", args.optim), "AdamW4bit" if "4bit" in args.optim else "AdamW8bit")
-    return cls, dict(**adam(args), block_size=256, bf16_stochastic_round=False)
+    cls = getattr(import_library("torchao.optim", args.optim), "AdamW4bit" if "4bit" in args.optim else "AdamW8bit")
+    return cls, dict(**adam_kwargs(args), block_size=256, bf16_stochastic_round=False)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #b5492b77
 _LOW_RANK = dict(rank=128, update_proj_gap=200, scale=0.25, proj_type="std")
-OF_RULE = ("muon", *_LOW_RANK, "proj", "scale_type")   # options that mark a group as one for a special update rule
+TARGET_GROUP_KEYS = ("muon", *_LOW_RANK, "proj", "scale_type")   # options that mark a group as one for a special update rule
 
 def galore(args):
     "Return GaLore with the inner optimizer of the name, and its keyword arguments. Raise ValueError for 8 bits without a GPU."
     kind = {"galore_adamw": "GaLoreAdamW", "galore_adamw_8bit": "GaLoreAdamW8bit", "galore_adafactor": "GaLoreAdafactor"}[args.optim]
-    cls = getattr(library("galore_torch", args.optim), kind)
+    cls = getattr(import_library("galore_torch", args.optim), kind)
     if kind == "GaLoreAdamW8bit" and not torch.cuda.is_available():
         raise ValueError("optim='galore_adamw_8bit' works on a GPU only; give optim='galore_adamw'.")
     return cls, {"GaLoreAdamW": dict(no_deprecation_warning=True), "GaLoreAdafactor": dict(scale_parameter=False, relative_step=False)}.get(kind, {})
@@ -75,7 +76,7 @@ def galore(args):
 @functools.cache
 def _apollo(optim):
     "Return a class that seeds each parameter at its first step, so that unfrozen parameters, which are added later, have a seed too."
-    class APOLLOAdamW(library("apollo_torch", optim).APOLLOAdamW):
+    class APOLLOAdamW(import_library("apollo_torch", optim).APOLLOAdamW):
         __doc__ = "APOLLO that knows parameters which come later."
         def step(self, closure=None):
             for n, p in enumerate([p for g in self.param_groups for p in g["params"]], 1): self.state[p].setdefault("seed", n)
@@ -88,33 +89,33 @@ def target_options(args: TrainingArguments) -> dict | None:
     "Return the options of the groups for the optimizer's special rule, before `optim_args`; None if it has no such groups."
     if args.optim == "muon": return {"muon": True}
     if args.optim.startswith("galore_"): return dict(_LOW_RANK)
-    if args.optim.startswith("apollo_"): return {**_LOW_RANK, "scale": 1.0, "proj": "random", "scale_type": "channel", **adam(args)}
+    if args.optim.startswith("apollo_"): return {**_LOW_RANK, "scale": 1.0, "proj": "random", "scale_type": "channel", **adam_kwargs(args)}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #50a93601
 def schedule_free(args):
     "Return a schedule-free optimizer class and its keyword arguments, with its own warm-up. Raise ValueError for a warm-up ratio."
     kind = args.optim.rpartition("_")[2]
-    cls = getattr(library("schedulefree", args.optim), {"radam": "RAdamScheduleFree", "adamw": "AdamWScheduleFree", "sgd": "SGDScheduleFree"}[kind])
-    more = adam(args) if kind != "sgd" else {}
+    cls = getattr(import_library("schedulefree", args.optim), {"radam": "RAdamScheduleFree", "adamw": "AdamWScheduleFree", "sgd": "SGDScheduleFree"}[kind])
+    more = adam_kwargs(args) if kind != "sgd" else {}
     if kind == "radam": return cls, more
     if 0 < args.warmup_steps < 1:
         raise ValueError(f"warmup_steps={args.warmup_steps!r} is a ratio, and optim={args.optim!r} has a warm-up of its own that wants a number of steps.")
     return cls, {**more, "warmup_steps": int(args.warmup_steps)}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #48cb4df0
-def stable_adamw(args): return library("optimi", args.optim).StableAdamW, adam(args)
+def stable_adamw(args): return import_library("optimi", args.optim).StableAdamW, adam_kwargs(args)
 
 def anyprecision(args):
     "Return AdamW with 16-bit state and optional Kahan summation, and its keyword arguments; options name types, such as `momentum_dtype=bfloat16`."
-    cls = library("torchdistx.optimizers", args.optim).AnyPrecisionAdamW
-    return cls, {**adam(args), "use_kahan_summation": False, "momentum_dtype": torch.float32, "variance_dtype": torch.float32,
+    cls = import_library("torchdistx.optimizers", args.optim).AnyPrecisionAdamW
+    return cls, {**adam_kwargs(args), "use_kahan_summation": False, "momentum_dtype": torch.float32, "variance_dtype": torch.float32,
                  "compensation_buffer_dtype": torch.bfloat16}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #20bc7186
 @functools.cache
 def _grokadamw():
     "Return the class, with its state in the usual place."
-    class GrokAdamW(library("grokadamw", "grokadamw").GrokAdamW):
+    class GrokAdamW(import_library("grokadamw", "grokadamw").GrokAdamW):
         __doc__ = "GrokAdamW whose state is in `state`."
         def step(self, closure=None):
             for group in self.param_groups: group["state"] = self.state
@@ -129,12 +130,12 @@ def _grokadamw():
 def grokadamw(args): return _grokadamw(), {}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #4c9822e0
-LIBRARIES = {
+LIBRARY_OPTIMIZERS = {
     **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_32bit", "paged_adamw_8bit"), bnb_adamw),
     **dict.fromkeys(("ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit"), bnb_ademamix),
     **dict.fromkeys(("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit"), bnb_lion),
     **dict.fromkeys(("rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"), bnb_rmsprop),
-    "adamw_torch_4bit": torchao, "adamw_torch_8bit": torchao,
+    "adamw_torch_4bit": torchao_adamw, "adamw_torch_8bit": torchao_adamw,
     "galore_adamw": galore, "galore_adamw_8bit": galore, "galore_adafactor": galore, "apollo_adamw": apollo,
     "schedule_free_radam": schedule_free, "schedule_free_adamw": schedule_free, "schedule_free_sgd": schedule_free,
     "stable_adamw": stable_adamw, "grokadamw": grokadamw, "adamw_anyprecision": anyprecision,
@@ -143,13 +144,13 @@ LIBRARIES = {
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #0a196613
 def root_mean_square(t: torch.Tensor) -> torch.Tensor: return t.norm(2) / t.numel() ** 0.5   # on the tensor's device
 
-def one_over_root(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:  # rows, columns: means over the last dimension
+def factored_rsqrt(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:  # rows, columns: means over the last dimension
     "Return one over the root of the matrix with these means of rows and columns."
     of_rows = (rows / rows.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
     return of_rows * columns.unsqueeze(-2).rsqrt()
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #588b49a6
-def _first_state(grad, beta1) -> dict:
+def _init_state(grad, beta1) -> dict:
     "Return the state of a parameter before its first update."
     state = {"step": 0}
     if beta1 is not None: state["exp_avg"] = torch.zeros_like(grad)
@@ -157,13 +158,13 @@ def _first_state(grad, beta1) -> dict:
     else: state.update(exp_avg_sq_row=grad.new_zeros(grad.shape[:-1]), exp_avg_sq_col=grad.new_zeros(grad.shape[:-2] + grad.shape[-1:]))
     return state
 
-def _scaled(grad, state, keep, floor):  # keep: weight of the old squares; floor: added to each square
+def _precondition(grad, state, keep, floor):  # keep: weight of the old squares; floor: added to each square
     "Return the gradient divided by the root of its running mean square; update the state."
     squares = grad**2 + floor
     if grad.ndim < 2: return state["exp_avg_sq"].mul_(keep).add_(squares, alpha=1 - keep).rsqrt() * grad
     state["exp_avg_sq_row"].mul_(keep).add_(squares.mean(dim=-1), alpha=1 - keep)
     state["exp_avg_sq_col"].mul_(keep).add_(squares.mean(dim=-2), alpha=1 - keep)
-    return one_over_root(state["exp_avg_sq_row"], state["exp_avg_sq_col"]).mul_(grad)
+    return factored_rsqrt(state["exp_avg_sq_row"], state["exp_avg_sq_col"]).mul_(grad)
 
 def _decay(weights, share):  # share: a number, or a one-element tensor
     "Reduce weights by a fraction, in place."
@@ -200,11 +201,11 @@ class Adafactor(torch.optim.Optimizer):
         half = p.dtype in (torch.float16, torch.bfloat16)
         grad, weights = (p.grad.float(), p.float()) if half else (p.grad, p)
         state = self.state[p]
-        if not state: state.update(_first_state(grad, group["beta1"]))
+        if not state: state.update(_init_state(grad, group["beta1"]))
         state["step"] += 1
         state["RMS"] = root_mean_square(weights)
         rate = group["lr"] * state["RMS"].clamp(min=group["eps"][1]) if group["scale_parameter"] else group["lr"]
-        update = _scaled(grad, state, 1 - state["step"] ** group["decay_rate"], group["eps"][0])
+        update = _precondition(grad, state, 1 - state["step"] ** group["decay_rate"], group["eps"][0])
         update.div_((root_mean_square(update) / group["clip_threshold"]).clamp_(min=1.0)).mul_(rate)
         if group["beta1"] is not None: update = state["exp_avg"].mul_(group["beta1"]).add_(update, alpha=1 - group["beta1"])
         if group["weight_decay"]: _decay(weights, group["weight_decay"] * rate)

@@ -8,22 +8,23 @@ import ast, importlib, inspect, re
 from collections import deque
 import torch
 from torch import nn
-from ..core.errors import nearest, warn
-from ..args.fields import OPTIMIZER_NAMES, default_of
+from ..core.errors import suggest_names, warn
+from ..args.fields import OPTIMIZER_NAMES, field_default
 from ..args.training_args import TrainingArguments
-from ..device.sharding import in_shards, own_part
-from .extra_optimizers import Adafactor, LIBRARIES, Muon, adam, own_manager, target_options
+from ..device.sharding import is_dtensor, to_local
+from .extra_optimizers import Adafactor, LIBRARY_OPTIMIZERS, Muon, adam_kwargs, isolate_bnb_manager, target_options
 
 # %% auto #0
-__all__ = ['NO_DECAY', 'OPTIMIZERS', 'PLAIN_TENSORS', 'KNOWN', 'KNOWN_OBJECTS', 'decay_names', 'layer_groups', 'target_names',
-           'parameter_groups', 'parse_optim_args', 'optimizer_class', 'optimizer_groups', 'warn_unread', 'warn_beside',
-           'create_optimizer', 'in_parts', 'taken_apart', 'put_together', 'check_state', 'kept_by_place',
+__all__ = ['NO_DECAY', 'OPTIMIZERS', 'PLAIN_TENSORS', 'TENSOR_SUBCLASS_MODULES', 'STATE_OBJECT_MODULES', 'decay_parameter_names',
+           'layer_groups', 'target_parameter_names', 'parameter_groups', 'parse_optim_args', 'optimizer_class',
+           'optimizer_groups', 'warn_unused_adam_args', 'warn_ignored_args', 'create_optimizer', 'needs_flattening',
+           'flatten_state_value', 'unflatten_state_value', 'check_optimizer_state', 'kept_by_place',
            'refuse_regrouping']
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #39e30258
 NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(^|\.|_)norm(\.|$)")
 
-def decay_names(model: nn.Module   # a tied parameter is listed under each of its names
+def decay_parameter_names(model: nn.Module   # a tied parameter is listed under each of its names
                ) -> set[str]:      # names as in `named_parameters`
     "Return the names of the parameters with weight decay."
     norms = tuple(f"{n}." for n, m in model.named_modules(remove_duplicate=False) if n and isinstance(m, nn.LayerNorm))
@@ -31,7 +32,7 @@ def decay_names(model: nn.Module   # a tied parameter is listed under each of it
     return {n for n in names if not NO_DECAY.search(n.lower()) and not n.startswith(norms)}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #ea07dde9
-def _by_child(model) -> list:
+def _group_by_child(model) -> list:
     "Return groups by the first part of the name."
     found = {}
     for name, p in model.named_parameters():
@@ -40,18 +41,18 @@ def _by_child(model) -> list:
     return list(found.items())
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #f7b46390
-def _by_prefix(model, groups) -> list:
+def _group_by_prefix(model, groups) -> list:
     "Return groups by the longest matching prefix."
     groups = [[g] if isinstance(g, str) else list(g) for g in groups]
     rest, found = [], [(" + ".join(g), []) for g in groups]
     for name, p in model.named_parameters():
         fitting = [(len(o), i) for i, g in enumerate(groups) for o in g if name == o or name.startswith(f"{o}.")]
         (found[max(fitting)[1]][1] if fitting else rest).append((name, p))
-    _refuse_empty(model, groups, found)
+    _check_groups(model, groups, found)
     return [("rest", rest), *found] if rest else found
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #b983c6f9
-def _refuse_empty(model, groups, found):
+def _check_groups(model, groups, found):
     "Raise ValueError for a prefix that no parameter has, or a group without parameters."
     known = set()
     for name, _ in model.named_parameters(remove_duplicate=False):
@@ -59,7 +60,7 @@ def _refuse_empty(model, groups, found):
         known |= {".".join(parts[:i + 1]) for i in range(len(parts))}
     for prefix in (o for g in groups for o in g):
         if prefix not in known:
-            raise ValueError(f"layer_groups has {prefix!r}, but no parameter's name begins like that.{nearest(prefix, known)}")
+            raise ValueError(f"layer_groups has {prefix!r}, but no parameter's name begins like that.{suggest_names(prefix, known)}")
     for name, params in found:
         if not params:
             raise ValueError(f"The layer group {name!r} has no parameters of its own: they are tied to another group's, "
@@ -70,26 +71,26 @@ def layer_groups(model: nn.Module,
                  groups: list | None = None  # prefixes of parameter names, a string or a list of them per group
                 ) -> list[tuple[str, list[tuple[str, nn.Parameter]]]]:  # name of the group, and its (name, parameter) pairs
     "Return the model's parameters in named groups from input to output, including frozen ones."
-    return _by_child(model) if groups is None else _by_prefix(model, groups)
+    return _group_by_child(model) if groups is None else _group_by_prefix(model, groups)
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #0b1cc89d
-def _chosen(name, chosen) -> bool:  # name: of a module; chosen: as in optim_target_modules
+def _is_targeted(name, chosen) -> bool:  # name: of a module; chosen: as in optim_target_modules
     "Return whether a module is selected."
     if isinstance(chosen, str): return chosen.replace("_", "-") == "all-linear" or re.fullmatch(chosen, name) is not None
     return any(o in name or re.fullmatch(o, name) for o in chosen)
 
-def _linear(model) -> list[str]: return [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]   # in the order of the model
+def _linear_names(model) -> list[str]: return [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]   # in the order of the model
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #e7e0da8a
-def _hidden(model) -> list[str]:
+def _hidden_linear_names(model) -> list[str]:
     "Return the names of the linear layers except the output layer."
-    linear, ask = _linear(model), getattr(model, "get_output_embeddings", None)
+    linear, ask = _linear_names(model), getattr(model, "get_output_embeddings", None)
     try: last = ask() if callable(ask) else None
     except (NotImplementedError, AttributeError): last = None   # a model without such a layer
     hidden = [n for n in linear if model.get_submodule(n) is not last]
     return hidden[:-1] if last is None and len(hidden) > 1 else hidden
 
-def target_names(model: nn.Module,
+def target_parameter_names(model: nn.Module,
                  chosen: str | list[str] | None,  # optim_target_modules
                  optim: str                       # for the message
                 ) -> set[str]:                    # names of weights, as in `named_parameters`
@@ -97,27 +98,27 @@ def target_names(model: nn.Module,
     if chosen is None and optim != "muon":
         raise ValueError(f"optim={optim!r} is for some linear layers, and has to be told which; give optim_target_modules='all-linear', "
                          "a list of parts of their names, or a pattern.")
-    modules = _hidden(model) if chosen is None else [n for n in _linear(model) if _chosen(n, chosen)]
+    modules = _hidden_linear_names(model) if chosen is None else [n for n in _linear_names(model) if _is_targeted(n, chosen)]
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     found = {id(w) for n in modules if id(w := model.get_submodule(n).weight) not in tied or chosen is not None}
     if not found:
-        raise ValueError(f"optim_target_modules={chosen!r} fits none of the model's linear layers, {', '.join(map(repr, _linear(model))) or 'of which it has none'}."
-                         f"{nearest(chosen, _linear(model)) if isinstance(chosen, str) else ''}")
+        raise ValueError(f"optim_target_modules={chosen!r} fits none of the model's linear layers, {', '.join(map(repr, _linear_names(model))) or 'of which it has none'}."
+                         f"{suggest_names(chosen, _linear_names(model)) if isinstance(chosen, str) else ''}")
     return {n for n, p in model.named_parameters() if id(p) in found}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #039bfa26
 def parameter_groups(model: nn.Module,
                      args: TrainingArguments,         # weight_decay, learning_rate, layer_groups, optim_target_modules
-                     decay: set[str] | None = None,   # names of the parameters with weight decay; None: `decay_names`
+                     decay: set[str] | None = None,   # names of the parameters with weight decay; None: `decay_parameter_names`
                      targeted: dict | None = None     # options of the groups of targeted weights; None: there are none
                     ) -> list[dict]:                  # 'params', 'weight_decay'; with a list of rates also 'lr' and the indices
     "Return the parameter groups for an optimizer. Raise ValueError if all parameters are frozen."
     several = isinstance(args.learning_rate, list)
     layers = layer_groups(model, args.layer_groups) if several else [("all", list(model.named_parameters()))]
-    if several: _check_rates(args.learning_rate, [name for name, _ in layers])
+    if several: _check_lr_count(args.learning_rate, [name for name, _ in layers])
     parted = args.weight_decay or args.optim == "grokadamw"   # grokadamw depends on the position in the group
-    decay, groups = (decay_names(model) if decay is None else decay) if parted else set(), []
-    targets = set() if targeted is None else target_names(model, args.optim_target_modules, args.optim)
+    decay, groups = (decay_parameter_names(model) if decay is None else decay) if parted else set(), []
+    targets = set() if targeted is None else target_parameter_names(model, args.optim_target_modules, args.optim)
     for i, (_, params) in enumerate(layers):
         for target, decays in ((False, True), (False, False), (True, True), (True, False)):
             group = dict(params=[p for n, p in params if p.requires_grad and (n in decay) == decays and (n in targets) == target],
@@ -129,26 +130,26 @@ def parameter_groups(model: nn.Module,
     return groups
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #a51efc55
-def _check_rates(rates, names):
+def _check_lr_count(rates, names):
     "Raise ValueError for a list of rates without exactly one per layer group."
     if len(rates) == len(names): return
     raise ValueError(f"learning_rate has {len(rates)} values, but there are {len(names)} layer groups: "
                      f"{', '.join(repr(o) for o in names)}; give one for each.")
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3fa99f69
-def _rate(args) -> float:
+def _default_lr(args) -> float:
     "Return the learning rate of an optimizer as a whole; groups with their own rate do not use it."
     return args.learning_rate[0] if isinstance(args.learning_rate, list) else args.learning_rate
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #33711f09
-_OWN = {
-    "adamw_torch": lambda args: (torch.optim.AdamW, adam(args)),   # torch chooses the implementation
-    "adamw_torch_fused": lambda args: (torch.optim.AdamW, {**adam(args), "fused": True}),   # one kernel per group of tensors
+_TORCH_OPTIMIZERS = {
+    "adamw_torch": lambda args: (torch.optim.AdamW, adam_kwargs(args)),   # torch chooses the implementation
+    "adamw_torch_fused": lambda args: (torch.optim.AdamW, {**adam_kwargs(args), "fused": True}),   # one kernel per group of tensors
     "sgd": lambda args: (torch.optim.SGD, {}), "adagrad": lambda args: (torch.optim.Adagrad, {}),
     "rmsprop": lambda args: (torch.optim.RMSprop, {}),   # without options; momentum and others come from optim_args
-    "adafactor": lambda args: (Adafactor, {}), "muon": lambda args: (Muon, adam(args)),
+    "adafactor": lambda args: (Adafactor, {}), "muon": lambda args: (Muon, adam_kwargs(args)),
 }
-OPTIMIZERS = {name: {**_OWN, **LIBRARIES}[name] for name in OPTIMIZER_NAMES}
+OPTIMIZERS = {name: {**_TORCH_OPTIMIZERS, **LIBRARY_OPTIMIZERS}[name] for name in OPTIMIZER_NAMES}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #45ea07ba
 def _literal(node):
@@ -171,7 +172,7 @@ def parse_optim_args(text: str | dict | None  # "a=1,b=(0.9, 0.95)", or a dictio
                          "or give a dictionary.") from None
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #1595af71
-def _typed(extra: dict, default: tuple | None) -> dict:  # default: the betas, if the optimizer has any
+def _convert_options(extra: dict, default: tuple | None) -> dict:  # default: the betas, if the optimizer has any
     "Return options with `beta1`, `beta2`, ... as one tuple, and dtypes of torch in place of their names."
     found = {k: getattr(torch, v, v) if k.endswith("_dtype") and isinstance(v, str) else v for k, v in extra.items()}
     single = {int(k[4:]): found.pop(k) for k in list(found) if default and re.fullmatch(rf"beta[1-{len(default)}]", k)}
@@ -183,20 +184,20 @@ def _check_options(extra, known, name):
         if key in ("lr", "weight_decay"):
             field = "learning_rate" if key == "lr" else key
             raise TypeError(f"optim_args has {key!r}, which the argument `{field}` decides; give that one.")
-        if key not in known: raise TypeError(f"optim_args has {key!r}, which {name} does not take.{nearest(key, known)}")
+        if key not in known: raise TypeError(f"optim_args has {key!r}, which {name} does not take.{suggest_names(key, known)}")
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3a681924
 def optimizer_class(args: TrainingArguments  # optim, optim_args, and the optimizer's own settings
                    ) -> tuple[type, dict]:   # the class, and its keyword arguments
     "Return the optimizer class that `args` names. Raise ValueError for an unknown name, ImportError without its library, TypeError for an unknown option."
     if args.optim not in OPTIMIZERS:
-        raise ValueError(f"There is no optimizer {args.optim!r}.{nearest(args.optim, OPTIMIZERS)}")
+        raise ValueError(f"There is no optimizer {args.optim!r}.{suggest_names(args.optim, OPTIMIZERS)}")
     cls, kwargs = OPTIMIZERS[args.optim](args)
     of_groups = target_options(args) or {}
-    extra = _typed(parse_optim_args(args.optim_args), kwargs.get("betas"))
+    extra = _convert_options(parse_optim_args(args.optim_args), kwargs.get("betas"))
     known = set(inspect.signature(cls).parameters) - {"params"}
     _check_options(extra, known | set(of_groups) - {"muon"}, cls.__name__)
-    return cls, {"lr": _rate(args), **kwargs, **{k: v for k, v in extra.items() if k in known and k not in of_groups}}
+    return cls, {"lr": _default_lr(args), **kwargs, **{k: v for k, v in extra.items() if k in known and k not in of_groups}}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #29b6f9b4
 def optimizer_groups(model: nn.Module, args: TrainingArguments,
@@ -209,14 +210,14 @@ def optimizer_groups(model: nn.Module, args: TrainingArguments,
     return parameter_groups(model, args, decay, {k: extra.get(k, v) for k, v in options.items()})
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #9a9e6f2d
-def warn_unread(args, kwargs):  # kwargs: the optimizer's keyword arguments
+def warn_unused_adam_args(args, kwargs):  # kwargs: the optimizer's keyword arguments
     "Warn about arguments of Adam that have no effect."
     read = {**kwargs, **(target_options(args) or {})}
     keys = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
-    unread = [n for n, key in keys.items() if key not in read and getattr(args, n) != default_of(args.__dataclass_fields__[n])]
+    unread = [n for n, key in keys.items() if key not in read and getattr(args, n) != field_default(args.__dataclass_fields__[n])]
     if unread: warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
 
-def warn_beside(args, kwargs):  # kwargs: those of the user's optimizer class
+def warn_ignored_args(args, kwargs):  # kwargs: those of the user's optimizer class
     "Warn about settings that have no effect with a user-defined optimizer class, and about a weight_decay in its keyword arguments that has none."
     own = {"lr": "learning_rate", "eps": "adam_epsilon"}
     said = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - {own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])}
@@ -234,44 +235,44 @@ def create_optimizer(model: nn.Module,
                     ) -> torch.optim.Optimizer:
     "Create the optimizer for the model's trainable parameters."
     cls, kwargs = cls_and_kwargs or optimizer_class(args)
-    warn_unread(args, kwargs) if cls_and_kwargs is None else warn_beside(args, kwargs)
+    warn_unused_adam_args(args, kwargs) if cls_and_kwargs is None else warn_ignored_args(args, kwargs)
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)): return cls()(model, **kwargs)
     if "params" in kwargs: return cls(**kwargs)
     if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()): kwargs = {**kwargs, "fused": None}
     optimizer = cls(parameter_groups(model, args, decay) if cls_and_kwargs else optimizer_groups(model, args, decay), **kwargs)
-    own_manager(optimizer, model)
+    isolate_bnb_manager(optimizer, model)
     return optimizer
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #31899868
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-KNOWN = ("torchao.",)                         # module prefixes of the classes that are taken apart
-KNOWN_OBJECTS = ("galore_torch.", "apollo_torch.")   # the same for objects
+TENSOR_SUBCLASS_MODULES = ("torchao.",)                         # module prefixes of the classes that are taken apart
+STATE_OBJECT_MODULES = ("galore_torch.", "apollo_torch.")   # the same for objects
 
-def in_parts(v) -> bool:
+def needs_flattening(v) -> bool:
     "Return whether a value of an optimizer's state has to be taken apart."
-    if isinstance(v, torch.Tensor): return type(v) not in PLAIN_TENSORS and not in_shards(v)
-    return type(v).__module__.startswith(KNOWN_OBJECTS)
+    if isinstance(v, torch.Tensor): return type(v) not in PLAIN_TENSORS and not is_dtensor(v)
+    return type(v).__module__.startswith(STATE_OBJECT_MODULES)
 
-def taken_apart(t) -> tuple:  # t: a tensor or an object; raises TypeError for an unknown class
+def flatten_state_value(t) -> tuple:  # t: a tensor or an object; raises TypeError for an unknown class
     "Return plain tensors by suffix, and the recipe to reassemble the value: None for a plain tensor."
-    if not isinstance(t, torch.Tensor): return _object_apart(t)
+    if not isinstance(t, torch.Tensor): return _flatten_object(t)
     if type(t) in PLAIN_TENSORS: return {"": t}, None
     cls = type(t)
-    if not cls.__module__.startswith(KNOWN) or not hasattr(cls, "__tensor_unflatten__"):
+    if not cls.__module__.startswith(TENSOR_SUBCLASS_MODULES) or not hasattr(cls, "__tensor_unflatten__"):
         raise TypeError(f"a {cls.__module__}.{cls.__qualname__}, a kind of tensor that cannot be taken apart")
     names, context = t.__tensor_flatten__()
-    recipe = {"module": cls.__module__, "class": cls.__qualname__, "names": list(names), "context": _sizes(context), "shape": tuple(t.shape),
+    recipe = {"module": cls.__module__, "class": cls.__qualname__, "names": list(names), "context": _plain_sizes(context), "shape": tuple(t.shape),
               "stride": t.stride()}
     return {f".{n}": getattr(t, n) for n in names}, recipe
 
-def _sizes(value):
+def _plain_sizes(value):
     "Convert sizes to plain tuples."
     if isinstance(value, torch.Size): return tuple(value)
-    if isinstance(value, (list, tuple)): return type(value)(map(_sizes, value))
+    if isinstance(value, (list, tuple)): return type(value)(map(_plain_sizes, value))
     return value
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #7283e520
-def _object_apart(o) -> tuple:
+def _flatten_object(o) -> tuple:
     "Return an object's tensors by attribute (and index, for lists), and a recipe with all other attributes."
     tensors, plain, lists = {}, {}, {}
     for name, v in vars(o).items():
@@ -284,9 +285,9 @@ def _object_apart(o) -> tuple:
     recipe = {"module": type(o).__module__, "class": type(o).__qualname__, "names": list(tensors), "plain": plain, "lists": lists}
     return {f".{n}": t for n, t in tensors.items()}, recipe
 
-def put_together(recipe: dict, parts: dict):  # parts: plain tensors by attribute
+def unflatten_state_value(recipe: dict, parts: dict):  # parts: plain tensors by attribute
     "Reassemble a tensor or an object. Raise ValueError for a class of another library."
-    known = KNOWN_OBJECTS if "plain" in recipe else KNOWN
+    known = STATE_OBJECT_MODULES if "plain" in recipe else TENSOR_SUBCLASS_MODULES
     if not recipe["module"].startswith(known): raise ValueError(f"{recipe['module']} is no library whose tensors are made again.")
     cls = getattr(importlib.import_module(recipe["module"]), recipe["class"])
     if "plain" not in recipe: return cls.__tensor_unflatten__(parts, recipe["context"], torch.Size(recipe["shape"]), recipe["stride"])
@@ -296,18 +297,18 @@ def put_together(recipe: dict, parts: dict):  # parts: plain tensors by attribut
     return o
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #912a4734
-def _plain(v) -> bool:
+def _is_serializable(v) -> bool:
     "Return whether a value can be copied and serialized."
-    if isinstance(v, torch.Tensor) or in_parts(v): taken_apart(own_part(v)); return True
-    if isinstance(v, (list, tuple)): return all(map(_plain, v))
-    if isinstance(v, dict): return all(map(_plain, v.values()))
+    if isinstance(v, torch.Tensor) or needs_flattening(v): flatten_state_value(to_local(v)); return True
+    if isinstance(v, (list, tuple)): return all(map(_is_serializable, v))
+    if isinstance(v, dict): return all(map(_is_serializable, v.values()))
     return v is None or isinstance(v, (bool, int, float, str))
 
-def check_state(optimizer):
+def check_optimizer_state(optimizer):
     "Raise TypeError for a state that a snapshot cannot hold; the message names it."
     for entries in optimizer.state.values():
         for key, v in entries.items():
-            try: problem = "" if _plain(v) else f"a {type(v).__module__}.{type(v).__qualname__}"
+            try: problem = "" if _is_serializable(v) else f"a {type(v).__module__}.{type(v).__qualname__}"
             except TypeError as error: problem = str(error)
             if problem: raise TypeError(f"{type(optimizer).__name__} keeps {problem}, as {key!r}, so a run with it could not be held in a snapshot: "
                                         "no rewind, no checkpoint. Use another optimizer, or its form with a state of plain tensors.")

@@ -8,17 +8,17 @@ import copy, inspect, math
 from functools import partial
 import torch
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
-from ..core.errors import nearest, warn
+from ..core.errors import suggest_names, warn
 from ..args.fields import SCHEDULE_NAMES
-from ..args.training_args import TrainingArguments, plain
+from ..args.training_args import TrainingArguments, to_builtin
 
 # %% auto #0
-__all__ = ['SCHEDULES', 'SCHEDULER_RATES', 'PLAIN', 'GROUP_RATES', 'Watching', 'GreedyLR', 'linear', 'cosine', 'constant',
-           'constant_with_warmup', 'polynomial', 'cosine_with_restarts', 'cosine_with_min_lr',
-           'cosine_warmup_with_min_lr', 'inverse_sqrt', 'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_rates',
-           'base_key', 'check_numbers', 'by_metric', 'metric_schedule', 'create_scheduler', 'is_ours', 'group_lists',
-           'schedule_parts', 'scheduler_state', 'same_kind', 'load_scheduler_state', 'scale_schedule', 'set_lr',
-           'set_base_lr', 'add_group', 'stretch_schedule']
+__all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'GreedyLRState', 'GreedyLR', 'linear', 'cosine',
+           'constant', 'constant_with_warmup', 'polynomial', 'cosine_with_restarts', 'cosine_with_min_lr',
+           'cosine_warmup_with_min_lr', 'inverse_sqrt', 'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_lrs',
+           'base_lr_key', 'check_schedule_numbers', 'is_metric_driven', 'create_metric_scheduler', 'create_scheduler',
+           'is_builtin_schedule', 'group_lists', 'schedule_parts', 'scheduler_state', 'match_lr_type',
+           'load_scheduler_state', 'scale_schedule', 'set_lr', 'set_base_lr', 'add_scheduled_group', 'stretch_schedule']
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #94f880e0
 def _per_group(value, optimizer, name) -> list:
@@ -29,7 +29,7 @@ def _per_group(value, optimizer, name) -> list:
     return list(value)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #eea500d4
-class Watching:
+class GreedyLRState:
     "Hold the parameters of a greedy schedule, and its statistics of the evaluations."
     def __init__(self, optimizer: torch.optim.Optimizer,
                  mode: str = "min",            # "max": a larger metric is better
@@ -77,7 +77,7 @@ class Watching:
         return value > wanted if sign > 0 else value < wanted
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #856728a2
-class GreedyLR(Watching):
+class GreedyLR(GreedyLRState):
     "Raise or lower the learning rate according to a metric."
     def step(self, metrics, epoch=None):  # metrics: one number; epoch: its index, None: the next
         "Process the metric of an evaluation."
@@ -150,7 +150,7 @@ def cosine_with_restarts(step: int, *, num_warmup_steps: int, num_training_steps
     progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
     return 0.0 if progress >= 1 else max(0.0, 0.5 * (1.0 + math.cos(math.pi * ((float(num_cycles) * progress) % 1.0))))
 
-def _above(factor, lr_init, min_lr, min_lr_rate) -> float:
+def _scale_above_min(factor, lr_init, min_lr, min_lr_rate) -> float:
     "Map a factor between 0 and 1 to the range between the minimum fraction and 1."
     least = min_lr / lr_init if min_lr_rate is None else min_lr_rate
     return max(0, factor * (1 - least) + least)
@@ -160,7 +160,7 @@ def cosine_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: 
     "Rise to 1 over the warm-up, then fall along a cosine to the minimum rate."
     if step < num_warmup_steps: return step / max(1, num_warmup_steps)
     progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
-    return _above(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
+    return _scale_above_min(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
 
 def cosine_warmup_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float, num_cycles: float = 0.5,
                               min_lr: float | None = None, min_lr_rate: float | None = None, warmup_lr_rate: float | None = None) -> float:
@@ -169,7 +169,7 @@ def cosine_warmup_with_min_lr(step: int, *, num_warmup_steps: int, num_training_
         if warmup_lr_rate is None: return (step + 1.0) / max(1.0, num_warmup_steps)
         return warmup_lr_rate + (1.0 - warmup_lr_rate) * step / max(1, num_warmup_steps - 1.0)
     progress = (step - num_warmup_steps + 1.0) / max(1.0, num_training_steps - num_warmup_steps)
-    return _above(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
+    return _scale_above_min(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #c70d1d4f
 def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = None) -> float:
@@ -178,8 +178,8 @@ def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = No
     if timescale is None: timescale = num_warmup_steps or 10_000
     return 1.0 / math.sqrt((step + timescale - num_warmup_steps) / timescale)
 
-_RISES = {"linear": lambda p: p, "cosine": lambda p: 0.5 * (1.0 - math.cos(math.pi * p)), "1-sqrt": lambda p: 1.0 - math.sqrt(1.0 - p)}
-_FALLS = {"linear": lambda p, c: 1.0 - p, "cosine": lambda p, c: 0.5 * (1.0 + math.cos(math.pi * c * 2.0 * p)),
+_WARMUP_SHAPES = {"linear": lambda p: p, "cosine": lambda p: 0.5 * (1.0 - math.cos(math.pi * p)), "1-sqrt": lambda p: 1.0 - math.sqrt(1.0 - p)}
+_DECAY_SHAPES = {"linear": lambda p, c: 1.0 - p, "cosine": lambda p, c: 0.5 * (1.0 + math.cos(math.pi * c * 2.0 * p)),
           "1-sqrt": lambda p, c: 1.0 - math.sqrt(p)}
 
 def warmup_stable_decay(step: int, *, num_warmup_steps: int, num_training_steps: int, num_decay_steps: int | None = None,
@@ -187,10 +187,10 @@ def warmup_stable_decay(step: int, *, num_warmup_steps: int, num_training_steps:
                         min_lr_ratio: float = 0, num_cycles: float = 0.5) -> float:
     "Rise to 1, stay there, and fall to the minimum fraction."
     stable = num_training_steps - num_warmup_steps - num_decay_steps if num_stable_steps is None else num_stable_steps
-    if step < num_warmup_steps: factor = _RISES[warmup_type](step / max(1, num_warmup_steps))
+    if step < num_warmup_steps: factor = _WARMUP_SHAPES[warmup_type](step / max(1, num_warmup_steps))
     elif step < num_warmup_steps + stable: return 1.0
     elif step < num_warmup_steps + stable + num_decay_steps:
-        factor = _FALLS[decay_type]((step - num_warmup_steps - stable) / max(1, num_decay_steps), num_cycles)
+        factor = _DECAY_SHAPES[decay_type]((step - num_warmup_steps - stable) / max(1, num_decay_steps), num_cycles)
     else: return min_lr_ratio
     return max(0.0, factor * (1.0 - min_lr_ratio) + min_lr_ratio)
 
@@ -205,7 +205,7 @@ def _check_kwargs(kwargs, known, name):
         if key in known: continue
         takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
         raise TypeError(f"lr_scheduler_kwargs has {key!r}, which the schedule {name!r} does not take; "
-                        f"{takes}.{nearest(key, known)}")
+                        f"{takes}.{suggest_names(key, known)}")
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #7e419e8d
 class OneCycle(OneCycleLR):
@@ -229,15 +229,15 @@ def one_cycle(optimizer, args, n: int, rates: list) -> OneCycle:
     return OneCycle(optimizer, max_lr=rates, total_steps=n, **kwargs)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #201ad70d
-def base_rates(optimizer) -> list[float]:
+def base_lrs(optimizer) -> list[float]:
     "Return the base rate of each group, which corresponds to a factor of 1."
-    return [g[base_key(g) or "lr"] for g in optimizer.param_groups]
+    return [g[base_lr_key(g) or "lr"] for g in optimizer.param_groups]
 
-def base_key(group) -> str | None:
+def base_lr_key(group) -> str | None:
     "Return the key of a group's base rate. Some optimizers have a `max_lr` of their own; one cycle also sets `min_lr`."
     return "max_lr" if "max_lr" in group and "min_lr" in group else "initial_lr" if "initial_lr" in group else None
 
-def _factor_functions(args, n: int, rates: list) -> list:
+def _lr_lambdas(args, n: int, rates: list) -> list:
     "Return the function of each group, with all its numbers except the step."
     function, kwargs = SCHEDULES[args.lr_scheduler_type], args.lr_scheduler_kwargs or {}
     params = inspect.signature(function).parameters
@@ -246,11 +246,11 @@ def _factor_functions(args, n: int, rates: list) -> list:
     for rate in rates:
         offered = dict(num_warmup_steps=args.get_warmup_steps(n), num_training_steps=n, lr_init=float(rate))
         functions.append(partial(function, **{k: v for k, v in offered.items() if k in params}, **kwargs))
-        check_numbers(functions[-1])
+        check_schedule_numbers(functions[-1])
     return functions
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #591221e3
-def check_numbers(function):  # function: a partial over one of SCHEDULES
+def check_schedule_numbers(function):  # function: a partial over one of SCHEDULES
     "Raise ValueError for numbers that are invalid for a schedule."
     given, name = {**(function.func.__kwdefaults__ or {}), **function.keywords}, function.func.__name__
     if name == "polynomial" and not given["lr_init"] > given["lr_end"]:
@@ -264,27 +264,27 @@ def check_numbers(function):  # function: a partial over one of SCHEDULES
             raise ValueError("The schedule 'warmup_stable_decay' needs the number of steps in which it comes down; give "
                              "lr_scheduler_kwargs={'num_decay_steps': 100}.")
         for key in ("warmup_type", "decay_type"):
-            if given[key] not in _FALLS: raise ValueError(f"{key}={given[key]!r} is not one of {', '.join(map(repr, _FALLS))}.{nearest(given[key], _FALLS)}")
+            if given[key] not in _DECAY_SHAPES: raise ValueError(f"{key}={given[key]!r} is not one of {', '.join(map(repr, _DECAY_SHAPES))}.{suggest_names(given[key], _DECAY_SHAPES)}")
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #dce0897e
-_BY_METRIC = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
+_METRIC_SCHEDULERS = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
 
-def by_metric(scheduler) -> bool:
+def is_metric_driven(scheduler) -> bool:
     "Return whether a schedule is stepped with the metric of an evaluation; includes transformers' own GreedyLR."
     return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
 
-def metric_schedule(optimizer, args, rates: list):
+def create_metric_scheduler(optimizer, args, rates: list):
     "Return a schedule that depends on evaluations."
-    cls, kwargs = _BY_METRIC[args.lr_scheduler_type], dict(args.lr_scheduler_kwargs or {})
+    cls, kwargs = _METRIC_SCHEDULERS[args.lr_scheduler_type], dict(args.lr_scheduler_kwargs or {})
     _check_kwargs(kwargs, set(inspect.signature(cls).parameters) - {"optimizer"}, args.lr_scheduler_type)
-    _start_from(optimizer, rates)
+    _set_initial_lr(optimizer, rates)
     scheduler = cls(optimizer, **{"mode": "max" if args.greater_is_better else "min", **kwargs})
     if cls is GreedyLR and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
         warn(f"The schedule 'greedy' never goes below min_lr={scheduler.min_lrs[0]:g}, and the learning rate is {float(rates[0]):g}: it cannot fall. "
              "Give a smaller one, lr_scheduler_kwargs={'min_lr': 1e-6}.")
     return scheduler
 
-def _start_from(optimizer, rates):
+def _set_initial_lr(optimizer, rates):
     "Store the base rate in each group."
     for group, rate in zip(optimizer.param_groups, rates):
         group["initial_lr"] = rate.clone() if isinstance(rate, torch.Tensor) else rate   # the current rate is changed in place
@@ -296,23 +296,23 @@ def create_scheduler(optimizer: torch.optim.Optimizer,
                      num_training_steps: int   # total number of optimizer steps
                     ) -> torch.optim.lr_scheduler.LRScheduler:
     "Return the schedule that `args` names. Raise ValueError for an unknown name, TypeError for an unknown keyword."
-    name, n, rates = args.lr_scheduler_type, max(1, num_training_steps), base_rates(optimizer)
+    name, n, rates = args.lr_scheduler_type, max(1, num_training_steps), base_lrs(optimizer)
     if name == "one_cycle": return one_cycle(optimizer, args, n, rates)
-    if name in _BY_METRIC: return metric_schedule(optimizer, args, rates)
-    if name not in SCHEDULES: raise ValueError(f"There is no schedule {name!r}.{nearest(name, SCHEDULE_NAMES)}")
-    functions = _factor_functions(args, n, rates)
-    _start_from(optimizer, rates)
+    if name in _METRIC_SCHEDULERS: return create_metric_scheduler(optimizer, args, rates)
+    if name not in SCHEDULES: raise ValueError(f"There is no schedule {name!r}.{suggest_names(name, SCHEDULE_NAMES)}")
+    functions = _lr_lambdas(args, n, rates)
+    _set_initial_lr(optimizer, rates)
     return LambdaLR(optimizer, functions)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #07bbed97
-def is_ours(scheduler) -> bool:
+def is_builtin_schedule(scheduler) -> bool:
     "Return whether this is a `LambdaLR` over functions of this module."
     functions = getattr(scheduler, "lr_lambdas", None) or [None]
     return all(isinstance(f, partial) and f.func in SCHEDULES.values() for f in functions)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #257522ed
-SCHEDULER_RATES = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs", "_last_lr")   # lists with a rate per group in torch's schedules
-PLAIN = (bool, int, float, str, type(None))
+SCHEDULER_LR_ATTRS = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs", "_last_lr")   # lists with a rate per group in torch's schedules
+PLAIN_TYPES = (bool, int, float, str, type(None))
 _PER_GROUP = ("lrs", "lambdas", "momentums", "_last_lr")   # suffixes of the names of lists with an entry per group, in torch and by convention
 
 def group_lists(attributes: dict,  # of a schedule, or its state
@@ -327,27 +327,27 @@ def schedule_parts(scheduler):  # scheduler: None if there is none
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()): yield from schedule_parts(part)
 
-def _keep(value):
+def _keep_plain(value):
     "Return the plain part of a value, and whether the value can be kept."
-    value = plain(value)
+    value = to_builtin(value)
     if isinstance(value, dict):
         if not all(isinstance(k, str) for k in value): return value, False   # a MultiStepLR's milestones
-        kept = {k: _keep(v) for k, v in value.items()}
+        kept = {k: _keep_plain(v) for k, v in value.items()}
         return {k: v for k, (v, ok) in kept.items() if ok}, True
     if isinstance(value, list):
-        kept = [_keep(v) for v in value]
+        kept = [_keep_plain(v) for v in value]
         return [v for v, _ in kept], all(ok for _, ok in kept)
-    return value, isinstance(value, PLAIN)
+    return value, isinstance(value, PLAIN_TYPES)
 
 def scheduler_state(scheduler  # any of torch's
                    ) -> dict:  # plain values, lists and dictionaries of them; a new object
     "Return the state that restores a schedule to this position; without the rates in the optimizer's groups."
     state = scheduler.state_dict()
-    if is_ours(scheduler): state["lr_lambdas"] = [{"function": f.func.__name__, **f.keywords} for f in scheduler.lr_lambdas]
-    return _keep(state)[0]
+    if is_builtin_schedule(scheduler): state["lr_lambdas"] = [{"function": f.func.__name__, **f.keywords} for f in scheduler.lr_lambdas]
+    return _keep_plain(state)[0]
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #3496fcce
-def same_kind(old, rate):
+def match_lr_type(old, rate):
     "Return the rate as a number, or as a tensor if the old one is a tensor (required by optimizers that were created with one)."
     return torch.full_like(old, rate) if isinstance(old, torch.Tensor) else rate
 
@@ -371,13 +371,13 @@ def _adapt(scheduler, state, groups):
         if groups: scheduler.lr_lambdas = [own[min(i, len(own) - 1)] for i in groups]
         n = len(scheduler.lr_lambdas)
         if not isinstance(functions, list) or len(functions) != n: state["lr_lambdas"] = [None] * n
-    for name in SCHEDULER_RATES:
+    for name in SCHEDULER_LR_ATTRS:
         olds = getattr(scheduler, name, None)   # fewer entries, if the state has more groups than this optimizer
-        if olds and state.get(name): state[name] = [same_kind(olds[min(i, len(olds) - 1)], r) for i, r in enumerate(state[name])]
+        if olds and state.get(name): state[name] = [match_lr_type(olds[min(i, len(olds) - 1)], r) for i, r in enumerate(state[name])]
     for part, inner in zip(getattr(scheduler, "_schedulers", ()), state.get("_schedulers", ())): _adapt(part, inner, groups)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #51dc7044
-GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")   # keys of rates in a group, as torch uses them
+GROUP_LR_KEYS = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")   # keys of rates in a group, as torch uses them
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #7c0b38ad
 def scale_schedule(scheduler,                     # any of torch's, or None
@@ -388,15 +388,15 @@ def scale_schedule(scheduler,                     # any of torch's, or None
     groups = optimizer.param_groups
     factors = list(factors) if isinstance(factors, (list, tuple)) else [factors] * len(groups)
     for group, factor in zip(groups, factors, strict=True):
-        group.update({k: group[k] * factor for k in GROUP_RATES if group.get(k) is not None})
+        group.update({k: group[k] * factor for k in GROUP_LR_KEYS if group.get(k) is not None})
     for part in schedule_parts(scheduler):
-        for name in SCHEDULER_RATES:
+        for name in SCHEDULER_LR_ATTRS:
             rates = getattr(part, name, None)
             if rates is not None: setattr(part, name, [r * f for r, f in zip(rates, factors, strict=True)])
         if getattr(part, "eta_min", 0) and len(set(factors)) == 1: part.eta_min *= factors[0]
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #ca5bfc0a
-def _wanted(optimizer, lr, now: list, what: str) -> list:
+def _group_lrs(optimizer, lr, now: list, what: str) -> list:
     "Return the requested rate for each group of the optimizer, from one number or a list; a number keeps the ratios of `now`. Raise ValueError for invalid rates."
     groups = optimizer.param_groups
     layered = all("layer_group" in g for g in groups)
@@ -420,14 +420,14 @@ def set_lr(scheduler,                 # any of torch's, or None
     if not all(now):
         raise ValueError("The schedule stands at a learning rate of 0 here (its end, or the beginning of a cycle), "
                          "which cannot be scaled; set its base with set(learning_rate=...).")
-    rates = _wanted(optimizer, lr, now, "lr")
+    rates = _group_lrs(optimizer, lr, now, "lr")
     scale_schedule(scheduler, optimizer, [r / o for r, o in zip(rates, now)])
-    for group, rate in zip(optimizer.param_groups, rates): group["lr"] = same_kind(group["lr"], rate)
+    for group, rate in zip(optimizer.param_groups, rates): group["lr"] = match_lr_type(group["lr"], rate)
     for part in schedule_parts(scheduler):
         if hasattr(part, "_last_lr"): part._last_lr = list(rates)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #b118841a
-def _refresh(scheduler):
+def _recompute_lr(scheduler):
     "Recompute the rates at the current position, for schedules that compute them from the base."
     count = scheduler._step_count
     scheduler._step_count = 0          # 1 would make torch check for an optimizer step in between
@@ -435,7 +435,7 @@ def _refresh(scheduler):
     scheduler.step()
     scheduler._step_count = count
 
-def _changed(function, **numbers):
+def _with_numbers(function, **numbers):
     "Return the same schedule function with other values for those of its numbers."
     return partial(function.func, **{**function.keywords, **{k: v for k, v in numbers.items() if k in function.keywords}})
 
@@ -446,21 +446,21 @@ def set_base_lr(scheduler,               # any of torch's, or None
                 what="learning_rate"     # name of the argument, for errors
                ):
     "Set the base of a schedule and update the current rate; groups keep their ratios unless a list is given. Raise ValueError if a base rate is 0."
-    base = [float(r) for r in base_rates(optimizer)]
+    base = [float(r) for r in base_lrs(optimizer)]
     if not all(base):
         raise ValueError("A group of parameters has a learning rate of 0, which cannot be scaled; "
                          "leave such a group out with learn.freeze().")
-    rates = _wanted(optimizer, lr, base, what)
-    functions = [_changed(f, lr_init=r) for f, r in zip(scheduler.lr_lambdas, rates)] if is_ours(scheduler) else []
-    for f in functions: check_numbers(f)
+    rates = _group_lrs(optimizer, lr, base, what)
+    functions = [_with_numbers(f, lr_init=r) for f, r in zip(scheduler.lr_lambdas, rates)] if is_builtin_schedule(scheduler) else []
+    for f in functions: check_schedule_numbers(f)
     scale_schedule(scheduler, optimizer, [r / b for r, b in zip(rates, base)])
     for group, rate in zip(optimizer.param_groups, rates):
-        if key := base_key(group): group[key] = same_kind(group[key], rate)
+        if key := base_lr_key(group): group[key] = match_lr_type(group[key], rate)
     if functions: scheduler.lr_lambdas, scheduler.base_lrs = functions, list(rates)
-    if functions or isinstance(scheduler, OneCycle): _refresh(scheduler)
+    if functions or isinstance(scheduler, OneCycle): _recompute_lr(scheduler)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #b65a314c
-def add_group(optimizer, scheduler,  # scheduler: any of torch's, or None
+def add_scheduled_group(optimizer, scheduler,  # scheduler: any of torch's, or None
               fresh: dict,           # the new group: 'params', and different options; 'lr' is a base rate
               like: int = 0,         # index of the group that it is modeled on
               without: tuple = ()    # options that are not copied
@@ -469,12 +469,12 @@ def add_group(optimizer, scheduler,  # scheduler: any of torch's, or None
     model = optimizer.param_groups[like]
     base = float(model.get("initial_lr", model["lr"]))
     ratio = float(fresh.get("lr", base)) / base if base else 1.0
-    kept = {k: v * ratio if k in GROUP_RATES and v is not None else v for k, v in model.items() if k not in ("params", *without)}
+    kept = {k: v * ratio if k in GROUP_LR_KEYS and v is not None else v for k, v in model.items() if k not in ("params", *without)}
     lists = [(part, name) for part in schedule_parts(scheduler) for name in group_lists(vars(part), len(optimizer.param_groups))]
     optimizer.add_param_group({**kept, **{k: v for k, v in fresh.items() if k != "lr"}})
     for part, name in lists:
         values = getattr(part, name)
-        is_rate = name in SCHEDULER_RATES and values[like] is not None
+        is_rate = name in SCHEDULER_LR_ATTRS and values[like] is not None
         setattr(part, name, [*values, values[like] * ratio if is_rate else values[like]])
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #8b499f9f
@@ -485,12 +485,12 @@ def stretch_schedule(scheduler,                # from `create_scheduler`; anothe
                     ):                         # the scheduler to use from now on
     "Change the length of a schedule at the same position; the current rate becomes that of the new schedule."
     n = max(1, num_training_steps)
-    if is_ours(scheduler):
+    if is_builtin_schedule(scheduler):
         numbers = dict(num_training_steps=n, num_warmup_steps=args.get_warmup_steps(n))
-        scheduler.lr_lambdas = [_changed(f, **numbers) for f in scheduler.lr_lambdas]
+        scheduler.lr_lambdas = [_with_numbers(f, **numbers) for f in scheduler.lr_lambdas]
     elif isinstance(scheduler, OneCycle):
         shape = one_cycle(torch.optim.SGD([torch.zeros(1)]), args, n, [1.0])
         scheduler.total_steps, scheduler._schedule_phases = n, shape._schedule_phases
     else: return scheduler
-    _refresh(scheduler)
+    _recompute_lr(scheduler)
     return scheduler

@@ -12,35 +12,37 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from ..core.errors import warn
 from ..core.callbacks import TrainerCallback
-from ..core.log_file import plain
+from ..core.log_file import to_plain_data
 from ..core.history import copy_log
 from ..args.training_args import TrainingArguments
-from ..engine.run_state import Due, for_callback
-from ..engine.snapshot import KEEPERS, capture, whole
+from ..engine.run_state import Task, as_callback
+from ..engine.snapshot import FIELD_KEEPERS, capture_snapshot, gather_snapshot
 from ..engine.prepare import prepare
-from ..engine.tasks import announce
-from ..engine.evaluate import averaged, optimizer_trains
-from .checkpoint_dirs import (Damaged, MANIFEST, checkpoints, examine, flush, retire, retire_future,
-                                              rotate, set_aside, sweep, written_whole)
-from .checkpoint import pack, processor_of, write_checkpoint, writes_live
-from .hf_checkpoint import asked, write_trainer
+from ..engine.tasks import run_tasks_now
+from ..engine.evaluate import averaged_weights, is_in_train_mode
+from .checkpoint_dirs import (CorruptCheckpoint, MANIFEST_NAME, list_checkpoints, verify_checkpoint, fsync_path, invalidate, invalidate_abandoned,
+                                              rotate_checkpoints, move_aside, sweep, atomic_directory)
+from .checkpoint import collect_checkpoint, get_processor, write_checkpoint, saves_itself
+from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 
 # %% auto #0
-__all__ = ['SaveFailed', 'wait_for_others', 'Saver', 'save', 'writes', 'as_best', 'refuse_taken', 'only_ours', 'save_now',
-           'finish', 'fingerprint', 'some_of', 'take_in', 'data_facts', 'writes_itself', 'written_by', 'writing',
-           'logged', 'without_log', 'write_log', 'make_room', 'why_not', 'retire_ahead', 'say_lost_best', 'end',
-           'again', 'Ending']
+__all__ = ['SaveFailed', 'wait_for_other_savers', 'Saver', 'save_checkpoint_async', 'is_checkpoint_writer',
+           'record_best_checkpoint', 'check_folder_free', 'is_own_checkpoint', 'save_checkpoint_sync', 'wait_for_save',
+           'data_fingerprint', 'sample_indices', 'update_hash', 'describe_train_data', 'overrides_save',
+           'save_to_temp_dir', 'make_checkpoint_writer', 'logged_rows', 'strip_log_history', 'ensure_log_on_disk',
+           'replace_existing', 'describe_save_failure', 'invalidate_future', 'warn_lost_best', 'run_default_sigterm',
+           'resend_sigterm', 'SigtermCheckpointCallback']
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a5406100
 class SaveFailed(RuntimeError):
     "Raised if a checkpoint could not be written; the run itself is unchanged."
 
-_AT_WORK = {}   # savers of all learners here that are writing, by the id of their run
-if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_AT_WORK.clear)
+_ACTIVE_SAVERS = {}   # savers of all learners here that are writing, by the id of their run
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_ACTIVE_SAVERS.clear)
 
-def wait_for_others(run, shelf: Path | None = None):  # shelf: wait for the savers that write there; None: for those that write this run
+def wait_for_other_savers(run, shelf: Path | None = None):  # shelf: wait for the savers that write there; None: for those that write this run
     "Wait until no other learner of this process is writing."
-    for other in list(_AT_WORK.values()):
+    for other in list(_ACTIVE_SAVERS.values()):
         if other.run_id == run.history.run_id if shelf is None else other.shelf == shelf: other.wait(run.interrupts)
 
 # %% ../../nbs/07_state/03_async_save.ipynb #7b235b41
@@ -62,14 +64,14 @@ class Saver:
         self.run_id, self.shelf, self.pid, self.undo = snapshot.values["run"], shelf, os.getpid(), undo
         self.done.clear()
         try:
-            while (other := _AT_WORK.setdefault(self.run_id, self)) is not self: other.wait()
+            while (other := _ACTIVE_SAVERS.setdefault(self.run_id, self)) is not self: other.wait()
             threading.Thread(target=self._work, args=(work, snapshot), name="trainer_nb-save").start()
         except BaseException:   # the system may be out of threads
             self._over()
             raise
 
     def _over(self):
-        if _AT_WORK.get(self.run_id) is self: del _AT_WORK[self.run_id]
+        if _ACTIVE_SAVERS.get(self.run_id) is self: del _ACTIVE_SAVERS[self.run_id]
         self.done.set()
 
     def _work(self, work, snapshot):
@@ -95,12 +97,12 @@ class Saver:
 
     def leave_behind(self, run, best, after):  # after: the step up to which the run is replayed
         "Retire the checkpoints of later steps, before others are written."
-        retire_ahead(run, best, after)
+        invalidate_future(run, best, after)
 
     def went_back(self, run, best):  # best: the checkpoint that was the best before
         "The run stands elsewhere now."
-        retire_ahead(run, best)
-        say_lost_best(run)
+        invalidate_future(run, best)
+        warn_lost_best(run)
         s = run.state
         self.best = (s.best_metric, s.best_global_step, s.best_model_checkpoint) if s.best_model_checkpoint else (None, None, None)
 
@@ -109,36 +111,36 @@ class Saver:
     def __repr__(self): return "Saver(writing)" if not self.done.is_set() else "Saver(failed)" if self.failure else "Saver(idle)"
 
 # %% ../../nbs/07_state/03_async_save.ipynb #af00e1cf
-def save(moves, place=None, wait=False) -> Path:  # place: a folder; None: checkpoint-<step> in output_dir
+def save_checkpoint_async(learner, place=None, wait=False) -> Path:  # place: a folder; None: checkpoint-<step> in output_dir
     "Start writing a checkpoint of the run and return its folder; raise SaveFailed if the previous one failed."
-    run, own = moves.run_state, place is None
-    finish(run)
-    wait_for_others(run)
+    run, own = learner.run_state, place is None
+    wait_for_save(run)
+    wait_for_other_savers(run)
     if place is None: place = Path(run.args.output_dir, f"checkpoint-{run.state.global_step}")
     place = Path(place).expanduser().absolute()
-    if not own: refuse_taken(place, run.history.run_id)
-    undo = as_best(run, place) if own and run.state.best_global_step == run.state.global_step else None
+    if not own: check_folder_free(place, run.history.run_id)
+    undo = record_best_checkpoint(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
     sharded = run.device.sharded is not None
-    if not (writes(run) or sharded): return place   # one process writes for all
-    if sharded and writes_live(run.model): raise ValueError("The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of them (fsdp).")
+    if not (is_checkpoint_writer(run) or sharded): return place   # one process writes for all
+    if sharded and saves_itself(run.model): raise ValueError("The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of them (fsdp).")
     if run.args.save_only_model:
-        with averaged(run.optimizer): snapshot = capture(run, run.saver.spare, ("model",), beside=not optimizer_trains(run.optimizer))
-    else: snapshot = capture(run, run.saver.spare, tuple(KEEPERS), beside=True)
-    if sharded: snapshot = whole(snapshot, run.device.world)
-    if not writes(run): return place
+        with averaged_weights(run.optimizer): snapshot = capture_snapshot(run, run.saver.spare, ("model",), beside=not is_in_train_mode(run.optimizer))
+    else: snapshot = capture_snapshot(run, run.saver.spare, tuple(FIELD_KEEPERS), beside=True)
+    if sharded: snapshot = gather_snapshot(snapshot, run.device.world)
+    if not is_checkpoint_writer(run): return place
     run.saver.spare = ()
     run.saver.sweep(place.parent)
-    run.saver.start(writing(moves, snapshot, place, own), snapshot, place.parent, undo)
-    if wait or run.callbacks.listeners("on_save"): finish(run)
+    run.saver.start(make_checkpoint_writer(learner, snapshot, place, own), snapshot, place.parent, undo)
+    if wait or run.callbacks.listeners("on_save"): wait_for_save(run)
     return place
 
-def writes(run) -> bool:
+def is_checkpoint_writer(run) -> bool:
     "Check whether this process writes the run's checkpoints: the main one, or one per machine."
     world = run.device.world
     return world.first or (run.args.save_on_each_node and world.local_rank == 0)
 
-def as_best(run, place):
+def record_best_checkpoint(run, place):
     "Record a folder as the best checkpoint and return a function that undoes it."
     state, before = run.state, run.saver.best
     state.best_model_checkpoint = str(place)
@@ -149,142 +151,142 @@ def as_best(run, place):
     return undo
 
 # %% ../../nbs/07_state/03_async_save.ipynb #b8540674
-def refuse_taken(place: Path, run_id):
+def check_folder_free(place: Path, run_id):
     "Raise ValueError for a given folder that holds anything but a checkpoint of this run."
     if place.is_dir() and not any(place.iterdir()): return
-    if place.exists() and not only_ours(place, run_id):
+    if place.exists() and not is_own_checkpoint(place, run_id):
         raise ValueError(f"{place} is there already and holds other things than a checkpoint of this run; name a folder that is not there yet.")
 
-def only_ours(place: Path, run_id) -> bool:
+def is_own_checkpoint(place: Path, run_id) -> bool:
     "Check whether a folder is a checkpoint of this run without additional files."
-    try: says = examine(place, every_byte=False)
-    except Damaged: return False
-    return says.get("run") == run_id and {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()} == {*says["files"], MANIFEST}
+    try: says = verify_checkpoint(place, every_byte=False)
+    except CorruptCheckpoint: return False
+    return says.get("run") == run_id and {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()} == {*says["files"], MANIFEST_NAME}
 
-def save_now(moves, place=None) -> Path:  # place: as for save
+def save_checkpoint_sync(learner, place=None) -> Path:  # place: as for save
     "Write a checkpoint to disk before returning its folder; raise ValueError if there is no folder."
-    if place is None and moves.args.output_dir is None:
+    if place is None and learner.args.output_dir is None:
         raise ValueError("There is no folder to write a checkpoint to; call save_checkpoint(folder), or give the Learner an output_dir=.")
-    prepare(moves)
-    place = save(moves, place, wait=True)
-    announce(moves, Due("event", "on_save"))
+    prepare(learner)
+    place = save_checkpoint_async(learner, place, wait=True)
+    run_tasks_now(learner, Task("event", "on_save"))
     return place
 
-def finish(run):
+def wait_for_save(run):
     "Wait for the current save; raise SaveFailed if it failed."
     if run.saver is None: return
     run.saver.wait(run.interrupts)
     run.saver.check()
 
 # %% ../../nbs/07_state/03_async_save.ipynb #572d950d
-def fingerprint(dataset) -> str | None:
+def data_fingerprint(dataset) -> str | None:
     "Return a short hash that identifies a data set; None if it cannot be computed."
     own = getattr(dataset, "_fingerprint", None)
     if isinstance(own, str): return own
     seen = hashlib.sha256()
-    try: take_in(seen, dataset)
+    try: update_hash(seen, dataset)
     except TypeError: return None
     return seen.hexdigest()[:16]
 
-def some_of(n: int) -> list[int]: return sorted({*range(min(8, n)), *range(0, n, max(1, n // 16)), *range(max(n - 8, 0), n)})   # indices of a sample of n entries
+def sample_indices(n: int) -> list[int]: return sorted({*range(min(8, n)), *range(0, n, max(1, n // 16)), *range(max(n - 8, 0), n)})   # indices of a sample of n entries
 
-def take_in(seen, thing):
+def update_hash(seen, thing):
     "Update a hash with data in memory, sampled if large; raise TypeError for data that would have to be read."
     seen.update(type(thing).__name__.encode())
     if isinstance(thing, (str, bytes, bool, int, float, type(None))): seen.update(repr(thing).encode())
     elif isinstance(thing, torch.Tensor):
         seen.update(f"{tuple(thing.shape)}{thing.dtype}".encode())
-        part = thing[some_of(len(thing))] if thing.ndim and thing.numel() > 4096 else thing
+        part = thing[sample_indices(len(thing))] if thing.ndim and thing.numel() > 4096 else thing
         seen.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     elif isinstance(thing, np.ndarray) and not thing.dtype.hasobject:
         seen.update(f"{tuple(thing.shape)}{thing.dtype}".encode())
-        part = thing[some_of(len(thing))] if thing.ndim and thing.size > 4096 else thing
+        part = thing[sample_indices(len(thing))] if thing.ndim and thing.size > 4096 else thing
         seen.update(np.ascontiguousarray(part).tobytes())
-    elif isinstance(thing, Subset): take_in(seen, [list(thing.indices), thing.dataset])
-    elif isinstance(thing, TensorDataset): take_in(seen, list(thing.tensors))
-    elif isinstance(thing, dict): take_in(seen, [[str(k), v] for k, v in thing.items()])
+    elif isinstance(thing, Subset): update_hash(seen, [list(thing.indices), thing.dataset])
+    elif isinstance(thing, TensorDataset): update_hash(seen, list(thing.tensors))
+    elif isinstance(thing, dict): update_hash(seen, [[str(k), v] for k, v in thing.items()])
     elif isinstance(thing, (list, tuple)):
         seen.update(str(len(thing)).encode())
-        for i in some_of(len(thing)): take_in(seen, thing[i])
+        for i in sample_indices(len(thing)): update_hash(seen, thing[i])
     elif isinstance(own := getattr(thing, "_fingerprint", None), str): seen.update(own.encode())
     else: raise TypeError
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a343fcca
-def data_facts(moves) -> dict:
+def describe_train_data(learner) -> dict:
     "Return the length and the fingerprint of the training data, without reading it."
-    data = moves.train_dataset
+    data = learner.train_dataset
     data = data.dataset if isinstance(data, DataLoader) else data
     try: length = len(data)
     except TypeError: length = None
-    saver = moves.run_state.saver
-    if saver is None: return {"length": length, "fingerprint": fingerprint(data)}
+    saver = learner.run_state.saver
+    if saver is None: return {"length": length, "fingerprint": data_fingerprint(data)}
     if saver.facts is None or saver.facts[0] is not data or saver.facts[1]["length"] != length:   # computed once, not at each save
-        saver.facts = data, {"length": length, "fingerprint": fingerprint(data)}
+        saver.facts = data, {"length": length, "fingerprint": data_fingerprint(data)}
     return dict(saver.facts[1])
 
 # %% ../../nbs/07_state/03_async_save.ipynb #5649b5e1
-def writes_itself(moves) -> bool:
+def overrides_save(learner) -> bool:
     "Check whether a subclass overrides how the model is written."
-    owners = [next((c for c in type(moves).__mro__ if name in vars(c)), None) for name in ("save_model", "_save")]
+    owners = [next((c for c in type(learner).__mro__ if name in vars(c)), None) for name in ("save_model", "_save")]
     return any(c is not None and not c.__module__.startswith("trainer_nb.") for c in owners)
 
-def written_by(moves):
+def save_to_temp_dir(learner):
     "Return a temporary folder with the output of the subclass's `save_model`."
     folder = tempfile.TemporaryDirectory()
-    known = inspect.signature(moves.save_model).parameters
+    known = inspect.signature(learner.save_model).parameters
     more = {"_internal_call": True} if "_internal_call" in known or any(p.kind is p.VAR_KEYWORD for p in known.values()) else {}
-    moves.save_model(folder.name, **more)
+    learner.save_model(folder.name, **more)
     return folder
 
 # %% ../../nbs/07_state/03_async_save.ipynb #3a6bb33f
-def writing(moves, snapshot, place, own):  # own: one of the run's own checkpoints, to which the limit applies
+def make_checkpoint_writer(learner, snapshot, place, own):  # own: one of the run's own checkpoints, to which the limit applies
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
-    run, history = moves.run_state, moves.run_state.history
+    run, history = learner.run_state, learner.run_state.history
     limit, best = run.args.save_total_limit if own else None, run.state.best_model_checkpoint
     beside = history.log is not None and history.path.parent.parent == place.parent
-    about = {"given": {k: v for k, v in run.given.items() if k in TrainingArguments.__dataclass_fields__}, "data": data_facts(moves), "beside": beside}
-    write = write_trainer if run.args.save_format == "trainer" else write_checkpoint
-    if write is write_trainer: about["trainer"] = asked(moves)
-    package = pack(run, snapshot, processor_of(moves), {"only_model": True} if run.args.save_only_model else None, about)
-    if writes_itself(moves): package = package._replace(live=written_by(moves))
+    about = {"given": {k: v for k, v in run.given.items() if k in TrainingArguments.__dataclass_fields__}, "data": describe_train_data(learner), "beside": beside}
+    write = write_trainer_checkpoint if run.args.save_format == "trainer" else write_checkpoint
+    if write is write_trainer_checkpoint: about["trainer"] = trainer_layout_info(learner)
+    package = collect_checkpoint(run, snapshot, get_processor(learner), {"only_model": True} if run.args.save_only_model else None, about)
+    if overrides_save(learner): package = package._replace(live=save_to_temp_dir(learner))
     def work():
         try:
-            with written_whole(place, history.run_id, lambda taken: make_room(taken, history.run_id)) as folder:
-                about.update(without_log(snapshot, history), beside=write_log(history, beside, folder))
+            with atomic_directory(place, history.run_id, lambda taken: replace_existing(taken, history.run_id)) as folder:
+                about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
                 write(package, folder)
-        except Exception as error: raise SaveFailed(why_not(place, error)) from error
-        try: rotate(place.parent, history.run_id, limit, best)
+        except Exception as error: raise SaveFailed(describe_save_failure(place, error)) from error
+        try: rotate_checkpoints(place.parent, history.run_id, limit, best)
         except Exception as error: warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
     return work
 
 # %% ../../nbs/07_state/03_async_save.ipynb #d9614fd6
-def logged(history, events: int | None = None) -> list[dict]:  # events: number of events; None: all
+def logged_rows(history, events: int | None = None) -> list[dict]:  # events: number of events; None: all
     "Return the logs that are not abandoned, in the form of `log_history`."
     return [event["data"] | {"step": event["step"]} for event in history.events[:events] if event["kind"] == "log" and not event["abandoned"]]
 
-def without_log(snapshot, history) -> dict:
+def strip_log_history(snapshot, history) -> dict:
     "Return the state without its `log_history` if the history contains the same entries."
     state = snapshot.values["state"]
-    found = logged(history, snapshot.values["place"].events)
-    if not state.log_history or found != plain(state.log_history): return {}
+    found = logged_rows(history, snapshot.values["place"].events)
+    if not state.log_history or found != to_plain_data(state.log_history): return {}
     return {"state": replace(state, log_history=[]), "logs": len(state.log_history)}
 
-def write_log(history, beside, folder) -> bool:
+def ensure_log_on_disk(history, beside, folder) -> bool:
     "Write the log to disk: True if it is next to the folder; otherwise copy it into the folder."
     if beside:
         history.flush()
-        if history.log is not None: flush(history.path); return True
+        if history.log is not None: fsync_path(history.path); return True
     copy_log(history, folder / "history.jsonl")
     return False
 
-def make_room(taken: Path, run_id) -> Path | None:
+def replace_existing(taken: Path, run_id) -> Path | None:
     "Set aside a checkpoint of the same run or an empty folder; retire anything else."
-    if only_ours(taken, run_id) or not any(taken.iterdir()): return set_aside(taken, run_id)
-    retire(taken)
+    if is_own_checkpoint(taken, run_id) or not any(taken.iterdir()): return move_aside(taken, run_id)
+    invalidate(taken)
 
-def why_not(place, error) -> str:
+def describe_save_failure(place, error) -> str:
     "Return the cause of a failure, the newest complete checkpoint, and the remedy."
-    whole = [f.path.name for f in checkpoints(place.parent) if not f.problem]
+    whole = [f.path.name for f in list_checkpoints(place.parent) if not f.problem]
     left = f"{whole[-1]} is the newest that is whole" if whole else "there is none yet"
     full = "learn.set(save_total_limit=2) keeps fewer of them, " if getattr(error, "errno", 0) == errno.ENOSPC or "No space left" in str(error) else ""
     return (f"{place.name} could not be written to {place.parent} ({type(error).__name__}: {error}); {left}. The run is as it was and goes on "
@@ -292,15 +294,15 @@ def why_not(place, error) -> str:
 
 # %% ../../nbs/07_state/03_async_save.ipynb #78dfdb15
 # best: the path of the checkpoint that was the best before the run went back
-def retire_ahead(run, best, after: int = -1):  # after: only those of later steps than this one
+def invalidate_future(run, best, after: int = -1):  # after: only those of later steps than this one
     "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
     run.saver.wait(run.interrupts)   # if it fails, the next verb says so
-    if run.args.output_dir is None or not writes(run): return
-    try: retire_future(run.args.output_dir, run.history, best, after)
+    if run.args.output_dir is None or not is_checkpoint_writer(run): return
+    try: invalidate_abandoned(run.args.output_dir, run.history, best, after)
     except OSError as error: warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a51eaab3
-def say_lost_best(run):
+def warn_lost_best(run):
     "Warn if the best checkpoint is to be loaded at the end and no longer exists."
     step, path = run.state.best_global_step, run.state.best_model_checkpoint
     if path is None or not run.args.load_best_model_at_end: return
@@ -311,7 +313,7 @@ def say_lost_best(run):
          f"If it is to be loaded at the end, {again}.")
 
 # %% ../../nbs/07_state/03_async_save.ipynb #315937b9
-def end(former):  # former: the previous handler
+def run_default_sigterm(former):  # former: the previous handler
     "Do what SIGTERM would have done without this callback."
     if callable(former): return former(signal.SIGTERM, None)
     if former is signal.SIG_IGN: return
@@ -321,18 +323,18 @@ def end(former):  # former: the previous handler
     signal.raise_signal(signal.SIGTERM)
 
 # %% ../../nbs/07_state/03_async_save.ipynb #7336c135
-def again(seconds: float = 0.1):
+def resend_sigterm(seconds: float = 0.1):
     "Send the signal again after a delay."
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a5486451
-class Ending(TrainerCallback):
+class SigtermCheckpointCallback(TrainerCallback):
     "Callback that writes a checkpoint on SIGTERM and then ends the process."
     order = 95
     def __init__(self): self.wanted, self.written, self.former, self.learn = False, False, None, lambda: None
-    def __deepcopy__(self, memo): return Ending()   # for a branch, which installs its own handler
+    def __deepcopy__(self, memo): return SigtermCheckpointCallback()   # for a branch, which installs its own handler
 
     def listen(self, learn):
         "Install the handler for SIGTERM."
@@ -345,9 +347,9 @@ class Ending(TrainerCallback):
         "Handle SIGTERM."
         learn = self.learn()
         run = learn.run_state if learn is not None else None
-        if self.written or run is None or run.finished or not run.state.global_step: return end(self.former)
+        if self.written or run is None or run.finished or not run.state.global_step: return run_default_sigterm(self.former)
         if self.wanted: return
-        if run.owner is None and run.phase in ("look", "step"): return again()
+        if run.owner is None and run.phase in ("look", "step"): return resend_sigterm()
         if run.owner is None and run.phase == "debug": run.open_step.abort()
         self.wanted = True
         if run.owner is None: return self.write(learn)
@@ -357,12 +359,12 @@ class Ending(TrainerCallback):
         world = learner.run_state.device.world
         if not world.alone and any(world.everyone(self.wanted)): self.ask(learner)
 
-    def ask(self, learn): learn.run_state.later.append(for_callback(learn.run_state, lambda: self.write(learn)))   # run at the boundary
+    def ask(self, learn): learn.run_state.later.append(as_callback(learn.run_state, lambda: self.write(learn)))   # run at the boundary
 
     def write(self, learn):
         "Write the checkpoint and end the process."
-        try: save_now(learn)
+        try: save_checkpoint_sync(learn)
         except SaveFailed as error: warn(f"SIGTERM came, and no checkpoint could be written: {error}")
         self.written, learn.run_state.pausing = True, True
-        if threading.current_thread() is threading.main_thread(): end(self.former)
+        if threading.current_thread() is threading.main_thread(): run_default_sigterm(self.former)
         else: os.kill(os.getpid(), signal.SIGTERM)   # for a run in the background, the main thread ends the process

@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import NamedTuple
 from ..core.errors import warn
 from ..core.log_file import log_path
-from ..core.history import History, Place, is_past, read
+from ..core.history import History, Place, is_ancestor, read_history
 
 # %% auto #0
-__all__ = ['MANIFEST', 'NAME', 'digest', 'flush', 'seal', 'Damaged', 'read_manifest', 'examine', 'held', 'unfinished',
-           'set_aside', 'remove', 'workplace', 'written_whole', 'put_in_place', 'room', 'left_behind', 'tidy',
-           'put_right', 'is_whole', 'sweep', 'Found', 'by_trainer', 'of_trainer', 'sealed', 'look_at', 'under_way',
-           'checkpoints', 'log_beside', 'counts', 'newest', 'get_last_checkpoint', 'retire', 'retire_future',
-           'too_many', 'rotate']
+__all__ = ['MANIFEST_NAME', 'CHECKPOINT_PATTERN', 'file_sha256', 'fsync_path', 'write_manifest', 'CorruptCheckpoint',
+           'read_manifest', 'verify_checkpoint', 'lock', 'temporary_path', 'move_aside', 'remove_folder',
+           'temporary_folder', 'atomic_directory', 'move_into_place', 'cleared_target', 'leftover_folders',
+           'clean_leftovers', 'recover_leftover', 'is_complete', 'sweep', 'CheckpointInfo', 'has_training_args',
+           'is_trainer_checkpoint', 'has_manifest', 'inspect_checkpoint', 'describe_leftover', 'list_checkpoints',
+           'read_adjacent_log', 'is_in_history', 'find_latest_checkpoint', 'get_last_checkpoint', 'invalidate',
+           'invalidate_abandoned', 'checkpoints_to_delete', 'rotate_checkpoints']
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #9d798a85
-MANIFEST = "manifest.json"
+MANIFEST_NAME = "manifest.json"
 
-def digest(path) -> str:
+def file_sha256(path) -> str:
     "Return the SHA-256 of a file, in hexadecimal."
     with open(path, "rb") as f: return hashlib.file_digest(f, "sha256").hexdigest()
 
-def flush(path: Path):
+def fsync_path(path: Path):
     "Flush a file, or the list of names in a directory, to disk; raise OSError if that fails for a file."
     try:
         fd = os.open(path, os.O_RDONLY)
@@ -35,40 +37,40 @@ def flush(path: Path):
     except OSError:
         if not path.is_dir(): raise
 
-def _seal_of(manifest: dict) -> str:
+def _manifest_digest(manifest: dict) -> str:
     rest = {k: v for k, v in manifest.items() if k != "seal"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
-def seal(folder: Path, says: dict):  # says: additional entries of the manifest, plain values
+def write_manifest(folder: Path, says: dict):  # says: additional entries of the manifest, plain values
     "Write the manifest of a directory and flush the directory to disk."
     inside = sorted(folder.rglob("*"))
-    files = {p.relative_to(folder).as_posix(): {"size": p.stat().st_size, "sha256": digest(p)} for p in inside if p.is_file()}
+    files = {p.relative_to(folder).as_posix(): {"size": p.stat().st_size, "sha256": file_sha256(p)} for p in inside if p.is_file()}
     manifest = says | {"files": files}
-    (folder / MANIFEST).write_text(json.dumps(manifest | {"seal": _seal_of(manifest)}, indent=1), "utf-8")
-    for path in (*inside, folder / MANIFEST, folder): flush(path)
+    (folder / MANIFEST_NAME).write_text(json.dumps(manifest | {"seal": _manifest_digest(manifest)}, indent=1), "utf-8")
+    for path in (*inside, folder / MANIFEST_NAME, folder): fsync_path(path)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #15f01c52
-class Damaged(ValueError):
+class CorruptCheckpoint(ValueError):
     "Raised for a directory that is incomplete or was altered; the message names the file."
 
 def read_manifest(folder: Path) -> dict:
     "Return the manifest of a directory; raise Damaged if it is missing or was altered."
-    path = folder / MANIFEST
-    if not path.is_file(): raise Damaged(f"{folder} has no {MANIFEST}, so it was not written to its end, or not by trainer_nb.")
+    path = folder / MANIFEST_NAME
+    if not path.is_file(): raise CorruptCheckpoint(f"{folder} has no {MANIFEST_NAME}, so it was not written to its end, or not by trainer_nb.")
     try: manifest = json.loads(path.read_text("utf-8"))
     except ValueError: manifest = None
-    if not isinstance(manifest, dict) or manifest.get("seal") != _seal_of(manifest):
-        raise Damaged(f"{path} was cut short or altered.")
+    if not isinstance(manifest, dict) or manifest.get("seal") != _manifest_digest(manifest):
+        raise CorruptCheckpoint(f"{path} was cut short or altered.")
     return manifest
 
-def examine(folder: Path, every_byte: bool = True) -> dict:  # every_byte: compare the digests too, not only the sizes
+def verify_checkpoint(folder: Path, every_byte: bool = True) -> dict:  # every_byte: compare the digests too, not only the sizes
     "Verify the files of a directory and return its manifest; raise Damaged if one differs."
     manifest = read_manifest(folder)
     for name, said in manifest["files"].items():
         path = folder / name
-        if not path.is_file(): raise Damaged(f"{path} is missing.")
-        if (size := path.stat().st_size) != said["size"]: raise Damaged(f"{path} has {size} bytes, and {said['size']} were written.")
-        if every_byte and digest(path) != said["sha256"]: raise Damaged(f"{path} was altered: its SHA-256 is not what it was when it was written.")
+        if not path.is_file(): raise CorruptCheckpoint(f"{path} is missing.")
+        if (size := path.stat().st_size) != said["size"]: raise CorruptCheckpoint(f"{path} has {size} bytes, and {said['size']} were written.")
+        if every_byte and file_sha256(path) != said["sha256"]: raise CorruptCheckpoint(f"{path} was altered: its SHA-256 is not what it was when it was written.")
     return manifest
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #ea17b700
@@ -76,86 +78,86 @@ try: import fcntl
 except ImportError: fcntl = None   # not available on Windows
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #31a333db
-_HELD = set()   # descriptors of the directories that this process holds
+_LOCK_FDS = set()   # descriptors of the directories that this process holds
 
 @contextmanager
-def held(folder: Path, sure: bool = False):  # sure: yield False where locks are unavailable
+def lock(folder: Path, sure: bool = False):  # sure: yield False where locks are unavailable
     "Lock a directory; yield False if it is locked already or does not exist."
     fd = None
     try:
         if fcntl is not None:
-            _HELD.add(fd := os.open(folder, os.O_RDONLY))
+            _LOCK_FDS.add(fd := os.open(folder, os.O_RDONLY))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         free = folder.is_dir() and (fcntl is not None or not sure)
     except (BlockingIOError, FileNotFoundError): free = False
     except OSError: free = not sure   # locks are unavailable here
     try: yield free
-    finally: _drop(fd)
+    finally: _release_fd(fd)
 
-def _drop(fd):
-    if fd not in _HELD: return
-    _HELD.discard(fd)
+def _release_fd(fd):
+    if fd not in _LOCK_FDS: return
+    _LOCK_FDS.discard(fd)
     os.close(fd)
 
-def _after_fork():
-    for fd in list(_HELD): _drop(fd)
+def _release_after_fork():
+    for fd in list(_LOCK_FDS): _release_fd(fd)
 
-if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_release_after_fork)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #721f49e4
-def unfinished(place: Path, writer: str) -> Path: return place.with_name(f"{place.name}.tmp-{writer}.{secrets.token_hex(4)}")   # the temporary name of a directory that is being written
+def temporary_path(place: Path, writer: str) -> Path: return place.with_name(f"{place.name}.tmp-{writer}.{secrets.token_hex(4)}")   # the temporary name of a directory that is being written
 
-def set_aside(folder: Path, writer: str) -> Path:
+def move_aside(folder: Path, writer: str) -> Path:
     "Rename a directory to a temporary name and return the new path; raise FileNotFoundError if it is gone."
-    away = unfinished(folder, writer)
+    away = temporary_path(folder, writer)
     return folder.rename(away.with_name(f"{away.name}-gone"))
 
-def remove(folder: Path, writer: str):
+def remove_folder(folder: Path, writer: str):
     "Remove a directory; raise FileNotFoundError if it is gone."
-    with held(folder): shutil.rmtree(set_aside(folder, writer), ignore_errors=True)
+    with lock(folder): shutil.rmtree(move_aside(folder, writer), ignore_errors=True)
 
 @contextmanager
-def workplace(place: Path, writer: str):
+def temporary_folder(place: Path, writer: str):
     "Create a temporary directory next to a path and hold its lock within the block."
     while True:
-        folder = unfinished(place, writer)
+        folder = temporary_path(place, writer)
         folder.mkdir(parents=True)
-        with held(folder) as ours:
+        with lock(folder) as ours:
             if not ours: continue   # another process has treated it as abandoned in the meantime
             yield folder
             return
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #b0f90517
 @contextmanager
-def written_whole(place: Path,        # the final path of the directory
+def atomic_directory(place: Path,        # the final path of the directory
                   writer: str,        # the id of the run; its abandoned directories are cleaned up first
                   make_room=None):    # called with the path if it exists; renames it, and returns the new path if it is to be deleted, else None
     "Yield a directory to fill, then rename it to `place`; raise FileExistsError if that exists."
     if place.exists() and make_room is None: raise FileExistsError(f"{place} is there already.")
-    tidy(place.parent, writer)
-    with workplace(place, writer) as folder:
+    clean_leftovers(place.parent, writer)
+    with temporary_folder(place, writer) as folder:
         try:
             yield folder
-            put_in_place(folder, place, make_room)
+            move_into_place(folder, place, make_room)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-    flush(place.parent)
+    fsync_path(place.parent)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #9c669a0a
-def put_in_place(folder: Path, place: Path, make_room, times=20):  # times: retries if other writers create the path in between
+def move_into_place(folder: Path, place: Path, make_room, times=20):  # times: retries if other writers create the path in between
     "Rename a directory to its final path, replacing the directory that has it."
     try:
-        with room(place, make_room): folder.rename(place)
+        with cleared_target(place, make_room): folder.rename(place)
     except OSError as error:
         between = isinstance(error, FileNotFoundError) or error.errno in (errno.ENOTEMPTY, errno.EEXIST)
         if not between or make_room is None or not times or not folder.exists(): raise
-        put_in_place(folder, place, make_room, times - 1)
+        move_into_place(folder, place, make_room, times - 1)
 
 @contextmanager
-def room(place: Path, make_room):
+def cleared_target(place: Path, make_room):
     "Free a path for the block, then delete what was there, or restore it if the path is still free."
-    with held(place):   # without the lock it would look abandoned while it has a temporary name
+    with lock(place):   # without the lock it would look abandoned while it has a temporary name
         aside = make_room(place) if place.exists() and make_room is not None else None
         try: yield
         except BaseException:
@@ -165,50 +167,50 @@ def room(place: Path, make_room):
         if aside is not None: shutil.rmtree(aside, ignore_errors=True)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #04cc052a
-def left_behind(parent: Path) -> list[Path]:
+def leftover_folders(parent: Path) -> list[Path]:
     "Return the directories with temporary names, newest first, those moved out of the way last."
     def order(path):
         try: return path.name.endswith("-gone"), -path.stat().st_mtime
         except FileNotFoundError: return True, 0.0   # it has been renamed to its final path
     return sorted(parent.glob("*.tmp-*"), key=order)
 
-def tidy(parent: Path, writer: str | None = None):  # None: only rename, remove nothing
+def clean_leftovers(parent: Path, writer: str | None = None):  # None: only rename, remove nothing
     "Give unlocked temporary directories their final names, or remove them."
-    for old in left_behind(parent):
+    for old in leftover_folders(parent):
         name, _, by = old.name.rpartition(".tmp-")
         if writer not in (None, by.partition(".")[0]): continue
-        with held(old) as free:
-            if free: put_right(old, old.with_name(name), writer is not None)
+        with lock(old) as free:
+            if free: recover_leftover(old, old.with_name(name), writer is not None)
 
-def put_right(old: Path, place: Path, clear: bool):  # clear: permit its removal
+def recover_leftover(old: Path, place: Path, clear: bool):  # clear: permit its removal
     "Give an abandoned temporary directory its final name, or remove it."
     try:
-        if not place.exists() and is_whole(old): old.rename(place); return
+        if not place.exists() and is_complete(old): old.rename(place); return
     except OSError: return   # another writer has just created the path
     if clear: shutil.rmtree(old, ignore_errors=True)
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     "Check that a directory has a valid manifest and that its files have the recorded sizes."
-    try: examine(folder, every_byte=False)
-    except (Damaged, OSError): return False
+    try: verify_checkpoint(folder, every_byte=False)
+    except (CorruptCheckpoint, OSError): return False
     return True
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #e9203a60
-_LEFT = re.compile(r".+\.tmp-[\w-]{1,64}\.[0-9a-f]{8}(-gone)?", re.ASCII)   # the names that `unfinished` and `set_aside` return
+_LEFT = re.compile(r".+\.tmp-[\w-]{1,64}\.[0-9a-f]{8}(-gone)?", re.ASCII)   # the names that `temporary_path` and `move_aside` return
 
 def sweep(parent: Path):
     "Remove unfinished directories of ended processes; give a complete one its name if that is free."
-    for old in left_behind(parent):   # a directory that cannot be removed stays
+    for old in leftover_folders(parent):   # a directory that cannot be removed stays
         if not _LEFT.fullmatch(old.name) or not old.is_dir(): continue
-        with held(old, sure=True) as free:
+        with lock(old, sure=True) as free:
             place = old.with_name(old.name.rpartition(".tmp-")[0])
             # A whole checkpoint beside another one of its name may be the only one of its run.
-            if free and (old.name.endswith("-gone") or not place.exists() or not is_whole(old)): put_right(old, place, clear=True)
+            if free and (old.name.endswith("-gone") or not place.exists() or not is_complete(old)): recover_leftover(old, place, clear=True)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #f8cc93f4
-NAME = re.compile(r"checkpoint-(\d+)(\.tmp-[\w.-]+)?")
+CHECKPOINT_PATTERN = re.compile(r"checkpoint-(\d+)(\.tmp-[\w.-]+)?")
 
-class Found(NamedTuple):
+class CheckpointInfo(NamedTuple):
     "A checkpoint in a folder."
     step: int
     path: Path
@@ -220,44 +222,44 @@ class Found(NamedTuple):
         "Return the time of writing, in seconds since 1970."
         return self.says.get("written") or (self.path / "trainer_state.json").stat().st_mtime
 
-def by_trainer(path: Path) -> bool: return (path / "training_args.bin").is_file()   # written by the Trainer, perhaps over one of this package
-def of_trainer(path: Path) -> bool: return (path / "trainer_state.json").is_file() and (by_trainer(path) or not (path / "run.json").is_file())   # the Trainer's layout
-def sealed(path: Path) -> bool: return (path / MANIFEST).is_file() and not by_trainer(path)   # written by this package
+def has_training_args(path: Path) -> bool: return (path / "training_args.bin").is_file()   # written by the Trainer, perhaps over one of this package
+def is_trainer_checkpoint(path: Path) -> bool: return (path / "trainer_state.json").is_file() and (has_training_args(path) or not (path / "run.json").is_file())   # the Trainer's layout
+def has_manifest(path: Path) -> bool: return (path / MANIFEST_NAME).is_file() and not has_training_args(path)   # written by this package
 
-def look_at(path: Path, step: int) -> Found:
+def inspect_checkpoint(path: Path, step: int) -> CheckpointInfo:
     "Describe one checkpoint directory, comparing sizes only."
-    if path.name != f"checkpoint-{step}": return Found(step, path, {}, under_way(path))
-    if of_trainer(path) and not sealed(path): return Found(step, path, {}, "")
-    try: return Found(step, path, examine(path, every_byte=False), "")
-    except Damaged as error: return Found(step, path, {}, str(error))
-    except FileNotFoundError: return Found(step, path, {}, f"{path} has just been removed.")
+    if path.name != f"checkpoint-{step}": return CheckpointInfo(step, path, {}, describe_leftover(path))
+    if is_trainer_checkpoint(path) and not has_manifest(path): return CheckpointInfo(step, path, {}, "")
+    try: return CheckpointInfo(step, path, verify_checkpoint(path, every_byte=False), "")
+    except CorruptCheckpoint as error: return CheckpointInfo(step, path, {}, str(error))
+    except FileNotFoundError: return CheckpointInfo(step, path, {}, f"{path} has just been removed.")
 
-def under_way(path: Path) -> str:
+def describe_leftover(path: Path) -> str:
     "Describe the state of a directory with a temporary name."
-    with held(path) as free:
+    with lock(path) as free:
         if not free: return f"{path} is being written, or removed, by somebody else."
     return f"{path} was being removed." if path.name.endswith("-gone") else f"{path} was not written to its end."
 
-def checkpoints(folder) -> list[Found]:
+def list_checkpoints(folder) -> list[CheckpointInfo]:
     "Return the checkpoints in a folder, ordered by step."
     folder = Path(folder).expanduser()
-    named = [(NAME.fullmatch(p.name), p) for p in (folder.iterdir() if folder.is_dir() else ()) if p.is_dir()]
-    return sorted((look_at(p, int(m[1])) for m, p in named if m), key=lambda f: f.step)
+    named = [(CHECKPOINT_PATTERN.fullmatch(p.name), p) for p in (folder.iterdir() if folder.is_dir() else ()) if p.is_dir()]
+    return sorted((inspect_checkpoint(p, int(m[1])) for m, p in named if m), key=lambda f: f.step)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #a30a84bb
-def log_beside(found: Found) -> History | None:
+def read_adjacent_log(found: CheckpointInfo) -> History | None:
     "Return the history in the log of a checkpoint's run; None if it is missing or unreadable."
     path = log_path(found.path.parent, found.says["run"])
-    try: return read(path) if path.is_file() else None
+    try: return read_history(path) if path.is_file() else None
     except ValueError: return None
 
-def counts(found: Found, history: History | None) -> bool:
+def is_in_history(found: CheckpointInfo, history: History | None) -> bool:
     "Check whether a checkpoint lies in the past of its run; without a history of that run, return True."
-    return history is None or history.run_id != found.says.get("run") or is_past(history, Place(*found.says["place"]))
+    return history is None or history.run_id != found.says.get("run") or is_ancestor(history, Place(*found.says["place"]))
 
-def newest(folder) -> Found | None:
+def find_latest_checkpoint(folder) -> CheckpointInfo | None:
     "Return the checkpoint from which to resume, or None; warn about each incomplete one that is skipped."
-    every = checkpoints(folder)
+    every = list_checkpoints(folder)
     whole = [f for f in every if not f.problem and not f.says.get("only_model")]
     for f in every:
         if f.problem: warn(f"A checkpoint is passed over: {f.problem}")
@@ -265,42 +267,42 @@ def newest(folder) -> Found | None:
     last = max(whole, key=lambda f: f.written)
     same = [f for f in whole if f.says.get("run") == last.says.get("run")]
     if not last.says: return max(same, key=lambda f: f.step)
-    history = log_beside(last)
-    return max((f for f in same if counts(f, history)), key=lambda f: f.step, default=None)
+    history = read_adjacent_log(last)
+    return max((f for f in same if is_in_history(f, history)), key=lambda f: f.step, default=None)
 
 def get_last_checkpoint(folder) -> str | None:
     "Return the path of the checkpoint from which to resume, or None; replaces the Trainer's function."
-    found = newest(folder)
+    found = find_latest_checkpoint(folder)
     return None if found is None else str(found.path)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #18094e5e
-def retire(path: Path, best: bool = False) -> Path:
+def invalidate(path: Path, best: bool = False) -> Path:
     "Rename a checkpoint so that no run resumes from it, and return the new path."
     name = f"retired-{'best-' if best else ''}{path.name}"
     taken = [p.name for p in path.parent.glob(f"{name}*")]
     return path.rename(path.with_name(next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)))
 
-def retire_future(folder, history: History, best=None, after: int = -1) -> list[Path]:  # best: path of the best checkpoint
+def invalidate_abandoned(folder, history: History, best=None, after: int = -1) -> list[Path]:  # best: path of the best checkpoint
     "Retire the checkpoints of a run that do not lie in its past any more, those of later steps than `after`."
-    mine = [f for f in checkpoints(folder) if not f.problem and f.says.get("run") == history.run_id]
-    return [retire(f.path, best is not None and f.path == Path(best)) for f in mine if f.step > after and not counts(f, history)]
+    mine = [f for f in list_checkpoints(folder) if not f.problem and f.says.get("run") == history.run_id]
+    return [invalidate(f.path, best is not None and f.path == Path(best)) for f in mine if f.step > after and not is_in_history(f, history)]
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #59b8d531
-def too_many(folder, run_id: str, limit: int, best=None) -> list[Path]:  # limit: from 1 on; best: path of the best checkpoint
+def checkpoints_to_delete(folder, run_id: str, limit: int, best=None) -> list[Path]:  # limit: from 1 on; best: path of the best checkpoint
     "Return the checkpoints that exceed the limit, in the order of deletion."
-    mine = [f.path for f in checkpoints(folder) if not f.problem and f.says.get("run") == run_id]
-    retired = [p for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime) if _run_of(p) == run_id]
+    mine = [f.path for f in list_checkpoints(folder) if not f.problem and f.says.get("run") == run_id]
+    retired = [p for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime) if _checkpoint_run_id(p) == run_id]
     kept = {mine[-1], *([Path(best)] if best else [])} if mine else set()
     over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
     return [p for p in (*retired, *mine) if p not in kept][:over]
 
-def _run_of(path):
-    try: return examine(path, every_byte=False).get("run")
-    except Damaged: return None
+def _checkpoint_run_id(path):
+    try: return verify_checkpoint(path, every_byte=False).get("run")
+    except CorruptCheckpoint: return None
 
-def rotate(folder, run_id: str, limit: int | None, best=None):  # limit: None keeps all
+def rotate_checkpoints(folder, run_id: str, limit: int | None, best=None):  # limit: None keeps all
     "Delete the checkpoints that exceed the limit; warn about those that cannot be deleted."
-    for path in too_many(folder, run_id, limit, best) if limit else ():
-        try: remove(path, run_id)
+    for path in checkpoints_to_delete(folder, run_id, limit, best) if limit else ():
+        try: remove_folder(path, run_id)
         except FileNotFoundError: pass   # another process has deleted it
         except OSError as error: warn(f"{path} is one checkpoint too many and cannot be deleted ({error}); delete it by hand.")

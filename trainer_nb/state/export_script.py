@@ -10,38 +10,40 @@ from pathlib import Path
 import torch
 from ..args.training_args import TrainingArguments
 from ..data.collate import DataCollatorWithPadding, default_data_collator
-from .script_replay import (changed_by_functions, check_classes, forgetful, library_setting, look_again,
-                                            look_around, plain_attributes, seeds)
-from .script_replay import settings_by_hand, settle_seeds, unheard, unknown_callbacks, users_callbacks
-from ..core.errors import Refused, warn
-from ..device.sharding import refuse_in_shards
+from .script_replay import (warn_mutated_modules, warn_redefined_classes, warn_stateless_callbacks, torch_setting_root, warn_rebound_names,
+                                            warn_missing_files, warn_random_attributes, is_seed_statement)
+from .script_replay import warn_manual_settings, collect_seeds, warn_unreplayed_evaluations, unknown_callbacks, user_callbacks
+from ..core.errors import InvalidOperation, warn
+from ..device.sharding import require_unsharded
 from ..optim.optimizers import layer_groups
-from ..core.history import WORDS
-from .script_replay import (FILES, PARTS, Draft, ancestors, beginning, by_object, data_code, draws,
-                                            expression, first_weights, frozen_lines)
-from .script_replay import (given_parts, is_plain_code, model_code, of_class, other_modules,
-                                            plain_settings, same_part)
+from ..core.history import ACT_FORMATTERS
+from .script_replay import (RESERVED_FILE_NAMES, LEARNER_PARTS, ScriptDraft, ancestor_run_ids, find_run_start, object_code, dataset_code, draws_random_numbers,
+                                            expression_code, initial_weights, frozen_lines)
+from .script_replay import (given_parts, is_constant_code, model_code, class_code, auxiliary_modules,
+                                            explicit_settings, is_same_part)
 from ..engine.prepare import prepare
 from ..engine.settings import SETTABLE
-from .script_source import Book, executed, import_lines, indented, level_of, namespace
-from .script_source import write_stored
-from ..engine.loop import note_hands
+from .script_source import SessionCode, executed_texts, import_lines, indent_statement, module_level_numbers, user_namespace
+from .script_source import write_stored_values
+from ..engine.loop import record_manual_changes
 
 # %% auto #0
-__all__ = ['WRITTEN', 'acts_of', 'code_of', 'keywords', 'quoted', 'act_lines', 'typed_acts', 'by_hand', 'default_part',
-           'part_code', 'settings_text', 'call_text', 'learner_lines', 'by_function', 'held_lines', 'weights_digest',
-           'title', 'level_with_stored', 'placed', 'parted', 'imports_of', 'assemble', 'compose', 'Exported', 'beside',
-           'checked_path', 'checked_beginning', 'export_script', 'doubt', 'write']
+__all__ = ['ACT_CODE', 'list_acts', 'literal_code', 'keyword_code', 'join_literals', 'act_lines', 'typed_act_lines',
+           'manual_change_comment', 'is_default_part', 'part_code', 'settings_code', 'format_call', 'learner_lines',
+           'function_made_lines', 'held_lines', 'weights_digest', 'script_docstring', 'module_level_with_stored',
+           'arrange_code', 'split_blocks', 'sorted_imports', 'assemble_script', 'compose_script', 'ExportedScript',
+           'files_folder', 'check_script_path', 'require_run_start', 'export_script', 'add_replay_warnings',
+           'write_script']
 
 # %% ../../nbs/07_state/08_export_script.ipynb #835897ea
-_LASTING = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # acts whose effects are in no snapshot
+_LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # acts whose effects are in no snapshot
 
-def acts_of(moves, since: float) -> list[dict]:  # since: as for Beginning
+def list_acts(learner, since: float) -> list[dict]:  # since: as for Beginning
     "Return the acts on the run that count since the beginning, in order."
-    found, ids, lasting = [], ancestors(moves.history), []
-    for e in moves.history.events:
-        if e["kind"] in _LASTING and e["abandoned"]: lasting.append(e)
-        if e["kind"] not in WORDS or e["abandoned"] or (e["time"] <= since and e["kind"] not in _LASTING): continue
+    found, ids, lasting = [], ancestor_run_ids(learner.history), []
+    for e in learner.history.events:
+        if e["kind"] in _LASTING_ACTS and e["abandoned"]: lasting.append(e)
+        if e["kind"] not in ACT_FORMATTERS or e["abandoned"] or (e["time"] <= since and e["kind"] not in _LASTING_ACTS): continue
         if e["kind"] in ("rewind", "restore"): found, lasting = [*found, *(o | {"step": e["step"]} for o in lasting)], []
         if e["kind"] != "branch": found.append(e)
         elif e["data"].get("into") in ids and not set(e["data"]["changes"]) <= set(SETTABLE):
@@ -51,30 +53,30 @@ def acts_of(moves, since: float) -> list[dict]:  # since: as for Beginning
     return [e for e in found if e["kind"] not in ("rewind", "restore", "reset") or e["data"].get("by")]
 
 # %% ../../nbs/07_state/08_export_script.ipynb #712300a5
-def code_of(value) -> str:
+def literal_code(value) -> str:
     "Return a plain value as code."
-    if isinstance(value, list): return f"[{', '.join(map(code_of, value))}]"
-    if isinstance(value, dict): return "{" + ", ".join(f"{code_of(k)}: {code_of(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list): return f"[{', '.join(map(literal_code, value))}]"
+    if isinstance(value, dict): return "{" + ", ".join(f"{literal_code(k)}: {literal_code(v)}" for k, v in value.items()) + "}"
     if isinstance(value, float) and not math.isfinite(value): return f'float("{value}")'
     plain = repr(value)
     return f'"{plain[1:-1]}"' if isinstance(value, str) and plain[0] == "'" and '"' not in plain else plain
 
-def keywords(values: dict) -> str: return ", ".join(f"{k}={code_of(v)}" for k, v in values.items())
-def quoted(names) -> str: return ", ".join(map(code_of, names))
+def keyword_code(values: dict) -> str: return ", ".join(f"{k}={literal_code(v)}" for k, v in values.items())
+def join_literals(names) -> str: return ", ".join(map(literal_code, names))
 
-WRITTEN = {   # line of an act by kind, from the learner's name and the act's data
-    "set": lambda learn, d: f"{learn}.set({keywords(d)})",
-    "freeze": lambda learn, d: f"{learn}.freeze({quoted(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})",
-    "unfreeze": lambda learn, d: f"{learn}.unfreeze({quoted(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})",
-    "branch": lambda learn, d: f"{learn} = {learn}.branch({keywords(d['changes'])})",
-    "launch": lambda learn, d: f"{learn}.launch({keywords(d)})", "close": lambda learn, d: f"{learn}.close()",
+ACT_CODE = {   # line of an act by kind, from the learner's name and the act's data
+    "set": lambda learn, d: f"{learn}.set({keyword_code(d)})",
+    "freeze": lambda learn, d: f"{learn}.freeze({join_literals(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})",
+    "unfreeze": lambda learn, d: f"{learn}.unfreeze({join_literals(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})",
+    "branch": lambda learn, d: f"{learn} = {learn}.branch({keyword_code(d['changes'])})",
+    "launch": lambda learn, d: f"{learn}.launch({keyword_code(d)})", "close": lambda learn, d: f"{learn}.close()",
     "stop": lambda learn, d: f"{learn}.stop()",
 }
 
 # %% ../../nbs/07_state/08_export_script.ipynb #23a001cd
 def act_lines(draft, acts) -> list[str]:
     "Return the lines from the learner's call to the present step of the run."
-    name, at, lines, typed = draft.construct.name, 0, [], typed_acts(draft)
+    name, at, lines, typed = draft.construct.name, 0, [], typed_act_lines(draft)
     def go_to(step): return [f"{name}.step({step - at})" + (f"   # up to step {step}" if at else "")] if step > at else []
     for e in acts:
         if e["data"].get("by"):
@@ -82,7 +84,7 @@ def act_lines(draft, acts) -> list[str]:
                 draft.doubt(f"A callback has called {e['kind']}() at step {e['step']}, and the script has no snapshots; "
                             "let the callback change settings instead.")
             continue
-        line = WRITTEN[e["kind"]](name, e["data"]) if e["kind"] in WRITTEN else typed.get(e["time"]) or by_hand(draft, e)
+        line = ACT_CODE[e["kind"]](name, e["data"]) if e["kind"] in ACT_CODE else typed.get(e["time"]) or manual_change_comment(draft, e)
         lines, at = [*lines, *go_to(e["step"]), line], e["step"]
     run, events = draft.exported.run_state, draft.exported.history.events
     ends = [i for i, e in enumerate(events) if e["kind"] == "log" and "train_runtime" in e["data"] and not e["abandoned"]]
@@ -92,70 +94,70 @@ def act_lines(draft, acts) -> list[str]:
     return lines + ([f"{name}.train()"] if to_its_end else go_to(run.state.global_step))
 
 # %% ../../nbs/07_state/08_export_script.ipynb #36097ef3
-_TYPED = {"train_dataset": "train_dataset", "add_callback": "add_callback", "remove_callback": "remove_callback", "pop_callback": "remove_callback"}
+_TYPED_METHODS = {"train_dataset": "train_dataset", "add_callback": "add_callback", "remove_callback": "remove_callback", "pop_callback": "remove_callback"}
 
-def typed_acts(draft) -> dict:  # time of the event -> line
+def typed_act_lines(draft) -> dict:  # time of the event -> line
     "Return the typed lines of acts that involve an object; none where they are ambiguous."
-    found, lines, name = {kind: [] for kind in _TYPED.values()}, {}, draft.construct.name
+    found, lines, name = {kind: [] for kind in _TYPED_METHODS.values()}, {}, draft.construct.name
     for s in (s for s in draft.book.statements if s.number > draft.at):
         value, target = getattr(s.node, "value", None), s.node.targets[0] if isinstance(s.node, ast.Assign) else None
         what = target if target is not None else getattr(value, "func", None)
-        if not (isinstance(what, ast.Attribute) and what.attr in _TYPED and ast.unparse(what.value) in draft.own): continue
+        if not (isinstance(what, ast.Attribute) and what.attr in _TYPED_METHODS and ast.unparse(what.value) in draft.own): continue
         if target is not None: found["train_dataset"].append((s, value))
-        elif value.args: found[_TYPED[what.attr]].append((s, value.args[0]))
+        elif value.args: found[_TYPED_METHODS[what.attr]].append((s, value.args[0]))
     for kind, statements in found.items():
         events = [e for e in draft.exported.history.events if e["kind"] == kind and not e["data"].get("by")]
         for e, (s, node) in zip(events, statements) if len(events) == len(statements) else ():
-            code = expression(draft, node, s.number)
+            code = expression_code(draft, node, s.number)
             lines[e["time"]] = f"{name}.train_dataset = {code}" if kind == "train_dataset" else f"{name}.{kind}({code})"
     return lines
 
-_HANDS = {"weights": "weights were changed", "requires_grad": "requires_grad was changed", "param_groups": "the optimizer's groups were changed",
+_MANUAL_CHANGES = {"weights": "weights were changed", "requires_grad": "requires_grad was changed", "param_groups": "the optimizer's groups were changed",
           "gradients": "gradients were changed", "training modes": "modules were put into another mode"}
 
-def by_hand(draft, e) -> str:
+def manual_change_comment(draft, e) -> str:
     "Add a doubt about an act that cannot be written, and return a comment for its place."
     if e["kind"] == "by hand":
-        what = " and ".join(_HANDS.get(c, f"{c} was changed") for c in e["data"]["changed"])
+        what = " and ".join(_MANUAL_CHANGES.get(c, f"{c} was changed") for c in e["data"]["changed"])
         draft.doubt(f"After step {e['step']} {what} by hand, which the script does not do; "
                     "use learn.set(...), learn.freeze(...) or a callback for it.")
         return f"# Here {what} by hand. What exactly was done is not known, so it is not done here, and the weights become others."
-    what = f"{e['kind']} ({WORDS[e['kind']](e['data'])})"
+    what = f"{e['kind']} ({ACT_FORMATTERS[e['kind']](e['data'])})"
     draft.doubt(f"After step {e['step']} there was {what}, and with what cannot be told from the cells; type it in a cell of its own.")
     return f"# Here was {what}. It is not done here, and the weights may become others."
 
 # %% ../../nbs/07_state/08_export_script.ipynb #42fdb0c2
-def default_part(draft, part) -> bool:
+def is_default_part(draft, part) -> bool:
     "Check whether a part has its default value."
-    moves, value = draft.moves, getattr(draft.moves, part, None)
+    learner, value = draft.learner, getattr(draft.learner, part, None)
     if part == "callbacks": return not unknown_callbacks(draft, None)
     if part == "optimizers": return not any(o is not None for o in value)
-    padding = DataCollatorWithPadding(moves.processing_class)
+    padding = DataCollatorWithPadding(learner.processing_class)
     if part == "data_collator": return value is default_data_collator or (type(value) is DataCollatorWithPadding and value == padding)
     return value is None
 
 def part_code(draft, part, node) -> str | None:
     "Return the code of a part other than the model."
-    noted = any(e["kind"] == part for e in draft.moves.history.events)   # the data set was replaced by a verb
-    if node is not None and part not in ("callbacks", "optimizers") and not noted and not same_part(draft, part, node):
+    noted = any(e["kind"] == part for e in draft.learner.history.events)   # the data set was replaced by a verb
+    if node is not None and part not in ("callbacks", "optimizers") and not noted and not is_same_part(draft, part, node):
         draft.doubt(f"{part} was replaced by hand after the learner was made, and the script begins with the present one; "
                     "give it in the learner's call.")
         node = None
-    if part in ("train_dataset", "eval_dataset"): return data_code(draft, part, None if noted else getattr(draft.moves, part), node)
-    if node is not None: return expression(draft, node)
+    if part in ("train_dataset", "eval_dataset"): return dataset_code(draft, part, None if noted else getattr(draft.learner, part), node)
+    if node is not None: return expression_code(draft, node)
     unknown = f"nobody knows how the {part} was made; give the Learner {part}= by a variable"
-    if part != "callbacks": return by_object(draft, getattr(draft.moves, part), unknown)
+    if part != "callbacks": return object_code(draft, getattr(draft.learner, part), unknown)
     what = "nobody knows how the callback {} was made; give the Learner callbacks=[...] in a cell"
-    return f"[{', '.join(str(by_object(draft, c, what.format(type(c).__name__))) for c in unknown_callbacks(draft, None))}]"
+    return f"[{', '.join(str(object_code(draft, c, what.format(type(c).__name__))) for c in unknown_callbacks(draft, None))}]"
 
-def settings_text(draft, settings: dict) -> list[str]:
+def settings_code(draft, settings: dict) -> list[str]:
     "Return the settings as keyword arguments, without defaults."
     defaults = TrainingArguments.defaults()
-    words = [f"{k}={draft.ours(k) if k == 'output_dir' else code_of(v)}" for k, v in settings.items() if v != defaults[k]]
-    if type(draft.moves.args) is TrainingArguments: return words
-    return [f"args={of_class(draft, type(draft.moves.args))}({', '.join(words)})"]
+    words = [f"{k}={draft.ours(k) if k == 'output_dir' else literal_code(v)}" for k, v in settings.items() if v != defaults[k]]
+    if type(draft.learner.args) is TrainingArguments: return words
+    return [f"args={class_code(draft, type(draft.learner.args))}({', '.join(words)})"]
 
-def call_text(head: str, args: list[str], width: int = 116) -> str:
+def format_call(head: str, args: list[str], width: int = 116) -> str:
     "Return a call, wrapped to a line width."
     lines, pad = [f"{head}("], " " * (len(head) + 1)
     for i, a in enumerate(args):
@@ -167,41 +169,41 @@ def call_text(head: str, args: list[str], width: int = 116) -> str:
 # %% ../../nbs/07_state/08_export_script.ipynb #74ed11f4
 def learner_lines(draft, begun) -> list[str]:
     "Return the lines that make the learner as it was at the beginning."
-    moves, made, (given, optimizer) = draft.moves, draft.construct, given_parts(draft)
-    if made.statement is not None and made.given is None: return by_function(draft, begun) + optimizer
-    model, before, after = model_code(draft, given.get("model_init" if moves.model_init is not None else "model"), begun)
+    learner, made, (given, optimizer) = draft.learner, draft.construct, given_parts(draft)
+    if made.statement is not None and made.given is None: return function_made_lines(draft, begun) + optimizer
+    model, before, after = model_code(draft, given.get("model_init" if learner.model_init is not None else "model"), begun)
     args = [str(model)]
-    for part in (p for p in PARTS if p not in ("model", "model_init")):
+    for part in (p for p in LEARNER_PARTS if p not in ("model", "model_init")):
         had = part in given and part in ("train_dataset", "eval_dataset", "callbacks")   # the part may have been replaced or removed since
-        if not had and default_part(draft, part): continue
+        if not had and is_default_part(draft, part): continue
         code = part_code(draft, part, given.get(part))
-        if isinstance(getattr(moves, part, None), torch.nn.Module) and first_weights(begun, "(loss)."):
+        if isinstance(getattr(learner, part, None), torch.nn.Module) and initial_weights(begun, "(loss)."):
             if not str(code).isidentifier(): before, code = [*before, f"{part} = {code}"], part
             draft.models.add(code)
             before.append(draft.ours("load_weights({}, FILES / \"first_loss.safetensors\")").format(code))
         args.append(f"{part}={code}")
-    cls = expression(draft, made.statement.value.func) if made.statement is not None else of_class(draft, type(moves))
-    frozen = frozen_lines(draft, model if moves.model_init is None else f"{made.name}.model", begun)
-    before, after = (before + frozen, after) if moves.model_init is None else (before, after + frozen)
+    cls = expression_code(draft, made.statement.value.func) if made.statement is not None else class_code(draft, type(learner))
+    frozen = frozen_lines(draft, model if learner.model_init is None else f"{made.name}.model", begun)
+    before, after = (before + frozen, after) if learner.model_init is None else (before, after + frozen)
     for c in unknown_callbacks(draft, given["callbacks"]) if "callbacks" in given else ():
         draft.doubt(f"The callback {type(c).__name__} was added before this run began, and is not in the script; "
                     "give the Learner callbacks=[...] with it.")
-    return [*before, call_text(f"{made.name} = {cls}", args + settings_text(draft, begun.settings)), *after, *held_lines(draft, begun), *optimizer]
+    return [*before, format_call(f"{made.name} = {cls}", args + settings_code(draft, begun.settings)), *after, *held_lines(draft, begun), *optimizer]
 
-def by_function(draft, begun) -> list[str]:
+def function_made_lines(draft, begun) -> list[str]:
     "Return the lines for a learner that a function made."
-    moves, made, s = draft.moves, draft.construct, draft.construct.statement
-    expression(draft, s.value)
-    if draws(draft.book, s) and moves.train_dataset is not None:
+    learner, made, s = draft.learner, draft.construct, draft.construct.statement
+    expression_code(draft, s.value)
+    if draws_random_numbers(draft.book, s) and learner.train_dataset is not None:
         draft.doubt(f"`{s.text}` ({s.where}) draws random numbers, for the data perhaps, and draws others in the script; "
                     "make the data in a cell, or with a seed.")
-    first = plain_settings(moves.run_state.first.values["args"])
+    first = explicit_settings(learner.run_state.first.values["args"])
     later = {k: v for k, v in begun.settings.items() if v != first[k] and k in SETTABLE}   # settings changed before a reset
     load = draft.ours("load_weights({}, FILES / \"{}.safetensors\")")
-    lines = [s.text] + ([f"{made.name}.set({keywords(later)})"] if later else [])
+    lines = [s.text] + ([f"{made.name}.set({keyword_code(later)})"] if later else [])
     if begun.settings["output_dir"] is not None: lines.append(f"{made.name}.args.output_dir = {draft.ours('output_dir')}")
-    if moves.model_init is None: lines.append(load.format(f"{made.name}.model", "first"))
-    if first_weights(begun, "(loss)."): lines.append(load.format(f"{made.name}.loss_func", "first_loss"))
+    if learner.model_init is None: lines.append(load.format(f"{made.name}.model", "first"))
+    if initial_weights(begun, "(loss)."): lines.append(load.format(f"{made.name}.loss_func", "first_loss"))
     return lines + frozen_lines(draft, f"{made.name}.model", begun) + held_lines(draft, begun)
 
 def held_lines(draft, begun) -> list[str]:
@@ -210,27 +212,27 @@ def held_lines(draft, begun) -> list[str]:
     if not saved["held"]: return []
     trained, found = set(begun.snapshot.values["trainable"]), {"freeze": [], "unfreeze": []}
     prefixes = tuple(f"{name}." if name else "" for name in saved["held"])
-    for group, params in layer_groups(draft.moves.model, draft.moves.args.layer_groups):
+    for group, params in layer_groups(draft.learner.model, draft.learner.args.layer_groups):
         if not all(n.startswith(prefixes) for n, _ in params): continue
         states = {n in trained for n, _ in params}
         if len(states) == 1: found["unfreeze" if states.pop() else "freeze"].append(group)
         else: draft.doubt(f"A part of the layer group {group!r} was frozen when the run began, and the group was kept in evaluation mode, which the script does not do.")
-    return [WRITTEN[verb](draft.construct.name, {"groups": groups, "eval_mode": True}) for verb, groups in found.items() if groups]
+    return [ACT_CODE[verb](draft.construct.name, {"groups": groups, "eval_mode": True}) for verb, groups in found.items() if groups]
 
 # %% ../../nbs/07_state/08_export_script.ipynb #89ce4523
-_LOAD = '''def load_weights(module, file):
+_LOAD_TEMPLATE = '''def load_weights(module, file):
     "Put into a module the weights and buffers that it had when the run began."
     tensors = load_file(file)
     with torch.no_grad():
         for name, t in [*module.named_parameters(), *module.named_buffers()]: t.copy_(tensors[name])'''
 
-_WARN = '''def warn_of_differences():
+_WARN_TEMPLATE = '''def warn_of_differences():
     "Say what is not as it was when the run was made."
     here = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     for name, then in MADE_WITH.items():
         if here[name] != then: warnings.warn(f"The run was made with {name} {then}, and here it is {here[name]}: the last bits may differ.")'''
 
-_CHECK = '''def weights_digest(model):
+_CHECK_TEMPLATE = '''def weights_digest(model):
     "The SHA-256 of a model's weights and buffers."
     seen = hashlib.sha256()
     for name, t in sorted(model.state_dict().items()):
@@ -244,12 +246,12 @@ def check_weights(model):
     else: warnings.warn("The weights are not those that the run had: see what is said at the top of this file.")'''
 
 # %% ../../nbs/07_state/08_export_script.ipynb #3e375b37
-_MAIN = '''if __name__ == "__main__":
+_MAIN_TEMPLATE = '''if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", default=pathlib.Path(__file__).resolve().with_name("%s"), help="where the model is saved")
     main(**vars(parser.parse_args()))'''
 
-_OURS = "Written by trainer_nb's learn.export_script."
+_SIGNATURE_LINE = "Written by trainer_nb's learn.export_script."
 
 def weights_digest(model) -> str:
     "Return the SHA-256 of a model's weights and buffers; the script has the same function."
@@ -258,41 +260,41 @@ def weights_digest(model) -> str:
         if isinstance(t, torch.Tensor): seen.update(name.encode() + bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
     return seen.hexdigest()
 
-def title(draft, path) -> str:
+def script_docstring(draft, path) -> str:
     "Return the script's docstring."
-    moves = draft.exported
-    s, made = moves.state, moves.run_state.first.values["made_with"]
-    where = "to its end" if moves.run_state.finished else f"up to step {s.global_step} of {s.max_steps}"
+    learner = draft.exported
+    s, made = learner.state, learner.run_state.first.values["made_with"]
+    where = "to its end" if learner.run_state.finished else f"up to step {s.global_step} of {s.max_steps}"
     threads = f"{made['threads']} thread{'s' if made['threads'] > 1 else ''} (OMP_NUM_THREADS={made['threads']})"
-    lines = [f"Trains {type(moves.model).__name__} as run {moves.history.run_id} was trained, {where}.", "",
-             f"{_OURS} Start it with `python {path.name}`, or with `accelerate launch {path.name}`.",
+    lines = [f"Trains {type(learner.model).__name__} as run {learner.history.run_id} was trained, {where}.", "",
+             f"{_SIGNATURE_LINE} Start it with `python {path.name}`, or with `accelerate launch {path.name}`.",
              f"The weights come out the same, byte for byte, with what the run was made with: torch {made['torch']}, python {made['python']},",
              f"{threads}, on the device {made['device']!r}. At its end it checks them, and says if they are others.",
              *(["", "It may not end in the same bytes:"] if draft.doubts else []), *(f"- {d}" for d in draft.doubts), ""]
     return '"""' + "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''") + '"""'
 
 # %% ../../nbs/07_state/08_export_script.ipynb #bd69ae8e
-def level_with_stored(draft) -> set:
+def module_level_with_stored(draft) -> set:
     "Return the numbers of all code at module level, including variables that are read from files."
     chosen, names = draft.slice.chosen, draft.book.names
-    level = level_of(draft.slice)
+    level = module_level_numbers(draft.slice)
     late = set().union(*(s.now | s.later for n, s in chosen.items() if n in level), set())
     level |= {n for name, (_, n) in draft.stored.items() if n is not None and name in late}
-    aside = {n for n, s in chosen.items() if seeds(s) or library_setting(s, names)}   # a seed, a default dtype
-    computed = [s for n, s in chosen.items() if n in level - aside and not (s.defines or is_plain_code(s, names))]
-    if any(draws(draft.book, s) and not draft.has_its_weights(s) for s in computed): return {*chosen, *(n for _, n in draft.stored.values())}
+    aside = {n for n, s in chosen.items() if is_seed_statement(s) or torch_setting_root(s, names)}   # a seed, a default dtype
+    computed = [s for n, s in chosen.items() if n in level - aside and not (s.defines or is_constant_code(s, names))]
+    if any(draws_random_numbers(draft.book, s) and not draft.has_its_weights(s) for s in computed): return {*chosen, *(n for _, n in draft.stored.values())}
     return level | aside if computed else level - aside
 
-def placed(draft, loads: list[tuple]) -> tuple[list, list]:  # loads: (number, line) of code that loads weights
+def arrange_code(draft, loads: list[tuple]) -> tuple[list, list]:  # loads: (number, line) of code that loads weights
     "Return (text, defines) pairs at module level and the indented lines of main, in session order."
-    level = level_with_stored(draft)
+    level = module_level_with_stored(draft)
     lines = [(n, f"{name} = {found.code}") for name, (found, n) in draft.stored.items() if n is not None] + loads
     level |= {n for n, _ in loads if int(n) in level}
-    items = [(n, s.text, indented(s), s.defines) for n, s in draft.slice.chosen.items() if not s.imports]
+    items = [(n, s.text, indent_statement(s), s.defines) for n, s in draft.slice.chosen.items() if not s.imports]
     items = sorted(items + [(n, text, f"    {text}", False) for n, text in lines], key=lambda item: item[0])
     return [(text, defines) for n, text, _, defines in items if n in level], [text for n, _, text, _ in items if n not in level]
 
-def parted(top: list) -> list[str]:  # top: (text, whether it is a definition)
+def split_blocks(top: list) -> list[str]:  # top: (text, whether it is a definition)
     "Join texts to blocks: one per definition, and one for the lines between definitions."
     blocks, before = [], True
     for text, defines in top:
@@ -301,7 +303,7 @@ def parted(top: list) -> list[str]:  # top: (text, whether it is a definition)
         before = defines
     return blocks
 
-def imports_of(draft, files: bool) -> list[str]:  # files: whether tensors are read
+def sorted_imports(draft, files: bool) -> list[str]:  # files: whether tensors are read
     "Return the import lines in order: `__future__`, modules, names."
     lines = {"import argparse", "import hashlib", "import pathlib", "import warnings", "import torch", *import_lines(draft.slice), *draft.imports}
     lines |= {line for found, _ in draft.stored.values() for line in found.imports}
@@ -309,13 +311,13 @@ def imports_of(draft, files: bool) -> list[str]:  # files: whether tensors are r
     return sorted(lines, key=lambda line: ("__future__" not in line, line.startswith("from"), line))
 
 # %% ../../nbs/07_state/08_export_script.ipynb #d3b48d3e
-def assemble(draft, top, main, rest, path) -> str:  # top, main: as returned by placed; rest: lines from the learner's call on
+def assemble_script(draft, top, main, rest, path) -> str:  # top, main: as returned by placed; rest: lines from the learner's call on
     "Return the text of the script."
     name, ours, above = draft.construct.name, draft.ours, "\n".join(text for text, _ in top)
     body = "\n".join([above, *main, *rest])
     reads, loads = ours('stored["') in body, ours("load_weights(") in body
     made, read = draft.exported.run_state.first.values["made_with"], ours('stored = load_file(FILES / "data.safetensors")')
-    files = ours(f'FILES = pathlib.Path(__file__).resolve().with_name("{beside(path).name}")   # what could not be written as code')
+    files = ours(f'FILES = pathlib.Path(__file__).resolve().with_name("{files_folder(path).name}")   # what could not be written as code')
     constants = [files] if reads or ours("FILES") in body else []
     constants.append(ours(f'MADE_WITH = {{"torch": "{made["torch"]}", "threads": {made["threads"]}}}'))
     constants += [line for line in draft.slice.lines.values() if not line.startswith(("import ", "from "))]
@@ -327,30 +329,30 @@ def assemble(draft, top, main, rest, path) -> str:  # top, main: as returned by 
     last = [f"{name}.save_model({ours('output_dir')})", ours("check_weights({})").format(f"{name}.model")]
     steps = [f"    {line}" for text in [*rest, *last] for line in text.splitlines()]
     main = "\n".join([ours("def main(output_dir):"), *main, ours("    warn_of_differences()"), *steps])
-    load = [ours(_LOAD)] if loads else []
+    load = [ours(_LOAD_TEMPLATE)] if loads else []
     first, then = (load, []) if ours("load_weights(") in above else ([], load)
-    head = "\n".join([title(draft, path), *imports_of(draft, reads or loads), "", *constants])
-    return "\n\n\n".join([head, *first, *parted(top), *then, ours(_WARN), ours(_CHECK), main, ours(_MAIN % f"{path.stem}_output")]) + "\n"
+    head = "\n".join([script_docstring(draft, path), *sorted_imports(draft, reads or loads), "", *constants])
+    return "\n\n\n".join([head, *first, *split_blocks(top), *then, ours(_WARN_TEMPLATE), ours(_CHECK_TEMPLATE), main, ours(_MAIN_TEMPLATE % f"{path.stem}_output")]) + "\n"
 
 # %% ../../nbs/07_state/08_export_script.ipynb #dc5a4458
-def compose(draft, begun, rest: list, path: Path) -> tuple:  # rest: lines from the learner's call on
+def compose_script(draft, begun, rest: list, path: Path) -> tuple:  # rest: lines from the learner's call on
     "Return the text of the script, and the weights to write next to it, by file name."
-    others = other_modules(draft)
-    changed_by_functions(draft, others)
+    others = auxiliary_modules(draft)
+    warn_mutated_modules(draft, others)
     weights, loads = {}, list(draft.loads)
     for name, tensors in others.items():
-        file = f"{name}_" if name in FILES else name
+        file = f"{name}_" if name in RESERVED_FILE_NAMES else name
         weights[f"{file}.safetensors"] = tensors
         number = max(n for n, s in draft.slice.chosen.items() if name in s.binds or name in draft.book.changed_names(s))
         loads.append((number + 0.5, draft.ours("load_weights({}, FILES / \"{}.safetensors\")").format(name, file)))
     body = "\n".join([*rest, *(line for _, line in loads)])
     for file, which in (("first", ""), ("first_loss", "(loss).")):
-        if f'"{file}.safetensors"' in body: weights[f"{file}.safetensors"] = first_weights(begun, which)
-    return assemble(draft, *placed(draft, loads), rest, path), weights
+        if f'"{file}.safetensors"' in body: weights[f"{file}.safetensors"] = initial_weights(begun, which)
+    return assemble_script(draft, *arrange_code(draft, loads), rest, path), weights
 
 # %% ../../nbs/07_state/08_export_script.ipynb #550c4e77
 @dataclass(frozen=True, repr=False)
-class Exported:
+class ExportedScript:
     "Script that was written."
     path: Path
     files: list    # files written next to it
@@ -361,77 +363,77 @@ class Exported:
         doubts = "It may not end in the same weights:\n" + "\n".join(f"- {d}" for d in self.doubts)
         return f"{self.path.name} is written{with_files}. {doubts if self.doubts else 'Nothing was found that would keep it from ending in the same weights; it checks that when it has run.'}"
 
-def beside(path: Path) -> Path: return path.with_name(f"{path.stem}_files")   # folder of the script's files
+def files_folder(path: Path) -> Path: return path.with_name(f"{path.stem}_files")   # folder of the script's files
 
-def checked_path(path) -> Path:
+def check_script_path(path) -> Path:
     "Return the path of the script; raise ValueError or FileExistsError if it is invalid or taken."
     path = Path(path).expanduser()
     if path.suffix != ".py" or not path.stem.isidentifier(): raise ValueError(f"{str(path)!r} is no name for a script; give one like 'train.py'.")
-    ours = path.exists() and _OURS in path.read_text("utf-8", "replace")
-    taken = next((p for p in (path, beside(path)) if p.exists() and not ours), None)
+    ours = path.exists() and _SIGNATURE_LINE in path.read_text("utf-8", "replace")
+    taken = next((p for p in (path, files_folder(path)) if p.exists() and not ours), None)
     if taken is None: return path
     raise FileExistsError(f"{taken} is there already, and was not written by export_script; give another name, or delete it first.")
 
-def checked_beginning(moves):
+def require_run_start(learner):
     "Return where the run began; raise Refused if that is no longer known."
-    if moves.run_state.freed:
-        raise Refused("export_script() cannot begin: free() has let go of the first weights. Export before free(), or give the Learner model_init=.")
-    note_hands(moves.run_state)
-    prepare(moves)
-    if (begun := beginning(moves)) is not None: return begun
-    raise Refused("export_script() cannot begin: nobody has kept the weights that this run began with, because it went on from another run's "
+    if learner.run_state.freed:
+        raise InvalidOperation("export_script() cannot begin: free() has let go of the first weights. Export before free(), or give the Learner model_init=.")
+    record_manual_changes(learner.run_state)
+    prepare(learner)
+    if (begun := find_run_start(learner)) is not None: return begun
+    raise InvalidOperation("export_script() cannot begin: nobody has kept the weights that this run began with, because it went on from another run's "
                   "(a finished run that was trained again, or a snapshot of one). learn.reset() begins a run that can be exported; "
                   "so does a new Learner.")
 
 # %% ../../nbs/07_state/08_export_script.ipynb #323d87e7
-def export_script(moves, path, limit: float = 100) -> Exported:  # path: for example train.py; limit: maximum size of stored data, in MB
+def export_script(learner, path, limit: float = 100) -> ExportedScript:  # path: for example train.py; limit: maximum size of stored data, in MB
     "Write a script that repeats this session; raise Refused if a part cannot be found."
-    refuse_in_shards(moves.run_state, "export_script()", "writes down what the weights began and ended with")
-    path, begun = checked_path(path), checked_beginning(moves)
-    draft = Draft(moves, Book(executed(), namespace()), limit)
-    acts = acts_of(moves, begun.since)
+    require_unsharded(learner.run_state, "export_script()", "writes down what the weights began and ended with")
+    path, begun = check_script_path(path), require_run_start(learner)
+    draft = ScriptDraft(learner, SessionCode(executed_texts(), user_namespace()), limit)
+    acts = list_acts(learner, begun.since)
     lines = learner_lines(draft, begun) + act_lines(draft, acts)
-    doubt(draft, begun, acts, path)
+    add_replay_warnings(draft, begun, acts, path)
     problems = draft.problems + draft.slice.problems
-    if problems: raise Refused(f"export_script() cannot write this run down: {'; '.join(dict.fromkeys(problems))}.")
-    text, weights = compose(draft, begun, lines, path)
+    if problems: raise InvalidOperation(f"export_script() cannot write this run down: {'; '.join(dict.fromkeys(problems))}.")
+    text, weights = compose_script(draft, begun, lines, path)
     compile(text, str(path), "exec")
-    write(path, text, weights, draft)
+    write_script(path, text, weights, draft)
     if draft.doubts:
         more = f" And {len(draft.doubts) - 1} more, in the result's doubts." if len(draft.doubts) > 1 else ""
         warn(f"{path.name} may not end in the same weights. {draft.doubts[0]}{more}")
-    return Exported(path, sorted(beside(path).iterdir()) if beside(path).exists() else [], draft.doubts)
+    return ExportedScript(path, sorted(files_folder(path).iterdir()) if files_folder(path).exists() else [], draft.doubts)
 
 # %% ../../nbs/07_state/08_export_script.ipynb #42b030a0
-def doubt(draft, begun, acts, path):
+def add_replay_warnings(draft, begun, acts, path):
     "Collect all doubts about the script."
-    settle_seeds(draft)
-    plain_attributes(draft)
-    look_again(draft)
-    moves = draft.exported
-    parts = [getattr(moves, p) for p in PARTS if p not in ("callbacks", "optimizers", "optimizer_cls_and_kwargs")]
-    check_classes(draft, [type(moves), *(p for p in parts if p is not None), *users_callbacks(moves)])
-    settings_by_hand(draft, begun.settings, acts)
-    for e in (e for e in moves.history.events if e["kind"] == "rewind" and e["data"].get("different")):
+    collect_seeds(draft)
+    warn_random_attributes(draft)
+    warn_rebound_names(draft)
+    learner = draft.exported
+    parts = [getattr(learner, p) for p in LEARNER_PARTS if p not in ("callbacks", "optimizers", "optimizer_cls_and_kwargs")]
+    warn_redefined_classes(draft, [type(learner), *(p for p in parts if p is not None), *user_callbacks(learner)])
+    warn_manual_settings(draft, begun.settings, acts)
+    for e in (e for e in learner.history.events if e["kind"] == "rewind" and e["data"].get("different")):
         draft.doubt(f"When the run went back to step {e['step']}, the loss of step {e['data']['different'][0]} was not what it had been, so something "
                     "besides the run decides about it: a data set with random numbers of its own, perhaps.")
-    unheard(draft)
-    forgetful(draft)
-    look_around(draft, path.parent)
-    if begun.folder and moves.model_init is None:
+    warn_unreplayed_evaluations(draft)
+    warn_stateless_callbacks(draft)
+    warn_missing_files(draft, path.parent)
+    if begun.folder and learner.model_init is None:
         draft.doubt(f"The run was resumed from {begun.folder}, and began in another session; the script begins with the weights that the cells of "
                     "this one have made, which may be others. With model_init= they are the same.")
-    if any(e["kind"] == "resume" and e["data"].get("anew") and not e["abandoned"] for e in moves.history.events):
+    if any(e["kind"] == "resume" and e["data"].get("anew") and not e["abandoned"] for e in learner.history.events):
         draft.doubt("The run was resumed with ignore_data_skip=True, which began the data of an epoch anew; the script goes through it once.")
-    if begun.snapshot.values["extra"] and moves.model_init is None:
+    if begun.snapshot.values["extra"] and learner.model_init is None:
         draft.doubt("The model keeps an extra state (get_extra_state), which the script makes anew; keep it in buffers.")
 
-def write(path, text, weights, draft):  # weights: {file name: tensors}
+def write_script(path, text, weights, draft):  # weights: {file name: tensors}
     "Write the script and its files."
     from safetensors.torch import save_file
-    folder, new = beside(path), path.with_name(f"{path.stem}_files.new")
+    folder, new = files_folder(path), path.with_name(f"{path.stem}_files.new")
     shutil.rmtree(new, ignore_errors=True)
-    write_stored([found for found, _ in draft.stored.values()], new)
+    write_stored_values([found for found, _ in draft.stored.values()], new)
     for name, tensors in weights.items(): save_file({n: t.detach().cpu().clone().contiguous() for n, t in tensors.items()}, new / name)
     shutil.rmtree(folder, ignore_errors=True)   # remove the files of an older export
     new.rename(folder) if any(new.iterdir()) else new.rmdir()

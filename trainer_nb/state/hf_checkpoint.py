@@ -11,44 +11,48 @@ from itertools import chain, islice
 from pathlib import Path
 import numpy as np
 import torch
-from .checkpoint import (SCHEMA, entries, examined, of_base, parts_of, placed, read_plain, weights_for,
+from .checkpoint import (CHECKPOINT_SCHEMA, state_dict_entries, verify_resumable, base_digests, read_snapshot_files, locate_written_tensors, read_torch_file, read_weights_for_model,
                                          write_model, write_tensors)
-from ..data.collate import equal
+from ..data.collate import is_identical
 from ..data.sampling import Cursor
-from ..data.sources import Indexed
-from .checkpoint import encode
+from ..data.sources import MapSource
+from .checkpoint import encode_value
 from ..core.errors import warn
 from ..core.callbacks import TrainerControl, TrainerState
-from .checkpoint_dirs import Damaged, seal
-from ..optim.optimizers import decay_names
+from .checkpoint_dirs import CorruptCheckpoint, write_manifest
+from ..optim.optimizers import decay_parameter_names
 from ..core.history import History
-from ..engine.overrides import Moves
-from ..core.log_file import plain
-from ..optim.schedules import GROUP_RATES
-from ..optim.schedules import group_lists, is_ours
-from ..core.seeding import FORWARD, generators_kept, mix
-from .checkpoint_dirs import sealed
-from ..engine.snapshot import Snapshot, capture
+from ..engine.overrides import TrainerBase
+from ..core.log_file import to_plain_data
+from ..optim.schedules import GROUP_LR_KEYS
+from ..optim.schedules import group_lists, is_builtin_schedule
+from ..core.seeding import SEED_FORWARD, preserve_generators, mix_seed
+from .checkpoint_dirs import has_manifest
+from ..engine.snapshot import Snapshot, capture_snapshot
 
 # %% auto #0
-__all__ = ['HOW', 'two_groups', 'sources', 'regrouped', 'asked', 'warn_of_loss', 'write_state', 'save_plain', 'in_numbers',
-           'write_torch', 'generators', 'write_rest', 'write_trainer', 'read_state', 'position_after', 'stood_at',
-           'place_of', 'samples_behind', 'settings_here', 'tried', 'would_keep', 'check_kept', 'in_names', 'order_of',
-           'lay_optimizer', 'check_fixed', 'on_cpu', 'apart', 'alike', 'options_in', 'differing', 'lay_schedule',
-           'files_of', 'weights_in', 'callbacks_in', 'read_theirs', 'about_scaler', 'read_ours', 'read_trainer']
+__all__ = ['OPTIMIZER_FLAGS', 'trainer_param_groups', 'source_groups', 'regroup', 'trainer_layout_info', 'warn_of_loss',
+           'write_trainer_state', 'save_plain', 'to_numbered_state_dict', 'write_torch_files', 'seeded_rng_states',
+           'write_extra_state', 'write_trainer_checkpoint', 'read_trainer_state', 'position_after_batches',
+           'resume_position', 'position_fields', 'count_seen_samples', 'reconcile_state', 'tried',
+           'expected_state_keys', 'check_optimizer_entries', 'to_named_state_dict', 'match_parameter_order',
+           'convert_optimizer_state', 'check_fixed', 'cpu_state_names', 'split_optimizer_state', 'alike', 'options_in',
+           'describe_group_differences', 'convert_scheduler_state', 'read_torch_files', 'read_named_weights',
+           'merge_callback_states', 'read_foreign_checkpoint', 'describe_scaler_difference', 'read_own_checkpoint',
+           'read_trainer_checkpoint']
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #8c4c0f88
-def two_groups(model, names) -> list | None:  # names: of the optimizer's parameters
+def trainer_param_groups(model, names) -> list | None:  # names: of the optimizer's parameters
     "Return the names in the Trainer's two groups; None if some parameters are not the model's."
     order = [n for n, _ in model.named_parameters() if n in names]
-    decay = decay_names(model)
+    decay = decay_parameter_names(model)
     return [[n for n in order if n in decay], [n for n in order if n not in decay]] if len(order) == len(names) else None
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #3056e756
-def _lists(schedule, n) -> list:
+def _per_group_keys(schedule, n) -> list:
     "Return the lists with an entry for each of n groups, including those of nested schedules."
     inside = (s for s in schedule.get("_schedulers") or () if isinstance(s, dict))
-    return [schedule[k] for k in group_lists(schedule, n)] + [values for s in inside for values in _lists(s, n)]
+    return [schedule[k] for k in group_lists(schedule, n)] + [values for s in inside for values in _per_group_keys(s, n)]
 
 def _with_groups(schedule, n, numbers) -> dict:
     "Return a schedule's state with the entries of the selected groups, out of n."
@@ -56,9 +60,9 @@ def _with_groups(schedule, n, numbers) -> dict:
     inside = schedule.get("_schedulers")
     return new if not inside else new | {"_schedulers": [_with_groups(s, n, numbers) for s in inside]}
 
-def sources(groups, schedule, wanted) -> list | None:  # groups: dicts with names as 'params'; wanted: lists of names
+def source_groups(groups, schedule, wanted) -> list | None:  # groups: dicts with names as 'params'; wanted: lists of names
     "Return for each list of names the index of its group; None if one comes from groups that differ."
-    lists, found = _lists(schedule, len(groups)), []
+    lists, found = _per_group_keys(schedule, len(groups)), []
     def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [values[i] for values in lists]
     for names in map(set, wanted):
         mine = [i for i, g in enumerate(groups) if not names.isdisjoint(g["params"])] or [0]
@@ -66,19 +70,19 @@ def sources(groups, schedule, wanted) -> list | None:  # groups: dicts with name
         found.append(mine[0])
     return found
 
-def regrouped(groups, schedule, wanted, numbers):  # numbers: as returned by sources
+def regroup(groups, schedule, wanted, numbers):  # numbers: as returned by sources
     "Return the groups and the schedule's state, arranged for other groups."
     return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], _with_groups(schedule, len(groups), numbers)
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #f57daa04
-def asked(moves) -> dict:
+def trainer_layout_info(learner) -> dict:
     "Collect the facts about a learner that the Trainer's layout needs besides a snapshot."
-    own_groups = "params" in (moves.optimizer_cls_and_kwargs or (None, {}))[1]
-    by_rule = moves.optimizers[0] is None and type(moves).create_optimizer is Moves.create_optimizer and not own_groups
+    own_groups = "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]
+    by_rule = learner.optimizers[0] is None and type(learner).create_optimizer is TrainerBase.create_optimizer and not own_groups
     held = {}
-    for c in moves.run_state.callbacks.callbacks:
+    for c in learner.run_state.callbacks.callbacks:
         if callable(getattr(c, "state", None)): held.setdefault(type(c).__name__, []).append(copy.deepcopy(c.state()))
-    warn_of_loss(moves.optimizer)
+    warn_of_loss(learner.optimizer)
     return {"by_rule": by_rule, "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()}}
 
 def warn_of_loss(optimizer):
@@ -87,12 +91,12 @@ def warn_of_loss(optimizer):
     warn("transformers' Trainer does not restore the state of GrokAdamW from any checkpoint: a run that it resumes from this one goes on "
          "with an empty state. learn.load_checkpoint() restores all of it.")
 
-def write_state(package, folder):
+def write_trainer_state(package, folder):
     "Write `trainer_state.json`, with the control among the callbacks."
     values = package.snapshot.values
     control = {f.name: getattr(values["control"], f.name) for f in fields(TrainerControl)}
     held = {"TrainerControl": {"args": control, "attributes": {}}} | package.about["trainer"]["callbacks"]
-    text = json.dumps(plain(vars(values["state"]) | {"stateful_callbacks": held}), indent=2, sort_keys=True)
+    text = json.dumps(to_plain_data(vars(values["state"]) | {"stateful_callbacks": held}), indent=2, sort_keys=True)
     (folder / "trainer_state.json").write_text(text + "\n", "utf-8")
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #62285b90
@@ -108,7 +112,7 @@ def _check_plain(value, where):
         raise TypeError(f"{where} would hold a {type(value).__name__}, which cannot be written without pickling it; "
                         "save_format='safetensors' may keep it")
 
-def in_numbers(snapshot, groups) -> dict:  # groups: with names as 'params'
+def to_numbered_state_dict(snapshot, groups) -> dict:  # groups: with names as 'params'
     "Return the optimizer's `state_dict` with numbered parameters; raise TypeError for tensor subclasses."
     if snapshot.values["optimizer"]["apart"]:
         raise TypeError(f"{snapshot.values['optimizer']['class']} keeps tensors of a kind of its own, which the Trainer's files cannot hold without "
@@ -121,16 +125,16 @@ def in_numbers(snapshot, groups) -> dict:  # groups: with names as 'params'
     return {"state": dict(sorted(state.items())), "param_groups": [{**g, "params": [number[n] for n in g["params"]]} for g in groups]}
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #584430ce
-def write_torch(package, folder, groups, schedule):
+def write_torch_files(package, folder, groups, schedule):
     "Write the files that the Trainer writes with torch."
     snapshot, args = package.snapshot, package.snapshot.values["args"]
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
-    save_plain(in_numbers(snapshot, groups), folder / "optimizer.pt")
+    save_plain(to_numbered_state_dict(snapshot, groups), folder / "optimizer.pt")
     save_plain(schedule, folder / "scheduler.pt")
     if snapshot.values["scaler"]: save_plain(snapshot.values["scaler"], folder / "scaler.pt")
-    torch.save(generators(mix(args["seed"], FORWARD, snapshot.step, 0)), folder / "rng_state.pth")
+    torch.save(seeded_rng_states(mix_seed(args["seed"], SEED_FORWARD, snapshot.step, 0)), folder / "rng_state.pth")
 
-def generators(seed: int) -> dict:  # 64 bits
+def seeded_rng_states(seed: int) -> dict:  # 64 bits
     "Return the states of freshly seeded generators, in the Trainer's format."
     states = {"python": random.Random(seed).getstate(), "numpy": np.random.RandomState(seed & 0xFFFFFFFF).get_state(),
               "cpu": torch.Generator().manual_seed(seed).get_state()}
@@ -138,36 +142,36 @@ def generators(seed: int) -> dict:  # 64 bits
     return states
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #c72d4bae
-def write_rest(package, folder, found, groups):  # found: as returned by write_model; groups: those in optimizer.pt
+def write_extra_state(package, folder, found, groups):  # found: as returned by write_model; groups: those in optimizer.pt
     "Write the values and tensors that the Trainer's files cannot hold."
     values, about = dict(package.snapshot.values), {k: v for k, v in package.about.items() if k not in ("state", "logs", "trainer")}
     for name in ("state", "scaler"): del values[name]
     schedule, optimizer = values.pop("lr_scheduler"), values["optimizer"]
     values["optimizer"] = {k: v for k, v in optimizer.items() if k != "plain"} | {
         "groups": [g["params"] for g in optimizer["groups"]], "order": [g["params"] for g in groups]}
-    base, places = of_base(package), placed(package, found)
+    base, places = base_digests(package), locate_written_tensors(package, found)
     tensors = {n: t for n, t in package.snapshot.tensors.items() if not n.startswith("optimizer/") and n not in base}
     values |= {"lr_lambdas": schedule.get("lr_lambdas"), "about": about}
-    values = {name: encode(value, tensors, name) for name, value in values.items()}
+    values = {name: encode_value(value, tensors, name) for name, value in values.items()}
     places |= write_tensors({n: t for n, t in tensors.items() if n not in places}, folder / "rest.safetensors")
-    text = json.dumps({"schema": SCHEMA, "tensors": {n: places[n] for n in tensors}, "values": values, "base": base})
+    text = json.dumps({"schema": CHECKPOINT_SCHEMA, "tensors": {n: places[n] for n in tensors}, "values": values, "base": base})
     (folder / "rest.json").write_text(text, "utf-8")
 
-def write_trainer(package, folder: Path):  # package: checkpoint.Package with `asked` in its `about`; folder: empty
+def write_trainer_checkpoint(package, folder: Path):  # package: checkpoint.Package with `trainer_layout_info` in its `about`; folder: empty
     "Write a checkpoint in the Trainer's layout, its manifest last."
     found, values = write_model(package, folder), package.snapshot.values
-    write_state(package, folder)
+    write_trainer_state(package, folder)
     if not package.says.get("only_model"):
         groups, schedule = values["optimizer"]["groups"], values["lr_scheduler"]
-        two = two_groups(package.model, {n for g in groups for n in g["params"]}) if package.about["trainer"]["by_rule"] else None
-        numbers = sources(groups, schedule, two) if two else None
-        if numbers: groups, schedule = regrouped(groups, schedule, two, numbers)
-        write_torch(package, folder, groups, schedule)
-        write_rest(package, folder, found, groups)
-    seal(folder, package.says)
+        two = trainer_param_groups(package.model, {n for g in groups for n in g["params"]}) if package.about["trainer"]["by_rule"] else None
+        numbers = source_groups(groups, schedule, two) if two else None
+        if numbers: groups, schedule = regroup(groups, schedule, two, numbers)
+        write_torch_files(package, folder, groups, schedule)
+        write_extra_state(package, folder, found, groups)
+    write_manifest(folder, package.says)
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #684edfe6
-def read_state(folder: Path) -> TrainerState:
+def read_trainer_state(folder: Path) -> TrainerState:
     "Read `trainer_state.json`; raise Damaged if it is unreadable."
     path = folder / "trainer_state.json"
     try: written = json.loads(path.read_text("utf-8"))
@@ -175,15 +179,15 @@ def read_state(folder: Path) -> TrainerState:
     known = {f.name for f in fields(TrainerState)}
     says = {k: v for k, v in written.items() if k in known and v is not None} if isinstance(written, dict) else {}
     if type(says.get("global_step")) is int and type(says.get("epoch", 0)) in (int, float): return TrainerState(**says)
-    raise Damaged(f"{path} was cut short, or is not the Trainer's.")
+    raise CorruptCheckpoint(f"{path} was cut short, or is not the Trainer's.")
 
-def position_after(feed, epoch: int, batches: int) -> int:
+def position_after_batches(feed, epoch: int, batches: int) -> int:
     "Return the number of samples in the first micro-batches of an epoch, reading them if necessary."
-    if isinstance(feed.source, Indexed):
+    if isinstance(feed.source, MapSource):
         order = feed.source.plan(epoch)
         return min(order.size * batches, order.samples) if hasattr(order, "size") else sum(map(len, islice(order.from_(0), batches)))
     cursor = Cursor(epoch, 0)
-    with generators_kept():
+    with preserve_generators():
         for _ in range(batches):
             window = feed.take(cursor, 1)
             if not window: raise ValueError(f"the data ends in epoch {epoch} after {cursor.position} samples, and the Trainer stood behind that")
@@ -191,7 +195,7 @@ def position_after(feed, epoch: int, batches: int) -> int:
     return cursor.position
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #faa47d02
-def stood_at(run, state) -> tuple[int, int]:  # state: as returned by read_state
+def resume_position(run, state) -> tuple[int, int]:  # state: as returned by read_trainer_state
     "Return the finished epochs and the micro-batches of the current one; raise ValueError on a mismatch."
     window, batches, step = run.args.gradient_accumulation_steps, run.feed.batches, state.global_step
     if batches: epoch, behind = step // math.ceil(batches / window), step % math.ceil(batches / window) * window
@@ -206,26 +210,26 @@ def stood_at(run, state) -> tuple[int, int]:  # state: as returned by read_state
     return epoch, behind
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #d5f1065c
-def place_of(run, state) -> dict:
+def position_fields(run, state) -> dict:
     "Return the fields of a run that hold its position, with the tasks due there."
-    (epoch, behind), batches, args = stood_at(run, state), run.feed.batches, run.args
+    (epoch, behind), batches, args = resume_position(run, state), run.feed.batches, run.args
     before = args.save_strategy == "steps" or (args.save_strategy == "best" and args.eval_strategy == "steps")
     if before and epoch and not behind and batches: epoch, behind = epoch - 1, batches
-    over, cursor = state.global_step >= run.state.max_steps, Cursor(epoch, position_after(run.feed, epoch, behind))
+    over, cursor = state.global_step >= run.state.max_steps, Cursor(epoch, position_after_batches(run.feed, epoch, behind))
     is_open = behind > 0 and (before or not over)
     due = "close" if is_open and (over or behind == batches) else "finish" if over else None
     return {"cursor": cursor, "batches_in_epoch": behind, "begun": True, "epoch_open": is_open, "due": [(due, "", {}, None)] if due else [],
-            "samples": samples_behind(run, cursor), "logged": state.global_step, "finished": False, "seconds": 0.0, "control": TrainerControl()}
+            "samples": count_seen_samples(run, cursor), "logged": state.global_step, "finished": False, "seconds": 0.0, "control": TrainerControl()}
 
-def samples_behind(run, cursor) -> int:
+def count_seen_samples(run, cursor) -> int:
     "Return the number of samples trained on; an epoch of a stream counts as its batches, or as none."
     if not cursor.epoch: return cursor.position
     batches = run.feed.batches or 0
-    of_epoch = position_after(run.feed, 0, batches) if isinstance(run.feed.source, Indexed) else batches * run.args.train_batch_size
+    of_epoch = position_after_batches(run.feed, 0, batches) if isinstance(run.feed.source, MapSource) else batches * run.args.train_batch_size
     return cursor.epoch * of_epoch + cursor.position
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #eed623cb
-def settings_here(run, there) -> tuple[TrainerState, list]:  # there: as returned by read_state
+def reconcile_state(run, there) -> tuple[TrainerState, list]:  # there: as returned by read_trainer_state
     "Return the state for this run and the warnings; raise ValueError if the run has fewer steps."
     if there.global_step > run.state.max_steps:
         raise ValueError(f"the Trainer's run has done {there.global_step} steps, and by the settings here it has {run.state.max_steps} in all; "
@@ -249,7 +253,7 @@ def tried(optimizer, group, like) -> tuple | None:  # group: its settings; like:
         return p, trial.state[p], trial.param_groups[0]
     except Exception: return None
 
-def would_keep(optimizer, group, like) -> dict | None:  # arguments: as for tried
+def expected_state_keys(optimizer, group, like) -> dict | None:  # arguments: as for tried
     "Return the state keys per parameter, with the dtype of tensors of its shape; None if the step fails."
     trial = tried(optimizer, group, like)
     if trial is None: return None
@@ -258,18 +262,18 @@ def would_keep(optimizer, group, like) -> dict | None:  # arguments: as for trie
     return {k: kind(v) for k, v in state.items() if v is not None}
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #900d12db
-def check_kept(run, groups, state):  # groups: with names as 'params', in the optimizer's order; state: dicts by parameter name
+def check_optimizer_entries(run, groups, state):  # groups: with names as 'params', in the optimizer's order; state: dicts by parameter name
     "Raise ValueError if the state belongs to another optimizer or model; convert it to the dtypes here."
     kept = {}
     for group, own in zip(groups, run.optimizer.param_groups):
         for name, p in zip(group["params"], own["params"]):
             if state and name not in state: continue   # the parameter never had a gradient
             kind, has = (id(group), p.dim(), p.dtype), state.get(name, {})
-            if kind not in kept: kept[kind] = would_keep(run.optimizer, group, p)
+            if kind not in kept: kept[kind] = expected_state_keys(run.optimizer, group, p)
             if kept[kind] is not None: _check_entries(type(run.optimizer).__name__, name, p, has, kept[kind])
-            if has: state[name] = {k: v.to((kept[kind] or {}).get(k) or p.dtype) if _like(v, p) else v for k, v in has.items()}
+            if has: state[name] = {k: v.to((kept[kind] or {}).get(k) or p.dtype) if _is_same_shape_float(v, p) else v for k, v in has.items()}
 
-def _like(v, p) -> bool:
+def _is_same_shape_float(v, p) -> bool:
     numbers = isinstance(v, torch.Tensor) and v.is_floating_point() and p.is_floating_point()
     return numbers and v.dim() > 0 and v.shape == p.shape
 
@@ -284,9 +288,9 @@ def _check_entries(kind, name, p, has, kept):
                                f"and {name!r} has {tuple(p.shape)}")
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #70fb0df1
-HOW = ("fused", "foreach", "capturable", "differentiable")   # group settings that select the implementation of the update
+OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable")   # group settings that select the implementation of the update
 
-def in_names(file, order) -> tuple[list, dict]:  # order: names, group by group
+def to_named_state_dict(file, order) -> tuple[list, dict]:  # order: names, group by group
     "Return the groups and the state of an optimizer's `state_dict` with parameters by name."
     groups = [{**{k: v for k, v in g.items() if k != "param_names"}, "params": names} for g, names in zip(file["param_groups"], order)]
     numbers = dict(zip(chain.from_iterable(g["params"] for g in file["param_groups"]), chain.from_iterable(order)))
@@ -294,29 +298,29 @@ def in_names(file, order) -> tuple[list, dict]:  # order: names, group by group
     # Entries that are None stay: some optimizers reinitialize a parameter if one of its entries is missing.
     return groups, {numbers[i]: dict(held) for i, held in file["state"].items()}
 
-def order_of(run, file, own) -> list:  # own: names in the learner's groups
+def match_parameter_order(run, file, own) -> list:  # own: names in the learner's groups
     "Return the parameter names in the order of a file; raise ValueError if they are not the learner's."
     counts = [len(g["params"]) for g in file["param_groups"]]
-    for order in (own, two_groups(run.model, {n for names in own for n in names})):
+    for order in (own, trainer_param_groups(run.model, {n for names in own for n in names})):
         if order and [len(names) for names in order] == counts: return order
     raise ValueError(f"optimizer.pt has groups of {counts} parameters, and this learner's optimizer has {[len(names) for names in own]}; "
                      "give the Learner the model, the frozen parameters and the optimizer that the Trainer had")
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #3ce2ff61
-def lay_optimizer(run, template, file, schedule):  # template: the learner's own, from a snapshot
+def convert_optimizer_state(run, template, file, schedule):  # template: the learner's own, from a snapshot
     "Return (tensors, optimizer, schedule) of the file in the learner's groups; raise ValueError on a mismatch."
     own = [g["params"] for g in template["groups"]]
-    groups, state = in_names(file, order_of(run, file, own))
-    numbers = sources(groups, schedule, own)
+    groups, state = to_named_state_dict(file, match_parameter_order(run, file, own))
+    numbers = source_groups(groups, schedule, own)
     if numbers is None:
         decays = ", ".join(str(g.get("weight_decay")) for g in groups)
         raise ValueError(f"optimizer.pt treats parameters in several ways that are in one group here (weight_decay {decays}); "
                          "give the Learner the weight_decay= that the Trainer had")
-    groups, schedule = regrouped(groups, schedule, own, numbers)
+    groups, schedule = regroup(groups, schedule, own, numbers)
     check_fixed(run.optimizer, groups)
-    groups = [mine | {k: v for k, v in g.items() if k not in HOW} for mine, g in zip(template["groups"], groups)]
-    check_kept(run, groups, state)
-    (tensors, others), host = apart(state), on_cpu(run.device.device, groups, state)
+    groups = [mine | {k: v for k, v in g.items() if k not in OPTIMIZER_FLAGS} for mine, g in zip(template["groups"], groups)]
+    check_optimizer_entries(run, groups, state)
+    (tensors, others), host = split_optimizer_state(state), cpu_state_names(run.device.device, groups, state)
     return tensors, template | {"groups": groups, "plain": others, "on_cpu": host, "apart": {}}, schedule
 
 def check_fixed(optimizer, groups: list[dict]):
@@ -331,12 +335,12 @@ def check_fixed(optimizer, groups: list[dict]):
         raise ValueError(f"optimizer.pt has the state of {name} in its groups, under keys that no longer belong to any parameter; "
                          "load the weights into the model and begin a new run")
 
-def on_cpu(device, groups, state) -> list:
+def cpu_state_names(device, groups, state) -> list:
     "Return the state that torch leaves on the CPU: step counts, unless the update reads them on the device."
     counted = {n for g in groups if g.get("fused") or g.get("capturable") for n in g["params"]}
     return [f"{n}/step" for n, held in state.items() if device.type != "cpu" and n not in counted and isinstance(held.get("step"), torch.Tensor)]
 
-def apart(state) -> tuple[dict, dict]:  # state: dicts by parameter name
+def split_optimizer_state(state) -> tuple[dict, dict]:  # state: dicts by parameter name
     "Split an optimizer's state into tensors and plain values, by their names in a snapshot."
     flat = {f"{n}/{k}": v for n, held in state.items() for k, v in held.items()}
     tensors = {f"optimizer/{n}": v for n, v in flat.items() if isinstance(v, torch.Tensor)}
@@ -345,7 +349,7 @@ def apart(state) -> tuple[dict, dict]:  # state: dicts by parameter name
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #f9ae19e2
 def alike(a, b) -> bool:
     "Check whether two options are equal; 0 equals 0.0."
-    return equal(a, b) or (isinstance(a, (int, float)) and isinstance(b, (int, float)) and a == b)
+    return is_identical(a, b) or (isinstance(a, (int, float)) and isinstance(b, (int, float)) and a == b)
 
 def options_in(run, groups) -> tuple[list, set]:  # groups: from a snapshot, before the first step
     "Return the options that a step does not change, and all keys that a group has after a step."
@@ -355,11 +359,11 @@ def options_in(run, groups) -> tuple[list, set]:  # groups: from a snapshot, bef
         known |= set(group) | set(own if trial is None else trial[2])
         if trial is None: continue
         # The rate belongs to the schedule, and an optimizer may choose the settings in HOW itself.
-        mine = [k for k in run.optimizer.defaults if k in group and k not in (*HOW, *GROUP_RATES, "triton")]
+        mine = [k for k in run.optimizer.defaults if k in group and k not in (*OPTIMIZER_FLAGS, *GROUP_LR_KEYS, "triton")]
         options |= dict.fromkeys(k for k in mine if alike(group[k], trial[2].get(k)))
     return list(options), known
 
-def differing(run, mine, groups) -> list[str]:
+def describe_group_differences(run, mine, groups) -> list[str]:
     "Return warnings about settings that differ in the file."
     said, (options, known) = {}, options_in(run, mine)
     for name in options:
@@ -368,12 +372,12 @@ def differing(run, mine, groups) -> list[str]:
             said.setdefault(name, f"{name} of the optimizer's groups is {there[name]} in optimizer.pt and {here[name]} by the settings here: "
                                   f"the run goes on with {there[name]}, until learn.set(...) says otherwise")
     for name, value in ((k, v) for there in groups for k, v in there.items()):
-        if name in known or name in HOW or value is None or value is False: continue
+        if name in known or name in OPTIMIZER_FLAGS or value is None or value is False: continue
         said.setdefault(name, f"optimizer.pt has the option {name}={value!r}, which this learner's optimizer does not have")
     return list(said.values())
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #415d0492
-def lay_schedule(run, template: dict, schedule: dict) -> tuple[dict, list]:  # both: as a schedule's `state_dict`
+def convert_scheduler_state(run, template: dict, schedule: dict) -> tuple[dict, list]:  # both: as a schedule's `state_dict`
     "Return the schedule's state for this run and warnings; raise ValueError if its type differs."
     n = len(run.optimizer.param_groups)
     lists = group_lists(run.lr_scheduler.state_dict(), n)
@@ -382,7 +386,7 @@ def lay_schedule(run, template: dict, schedule: dict) -> tuple[dict, list]:  # b
                                  f"{type(run.lr_scheduler).__name__} needs")
     new = {k: v for k, v in schedule.items() if k != "verbose"}
     if "lr_lambdas" in template: new["lr_lambdas"] = template["lr_lambdas"]
-    if not is_ours(run.lr_scheduler): return new, []
+    if not is_builtin_schedule(run.lr_scheduler): return new, []
     step = schedule["last_epoch"]
     for base, there, function in zip(schedule["base_lrs"], schedule["_last_lr"], run.lr_scheduler.lr_lambdas):
         here = base * function(step)
@@ -392,28 +396,28 @@ def lay_schedule(run, template: dict, schedule: dict) -> tuple[dict, list]:  # b
     return new, []
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #5f58866f
-def files_of(folder) -> dict:
+def read_torch_files(folder) -> dict:
     "Read the torch files, None for a missing scaler; raise Damaged if a file is missing or not plain."
     for name in ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
-            raise Damaged(f"{folder} has no {name}, so there is nothing to go on with: it was written with save_only_model=True, or by DeepSpeed "
+            raise CorruptCheckpoint(f"{folder} has no {name}, so there is nothing to go on with: it was written with save_only_model=True, or by DeepSpeed "
                           "or FSDP. Load the weights into the model, and train() begins a new run from them.")
-    found = {n: read_plain(folder / f"{n}.pt") if (folder / f"{n}.pt").is_file() else None for n in ("optimizer", "scheduler", "scaler")}
-    if not _of_optimizer(found["optimizer"]): raise Damaged(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
-    if not isinstance(found["scheduler"], dict): raise Damaged(f"{folder / 'scheduler.pt'} does not hold the state of a schedule.")
+    found = {n: read_torch_file(folder / f"{n}.pt") if (folder / f"{n}.pt").is_file() else None for n in ("optimizer", "scheduler", "scaler")}
+    if not _is_optimizer_state(found["optimizer"]): raise CorruptCheckpoint(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
+    if not isinstance(found["scheduler"], dict): raise CorruptCheckpoint(f"{folder / 'scheduler.pt'} does not hold the state of a schedule.")
     return found
 
-def _of_optimizer(file) -> bool:
+def _is_optimizer_state(file) -> bool:
     if not isinstance(file, dict) or not isinstance(file.get("state"), dict) or not isinstance(file.get("param_groups"), list): return False
     if not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in file["param_groups"]): return False
     return all(isinstance(v, dict) for v in file["state"].values())
 
-def weights_in(run, folder, tensors) -> dict:  # tensors: of the learner, by snapshot name
+def read_named_weights(run, folder, tensors) -> dict:  # tensors: of the learner, by snapshot name
     "Read the weights and buffers under their snapshot names; raise ValueError if the model differs."
-    found, names = weights_for(run.model, folder), entries(run)
+    found, names = read_weights_for_model(run.model, folder), state_dict_entries(run)
     return {names[k]: t.to(tensors[names[k]].dtype) for k, t in found.items() if isinstance(names[k], str)}
 
-def callbacks_in(run, held, states) -> list:  # held: `stateful_callbacks`; states: of the learner's callbacks, from a snapshot
+def merge_callback_states(run, held, states) -> list:  # held: `stateful_callbacks`; states: of the learner's callbacks, from a snapshot
     "Return the callbacks' states, taking the Trainer's for those of the same class."
     takes = [callable(getattr(c, "state", None)) and not hasattr(c, "load_state_dict") for c in run.callbacks.callbacks]
     left = {}
@@ -424,47 +428,47 @@ def callbacks_in(run, held, states) -> list:  # held: `stateful_callbacks`; stat
     return [(kind, *(of(kind, state, made) if ok else (state, made))) for (kind, state, made), ok in zip(states, takes)]
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #c784c495
-def read_theirs(moves, folder) -> Snapshot:
+def read_foreign_checkpoint(learner, folder) -> Snapshot:
     "Read the Trainer's checkpoint for this learner; raise ValueError if it does not fit."
-    run, there, files = moves.run_state, read_state(folder), files_of(folder)
-    form = capture(run)
+    run, there, files = learner.run_state, read_trainer_state(folder), read_torch_files(folder)
+    form = capture_snapshot(run)
     mine, tensors = form.values, {n: t for n, t in form.tensors.items() if not n.startswith("optimizer/")}
-    tensors |= weights_in(run, folder, tensors)
+    tensors |= read_named_weights(run, folder, tensors)
     try:
-        state, said = settings_here(run, there)
-        kept, optimizer, schedule = lay_optimizer(run, mine["optimizer"], files["optimizer"], files["scheduler"])
-        schedule, of_rates = lay_schedule(run, mine["lr_scheduler"], schedule)
-        values = mine | place_of(run, there)
+        state, said = reconcile_state(run, there)
+        kept, optimizer, schedule = convert_optimizer_state(run, mine["optimizer"], files["optimizer"], files["scheduler"])
+        schedule, of_rates = convert_scheduler_state(run, mine["lr_scheduler"], schedule)
+        values = mine | position_fields(run, there)
     except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
-    said += differing(run, mine["optimizer"]["groups"], optimizer["groups"]) + of_rates + about_scaler(run, files["scaler"])
+    said += describe_group_differences(run, mine["optimizer"]["groups"], optimizer["groups"]) + of_rates + describe_scaler_difference(run, files["scaler"])
     values |= {"shapes": {}, "state": state, "optimizer": optimizer, "lr_scheduler": schedule, "run": History().run_id, "about": {"said": said},
                "scaler": None if run.device.scaler is None else files["scaler"],
-               "callbacks": callbacks_in(run, there.stateful_callbacks, mine["callbacks"])}
+               "callbacks": merge_callback_states(run, there.stateful_callbacks, mine["callbacks"])}
     return Snapshot(tensors | kept, values)
 
-def about_scaler(run, file) -> list[str]:
+def describe_scaler_difference(run, file) -> list[str]:
     "Return a warning if only one of the two runs scales its gradients."
     if file is not None and run.device.scaler is None: return ["the Trainer trained in fp16, with a scaler, and here nothing is scaled"]
     if file is None and run.device.scaler is not None: return ["there is no scaler.pt: the scale of the gradients begins anew"]
     return []
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #16bbf2d1
-def read_ours(folder) -> Snapshot:
+def read_own_checkpoint(folder) -> Snapshot:
     "Read a snapshot that this package wrote in the Trainer's layout."
     written = json.loads((folder / "rest.json").read_text("utf-8"))
-    snapshot, files, state = parts_of(folder, written), files_of(folder), read_state(folder)
+    snapshot, files, state = read_snapshot_files(folder, written), read_torch_files(folder), read_trainer_state(folder)
     values, functions, kept = snapshot.values, snapshot.values.pop("lr_lambdas"), snapshot.values["optimizer"]
-    groups, held = in_names(files["optimizer"], kept["order"])
-    groups, schedule = regrouped(groups, files["scheduler"], kept["groups"], sources(groups, files["scheduler"], kept["groups"]))
+    groups, held = to_named_state_dict(files["optimizer"], kept["order"])
+    groups, schedule = regroup(groups, files["scheduler"], kept["groups"], source_groups(groups, files["scheduler"], kept["groups"]))
     state.stateful_callbacks = {}
-    tensors, others = apart(held)
+    tensors, others = split_optimizer_state(held)
     values |= {"state": state, "scaler": files["scaler"], "lr_scheduler": schedule | ({} if functions is None else {"lr_lambdas": functions}),
                "optimizer": {k: v for k, v in kept.items() if k != "order"} | {"groups": groups, "plain": others}}
     return Snapshot(snapshot.tensors | tensors, values)
 
-def read_trainer(moves, folder) -> Snapshot:  # moves: a prepared learner
+def read_trainer_checkpoint(learner, folder) -> Snapshot:  # learner: a prepared learner
     "Read a checkpoint in the Trainer's layout; raise Damaged if incomplete, ValueError on a mismatch."
     folder = Path(folder)
-    if not sealed(folder): return read_theirs(moves, folder)
-    examined(folder)
-    return read_ours(folder)
+    if not has_manifest(folder): return read_foreign_checkpoint(learner, folder)
+    verify_resumable(folder)
+    return read_own_checkpoint(folder)

@@ -7,76 +7,78 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import NamedTuple
-from .checkpoint import completed
-from ..args.training_args import OF_PROCESS, TrainingArguments
-from .checkpoint import read_checkpoint, weights_for
+from .checkpoint import add_base_weights
+from ..args.training_args import PROCESS_FIELDS, TrainingArguments
+from .checkpoint import read_checkpoint, read_weights_for_model
 from ..data.sampling import Cursor
 from ..core.errors import warn
 from ..core.callbacks import TrainerState
-from .checkpoint_dirs import MANIFEST, examine, read_manifest, tidy
-from ..core.history import History, Place, read, take_over
-from ..engine.overrides import drop_feed
-from ..engine.prepare import alike, prepare, prepare_model, share_anew
-from ..core.log_file import claimed, log_path
-from .async_save import data_facts, finish, logged, wait_for_others
-from ..engine.settings import SETTABLE, change, go_beyond
-from .checkpoint_dirs import checkpoints, newest, of_trainer, sealed
-from ..device.sharding import handed_round, outline, put_into
-from ..engine.snapshot import Snapshot, capture, check, made_with, put_back, samples_in_all, undo_restore
+from .checkpoint_dirs import MANIFEST_NAME, verify_checkpoint, read_manifest, clean_leftovers
+from ..core.history import History, Place, read_history, close_other_logs
+from ..engine.overrides import drop_loader
+from ..engine.prepare import sync_weights, prepare, prepare_model, redistribute_data
+from ..core.log_file import is_claimed, log_path
+from .async_save import describe_train_data, wait_for_save, logged_rows, wait_for_other_savers
+from ..engine.settings import SETTABLE, change_settings, extend_run
+from .checkpoint_dirs import list_checkpoints, find_latest_checkpoint, is_trainer_checkpoint, has_manifest
+from ..device.sharding import broadcast_tensors, dtypes_and_shapes, copy_into
+from ..engine.snapshot import Snapshot, capture_snapshot, check_snapshot, environment_info, restore_fields, num_train_samples, undo_restore
 from ..engine.tasks import restore_here
-from .hf_checkpoint import read_trainer
+from .hf_checkpoint import read_trainer_checkpoint
 from ..engine.user_state import report_lost
-from ..engine.loop import in_hand, where
-from ..device.collectives import NotLed
+from ..engine.loop import capture_editable_state, describe_position
+from ..device.collectives import MainProcessFailed
 
 # %% auto #0
-__all__ = ['only_weights', 'chosen', 'is_checkpoint', 'no_checkpoint', 'edited', 'check_edits', 'in_force', 'about', 'check_data',
-           'other_machine', 'history_of', 'log_history', 'Resumed', 'goes_on', 'load', 'data_anew', 'snapshot_in',
-           'moved_best', 'refuse_elsewhere', 'go_there', 'load_best', 'by_the_first', 'by_each', 'best_folder',
-           'kept_of', 'weights_in', 'put_weights']
+__all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_checkpoint', 'no_checkpoint_message', 'edited_settings',
+           'check_edits', 'effective_settings', 'checkpoint_info', 'check_train_data', 'describe_environment_change',
+           'load_history', 'read_log_history', 'ResumeReport', 'continue_stopped_run', 'load_checkpoint',
+           'restart_epoch_data', 'read_snapshot', 'relocate_best', 'check_run_not_open', 'restore_checkpoint',
+           'load_best_weights', 'load_best_on_main', 'load_best_everywhere', 'find_best_folder', 'best_fields',
+           'read_best_weights', 'assign_weights']
 
 # %% ../../nbs/07_state/04_resume.ipynb #59e5811a
-def only_weights(shelf) -> str:
+def describe_unusable_checkpoints(shelf) -> str:
     "Return a text about checkpoints that cannot be resumed from; empty if there are none."
-    there = [f.path.name for f in checkpoints(shelf) if f.says.get("only_model")]
+    there = [f.path.name for f in list_checkpoints(shelf) if f.says.get("only_model")]
     left = sorted(p.name for p in Path(shelf).glob("retired-*"))
     if there: return f" ({there[-1]} holds the weights alone, because of save_only_model=True)"
     return f" ({left[-1]} is of a future that was left behind; resume_from_checkpoint={str(Path(shelf, left[-1]))!r} takes it all the same)" if left else ""
 
-def chosen(moves, where) -> Path:  # where: a folder, or True for the newest in output_dir
+def resolve_checkpoint(learner, where) -> Path:  # where: a folder, or True for the newest in output_dir
     "Return the folder to resume from; raise ValueError if there is none."
     if where is True:
-        shelf = moves.args.output_dir
+        shelf = learner.args.output_dir
         if shelf is None: raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
-        wait_for_others(moves.run_state, Path(shelf).absolute())   # another learner may be writing the newest checkpoint
-        tidy(Path(shelf))
-        found = newest(shelf)
-        if found is None: raise ValueError(f"There is no checkpoint in {shelf} to resume from{only_weights(shelf)}; without resume_from_checkpoint a new run begins.")
+        wait_for_other_savers(learner.run_state, Path(shelf).absolute())   # another learner may be writing the newest checkpoint
+        clean_leftovers(Path(shelf))
+        found = find_latest_checkpoint(shelf)
+        if found is None: raise ValueError(f"There is no checkpoint in {shelf} to resume from{describe_unusable_checkpoints(shelf)}; without resume_from_checkpoint a new run begins.")
         return found.path
     if not isinstance(where, (str, os.PathLike)) or where == "":
         raise ValueError(f"A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the newest one in output_dir; not from {where!r}.")
     folder = Path(where).expanduser().absolute()
-    wait_for_others(moves.run_state, folder.parent)
-    if not folder.exists(): tidy(folder.parent)
-    if not folder.is_dir() or not is_checkpoint(folder): raise ValueError(no_checkpoint(where, folder, moves.args.output_dir))
+    wait_for_other_savers(learner.run_state, folder.parent)
+    if not folder.exists(): clean_leftovers(folder.parent)
+    if not folder.is_dir() or not is_checkpoint(folder): raise ValueError(no_checkpoint_message(where, folder, learner.args.output_dir))
     return folder
 
-def is_checkpoint(folder: Path) -> bool: return (folder / MANIFEST).is_file() or not checkpoints(folder)   # save_state() writes a trainer_state.json to the folder that contains the checkpoints
+def is_checkpoint(folder: Path) -> bool: return (folder / MANIFEST_NAME).is_file() or not list_checkpoints(folder)   # save_state() writes a trainer_state.json to the folder that contains the checkpoints
 
-def no_checkpoint(where, folder: Path, output_dir) -> str:  # where: as given by the user
+def no_checkpoint_message(where, folder: Path, output_dir) -> str:  # where: as given by the user
     "Return an error message about a missing checkpoint that names the existing ones."
     if where in ("True", "true"): return f"There is no folder {folder} to resume from; if the newest checkpoint is meant, give True without the quotes."
     said = (f"There is no folder {folder} to resume from" if not folder.exists() else
             f"{folder} is a file; a run is resumed from the folder of a checkpoint" if folder.is_file() else f"{folder} is no checkpoint but a folder of them")
     for shelf in (folder, folder.parent, output_dir):
-        there = [f.path.name for f in checkpoints(shelf) if not f.problem] if shelf is not None and Path(shelf).is_dir() else []
+        there = [f.path.name for f in list_checkpoints(shelf) if not f.problem] if shelf is not None and Path(shelf).is_dir() else []
         if there: return f"{said}; in {shelf} there {'is' if len(there) == 1 else 'are'} {', '.join(there)}."
     return f"{said}."
 
 # %% ../../nbs/07_state/04_resume.ipynb #c78b88a8
-def edited(then: dict, now: dict) -> dict:  # then, now: settings with which two learners were made
+def edited_settings(then: dict, now: dict) -> dict:  # then, now: settings with which two learners were made
     "Return the settings whose values differ, except those of the process or known to one learner only."
-    return {k: v for k, v in now.items() if k in then and then[k] != v and k not in OF_PROCESS and k in TrainingArguments.__dataclass_fields__}
+    return {k: v for k, v in now.items() if k in then and then[k] != v and k not in PROCESS_FIELDS and k in TrainingArguments.__dataclass_fields__}
 
 def check_edits(edits: dict, then: dict):
     "Raise ValueError for the first edit that is not possible within a run."
@@ -85,16 +87,16 @@ def check_edits(edits: dict, then: dict):
         raise ValueError(f"{name} was {then[name]!r} when the run began and is {value!r} now, which cannot change within a run; "
                          f"give the Learner {name}={then[name]!r}, or begin a new run without resuming")
 
-def in_force(snapshot, now: dict) -> dict:
+def effective_settings(snapshot, now: dict) -> dict:
     "Return the settings with which the run continues; those of the process are the present ones."
-    return snapshot.values["args"] | {k: v for k, v in now.items() if k in OF_PROCESS or k not in snapshot.values["args"]}
+    return snapshot.values["args"] | {k: v for k, v in now.items() if k in PROCESS_FIELDS or k not in snapshot.values["args"]}
 
 # %% ../../nbs/07_state/04_resume.ipynb #edb36a76
-def about(snapshot) -> dict: return snapshot.values.get("about", {})   # values in a checkpoint besides the run
+def checkpoint_info(snapshot) -> dict: return snapshot.values.get("about", {})   # values in a checkpoint besides the run
 
-def check_data(moves, snapshot) -> list[str]:
+def check_train_data(learner, snapshot) -> list[str]:
     "Return warnings about the data; raise ValueError for another length in the middle of an epoch."
-    then, now, cursor = about(snapshot).get("data", {}), data_facts(moves), snapshot.values["cursor"]
+    then, now, cursor = checkpoint_info(snapshot).get("data", {}), describe_train_data(learner), snapshot.values["cursor"]
     if then.get("length") != now["length"] and then:
         differs = f"the training data had {then['length']} samples and has {now['length']} now"
         if cursor.position and not snapshot.values["finished"]:
@@ -105,24 +107,24 @@ def check_data(moves, snapshot) -> list[str]:
         return ["the training data has as many samples as before and another fingerprint: the run goes on at the same place, with what is there now"]
     return []
 
-def other_machine(snapshot, now: dict) -> list[str]:  # now: as returned by made_with
+def describe_environment_change(snapshot, now: dict) -> list[str]:  # now: as returned by environment_info
     "Return a warning if the process differs in version, threads, device or number of processes."
     then, names = snapshot.values["made_with"], {"torch": "torch {}", "threads": "{} threads", "device": "the device {}", "processes": "{} processes"}
     differ = [f"{text.format(then[k])} then, {text.format(now[k])} now" for k, text in names.items() if then.get(k) not in (None, now[k])]
     return [f"{'; '.join(differ)}: the run goes on, and the last bits of its numbers may differ"] if differ else []
 
 # %% ../../nbs/07_state/04_resume.ipynb #62d4fab4
-def history_of(folder: Path, snapshot, output_dir=None) -> History:  # output_dir: where the run will write; None if nowhere
+def load_history(folder: Path, snapshot, output_dir=None) -> History:  # output_dir: where the run will write; None if nowhere
     "Return the history that leads to a checkpoint; warn and return an empty one if it is lost."
     run_id, place = snapshot.values["run"], Place(*snapshot.values["place"])
-    if "beside" not in about(snapshot): return History(run_id=run_id)   # a checkpoint of the Trainer, which keeps no history
+    if "beside" not in checkpoint_info(snapshot): return History(run_id=run_id)   # a checkpoint of the Trainer, which keeps no history
     goes_on = None if output_dir is None else log_path(output_dir, run_id)   # it may contain more than the copy in the folder
-    if about(snapshot).get("beside"): paths = [log_path(folder.parent, run_id)]
+    if checkpoint_info(snapshot).get("beside"): paths = [log_path(folder.parent, run_id)]
     # The log is shorter than the copy if the run was saved before its first step, which opens the log.
     else: paths = [*([goes_on] if goes_on and goes_on.is_file() else []), folder / "history.jsonl"]
     for path in paths:
         try:
-            history = read(path)
+            history = read_history(path)
             if history.run_id != run_id or any(n < then for n, then in zip(history.place(), place)): raise ValueError("it ends before the checkpoint")
             history.path = None   # opened again in the folder to which this run writes
             return history
@@ -130,13 +132,13 @@ def history_of(folder: Path, snapshot, output_dir=None) -> History:  # output_di
     warn(f"The history of the run up to step {snapshot.step} is not at {path} ({problem}), so it begins here.")
     return History(run_id=run_id)
 
-def log_history(history, folder, n: int) -> list[dict]:  # n: number of rows at the checkpoint
+def read_log_history(history, folder, n: int) -> list[dict]:  # n: number of rows at the checkpoint
     "Return the logs from the history or, if it lacks them, from the Trainer's file."
-    rows = logged(history)[:n]
+    rows = logged_rows(history)[:n]
     return rows if len(rows) == n else TrainerState.load_from_json(folder / "trainer_state.json").log_history
 
 # %% ../../nbs/07_state/04_resume.ipynb #71ab48da
-class Resumed(NamedTuple):
+class ResumeReport(NamedTuple):
     "The result of resuming a run."
     step: int
     folder: str
@@ -145,151 +147,151 @@ class Resumed(NamedTuple):
 
     def __repr__(self): return "\n".join([f"The run stands {self.stands}, from {self.folder}.", *(f"- {o}" for o in self.said)])
 
-def goes_on(run) -> list[str]:
+def continue_stopped_run(run) -> list[str]:
     "Continue a run that a callback had stopped early, and return a sentence about it."
     if run.state.global_step >= run.state.max_steps or not (run.finished or run.control.should_training_stop): return []
-    go_beyond(run)
+    extend_run(run)
     return [f"the run had been stopped at step {run.state.global_step} of {run.state.max_steps} and goes on"]
 
-def load(moves, place) -> Resumed:  # place: a folder, or True for the newest
+def load_checkpoint(learner, place) -> ResumeReport:  # place: a folder, or True for the newest
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
-    run = moves.run_state
-    finish(run)
-    prepare(moves)
-    folder = run.device.world.decided(lambda: chosen(moves, place))
-    snapshot = snapshot_in(moves, folder)
-    refuse_elsewhere(run, folder, snapshot)
-    then = about(snapshot).get("given", {})
-    edits = edited(then, run.given)
-    snapshot.values["args"] = in_force(snapshot, vars(run.args))
+    run = learner.run_state
+    wait_for_save(run)
+    prepare(learner)
+    folder = run.device.world.decided(lambda: resolve_checkpoint(learner, place))
+    snapshot = read_snapshot(learner, folder)
+    check_run_not_open(run, folder, snapshot)
+    then = checkpoint_info(snapshot).get("given", {})
+    edits = edited_settings(then, run.given)
+    snapshot.values["args"] = effective_settings(snapshot, vars(run.args))
     try:
         check_edits(edits, then)
-        anew = data_anew(run, snapshot)
-        said = anew + check_data(moves, snapshot)
-        check(run, snapshot)
+        anew = restart_epoch_data(run, snapshot)
+        said = anew + check_train_data(learner, snapshot)
+        check_snapshot(run, snapshot)
     except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
-    said += [*about(snapshot).get("said", []), *other_machine(snapshot, made_with(run))]
-    go_there(moves, folder, snapshot, edits)
-    said += goes_on(run)
+    said += [*checkpoint_info(snapshot).get("said", []), *describe_environment_change(snapshot, environment_info(run))]
+    restore_checkpoint(learner, folder, snapshot, edits)
+    said += continue_stopped_run(run)
     said += [f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()]
     run.history.note("resume", run.state.global_step, folder=str(folder), said=said, given=then, **({"anew": True} if anew else {}))
     for sentence in said: warn(f"{folder.name}: {sentence}.")
     report_lost(run, "load_checkpoint()")
-    return Resumed(run.state.global_step, str(folder), said, where(run))
+    return ResumeReport(run.state.global_step, str(folder), said, describe_position(run))
 
 # %% ../../nbs/07_state/04_resume.ipynb #510aac2c
-def data_anew(run, snapshot) -> list[str]:
+def restart_epoch_data(run, snapshot) -> list[str]:
     "Restart the epoch's data if ignore_data_skip is set, and return a sentence about it."
-    cursor, then, now = snapshot.values["cursor"], snapshot.values.get("length"), samples_in_all(run)
+    cursor, then, now = snapshot.values["cursor"], snapshot.values.get("length"), num_train_samples(run)
     over = run.feed.ends_here(cursor) is True if then == now or then is None else cursor.position >= then
     if not run.args.ignore_data_skip or not cursor.position or snapshot.values["finished"] or over: return []
     snapshot.values.update(cursor=Cursor(cursor.epoch), bookmark=None, batches_in_epoch=0, epoch_open=False)
     return [f"the data of the epoch begins anew, and not at its sample {cursor.position}, because of ignore_data_skip=True"]
 
 # %% ../../nbs/07_state/04_resume.ipynb #7ddeeafa
-def snapshot_in(moves, folder) -> Snapshot:
+def read_snapshot(learner, folder) -> Snapshot:
     "Read the snapshot in a folder of either layout."
-    return completed(moves.run_state, read_trainer(moves, folder) if of_trainer(folder) else read_checkpoint(folder))
+    return add_base_weights(learner.run_state, read_trainer_checkpoint(learner, folder) if is_trainer_checkpoint(folder) else read_checkpoint(folder))
 
-def moved_best(state, shelf: Path):
+def relocate_best(state, shelf: Path):
     "Update the best checkpoint's path if the whole folder of checkpoints has been moved."
     if state.best_model_checkpoint is None: return
     here = shelf / Path(state.best_model_checkpoint).name
     if here.is_dir() and not Path(state.best_model_checkpoint).is_dir(): state.best_model_checkpoint = str(here)
 
 # %% ../../nbs/07_state/04_resume.ipynb #25ec93a9
-def refuse_elsewhere(run, folder, snapshot):
+def check_run_not_open(run, folder, snapshot):
     "Raise ValueError for a run that another process has open: both would write its log and checkpoints."
     path = log_path(folder.parent, snapshot.values["run"])
-    take_over(run.history, path)
-    if run.history.path != path and claimed(path):
+    close_other_logs(run.history, path)
+    if run.history.path != path and is_claimed(path):
         raise ValueError(f"{folder} is of a run that another process has open; end it there, with learn.free() or by shutting its kernel down, "
                          "or begin a run of its own here without resuming.")
 
-def go_there(moves, folder, snapshot, edits):
+def restore_checkpoint(learner, folder, snapshot, edits):
     "Restore the run from a snapshot, or leave it unchanged if an error is raised."
-    run = moves.run_state
-    before, history, torn, best = capture(run), run.history, run.torn, run.state.best_model_checkpoint
+    run = learner.run_state
+    before, history, torn, best = capture_snapshot(run), run.history, run.torn, run.state.best_model_checkpoint
     same = history.run_id == snapshot.values["run"] and all(n >= then for n, then in zip(history.place(), snapshot.values["place"]))
     try:
-        if not same: run.history = history_of(folder, snapshot, run.args.output_dir)
+        if not same: run.history = load_history(folder, snapshot, run.args.output_dir)
         if not same and not len(run.history): snapshot.values["place"] = run.history.place()
-        restore_here(moves, snapshot)
-        run.state.log_history = run.state.log_history or log_history(run.history, folder, about(snapshot).get("logs", 0))
-        if about(snapshot).get("data") not in (None, data_facts(moves)) and run.feed is not None: drop_feed(run)   # measured again below
-        prepare(moves)
-        share_anew(moves, snapshot)
-        if edits: change(moves, edits)
+        restore_here(learner, snapshot)
+        run.state.log_history = run.state.log_history or read_log_history(run.history, folder, checkpoint_info(snapshot).get("logs", 0))
+        if checkpoint_info(snapshot).get("data") not in (None, describe_train_data(learner)) and run.feed is not None: drop_loader(run)   # measured again below
+        prepare(learner)
+        redistribute_data(learner, snapshot)
+        if edits: change_settings(learner, edits)
     except BaseException:
         run.history = history
         undo_restore(run, before, torn)
         raise
     if not same: history.close_log()
-    moved_best(run.state, folder.parent)
+    relocate_best(run.state, folder.parent)
     if run.ring is not None: run.ring.clear()
     if run.saver is not None: run.saver.went_back(run, best)
-    run.paused, run.hands = False, in_hand(run)
+    run.paused, run.hands = False, capture_editable_state(run)
 
 # %% ../../nbs/07_state/04_resume.ipynb #60451859
-def load_best(moves):
+def load_best_weights(learner):
     "Load the weights of the best checkpoint; warn if that is not possible."
-    run, path = moves.run_state, moves.run_state.state.best_model_checkpoint
-    finish(run)
+    run, path = learner.run_state, learner.run_state.state.best_model_checkpoint
+    wait_for_save(run)
     try:
         if path is None: raise ValueError("no evaluation has given one")
-        prepare_model(moves)
-        path = (by_each if run.device.sharded is not None or len(kept_of(moves)) > 1 else by_the_first)(moves, Path(path))
-    except (OSError, ValueError, NotLed) as error:
+        prepare_model(learner)
+        path = (load_best_everywhere if run.device.sharded is not None or len(best_fields(learner)) > 1 else load_best_on_main)(learner, Path(path))
+    except (OSError, ValueError, MainProcessFailed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else: run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
 
-def by_the_first(moves, path: Path) -> str:
+def load_best_on_main(learner, path: Path) -> str:
     "Load the best weights on the main process, broadcast them, and return their folder."
     def act():
-        folder = best_folder(moves.run_state, path)
-        put_weights(moves, *weights_in(moves, folder))
+        folder = find_best_folder(learner.run_state, path)
+        assign_weights(learner, *read_best_weights(learner, folder))
         return str(folder)
-    world = moves.run_state.device.world
+    world = learner.run_state.device.world
     folder = world.decided(act)
-    if not world.alone: alike(moves.run_state)
+    if not world.alone: sync_weights(learner.run_state)
     return folder
 
-def by_each(moves, path: Path) -> str:
+def load_best_everywhere(learner, path: Path) -> str:
     "Load the best weights on every process, for a sharded model or an optimizer with two modes."
     def act():
-        folder = best_folder(moves.run_state, path)
-        return str(folder), *weights_in(moves, folder)
-    world = moves.run_state.device.world
-    folder, tensors, values = world.decided(act, tell=lambda found: (found[0], outline(found[1]), found[2]))
-    put_weights(moves, handed_round(tensors, world), values)
+        folder = find_best_folder(learner.run_state, path)
+        return str(folder), *read_best_weights(learner, folder)
+    world = learner.run_state.device.world
+    folder, tensors, values = world.decided(act, tell=lambda found: (found[0], dtypes_and_shapes(found[1]), found[2]))
+    assign_weights(learner, broadcast_tensors(tensors, world), values)
     return folder
 
 # %% ../../nbs/07_state/04_resume.ipynb #ea78f943
-def best_folder(run, path: Path) -> Path:
+def find_best_folder(run, path: Path) -> Path:
     "Return the folder of the best checkpoint, which may have been renamed; raise ValueError if it is gone."
     ids, every = (run.history.run_id, run.history.parent), [path, *path.parent.glob(f"retired*{path.name}*")]
     def is_it(p):
-        if of_trainer(p) and not sealed(p): return True
+        if is_trainer_checkpoint(p) and not has_manifest(p): return True
         return (says := read_manifest(p)).get("run") in ids and says.get("step") == run.state.best_global_step
     mine = [p for p in every if p.is_dir() and is_it(p)]
     if not mine: raise ValueError(f"{path} is not there any more, or is another run's")
     return mine[0]
 
-def kept_of(moves) -> tuple: return ("model", "optimizer") if hasattr(moves.optimizer, "train") else ("model",)   # the average of an optimizer with two modes is in its state
+def best_fields(learner) -> tuple: return ("model", "optimizer") if hasattr(learner.optimizer, "train") else ("model",)   # the average of an optimizer with two modes is in its state
 
-def weights_in(moves, folder: Path) -> tuple:
+def read_best_weights(learner, folder: Path) -> tuple:
     "Return a checkpoint's weights by name, and its values or whether they are an average written here."
-    theirs = of_trainer(folder) and not sealed(folder)
-    if theirs or examine(folder).get("only_model"): return weights_for(moves.model, folder), not theirs
-    snapshot = snapshot_in(moves, folder)
-    check(moves.run_state, snapshot, kept_of(moves))
-    wanted = ("weights/", "buffers/", *(("optimizer/", "loose/") if len(kept_of(moves)) > 1 else ()))
+    theirs = is_trainer_checkpoint(folder) and not has_manifest(folder)
+    if theirs or verify_checkpoint(folder).get("only_model"): return read_weights_for_model(learner.model, folder), not theirs
+    snapshot = read_snapshot(learner, folder)
+    check_snapshot(learner.run_state, snapshot, best_fields(learner))
+    wanted = ("weights/", "buffers/", *(("optimizer/", "loose/") if len(best_fields(learner)) > 1 else ()))
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(wanted)}, snapshot.values
 
-def put_weights(moves, tensors: dict, values):  # tensors, values: as returned by weights_in
+def assign_weights(learner, tensors: dict, values):  # tensors, values: as returned by read_best_weights
     "Load weights into the model."
-    if isinstance(values, dict): return put_back(moves.run_state, Snapshot(tensors, values), kept_of(moves))
-    own = moves.model.state_dict(keep_vars=True)
-    if moves.run_state.device.sharded is None: moves.model.load_state_dict(tensors, strict=False)
-    else: [put_into(own[k], t) for k, t in tensors.items()]
-    for group in moves.optimizer.param_groups if values and len(kept_of(moves)) > 1 else (): group["train_mode"] = False   # the weights are the average
+    if isinstance(values, dict): return restore_fields(learner.run_state, Snapshot(tensors, values), best_fields(learner))
+    own = learner.model.state_dict(keep_vars=True)
+    if learner.run_state.device.sharded is None: learner.model.load_state_dict(tensors, strict=False)
+    else: [copy_into(own[k], t) for k, t in tensors.items()]
+    for group in learner.optimizer.param_groups if values and len(best_fields(learner)) > 1 else (): group["train_mode"] = False   # the weights are the average

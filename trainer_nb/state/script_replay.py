@@ -9,164 +9,168 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 import numpy as np
 import torch
-from ..core.seeding import generators_kept, seed_all
-from ..core.callbacks import listens
-from ..core.history import is_past
-from ..args.fields import default_of
-from ..args.training_args import OF_PROCESS, TrainingArguments
-from ..data.collate import equal
-from ..engine.overrides import Moves
-from .checkpoint import entries, write_weights
+from ..core.seeding import preserve_generators, seed_all
+from ..core.callbacks import overrides_event
+from ..core.history import is_ancestor
+from ..args.fields import field_default
+from ..args.training_args import PROCESS_FIELDS, TrainingArguments
+from ..data.collate import is_identical
+from ..engine.overrides import TrainerBase
+from .checkpoint import state_dict_entries, write_weights
 from .time_travel import ACTS
-from .script_source import (Book, Slice, Statement, Stored, at_once, came_from, changed_in, compiled,
-                                            import_line, import_lines, is_plain, last_name, names_in, roots, stored)
+from .script_source import (SessionCode, ProgramSlice, Statement, StoredValue, executed_nodes, could_come_from, names_changed_in, compile_code,
+                                            import_line, import_lines, is_json_plain, called_name, statement_names, root_names, store_value)
 
 # %% auto #0
-__all__ = ['PARTS', 'FILES', 'ancestors', 'plain_settings', 'Beginning', 'beginning', 'began_with', 'value_of', 'makes_learner',
-           'branches', 'learner_names', 'origin_of', 'Construct', 'arguments', 'construct_of', 'calls_in', 'draw_in',
-           'draws', 'is_plain_code', 'by_loader', 'of_pretrained', 'trains', 'own_names', 'training_in', 'Draft',
-           'as_statement', 'expression', 'by_object', 'of_class', 'same_part', 'given_parts', 'data_code', 'in_file',
-           'drawn_anew', 'first_weights', 'made_the_same', 'pretrained', 'model_code', 'init_code', 'followed',
-           'frozen_lines', 'other_modules', 'seeds', 'library_setting', 'settle_seeds', 'plain_attributes', 'looked_up',
-           'look_again', 'changed_by_functions', 'check_classes', 'kept_back', 'forgetful', 'users_callbacks',
-           'settings_by_hand', 'unheard', 'unknown_callbacks', 'foreign_modules', 'installed', 'look_around']
+__all__ = ['LEARNER_PARTS', 'RESERVED_FILE_NAMES', 'ancestor_run_ids', 'explicit_settings', 'RunStart', 'find_run_start',
+           'is_start_snapshot', 'resolve_name', 'is_learner_call', 'is_branch_call', 'learner_names',
+           'original_learner', 'LearnerConstruction', 'call_arguments', 'find_construction', 'filter_calls',
+           'has_random_call', 'draws_random_numbers', 'is_constant_code', 'calls_session_function', 'store_processor',
+           'may_train', 'learner_aliases', 'training_statements', 'ScriptDraft', 'make_statement', 'expression_code',
+           'object_code', 'class_code', 'is_same_part', 'given_parts', 'dataset_code', 'stored_dataset_code',
+           'is_random_dataset', 'initial_weights', 'is_model_init_reproducible', 'store_pretrained', 'model_code',
+           'model_init_code', 'follow_model', 'frozen_lines', 'auxiliary_modules', 'is_seed_statement',
+           'torch_setting_root', 'collect_seeds', 'warn_random_attributes', 'names_read_at_runtime',
+           'warn_rebound_names', 'warn_mutated_modules', 'warn_redefined_classes', 'kept_back',
+           'warn_stateless_callbacks', 'user_callbacks', 'warn_manual_settings', 'warn_unreplayed_evaluations',
+           'unknown_callbacks', 'foreign_modules', 'is_installed', 'warn_missing_files']
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #136d925a
-def ancestors(history) -> set:
+def ancestor_run_ids(history) -> set:
     "Return the ids of a run and of the runs from which it was branched."
     ids = {history.run_id}
     for e in reversed(history.events):
         if e["kind"] == "branch" and e["data"].get("into") in ids: ids.add(e["data"]["run"])
     return ids
 
-def plain_settings(args: dict) -> dict:
+def explicit_settings(args: dict) -> dict:
     "Return the given settings in a snapshot's values, with derived ones at their defaults."
     filled = args.get("_filled") or {}
-    return {f.name: default_of(f) if f.name in filled and args[f.name] == filled[f.name] else args[f.name] for f in fields(TrainingArguments)}
+    return {f.name: field_default(f) if f.name in filled and args[f.name] == filled[f.name] else args[f.name] for f in fields(TrainingArguments)}
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #fb4ae64a
 @dataclass
-class Beginning:
+class RunStart:
     "Place where a run began."
     snapshot: object   # holds the first weights
     settings: dict     # all settings, by name
     since: float       # time after which acts are in the journal
     folder: str = ""   # the checkpoint that this session resumed; the weights are those made by this session then
 
-def beginning(moves) -> Beginning | None:
+def find_run_start(learner) -> RunStart | None:
     "Return where a run began; None if its first weights are no longer known."
-    run, history = moves.run_state, moves.history
+    run, history = learner.run_state, learner.history
     if run.first is None: return None
     reset = next((e for e in reversed(history.events) if e["kind"] == "reset" and not e["abandoned"]), None)
     if reset is not None:
         settings = TrainingArguments.defaults() | reset["data"]["settings"]
-        return Beginning(run.first, settings, reset["time"])
+        return RunStart(run.first, settings, reset["time"])
     first = run.first   # includes settings changed before the optimizer was made
     resumed = next((e for e in history.events if e["kind"] == "resume" and not e["abandoned"]), None)
-    if resumed is not None and first.values["run"] not in ancestors(history) and first.step == 0:
-        return Beginning(first, TrainingArguments.defaults() | resumed["data"]["given"], 0.0, resumed["data"]["folder"])
-    if first.values["run"] not in ancestors(history):
-        kept = [*(run.ring.kept if run.ring is not None else ()), *moves.snapshots.values()]
-        first = next((s for s in kept if s.step == 0 and began_with(history, s)), None)
-    return None if first is None else Beginning(first, plain_settings(first.values["args"]), first.values["taken"])
+    if resumed is not None and first.values["run"] not in ancestor_run_ids(history) and first.step == 0:
+        return RunStart(first, TrainingArguments.defaults() | resumed["data"]["given"], 0.0, resumed["data"]["folder"])
+    if first.values["run"] not in ancestor_run_ids(history):
+        kept = [*(run.ring.kept if run.ring is not None else ()), *learner.snapshots.values()]
+        first = next((s for s in kept if s.step == 0 and is_start_snapshot(history, s)), None)
+    return None if first is None else RunStart(first, explicit_settings(first.values["args"]), first.values["taken"])
 
-def began_with(history, snapshot) -> bool:
+def is_start_snapshot(history, snapshot) -> bool:
     "Check whether a snapshot is of this run and precedes all acts."
     if snapshot.values["run"] != history.run_id: return False
     before = history.events[:snapshot.values["place"].events]
-    return is_past(history, snapshot.values["place"]) and not any(e["kind"] in ACTS and e["kind"] != "restore" for e in before)
+    return is_ancestor(history, snapshot.values["place"]) and not any(e["kind"] in ACTS and e["kind"] != "restore" for e in before)
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #1675fe10
-def value_of(node, names):
+def resolve_name(node, names):
     "Return the present value of a name or a chain of attributes; None for other expressions."
     if isinstance(node, ast.Name): return names.get(node.id)
-    return getattr(value_of(node.value, names), node.attr, None) if isinstance(node, ast.Attribute) else None
+    return getattr(resolve_name(node.value, names), node.attr, None) if isinstance(node, ast.Attribute) else None
 
-def makes_learner(node, names) -> bool:
+def is_learner_call(node, names) -> bool:
     "Check whether an expression calls a learner's class."
     if not isinstance(node, ast.Call): return False
-    cls = value_of(node.func, names)
-    return issubclass(cls, Moves) if isinstance(cls, type) else cls is None and last_name(node.func) in ("Learner", "Trainer")
+    cls = resolve_name(node.func, names)
+    return issubclass(cls, TrainerBase) if isinstance(cls, type) else cls is None and called_name(node.func) in ("Learner", "Trainer")
 
-def branches(node) -> bool:
+def is_branch_call(node) -> bool:
     "Check whether an expression calls a learner's `branch`."
-    return isinstance(node, ast.Call) and last_name(node.func) == "branch" and isinstance(node.func, ast.Attribute)
+    return isinstance(node, ast.Call) and called_name(node.func) == "branch" and isinstance(node.func, ast.Attribute)
 
 def learner_names(book) -> set:
     "Return the names that are or were bound to a learner."
-    found = {n for n, v in book.names.items() if isinstance(v, Moves)}
+    found = {n for n, v in book.names.items() if isinstance(v, TrainerBase)}
     for s in book.statements:
-        if makes_learner(s.value, book.names) or (branches(s.value) and roots(s.value.func) & found): found |= s.binds
+        if is_learner_call(s.value, book.names) or (is_branch_call(s.value) and root_names(s.value.func) & found): found |= s.binds
     return found
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #f1b4b090
-def origin_of(moves, names):
+def original_learner(learner, names):
     "Return the first ancestor of a branch that still exists; the learner itself if there is none."
-    ids = ancestors(moves.history) - {moves.history.run_id}
-    older = [v for v in names.values() if isinstance(v, Moves) and v.history.run_id in ids]
-    return min(older, key=lambda v: len(ancestors(v.history)), default=moves)
+    ids = ancestor_run_ids(learner.history) - {learner.history.run_id}
+    older = [v for v in names.values() if isinstance(v, TrainerBase) and v.history.run_id in ids]
+    return min(older, key=lambda v: len(ancestor_run_ids(v.history)), default=learner)
 
 @dataclass
-class Construct:
+class LearnerConstruction:
     "Code that made a learner."
     name: str = "learn"                 # variable that holds it
     statement: Statement | None = None  # None: unknown
     given: dict | None = None           # expressions of its parts; None: not made by a plain call
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #3a327477
-_ORDER = [p for p in inspect.signature(Moves.__init__).parameters if p not in ("self", "settings")]
-PARTS = [p for p in _ORDER if p != "args"]
+_CONSTRUCTOR_ARGS = [p for p in inspect.signature(TrainerBase.__init__).parameters if p not in ("self", "settings")]
+LEARNER_PARTS = [p for p in _CONSTRUCTOR_ARGS if p != "args"]
 
-def arguments(call, names) -> dict | None:
+def call_arguments(call, names) -> dict | None:
     "Return the expressions of the parts in a call of the class, by part; None if a star hides them."
     if any(isinstance(a, ast.Starred) for a in call.args): return None
-    given = dict(zip(_ORDER, call.args)) | {k.arg: k.value for k in call.keywords if k.arg}
+    given = dict(zip(_CONSTRUCTOR_ARGS, call.args)) | {k.arg: k.value for k in call.keywords if k.arg}
     for k in (k.value for k in call.keywords if not k.arg):   # **options
-        inside = value_of(k, names)
+        inside = resolve_name(k, names)
         if not isinstance(inside, dict): return None
-        given |= {p: ast.parse(f'{ast.unparse(k)}["{p}"]', mode="eval").body for p in inside if p in PARTS}
-    return {p: given[p] for p in given if p in PARTS and not (isinstance(given[p], ast.Constant) and given[p].value is None)}
+        given |= {p: ast.parse(f'{ast.unparse(k)}["{p}"]', mode="eval").body for p in inside if p in LEARNER_PARTS}
+    return {p: given[p] for p in given if p in LEARNER_PARTS and not (isinstance(given[p], ast.Constant) and given[p].value is None)}
 
-def construct_of(moves, book) -> Construct:
+def find_construction(learner, book) -> LearnerConstruction:
     "Return the code that made a learner, as far as the session has it."
-    found, names = [Construct()], book.names
-    plain = type(moves).__init__.__qualname__ in ("Learner.__init__", "Moves.__init__")   # a subclass may have other parameters
-    for name in [n for n, v in names.items() if v is moves and not n.startswith("_")]:
+    found, names = [LearnerConstruction()], book.names
+    plain = type(learner).__init__.__qualname__ in ("Learner.__init__", "TrainerBase.__init__")   # a subclass may have other parameters
+    for name in [n for n, v in names.items() if v is learner and not n.startswith("_")]:
         bound = book.binding(name)
-        while bound and branches(bound[-1].value) and isinstance(bound[-1].value.func.value, ast.Name):
+        while bound and is_branch_call(bound[-1].value) and isinstance(bound[-1].value.func.value, ast.Name):
             name = bound[-1].value.func.value.id   # the parent's name, which may be the same
             bound = book.binding(name, bound[-1].number)
         if not bound or not isinstance(call := bound[-1].value, ast.Call): continue
-        found.append(Construct(name, bound[-1], arguments(call, names) if plain and makes_learner(call, names) else None))
-    calls = [s for s in book.statements if makes_learner(s.value, names)]
-    if len(found) == 1 and len(calls) == 1 and len(ancestors(moves.history)) > 1:   # a branch whose parent is no longer bound to a name
-        found.append(Construct(min(calls[0].binds), calls[0], arguments(calls[0].value, names)))
+        found.append(LearnerConstruction(name, bound[-1], call_arguments(call, names) if plain and is_learner_call(call, names) else None))
+    calls = [s for s in book.statements if is_learner_call(s.value, names)]
+    if len(found) == 1 and len(calls) == 1 and len(ancestor_run_ids(learner.history)) > 1:   # a branch whose parent is no longer bound to a name
+        found.append(LearnerConstruction(min(calls[0].binds), calls[0], call_arguments(calls[0].value, names)))
     return max(found, key=lambda c: (c.given is not None, c.statement is not None))
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #67a2b17e
-_DRAWS = re.compile(r"rand\w*|normal_?|uniform_?|shuffle|sample|choices?|permutation|bernoulli_?|multinomial|train_test_split|gauss|exponential_?")
-_SEEDED = ("generator", "random_state", "seed", "rng")
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_RANDOM_FUNCTIONS = re.compile(r"rand\w*|normal_?|uniform_?|shuffle|sample|choices?|permutation|bernoulli_?|multinomial|train_test_split|gauss|exponential_?")
+_SEED_ARGUMENTS = ("generator", "random_state", "seed", "rng")
+_GENERATOR_TYPES = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
-def calls_in(nodes) -> list: return [n for n in nodes if isinstance(n, ast.Call)]
+def filter_calls(nodes) -> list: return [n for n in nodes if isinstance(n, ast.Call)]
 
-def draw_in(nodes, names, modules=False) -> bool:  # modules: whether making one counts
+def has_random_call(nodes, names, modules=False) -> bool:  # modules: whether making one counts
     "Check whether a node is a call that draws from the global generators."
-    for call in calls_in(nodes):
-        made = value_of(call.func, names)
+    for call in filter_calls(nodes):
+        made = resolve_name(call.func, names)
         if modules and isinstance(made, type) and issubclass(made, torch.nn.Module): return True
-        if not _DRAWS.fullmatch(last_name(call.func)) or any(k.arg in _SEEDED for k in call.keywords): continue
-        if isinstance(call.func, ast.Attribute) and isinstance(value_of(call.func.value, names), _GENERATORS): continue
+        if not _RANDOM_FUNCTIONS.fullmatch(called_name(call.func)) or any(k.arg in _SEED_ARGUMENTS for k in call.keywords): continue
+        if isinstance(call.func, ast.Attribute) and isinstance(resolve_name(call.func.value, names), _GENERATOR_TYPES): continue
         return True
     return False
 
-def draws(book, s, modules=False) -> bool:  # modules: as for draw_in
+def draws_random_numbers(book, s, modules=False) -> bool:  # modules: as for has_random_call
     "Check whether executing a statement draws random numbers."
     if s.defines or s.imports: return False
-    nodes = list(at_once(s.node))
-    return draw_in(nodes, book.names, modules) or any(_draws_inside(book, last_name(c.func), s.number, modules, ()) for c in calls_in(nodes))
+    nodes = list(executed_nodes(s.node))
+    return has_random_call(nodes, book.names, modules) or any(_function_draws(book, called_name(c.func), s.number, modules, ()) for c in filter_calls(nodes))
 
-def _draws_inside(book, name, before, modules, seen) -> bool:
+def _function_draws(book, name, before, modules, seen) -> bool:
     "Check whether calling a name's definition draws without seeding itself."
     bound, thing = book.binding(name, before), book.names.get(name)
     if not bound or not bound[-1].defines or bound[-1] in seen: return False
@@ -174,69 +178,69 @@ def _draws_inside(book, name, before, modules, seen) -> bool:
     top = bound[-1].node
     bodies = [m for m in top.body if getattr(m, "name", "") in ("__init__", "__post_init__")] if isinstance(top, ast.ClassDef) else [top]
     nodes = [n for b in bodies for n in ast.walk(b)]
-    called = [last_name(c.func) for c in calls_in(nodes)]
+    called = [called_name(c.func) for c in filter_calls(nodes)]
     if any("seed" in o or o == "default_rng" for o in called): return False
-    return draw_in(nodes, book.names, modules) or any(_draws_inside(book, o, before, modules, (*seen, bound[-1])) for o in called)
+    return has_random_call(nodes, book.names, modules) or any(_function_draws(book, o, before, modules, (*seen, bound[-1])) for o in called)
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #967f22ad
 _NOT_CONSTANT = ("open", "input", "eval", "exec", "next", "iter", "globals", "locals", "vars", "__import__", "hash", "id")
 _CONSTANT = {"tensor", "arange", "zeros", "ones", "linspace", "eye", "full", "array", "device", "Generator", "manual_seed", "append", "extend",
              "update", "Path", *(n for n in dir(builtins) if n not in _NOT_CONSTANT)}
-_WRAPS = {"TensorDataset", "DataLoader", "Subset"}
+_WRAPPERS = {"TensorDataset", "DataLoader", "Subset"}
 
-def is_plain_code(s, names) -> bool:
+def is_constant_code(s, names) -> bool:
     "Check whether a statement makes a constant or wraps variables."
-    called = {last_name(c.func) for c in calls_in(at_once(s.node))}
-    if isinstance(s.value, ast.Call) and last_name(s.value.func) in _WRAPS: return called <= _CONSTANT | _WRAPS
-    def plain(v): return isinstance(v, (types.ModuleType, int, float, str, type)) or is_plain(v)
+    called = {called_name(c.func) for c in filter_calls(executed_nodes(s.node))}
+    if isinstance(s.value, ast.Call) and called_name(s.value.func) in _WRAPPERS: return called <= _CONSTANT | _WRAPPERS
+    def plain(v): return isinstance(v, (types.ModuleType, int, float, str, type)) or is_json_plain(v)
     return called <= _CONSTANT and all(n in names and plain(names[n]) or hasattr(builtins, n) for n in s.now)
 
-def by_loader(book, s) -> bool:
+def calls_session_function(book, s) -> bool:
     "Check whether a statement calls a function of the session, for example to load data."
     value = getattr(s.node, "value", None)
-    bound = book.binding(last_name(value.func), s.number) if isinstance(value, ast.Call) else []
+    bound = book.binding(called_name(value.func), s.number) if isinstance(value, ast.Call) else []
     return bool(bound) and isinstance(bound[-1].node, ast.FunctionDef)
 
-def of_pretrained(value, name) -> Stored | None:
+def store_processor(value, name) -> StoredValue | None:
     "Store a tokenizer or another processor with its own `save_pretrained`; else return None."
     line = import_line(type(value), type(value).__name__)
     if line is None or not (hasattr(value, "save_pretrained") and hasattr(type(value), "from_pretrained")): return None
-    return Stored(f'{type(value).__name__}.from_pretrained(FILES / "{name}")', folders={name: (value.save_pretrained, 0)}, imports={line})
+    return StoredValue(f'{type(value).__name__}.from_pretrained(FILES / "{name}")', folders={name: (value.save_pretrained, 0)}, imports={line})
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #5f8b9035
-FILES = ("data", "first", "first_loss")   # names of the script's own files
+RESERVED_FILE_NAMES = ("data", "first", "first_loss")   # names of the script's own files
 
-_LOOKS = frozenset("""summary set freeze unfreeze show_batch save_model export_script snapshot add_callback pop_callback remove_callback
+_READ_ONLY_METHODS = frozenset("""summary set freeze unfreeze show_batch save_model export_script snapshot add_callback pop_callback remove_callback
 evaluate predict top_losses confusion free reset restore branch print display len type""".split())
 
-def trains(s, learners) -> bool:  # learners: names, including those of step generators and debug steps
+def may_train(s, learners) -> bool:  # learners: names, including those of step generators and debug steps
     "Check whether a statement may have trained one of these learners."
-    calls = calls_in(at_once(s.node)) if learners & s.now else []
-    return any(last_name(c.func) not in _LOOKS for c in calls if learners & (roots(c) | roots(c.func)))
+    calls = filter_calls(executed_nodes(s.node)) if learners & s.now else []
+    return any(called_name(c.func) not in _READ_ONLY_METHODS for c in calls if learners & (root_names(c) | root_names(c.func)))
 
-def own_names(moves, book, also: str) -> set:
+def learner_aliases(learner, book, also: str) -> set:
     "Return the names of a learner, of its parents and of its branches."
-    ids = ancestors(moves.history)
-    return {n for n, v in book.names.items() if isinstance(v, Moves) and v.history.run_id in ids} | {also}
+    ids = ancestor_run_ids(learner.history)
+    return {n for n, v in book.names.items() if isinstance(v, TrainerBase) and v.history.run_id in ids} | {also}
 
-def training_in(book, own, after) -> list:
+def training_statements(book, own, after) -> list:
     "Return the numbers of later statements that may have trained, also through debug steps or step generators."
     names = set(own)
     for s in book.statements:
-        if isinstance(s.value, ast.Call) and last_name(s.value.func) in ("debug_step", "steps", "start") and names & s.now: names |= s.binds
-    return [s.number for s in book.statements if s.number > after and trains(s, names)]
+        if isinstance(s.value, ast.Call) and called_name(s.value.func) in ("debug_step", "steps", "start") and names & s.now: names |= s.binds
+    return [s.number for s in book.statements if s.number > after and may_train(s, names)]
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #c44ccbc2
-class Draft:
+class ScriptDraft:
     "Draft of a script."
-    def __init__(self, exported, book: Book, limit: float):  # limit: maximum size of a stored value, in MB
-        self.exported, self.moves = exported, origin_of(exported, book.names)   # `moves`: the learner that the session made; `exported` may be its branch
-        self.book, self.limit, self.construct, learners = book, limit, construct_of(self.moves, book), learner_names(book)
+    def __init__(self, exported, book: SessionCode, limit: float):  # limit: maximum size of a stored value, in MB
+        self.exported, self.learner = exported, original_learner(exported, book.names)   # `learner`: the learner that the session made; `exported` may be its branch
+        self.book, self.limit, self.construct, learners = book, limit, find_construction(self.learner, book), learner_names(book)
         self.at = self.construct.statement.number if self.construct.statement else math.inf
-        self.own = own_names(exported, book, self.construct.name)
-        training = training_in(book, self.own, self.at)
+        self.own = learner_aliases(exported, book, self.construct.name)
+        training = training_statements(book, self.own, self.at)
         self.first, self.last = (training[0], training[-1]) if training else (math.inf, -1)
-        self.slice = Slice(book, self.first, self.first, learners, self.instead)
+        self.slice = ProgramSlice(book, self.first, self.first, learners, self.instead)
         self.stored, self.imports, self.pretrained = {}, set(), {}   # {name: (Stored, number of its statement)}, import lines, {name: Stored}
         self.loads, self.watched = [], {}   # (number, line) of code that loads weights; names whose present values are written, by number
         self.doubts, self.problems, self.used, self.models = [], [], set(), set()   # used: names in the expressions of the parts; models: names of the model
@@ -256,20 +260,20 @@ class Draft:
         if found is not None: self.stored[name] = found, statement.number
         return found is not None
 
-    def kept(self, name, value, s) -> Stored | None:
+    def kept(self, name, value, s) -> StoredValue | None:
         "Return a variable's value in files, or None if its code is better."
         if name in self.pretrained: return self.pretrained[name]
         if isinstance(value, (torch.nn.Module, type, types.ModuleType)): return None
         changing = self.book.changing(name, s.number, self.first)
-        if by_loader(self.book, s) or all(is_plain_code(o, self.book.names) for o in [s, *changing]): return None
+        if calls_session_function(self.book, s) or all(is_constant_code(o, self.book.names) for o in [s, *changing]): return None
         between = self.book.statements[s.number + 1:changing[-1].number] if changing else []
         if any(name in o.now and o not in changing and not self.slice.forbidden & o.now for o in between): return None   # the value was read before the change
-        file = f"{name}_" if name in FILES else name
-        found = self.small(name, of_pretrained(value, file) or stored(value, file))
+        file = f"{name}_" if name in RESERVED_FILE_NAMES else name
+        found = self.small(name, store_processor(value, file) or store_value(value, file))
         if found is not None: self.watched[name] = s.number
         return found
 
-    def small(self, name, found) -> Stored | None:
+    def small(self, name, found) -> StoredValue | None:
         "Return a stored value if it is within the limit; else add a doubt and return None."
         if found is None: return None
         found.code = self.ours(found.code)
@@ -283,15 +287,15 @@ class Draft:
         return bool(names) and all(n in self.models or isinstance(self.book.names.get(n), torch.nn.Module) for n in names)
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #01684734
-def as_statement(node, at) -> Statement:
+def make_statement(node, at) -> Statement:
     "Return an expression as a statement that binds its value."
     text = f"part = {ast.unparse(node)}"
     return Statement(ast.parse(text).body[0], text, "", at)
 
-def expression(draft, node, at=None) -> str:  # at: number of its statement; None: the learner's
+def expression_code(draft, node, at=None) -> str:  # at: number of its statement; None: the learner's
     "Return the code of an expression, and add the statements that it needs to the slice."
     text, at = ast.unparse(node), draft.at if at is None else at
-    s = as_statement(node, at)
+    s = make_statement(node, at)
     draft.used |= s.now | s.later
     if uses := draft.slice.forbidden & s.now: draft.problems.append(f"`{text}` uses `{min(uses)}`, which is a learner; make it without")
     for n in sorted(s.now): draft.slice.need(n, at)
@@ -299,7 +303,7 @@ def expression(draft, node, at=None) -> str:  # at: number of its statement; Non
     return text
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #436048ce
-def by_object(draft, thing, what: str) -> str | None:  # what: text of the problem
+def object_code(draft, thing, what: str) -> str | None:  # what: text of the problem
     "Return the name of a part without a known expression; add a problem if there is none."
     held = [n for n, v in draft.book.names.items() if v is thing and not n.startswith("_") and draft.book.binding(n)]
     if held:
@@ -311,16 +315,16 @@ def by_object(draft, thing, what: str) -> str | None:  # what: text of the probl
     else: draft.imports.add(line)
     return name if line else None
 
-def of_class(draft, cls) -> str | None:
+def class_code(draft, cls) -> str | None:
     "Return the name of a class for use in the script."
-    return by_object(draft, cls, f"nobody knows where {cls.__name__} comes from; define it in a cell, or import it")
+    return object_code(draft, cls, f"nobody knows where {cls.__name__} comes from; define it in a cell, or import it")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #6508799c
-def same_part(draft, part, node) -> bool:
+def is_same_part(draft, part, node) -> bool:
     "Check whether an expression still refers to the learner's part; True if undecidable."
     if not isinstance(node, (ast.Name, ast.Attribute)): return True
-    rebound = any(s.number > draft.at for n in roots(node) for s in draft.book.binding(n))
-    return rebound or value_of(node, draft.book.names) is getattr(draft.moves, part)
+    rebound = any(s.number > draft.at for n in root_names(node) for s in draft.book.binding(n))
+    return rebound or resolve_name(node, draft.book.names) is getattr(draft.learner, part)
 
 def given_parts(draft) -> tuple[dict, list]:
     "Return the expressions of the parts as given before training, and lines that assign an optimizer."
@@ -328,60 +332,60 @@ def given_parts(draft) -> tuple[dict, list]:
     for s in (s for s in draft.book.statements if s.number > draft.at and isinstance(s.node, ast.Assign)):
         t = s.node.targets[0]
         if not (isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id in draft.own): continue
-        if t.attr in ("optimizer", "lr_scheduler"): lines.append(f"{draft.construct.name}.{t.attr} = {expression(draft, s.node.value, s.number)}")
-        elif t.attr in PARTS and t.attr != "train_dataset" and s.number < draft.first: given[t.attr] = s.node.value
+        if t.attr in ("optimizer", "lr_scheduler"): lines.append(f"{draft.construct.name}.{t.attr} = {expression_code(draft, s.node.value, s.number)}")
+        elif t.attr in LEARNER_PARTS and t.attr != "train_dataset" and s.number < draft.first: given[t.attr] = s.node.value
         elif t.attr != "train_dataset":
             draft.doubt(f"`{s.text}` ({s.where}) changes the learner by hand, and is not in the script; say it in the call that makes the learner, "
                         "or in a subclass.")
     return given, lines
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #c22b740a
-def data_code(draft, part, value, node) -> str | None:  # value: the learner's data set; node: its expression, None if unknown
+def dataset_code(draft, part, value, node) -> str | None:  # value: the learner's data set; node: its expression, None if unknown
     "Return the code of a data set: a variable, an expression, or a file."
     if isinstance(node, ast.Dict) and isinstance(value, dict):
         pairs = [(k.value, v) for k, v in zip(node.keys, node.values) if isinstance(k, ast.Constant)]
-        return "{" + ", ".join(f"{k!r}: {data_code(draft, f'{part}.{k}', value.get(k), v)}" for k, v in pairs) + "}"
-    if node is not None and value is not None and drawn_anew(draft, node) and (code := in_file(draft, part, value)): return code
-    if isinstance(node, ast.Name): return expression(draft, node)
-    s = None if node is None else as_statement(node, draft.at)
-    if s is not None and (by_loader(draft.book, s) or is_plain_code(s, draft.book.names)): return expression(draft, node)
+        return "{" + ", ".join(f"{k!r}: {dataset_code(draft, f'{part}.{k}', value.get(k), v)}" for k, v in pairs) + "}"
+    if node is not None and value is not None and is_random_dataset(draft, node) and (code := stored_dataset_code(draft, part, value)): return code
+    if isinstance(node, ast.Name): return expression_code(draft, node)
+    s = None if node is None else make_statement(node, draft.at)
+    if s is not None and (calls_session_function(draft.book, s) or is_constant_code(s, draft.book.names)): return expression_code(draft, node)
     held = node is None and any(v is value and draft.book.binding(n) for n, v in draft.book.names.items() if not n.startswith("_"))
-    if not held and (code := in_file(draft, part, value)): return code
-    if node is not None: return expression(draft, node)
-    return by_object(draft, value, f"nobody knows how the {part} was made; make it in a cell of its own, with a variable that holds it")
+    if not held and (code := stored_dataset_code(draft, part, value)): return code
+    if node is not None: return expression_code(draft, node)
+    return object_code(draft, value, f"nobody knows how the {part} was made; make it in a cell of its own, with a variable that holds it")
 
-def in_file(draft, part, value) -> str | None:
+def stored_dataset_code(draft, part, value) -> str | None:
     "Store a data set and return the code that reads it; None if unsupported or too large."
-    found = draft.small(part, stored(value, part))
+    found = draft.small(part, store_value(value, part))
     if found is None: return None
     draft.stored[part] = found, None   # not bound to a variable of the session
     return found.code
 
-def drawn_anew(draft, node) -> bool:
+def is_random_dataset(draft, node) -> bool:
     "Check whether the code of a data set draws random numbers that are not stored, or is incomplete."
-    other, s = Slice(draft.book, draft.slice.until, draft.slice.late, draft.slice.forbidden, draft.instead), as_statement(node, draft.at)
+    other, s = ProgramSlice(draft.book, draft.slice.until, draft.slice.late, draft.slice.forbidden, draft.instead), make_statement(node, draft.at)
     before = dict(draft.stored), list(draft.doubts)
     for n in sorted(s.now): other.need(n, draft.at)
     draft.stored, draft.doubts = before
-    anew = bool(other.problems) or any(draws(draft.book, o) for o in other.chosen.values()) or draw_in(ast.walk(node), draft.book.names)
+    anew = bool(other.problems) or any(draws_random_numbers(draft.book, o) for o in other.chosen.values()) or has_random_call(ast.walk(node), draft.book.names)
     if anew: draft.watched |= {n: o.number for o in other.chosen.values() if not (o.defines or o.imports) for n in o.binds}
     return anew
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #5cd2d2cd
-def first_weights(begun, which="") -> dict:  # which: "" for the model, "(loss)." for a loss function
+def initial_weights(begun, which="") -> dict:  # which: "" for the model, "(loss)." for a loss function
     "Return the weights and buffers with which a run began, by name."
     found = {n.split("/", 1)[1]: t for n, t in begun.snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
     return {n.removeprefix(which): t for n, t in found.items() if n.startswith("(loss).") == bool(which)}
 
-def made_the_same(moves, weights) -> bool:
+def is_model_init_reproducible(learner, weights) -> bool:
     "Check whether model_init yields these weights."
-    with generators_kept():
-        seed_all(moves.args.seed)
-        model = moves.call_model_init()
+    with preserve_generators():
+        seed_all(learner.args.seed)
+        model = learner.call_model_init()
     here = dict([*model.named_parameters(), *model.named_buffers()])
-    return here.keys() == weights.keys() and all(equal(t.detach().cpu(), weights[n]) for n, t in here.items())
+    return here.keys() == weights.keys() and all(is_identical(t.detach().cpu(), weights[n]) for n, t in here.items())
 
-def pretrained(draft, model, begun) -> Stored | None:
+def store_pretrained(draft, model, begun) -> StoredValue | None:
     "Store a model of transformers in its own layout; return None if that is incomplete."
     library = sys.modules.get("transformers")
     if library is None or not isinstance(model, library.PreTrainedModel): return None
@@ -391,52 +395,52 @@ def pretrained(draft, model, begun) -> Stored | None:
     shapes = [{n: t.shape for n, t in [*m.named_parameters(), *m.named_buffers()]} for m in (model, plain)]
     if shapes[0] != shapes[1]: return None
     first, attention, dtypes = begun.snapshot.tensors, getattr(model.config, "_attn_implementation", None), {t.dtype for t in model.parameters()}
-    weights = {k: first[e] if isinstance(e, str) else e for k, e in entries(draft.moves.run_state).items()}
+    weights = {k: first[e] if isinstance(e, str) else e for k, e in state_dict_entries(draft.learner.run_state).items()}
     how = (f', attn_implementation="{attention}"' if attention else "") + (f", dtype={dtypes.pop()}" if len(dtypes) == 1 else "")
-    return Stored(draft.ours(f'{of_class(draft, type(model))}.from_pretrained(FILES / "first"{how})'),
+    return StoredValue(draft.ours(f'{class_code(draft, type(model))}.from_pretrained(FILES / "first"{how})'),
                   folders={"first": (lambda path: write_weights(model, path, weights), 0)})
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #b06ae81d
 def model_code(draft, node, begun) -> tuple:  # returns (code of the argument, lines before the learner, lines after it)
     "Return the code that makes the model with its first weights."
-    moves, load = draft.moves, draft.ours('load_weights({}, FILES / "first.safetensors")')
-    if moves.model_init is not None: return init_code(draft, node, begun, load)
-    node, written = followed(draft, node), pretrained(draft, moves.model, begun)
+    learner, load = draft.learner, draft.ours('load_weights({}, FILES / "first.safetensors")')
+    if learner.model_init is not None: return model_init_code(draft, node, begun, load)
+    node, written = follow_model(draft, node), store_pretrained(draft, learner.model, begun)
     if isinstance(node, ast.Name) and written is not None:
         draft.pretrained[node.id] = written
-        return expression(draft, node), [], []
+        return expression_code(draft, node), [], []
     if written is not None:
         draft.stored["model"] = written, None
         return "model", [f"model = {written.code}"], []
-    if node is not None and not isinstance(node, ast.Name): return "model", [f"model = {expression(draft, node)}", load.format("model")], []
+    if node is not None and not isinstance(node, ast.Name): return "model", [f"model = {expression_code(draft, node)}", load.format("model")], []
     what = "nobody knows how the model was made, because no variable of the session holds it; give the Learner model_init=, a function that makes it"
-    name = by_object(draft, moves.model, what) if node is None else expression(draft, node)
+    name = object_code(draft, learner.model, what) if node is None else expression_code(draft, node)
     draft.models.add(name)
     made = [s.number for s in draft.slice.chosen.values() if name in s.binds or name in draft.book.changed_names(s)]
     if made: draft.loads.append((max(made) + 0.5, load.format(name)))
     return name, [] if made else [load.format(name)], []
 
-def init_code(draft, node, begun, load):
+def model_init_code(draft, node, begun, load):
     "Return the code that makes the model by model_init."
-    moves, weights = draft.moves, first_weights(begun)
+    learner, weights = draft.learner, initial_weights(begun)
     unknown = "nobody knows how model_init was made; define it in a cell"
-    code = expression(draft, node) if node is not None else by_object(draft, moves.model_init, unknown)
+    code = expression_code(draft, node) if node is not None else object_code(draft, learner.model_init, unknown)
     large = sum(t.nbytes for t in weights.values()) > draft.limit * 1e6   # too large to test
-    known = begun.snapshot is moves.run_state.first if large else made_the_same(moves, weights)
+    known = begun.snapshot is learner.run_state.first if large else is_model_init_reproducible(learner, weights)
     return f"model_init={code}", [], [] if known else [load.format(f"{draft.construct.name}.model")]
 
-def followed(draft, node, before=math.inf):
+def follow_model(draft, node, before=math.inf):
     "Return the expression of the model, resolved through other learners from which it was taken."
     if not (isinstance(node, ast.Attribute) and node.attr == "model" and isinstance(node.value, ast.Name)): return node
     bound = draft.book.binding(node.value.id, min(before, draft.at))
-    if not bound or not makes_learner(bound[-1].value, draft.book.names): return node
-    older = (arguments(bound[-1].value, draft.book.names) or {}).get("model")
-    return followed(draft, older, bound[-1].number)
+    if not bound or not is_learner_call(bound[-1].value, draft.book.names): return node
+    older = (call_arguments(bound[-1].value, draft.book.names) or {}).get("model")
+    return follow_model(draft, older, bound[-1].number)
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #a3036dd1
 def frozen_lines(draft, model, begun) -> list[str]:  # model: its code in the script
     "Return the lines that restore requires_grad of the beginning; none if it was True everywhere."
-    names = [n for n in first_weights(begun) if f"weights/{n}" in begun.snapshot.tensors]
+    names = [n for n in initial_weights(begun) if f"weights/{n}" in begun.snapshot.tensors]
     frozen = [n for n in names if n not in begun.snapshot.values["trainable"]]
     if not frozen and not any("requires_grad" in s.text for s in draft.slice.chosen.values()): return []
     tops = tuple(sorted({n.split(".")[0] + "." for n in frozen}))
@@ -444,11 +448,11 @@ def frozen_lines(draft, model, begun) -> list[str]:  # model: its code in the sc
     which = f"not name.startswith({tops!r})" if short else f"name not in {tuple(frozen)!r}"
     return [f"for name, p in {model}.named_parameters(): p.requires_grad_({which})" if frozen else f"{model}.requires_grad_(True)"]
 
-def other_modules(draft) -> dict:  # name -> tensors
+def auxiliary_modules(draft) -> dict:  # name -> tensors
     "Return modules of the slice with random weights outside the model, for example a teacher."
-    run, found = draft.moves.run_state, {}
+    run, found = draft.learner.run_state, {}
     known = {id(t) for m in (run.model, run.loss) if m is not None for t in [*m.parameters(), *m.buffers()]}
-    for s in (s for s in draft.slice.chosen.values() if not (s.defines or s.imports) and draws(draft.book, s, modules=True)):
+    for s in (s for s in draft.slice.chosen.values() if not (s.defines or s.imports) and draws_random_numbers(draft.book, s, modules=True)):
         for name in s.binds - draft.models:
             module = draft.book.names.get(name)
             if not isinstance(module, torch.nn.Module) or draft.book.binding(name)[-1] is not s: continue
@@ -457,24 +461,24 @@ def other_modules(draft) -> dict:  # name -> tensors
     return found
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #aa50074c
-def seeds(s) -> bool: return isinstance(s.node, ast.Expr) and isinstance(s.node.value, ast.Call) and "seed" in last_name(s.node.value.func)
+def is_seed_statement(s) -> bool: return isinstance(s.node, ast.Expr) and isinstance(s.node.value, ast.Call) and "seed" in called_name(s.node.value.func)
 
-def library_setting(s, names) -> str:
+def torch_setting_root(s, names) -> str:
     'Return the name of torch in a statement that changes a setting of it; "" for others.'
     call = s.node.value if isinstance(s.node, ast.Expr) and isinstance(s.node.value, ast.Call) else None
-    if call is not None: found = roots(call.func.value) if isinstance(call.func, ast.Attribute) and re.match("(set|use)_", call.func.attr) else ()
+    if call is not None: found = root_names(call.func.value) if isinstance(call.func, ast.Attribute) and re.match("(set|use)_", call.func.attr) else ()
     else: found = s.changes if isinstance(s.node, ast.Assign) and not s.binds else ()
     return next((n for n in found if inspect.ismodule(names.get(n)) and names[n].__name__ == "torch"), "")
 
-def settle_seeds(draft):
+def collect_seeds(draft):
     "Add the seeding and torch settings that the slice needs; add doubts about unseeded draws."
     book, chosen = draft.book, draft.slice.chosen
     for s in (s for s in book.statements if s.number < draft.first):
-        root = library_setting(s, book.names)
+        root = torch_setting_root(s, book.names)
         if root and not any(o.text == s.text for o in chosen.values()): draft.slice.take(s, root)
-    for s in [s for _, s in sorted(chosen.items()) if draws(book, s) and not draft.has_its_weights(s)]:
-        seed = next((o for o in reversed(book.statements[:s.number]) if seeds(o)), None)
-        left_out = [o for o in book.statements[seed.number:s.number] if o.number not in chosen and draws(book, o, modules=True)] if seed else []
+    for s in [s for _, s in sorted(chosen.items()) if draws_random_numbers(book, s) and not draft.has_its_weights(s)]:
+        seed = next((o for o in reversed(book.statements[:s.number]) if is_seed_statement(o)), None)
+        left_out = [o for o in book.statements[seed.number:s.number] if o.number not in chosen and draws_random_numbers(book, o, modules=True)] if seed else []
         if seed is not None: draft.slice.take(seed, "seed")
         what = f"`{min(s.binds, default=s.text.splitlines()[0])}` ({s.where}) is made with random numbers"
         if seed is None: draft.doubt(f"{what} that no seed decides; put a seed into the function that makes it.")
@@ -482,37 +486,37 @@ def settle_seeds(draft):
                                    "seed right before it, or in the function that makes it.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #da8f0b49
-def plain_attributes(draft):
+def warn_random_attributes(draft):
     "Add doubts about random attributes of modules that are neither parameters nor buffers."
     for s in (s for s in draft.slice.chosen.values() if isinstance(s.node, ast.ClassDef)):
         made = [o for f in s.node.body if getattr(f, "name", "") == "__init__" for o in ast.walk(f) if isinstance(o, ast.Assign)]
-        for o in (o for o in made if draw_in(ast.walk(o.value), draft.book.names) and isinstance(o.targets[0], ast.Attribute)):
+        for o in (o for o in made if has_random_call(ast.walk(o.value), draft.book.names) and isinstance(o.targets[0], ast.Attribute)):
             name, kind = o.targets[0].attr, s.node.name
-            held = [vars(m).get(name) for m in draft.moves.model.modules() if type(m).__name__ == kind]
+            held = [vars(m).get(name) for m in draft.learner.model.modules() if type(m).__name__ == kind]
             if any(isinstance(v, (torch.Tensor, np.ndarray, list)) for v in held):
                 draft.doubt(f"`{kind}` draws `self.{name}` at random, and it is neither a parameter nor a buffer; "
                             f"register_buffer('{name}', ...) makes it one.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #16261cec
-def looked_up(draft) -> set:
+def names_read_at_runtime(draft) -> set:
     "Return the names that functions read during the run, without those used only to make objects."
     chosen = [s for s in draft.slice.chosen.values() if not s.imports]
     todo, found, seen = set(draft.used), set(), set()
     for s in (s for s in chosen if not s.defines):
-        called = {last_name(c.func) for c in calls_in(at_once(s.node))}
+        called = {called_name(c.func) for c in filter_calls(executed_nodes(s.node))}
         todo |= {n for n in s.now if n not in called or any(isinstance(b.node, ast.ClassDef) for b in draft.book.binding(n, s.number))}
     while todo:
         name = todo.pop()
         seen.add(name)
         for s in (s for s in chosen if s.defines and name in s.binds):
-            more = names_in(compiled(s.text), ("__init__", "__post_init__"))[2]
+            more = statement_names(compile_code(s.text), ("__init__", "__post_init__"))[2]
             found |= more
             todo |= more - seen
     return found
 
-def look_again(draft):
+def warn_rebound_names(draft):
     "Add doubts about names that were rebound or changed during the run."
-    book, late = draft.book, looked_up(draft)
+    book, late = draft.book, names_read_at_runtime(draft)
     noted = any(e["kind"] == "by hand" and not e["abandoned"] for e in draft.exported.history.events)
     def outside(found): return [o for o in found if not draft.slice.forbidden & o.now]
     chosen, wanted = [s for s in draft.slice.chosen.values() if not s.imports], draft.slice.wanted
@@ -530,27 +534,27 @@ def look_again(draft):
                                 "change a copy instead.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #33f5595e
-def changed_by_functions(draft, modules):  # modules: names of modules whose present weights are written
+def warn_mutated_modules(draft, modules):  # modules: names of modules whose present weights are written
     "Add doubts about modules that functions of the session change during the run."
     for s in (s for s in draft.slice.chosen.values() if s.defines):
         bodies = [m for m in s.node.body if isinstance(m, ast.FunctionDef)] if isinstance(s.node, ast.ClassDef) else [s.node]
-        for name in sorted({n for b in bodies for n in changed_in(b.body)} & set(modules)):
+        for name in sorted({n for b in bodies for n in names_changed_in(b.body)} & set(modules)):
             draft.doubt(f"`{s.node.name}` changes `{name}` as the run goes, and its weights are written as they are now; "
                         "make it as a copy of the model (copy.deepcopy), or register it in the model.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #4416d418
-def check_classes(draft, things):
+def warn_redefined_classes(draft, things):
     "Add doubts about objects whose class or function differs from the statement in the slice."
     for thing in things:
         kind = thing if isinstance(thing, type) or hasattr(thing, "__code__") else type(thing)
         top = getattr(kind, "__qualname__", "")
         found = [s for s in draft.slice.chosen.values() if s.defines and top in s.binds]
-        if getattr(kind, "__module__", "") == "__main__" and found and not came_from(kind, found[-1]):
+        if getattr(kind, "__module__", "") == "__main__" and found and not could_come_from(kind, found[-1]):
             draft.doubt(f"`{top}` has been defined more than once, and the script's version ({found[-1].where}) is not the one that this run "
                         "has used; make the learner again after the last change.")
     for s in (s for s in draft.slice.chosen.values() if s.defines):
         name = min(s.binds)
-        if draft.book.binding(name)[-1] is s and not came_from(draft.book.names.get(name), s) and not draft.book.changing(name, s.number, math.inf):
+        if draft.book.binding(name)[-1] is s and not could_come_from(draft.book.names.get(name), s) and not draft.book.changing(name, s.number, math.inf):
             draft.doubt(f"`{name}` is not what its cell says; run the cell again and begin a new run.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #c6d4b240
@@ -559,36 +563,36 @@ def kept_back(run, callback) -> bool:
     name = type(callback).__name__
     return bool(getattr(callback, "not_state", ())) or any(n.startswith((f"{name}.", f"{name}#")) for n in run.reported)
 
-def forgetful(draft):
+def warn_stateless_callbacks(draft):
     "Add doubts about callbacks without state that change themselves, in a run that went back."
     history = draft.exported.history
-    restarted = history.parent is not None and history.parent not in ancestors(history)   # for example after a reset
+    restarted = history.parent is not None and history.parent not in ancestor_run_ids(history)   # for example after a reset
     if not history.abandons and not restarted: return
-    for c in users_callbacks(draft.exported):
+    for c in user_callbacks(draft.exported):
         found = [s.node for s in draft.slice.chosen.values() if s.defines and type(c).__name__ in s.binds]
         if not found or hasattr(c, "state_dict") or callable(getattr(c, "state", None)): continue
-        if not kept_back(draft.moves.run_state, c): continue
+        if not kept_back(draft.learner.run_state, c): continue
         methods = [m for m in found[-1].body if isinstance(m, ast.FunctionDef) and m.name != "__init__" and m.args.args]
-        if any(m.args.args[0].arg in changed_in(m.body) for m in methods):
+        if any(m.args.args[0].arg in names_changed_in(m.body) for m in methods):
             draft.doubt(f"`{type(c).__name__}` keeps something of its own from step to step, and did not go back when the run did; "
                         "give it state_dict() and load_state_dict().")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #a7795bc6
-def users_callbacks(moves) -> list: return [c for c in moves.run_state.callbacks.callbacks if not type(c).__module__.startswith("trainer_nb.")]
+def user_callbacks(learner) -> list: return [c for c in learner.run_state.callbacks.callbacks if not type(c).__module__.startswith("trainer_nb.")]
 
-def settings_by_hand(draft, settings: dict, acts):  # settings: those with which the run began
+def warn_manual_settings(draft, settings: dict, acts):  # settings: those with which the run began
     "Add a doubt about a setting that differs from the verbs' changes."
-    expected, now = dict(settings), plain_settings(vars(draft.exported.args))
+    expected, now = dict(settings), explicit_settings(vars(draft.exported.args))
     if any(c.startswith("args.") for e in acts for c in e["data"].get("changed", ())): return   # the doubt was added for that act
     for e in acts: expected |= {"set": e["data"], "branch": e["data"].get("changes")}.get(e["kind"]) or {}
-    left_out = (*OF_PROCESS, "eval_steps", "greater_is_better")   # settings of the process, and settings that follow from others
+    left_out = (*PROCESS_FIELDS, "eval_steps", "greater_is_better")   # settings of the process, and settings that follow from others
     for name in [k for k, v in now.items() if k not in left_out and v != expected.get(k)][:1]:
         draft.doubt(f"learn.args.{name} is {now[name]!r}, and no verb has made it so; learn.set({name}=...) can be written down.")
 
-def unheard(draft):
+def warn_unreplayed_evaluations(draft):
     "Add a doubt about evaluations by hand that a callback received."
     events = ("on_evaluate", "on_predict", "on_prediction_step", "on_log")
-    hears = [type(c).__name__ for c in users_callbacks(draft.exported) if any(listens(c, e) for e in events)]
+    hears = [type(c).__name__ for c in user_callbacks(draft.exported) if any(overrides_event(c, e) for e in events)]
     within = [s for s in draft.book.statements if draft.at < s.number < draft.last and draft.own & s.now]
     called = [s.where for s in within if re.search(r"\.(evaluate|predict|log)\(", s.text)]
     if not (hears and called): return
@@ -597,9 +601,9 @@ def unheard(draft):
 def unknown_callbacks(draft, given) -> list:  # given: expression of the callbacks, None if there is none
     "Return the callbacks that are neither in the learner's call nor in its journal."
     known = ast.unparse(given) if given is not None else ""
-    known += " ".join(e["data"]["callback"] for e in draft.moves.history.events if e["kind"] == "add_callback")
+    known += " ".join(e["data"]["callback"] for e in draft.learner.history.events if e["kind"] == "add_callback")
     def names(c): return [type(c).__name__, *(n for n, v in draft.book.names.items() if v is c or (isinstance(v, list) and c in v))]
-    return [c for c in users_callbacks(draft.moves) if not any(re.search(rf"\b{n}\b", known) for n in names(c))]
+    return [c for c in user_callbacks(draft.learner) if not any(re.search(rf"\b{n}\b", known) for n in names(c))]
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #3ec9afe7
 def foreign_modules(lines, folder: Path) -> list[str]:  # lines: imports; folder: where the script is written
@@ -610,15 +614,15 @@ def foreign_modules(lines, folder: Path) -> list[str]:  # lines: imports; folder
         module = sys.modules.get(top)
         file = next(iter(getattr(module, "__path__", [])), None) or getattr(module, "__file__", None)
         place = None if file is None else Path(file).resolve().parent
-        if place is not None and place not in known and not installed(top): found.append(f"{top} ({place})")
+        if place is not None and place not in known and not is_installed(top): found.append(f"{top} ({place})")
     return found
 
-def installed(top: str) -> bool:
+def is_installed(top: str) -> bool:
     "Check whether a module belongs to an installed distribution, including editable installs."
     from importlib.metadata import packages_distributions
     return top in packages_distributions()
 
-def look_around(draft, folder: Path):
+def warn_missing_files(draft, folder: Path):
     "Add doubts about modules and files that the script would not find."
     for module in foreign_modules([*import_lines(draft.slice), *draft.imports], folder):
         draft.doubt(f"The script imports {module}, which is neither installed nor beside it; copy it there.")

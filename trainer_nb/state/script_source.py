@@ -13,16 +13,18 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 # %% auto #0
-__all__ = ['Stored', 'plain_tensor', 'of_tensor', 'column', 'words', 'of_examples', 'one_by_one', 'dealt_out', 'is_plain',
-           'of_plain', 'of_tensors', 'of_subset', 'of_datasets', 'stored', 'write_stored', 'compiled', 'names_in',
-           'at_once', 'roots', 'last_name', 'changed_by_call', 'changed_in', 'Statement', 'alike', 'text_of', 'inside',
-           'split', 'Executed', 'shell', 'namespace', 'present', 'failed_at', 'executed', 'signature', 'all_codes',
-           'codes_of', 'functions_of', 'constants', 'came_from', 'import_line', 'Book', 'Slice', 'import_text',
-           'import_lines', 'level_of', 'indented', 'alike_within']
+__all__ = ['StoredValue', 'is_plain_tensor', 'store_tensor', 'store_column', 'variable_names', 'store_examples', 'store_rows',
+           'rows_code', 'is_json_plain', 'store_json', 'store_tensor_dataset', 'store_subset', 'store_hf_dataset',
+           'store_value', 'write_stored_values', 'compile_code', 'statement_names', 'executed_nodes', 'root_names',
+           'called_name', 'names_changed_by_call', 'names_changed_in', 'Statement', 'is_same_statement', 'source_text',
+           'nested_code', 'split_statements', 'ExecutedText', 'get_shell', 'user_namespace', 'current_position',
+           'failure_line', 'executed_texts', 'code_signature', 'nested_signatures', 'statement_signatures',
+           'function_codes', 'constant_bindings', 'could_come_from', 'import_line', 'SessionCode', 'ProgramSlice',
+           'pruned_import_lines', 'import_lines', 'module_level_numbers', 'indent_statement', 'is_same_indented']
 
 # %% ../../nbs/07_state/06_script_source.ipynb #f1d87803
 @dataclass
-class Stored:
+class StoredValue:
     "Value in files, and the code that reads it back."
     code: str
     tensors: dict = field(default_factory=dict)   # by name in the tensor file
@@ -35,121 +37,121 @@ class Stored:
         "Return the approximate size on disk, in bytes."
         return sum(t.nbytes for t in self.tensors.values()) + sum(map(len, self.texts.values())) + sum(n for _, n in self.folders.values())
 
-    def joined(self, other: Stored, code: str) -> Stored:
+    def joined(self, other: StoredValue, code: str) -> StoredValue:
         "Return the files and imports of both values, with another code."
-        return Stored(code, self.tensors | other.tensors, self.texts | other.texts, self.folders | other.folders, self.imports | other.imports)
+        return StoredValue(code, self.tensors | other.tensors, self.texts | other.texts, self.folders | other.folders, self.imports | other.imports)
 
 # %% ../../nbs/07_state/06_script_source.ipynb #aa79df0a
-def plain_tensor(value) -> bool:
+def is_plain_tensor(value) -> bool:
     "Check whether a value is a plain dense tensor that safetensors supports."
     return type(value) is torch.Tensor and value.layout is torch.strided and not value.requires_grad and value.dtype != torch.complex128
 
-def of_tensor(value, name):
+def store_tensor(value, name):
     "Store a tensor or an array; return None for other values."
     if isinstance(value, np.ndarray):
-        try: return Stored(f'stored["{name}"].numpy()', {name: torch.from_numpy(np.ascontiguousarray(value))}) if value.ndim else None
+        try: return StoredValue(f'stored["{name}"].numpy()', {name: torch.from_numpy(np.ascontiguousarray(value))}) if value.ndim else None
         except TypeError: return None
-    return Stored(f'stored["{name}"]', {name: value.detach().cpu().contiguous()}) if plain_tensor(value) else None
+    return StoredValue(f'stored["{name}"]', {name: value.detach().cpu().contiguous()}) if is_plain_tensor(value) else None
 
 # %% ../../nbs/07_state/06_script_source.ipynb #7ec2acb5
-_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+_NUMBER_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
-def column(values: list, name) -> Stored | None:  # values: one field of all examples
+def store_column(values: list, name) -> StoredValue | None:  # values: one field of all examples
     "Store one field of all examples as a tensor, with code for a sequence; None if types or shapes differ."
     kind = type(values[0])
     if any(type(v) is not kind for v in values): return None
-    if kind in _NUMBERS:
-        try: return Stored(f'stored["{name}"].tolist()', {name: torch.tensor(values, dtype=_NUMBERS[kind])})
+    if kind in _NUMBER_DTYPES:
+        try: return StoredValue(f'stored["{name}"].tolist()', {name: torch.tensor(values, dtype=_NUMBER_DTYPES[kind])})
         except (RuntimeError, OverflowError): return None   # integers of more than 64 bits
     arrays = kind is np.ndarray and values[0].ndim or issubclass(kind, np.generic)
-    if not arrays and not all(map(plain_tensor, values)): return None
+    if not arrays and not all(map(is_plain_tensor, values)): return None
     if len({(tuple(v.shape), v.dtype) for v in values}) > 1: return None
-    return of_tensor(torch.stack(values) if kind is torch.Tensor else np.stack(values), name)
+    return store_tensor(torch.stack(values) if kind is torch.Tensor else np.stack(values), name)
 
-def words(keys) -> list[str]:
+def variable_names(keys) -> list[str]:
     "Return a valid variable name for each key."
     def fits(k): return isinstance(k, str) and k.isidentifier() and not keyword.iskeyword(k) and k not in ("zip", "stored")
     return [k if fits(k) else f"v{i}" for i, k in enumerate(keys)]
 
 # %% ../../nbs/07_state/06_script_source.ipynb #afad8e5c
-def of_examples(value, name):
+def store_examples(value, name):
     "Store a list or tuple of tensors, of numbers, or of dicts, tuples or lists of them."
     if type(value) not in (list, tuple) or not value: return None
-    found = one_by_one(list(value), name)
+    found = store_rows(list(value), name)
     if found is not None and type(value) is tuple: found.code = f"tuple({found.code})"
     return found
 
-def one_by_one(rows: list, name):
+def store_rows(rows: list, name):
     "Store a list of rows; return None if their fields differ."
     kind, first = type(rows[0]), rows[0]
     if kind not in (dict, tuple, list):
-        found = column(rows, name)
+        found = store_column(rows, name)
         if found is not None and not found.code.endswith(".tolist()"): found.code = f"list({found.code})"
         return found
     if any(type(r) is not kind or len(r) != len(first) or (kind is dict and list(r) != list(first)) for r in rows) or not first: return None
     keys = list(first) if kind is dict else list(range(len(first)))
     if not all(type(k) in (str, int) for k in keys): return None
-    parts = [column([r[k] for r in rows], f"{name}.{k}") for k in keys]
-    return None if None in parts else dealt_out(kind, keys, parts)
+    parts = [store_column([r[k] for r in rows], f"{name}.{k}") for k in keys]
+    return None if None in parts else rows_code(kind, keys, parts)
 
-def dealt_out(kind, keys, parts):
+def rows_code(kind, keys, parts):
     "Return the stored columns with code that turns them into rows."
-    names, codes = words(keys), ", ".join(p.code for p in parts)
+    names, codes = variable_names(keys), ", ".join(p.code for p in parts)
     each = "{" + ", ".join(f"{json.dumps(k)}: {n}" for k, n in zip(keys, names)) + "}" if kind is dict else f"[{', '.join(names)}]"
     code = f"list(zip({codes}))" if kind is tuple else f"[{each} for {', '.join(names)}{',' if len(names) == 1 else ''} in zip({codes})]"
-    whole = Stored(code)
+    whole = StoredValue(code)
     for p in parts: whole = whole.joined(p, code)
     return whole
 
 # %% ../../nbs/07_state/06_script_source.ipynb #7c1cb538
-def is_plain(value) -> bool:
+def is_json_plain(value) -> bool:
     "Check whether JSON returns a value unchanged."
-    if type(value) is dict: return all(type(k) is str and is_plain(v) for k, v in value.items())
-    if type(value) is list: return all(map(is_plain, value))
+    if type(value) is dict: return all(type(k) is str and is_json_plain(v) for k, v in value.items())
+    if type(value) is list: return all(map(is_json_plain, value))
     return value is None or type(value) in (bool, int, str) or (type(value) is float and value == value)
 
-def of_plain(value, name):
+def store_json(value, name):
     "Store lists and dicts of numbers and text as JSON; return None for other values."
-    if type(value) not in (list, dict) or not is_plain(value): return None
-    return Stored(f'json.loads((FILES / "{name}.json").read_text("utf-8"))', texts={f"{name}.json": json.dumps(value)}, imports={"import json"})
+    if type(value) not in (list, dict) or not is_json_plain(value): return None
+    return StoredValue(f'json.loads((FILES / "{name}.json").read_text("utf-8"))', texts={f"{name}.json": json.dumps(value)}, imports={"import json"})
 
 # %% ../../nbs/07_state/06_script_source.ipynb #c73f062a
-def of_tensors(value, name):
+def store_tensor_dataset(value, name):
     "Store a TensorDataset; return None for other values."
-    if type(value) is not TensorDataset or not all(map(plain_tensor, value.tensors)): return None
-    parts = [of_tensor(t, f"{name}.{i}") for i, t in enumerate(value.tensors)]
+    if type(value) is not TensorDataset or not all(map(is_plain_tensor, value.tensors)): return None
+    parts = [store_tensor(t, f"{name}.{i}") for i, t in enumerate(value.tensors)]
     code = f"TensorDataset({', '.join(p.code for p in parts)})"
-    whole = Stored(code, imports={"from torch.utils.data import TensorDataset"})
+    whole = StoredValue(code, imports={"from torch.utils.data import TensorDataset"})
     for p in parts: whole = whole.joined(p, code)
     return whole
 
-def of_subset(value, name):
+def store_subset(value, name):
     "Store a Subset of a data set that can be stored; return None for other values."
-    if type(value) is not Subset or (inner := stored(value.dataset, f"{name}.dataset")) is None: return None
-    indices = column([int(i) for i in value.indices], f"{name}.indices")
+    if type(value) is not Subset or (inner := store_value(value.dataset, f"{name}.dataset")) is None: return None
+    indices = store_column([int(i) for i in value.indices], f"{name}.indices")
     indices.imports.add("from torch.utils.data import Subset")
     return inner.joined(indices, f"Subset({inner.code}, {indices.code})")
 
-def of_datasets(value, name):
+def store_hf_dataset(value, name):
     "Store a Hugging Face Dataset without a custom transform, which would be code; else return None."
     datasets = sys.modules.get("datasets")
     if datasets is None or type(value) is not datasets.Dataset or value.format["type"] == "custom": return None
     size = int(value.data.nbytes * len(value) / max(value.data.num_rows, 1))
     def write(path: Path): value.save_to_disk(str(path))
-    return Stored(f'load_from_disk(str(FILES / "{name}"))', folders={name: (write, size)}, imports={"from datasets import load_from_disk"})
+    return StoredValue(f'load_from_disk(str(FILES / "{name}"))', folders={name: (write, size)}, imports={"from datasets import load_from_disk"})
 
 # %% ../../nbs/07_state/06_script_source.ipynb #387d1f67
-def stored(value, name: str) -> Stored | None:  # name: of the files, and prefix of the names in them
+def store_value(value, name: str) -> StoredValue | None:  # name: of the files, and prefix of the names in them
     "Store a value; return None if its type is unsupported and code must make it."
-    for kind in (of_tensor, of_tensors, of_subset, of_datasets, of_examples, of_plain):
+    for kind in (store_tensor, store_tensor_dataset, store_subset, store_hf_dataset, store_examples, store_json):
         if (found := kind(value, name)) is not None: return found
     return None
 
 # %% ../../nbs/07_state/06_script_source.ipynb #abcbeb41
-def write_stored(found: list, folder: Path):  # found: Stored values; folder: created if necessary
+def write_stored_values(found: list, folder: Path):  # found: Stored values; folder: created if necessary
     "Write the files of several values."
     from safetensors.torch import save_file
-    whole = Stored("")
+    whole = StoredValue("")
     for one in found: whole = whole.joined(one, "")
     folder.mkdir(parents=True, exist_ok=True)
     if whole.tensors: save_file({n: t.clone() for n, t in whole.tensors.items()}, folder / "data.safetensors")
@@ -157,76 +159,76 @@ def write_stored(found: list, folder: Path):  # found: Stored values; folder: cr
     for name, (write, _) in whole.folders.items(): write(folder / name)
 
 # %% ../../nbs/07_state/06_script_source.ipynb #e847ee48
-_LOADS, _STORES = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"), ("STORE_NAME", "STORE_GLOBAL")
-_AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+_LOAD_OPS, _STORE_OPS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"), ("STORE_NAME", "STORE_GLOBAL")
+_COMPREHENSION_NAMES = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
-def compiled(text: str, where="<cell>"):
+def compile_code(text: str, where="<cell>"):
     "Compile statements, allowing top-level await, and return the code object."
     return compile(text, where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
-def names_in(code, without=()) -> tuple[set, set, set]:  # without: names of functions to skip
+def statement_names(code, without=()) -> tuple[set, set, set]:  # without: names of functions to skip
     "Return the names that code binds, those it reads at once, and those its functions read when called."
     bound, now, later = set(), set(), set()
     def look(code, called, in_class):
         own = set()
         for i in dis.get_instructions(code):
-            if i.opname in _STORES: own.add(i.argval)
-            elif i.opname in _LOADS and not (in_class and i.argval in own): (later if called else now).add(i.argval)
+            if i.opname in _STORE_OPS: own.add(i.argval)
+            elif i.opname in _LOAD_OPS and not (in_class and i.argval in own): (later if called else now).add(i.argval)
         for inner in code.co_consts:
             if not isinstance(inner, types.CodeType) or inner.co_name in without: continue
-            function = bool(inner.co_flags & inspect.CO_OPTIMIZED) and inner.co_name not in _AT_ONCE
+            function = bool(inner.co_flags & inspect.CO_OPTIMIZED) and inner.co_name not in _COMPREHENSION_NAMES
             look(inner, called or function, not inner.co_flags & inspect.CO_OPTIMIZED)
         return own
     bound = look(code, False, False)
     return bound, now, later
 
 # %% ../../nbs/07_state/06_script_source.ipynb #4b88d747
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_IN_PLACE = re.compile(r".*[^_]_|append|extend|insert|pop|popitem|remove|update|setdefault|clear|sort|reverse|add|discard|shuffle|setattr|delattr")
-_AS_A_STATEMENT = re.compile(r"(apply|to|cuda|cpu|half|float|double|bfloat16|train|eval|add|load|set|register|resize|tie|enable|disable|"
+_FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_MUTATING_METHODS = re.compile(r".*[^_]_|append|extend|insert|pop|popitem|remove|update|setdefault|clear|sort|reverse|add|discard|shuffle|setattr|delattr")
+_MUTATING_CALLS = re.compile(r"(apply|to|cuda|cpu|half|float|double|bfloat16|train|eval|add|load|set|register|resize|tie|enable|disable|"
                              r"freeze|unfreeze|init|reset|fill|fit|gradient|cast|rename|compile|replace|merge)(_.*)?")
 
-def at_once(node):
+def executed_nodes(node):
     "Yield a node and its descendants that are executed with it."
     yield node
-    if isinstance(node, _FUNCTIONS): return
-    for child in ast.iter_child_nodes(node): yield from at_once(child)
+    if isinstance(node, _FUNCTION_NODES): return
+    for child in ast.iter_child_nodes(node): yield from executed_nodes(child)
 
-def roots(node) -> set:
+def root_names(node) -> set:
     "Return the names of the objects of which an expression may be a part."
     if isinstance(node, ast.Name): return {node.id}
-    if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred, ast.NamedExpr, ast.Await)): return roots(node.value)
+    if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred, ast.NamedExpr, ast.Await)): return root_names(node.value)
     parts = []
     if isinstance(node, ast.Call): parts = [*([node.func.value] if isinstance(node.func, ast.Attribute) else []), *node.args]
     if isinstance(node, (ast.Tuple, ast.List)): parts = node.elts
-    return set().union(*map(roots, parts))
+    return set().union(*map(root_names, parts))
 
-def last_name(func) -> str: return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+def called_name(func) -> str: return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
 
 # %% ../../nbs/07_state/06_script_source.ipynb #299c5aab
-def changed_by_call(call, alone) -> set:  # alone: the call is a statement of its own
+def names_changed_by_call(call, alone) -> set:  # alone: the call is a statement of its own
     "Return the names whose objects a call changes, judged by the name of the callee."
-    name = last_name(call.func)
-    if _IN_PLACE.fullmatch(name):
-        inputs = set().union(*map(roots, call.args)) if name.endswith("_") or name in ("shuffle", "setattr", "delattr") else set()
-        return inputs | (roots(call.func.value) if isinstance(call.func, ast.Attribute) else set())
-    if alone and _AS_A_STATEMENT.fullmatch(name) and isinstance(call.func, ast.Attribute): return roots(call.func.value)
-    return changed_by_call(call.func.value, alone) if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call) else set()
+    name = called_name(call.func)
+    if _MUTATING_METHODS.fullmatch(name):
+        inputs = set().union(*map(root_names, call.args)) if name.endswith("_") or name in ("shuffle", "setattr", "delattr") else set()
+        return inputs | (root_names(call.func.value) if isinstance(call.func, ast.Attribute) else set())
+    if alone and _MUTATING_CALLS.fullmatch(name) and isinstance(call.func, ast.Attribute): return root_names(call.func.value)
+    return names_changed_by_call(call.func.value, alone) if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call) else set()
 
-def changed_in(nodes) -> set:
+def names_changed_in(nodes) -> set:
     "Return the names whose objects some statements change."
     found, parts_of = set(), {}
-    for node in (n for top in nodes for n in at_once(top)):
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)): parts_of.update((t, roots(node.iter)) for t in roots(node.target))
+    for node in (n for top in nodes for n in executed_nodes(top)):
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)): parts_of.update((t, root_names(node.iter)) for t in root_names(node.target))
         if isinstance(node, (ast.Assign, ast.Delete)): targets = node.targets
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For)): targets = [node.target]
         else: targets = []
         for t in (o for t in targets for o in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])):
-            if isinstance(t, (ast.Attribute, ast.Subscript)) or isinstance(node, ast.AugAssign): found |= roots(t)
+            if isinstance(t, (ast.Attribute, ast.Subscript)) or isinstance(node, ast.AugAssign): found |= root_names(t)
         if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute, ast.Subscript)):
-            parts_of.update((t.id, roots(node.value)) for t in node.targets if isinstance(t, ast.Name))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call): found |= changed_by_call(node.value, True)
-        elif isinstance(node, ast.Call): found |= changed_by_call(node, False)
+            parts_of.update((t.id, root_names(node.value)) for t in node.targets if isinstance(t, ast.Name))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call): found |= names_changed_by_call(node.value, True)
+        elif isinstance(node, ast.Call): found |= names_changed_by_call(node, False)
     for _ in range(3): found |= set().union(*(parts_of.get(n, set()) for n in found))   # parts of parts
     return found
 
@@ -235,10 +237,10 @@ class Statement:
     "Statement at the top level of a cell or a script."
     def __init__(self, node, text, where, number, source=None):   # where: for messages; number: position in the order; source: the whole cell
         self.node, self.text, self.where, self.number, self.source = node, text, where, number, source or text
-        self.binds, self.now, self.later = names_in(compiled(text))
-        self.changes = changed_in([node])
+        self.binds, self.now, self.later = statement_names(compile_code(text))
+        self.changes = names_changed_in([node])
         for n in ast.walk(node):   # the variables of a loop are not read from outside
-            if isinstance(n, (ast.For, ast.AsyncFor)): self.now -= roots(n.target)
+            if isinstance(n, (ast.For, ast.AsyncFor)): self.now -= root_names(n.target)
 
     @property
     def defines(self) -> bool: return isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
@@ -253,23 +255,23 @@ class Statement:
     def certain(self) -> bool: return isinstance(self.node, (ast.Assign, ast.AnnAssign)) or self.defines or self.imports   # binds its names in any case
     def __repr__(self): return f"{self.where}: {self.text.splitlines()[0]}"
 
-def alike(text: str, node) -> bool:
+def is_same_statement(text: str, node) -> bool:
     "Check whether a text parses to exactly this statement."
     try: body = ast.parse(text).body
     except SyntaxError: return False
     return len(body) == 1 and ast.dump(body[0]) == ast.dump(node)
 
 # %% ../../nbs/07_state/06_script_source.ipynb #9d07a19a
-def text_of(lines: list, node) -> str:
+def source_text(lines: list, node) -> str:
     "Return the text of a statement as typed, with the comments above it."
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
     whole = textwrap.dedent("\n".join(lines[first:node.end_lineno])).rstrip().rstrip(";")
-    if not alike(whole, node): return ast.unparse(node)   # other statements are on the same line
+    if not is_same_statement(whole, node): return ast.unparse(node)   # other statements are on the same line
     above = first
     while above and re.match(r"\s*#(?!\s*\|)", lines[above - 1]): above -= 1
     return textwrap.dedent("\n".join(lines[above:node.end_lineno])).rstrip().rstrip(";")
 
-def inside(node):
+def nested_code(node):
     "Return the statements of a main block, or the text of a timed cell; None for other statements."
     if isinstance(node, ast.If) and ast.unparse(node.test).replace("'", '"') == '__name__ == "__main__"' and not node.orelse: return node.body
     call = getattr(node, "value", None)
@@ -277,40 +279,40 @@ def inside(node):
     given = [a.value for a in call.args if isinstance(a, ast.Constant)]
     return given[-1] if given and given[0] in ("time", "capture", "prun") else None
 
-def split(text: str, where: str, most=math.inf, start=0) -> list[Statement]:  # most: last line that was executed
+def split_statements(text: str, where: str, most=math.inf, start=0) -> list[Statement]:  # most: last line that was executed
     "Return the statements of a cell or a script."
     lines, found = text.splitlines(), []
     def take(nodes):
         for node in nodes:
-            within = inside(node)
+            within = nested_code(node)
             if node.lineno > most: return
             if isinstance(within, list): take(within)
-            elif isinstance(within, str): found.extend(split(within, where, math.inf, start + len(found)))
-            elif "get_ipython()" not in (typed := text_of(lines, node)): found.append(Statement(node, typed, where, start + len(found), text))
+            elif isinstance(within, str): found.extend(split_statements(within, where, math.inf, start + len(found)))
+            elif "get_ipython()" not in (typed := source_text(lines, node)): found.append(Statement(node, typed, where, start + len(found), text))
     try: take(ast.parse(text).body)
     except (SyntaxError, ValueError): pass   # the text was never executed, or is not Python
     return found
 
 # %% ../../nbs/07_state/06_script_source.ipynb #550a1cee
-class Executed(NamedTuple):
+class ExecutedText(NamedTuple):
     "Text that was executed."
     where: str
     text: str
     most: float = math.inf   # last line that was executed
 
-def shell(): return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()   # the IPython shell, or None
+def get_shell(): return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()   # the IPython shell, or None
 
-def namespace() -> dict:
+def user_namespace() -> dict:
     "Return the namespace of the notebook or the script."
-    return shell().user_ns if shell() is not None else vars(sys.modules["__main__"])
+    return get_shell().user_ns if get_shell() is not None else vars(sys.modules["__main__"])
 
-def present(names: dict) -> tuple:
+def current_position(names: dict) -> tuple:
     "Return the file and line of the running cell or script; (None, inf) if none is running."
     frame = sys._getframe()
     while frame is not None and (frame.f_globals is not names or frame.f_code.co_flags & inspect.CO_OPTIMIZED): frame = frame.f_back
     return (None, math.inf) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
-def failed_at(ip, number) -> float:
+def failure_line(ip, number) -> float:
     "Return the line in which a cell failed; inf if it did not fail or the line is unknown."
     error = getattr(ip.history_manager, "exceptions", {}).get(number)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error["traceback"])) if error else ""
@@ -318,42 +320,42 @@ def failed_at(ip, number) -> float:
     return int(found[1]) if found else math.inf
 
 # %% ../../nbs/07_state/06_script_source.ipynb #a079b032
-def executed() -> list[Executed]:
+def executed_texts() -> list[ExecutedText]:
     "Return the texts that were executed in this session, in order."
-    ip, names = shell(), namespace()
-    file, line = present(names)
+    ip, names = get_shell(), user_namespace()
+    file, line = current_position(names)
     if ip is None:
         text = "".join(linecache.getlines(names["__file__"])) if names.get("__file__") else ""
-        return [Executed("the script", text, line)] if text else []
+        return [ExecutedText("the script", text, line)] if text else []
     kept = list(names.get("In", ()))
     kept = [(i, t) for i, t in enumerate(kept, ip.execution_count - len(kept)) if t]   # `%reset in` removes entries
     if not kept:   # a shell without history still has the texts for its tracebacks
         known = [f for f in getattr(ip.compile, "_filename_map", {}) if f in linecache.cache]
-        return [Executed("a cell", "".join(linecache.getlines(f)), line if f == file else math.inf) for f in known]
-    found = [Executed(f"cell [{i}]", t, failed_at(ip, i) - 1) for i, t in kept]
+        return [ExecutedText("a cell", "".join(linecache.getlines(f)), line if f == file else math.inf) for f in known]
+    found = [ExecutedText(f"cell [{i}]", t, failure_line(ip, i) - 1) for i, t in kept]
     if file is not None and "".join(linecache.getlines(file)).strip() == kept[-1][1].strip(): found[-1] = found[-1]._replace(most=line)
     return found
 
 # %% ../../nbs/07_state/06_script_source.ipynb #86e60301
-def signature(code) -> tuple:
+def code_signature(code) -> tuple:
     "Return the contents of a code object, without its position."
-    def plain(c): return signature(c) if isinstance(c, types.CodeType) else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
+    def plain(c): return code_signature(c) if isinstance(c, types.CodeType) else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     return code.co_code, names, code.co_argcount, code.co_kwonlyargcount, code.co_flags & 12, tuple(map(plain, code.co_consts))
 
-def all_codes(code, lines=range(sys.maxsize)) -> dict:  # lines: code objects that begin in one of these lines
+def nested_signatures(code, lines=range(sys.maxsize)) -> dict:  # lines: code objects that begin in one of these lines
     "Return the signatures of nested code objects, by qualified name."
     found = {}
     for inner in code.co_consts:
-        if isinstance(inner, types.CodeType) and inner.co_firstlineno in lines: found |= {inner.co_qualname: signature(inner)} | all_codes(inner)
+        if isinstance(inner, types.CodeType) and inner.co_firstlineno in lines: found |= {inner.co_qualname: code_signature(inner)} | nested_signatures(inner)
     return found
 
-def codes_of(s) -> dict:
+def statement_signatures(s) -> dict:
     "Return the signatures in a statement, compiled with its cell, whose imports affect the bytecode."
     first = min([s.node.lineno, *(d.lineno for d in getattr(s.node, "decorator_list", ()))])
-    return all_codes(compiled(s.source), range(first, s.node.end_lineno + 1))
+    return nested_signatures(compile_code(s.source), range(first, s.node.end_lineno + 1))
 
-def functions_of(thing) -> dict:
+def function_codes(thing) -> dict:
     "Return the code of a function, or of the functions that a class defines, by qualified name."
     found = {}
     for f in vars(thing).values() if isinstance(thing, type) else [thing]:
@@ -364,22 +366,22 @@ def functions_of(thing) -> dict:
     return found
 
 # %% ../../nbs/07_state/06_script_source.ipynb #f3ca91dc
-def constants(node) -> dict:
+def constant_bindings(node) -> dict:
     "Return the plain constants in a class body, or the default values of a function's parameters."
     if isinstance(node, ast.ClassDef):
         bound = [(s.targets[0], s.value) for s in node.body if isinstance(s, ast.Assign)]
         return {t.id: v.value for t, v in bound if isinstance(t, ast.Name) and isinstance(v, ast.Constant)}
     return {i: d.value for i, d in enumerate(node.args.defaults) if isinstance(d, ast.Constant)}
 
-def came_from(thing, statement) -> bool:
+def could_come_from(thing, statement) -> bool:
     "Check whether a statement can have defined a function or class; True if undecidable."
     if not isinstance(thing, (type, types.FunctionType)) or not statement.defines: return True
-    written, own = codes_of(statement), functions_of(thing)
+    written, own = statement_signatures(statement), function_codes(thing)
     if not isinstance(thing, type) and set(own).isdisjoint(written): return True   # a decorator has replaced it
-    if any(signature(code) != written[name] for name, code in own.items() if name in written): return False
+    if any(code_signature(code) != written[name] for name, code in own.items() if name in written): return False
     if isinstance(thing, type) and {n for n in written if n.count(".") == 1 and "<" not in n} - set(own): return False   # the object lacks a method of the text
     here = vars(thing) if isinstance(thing, type) else dict(enumerate(inspect.unwrap(thing).__defaults__ or ()))
-    return all(repr(here.get(k)) == repr(v) for k, v in constants(statement.node).items())
+    return all(repr(here.get(k)) == repr(v) for k, v in constant_bindings(statement.node).items())
 
 # %% ../../nbs/07_state/06_script_source.ipynb #8579fd17
 def import_line(thing, name: str) -> str | None:  # name: the name to bind
@@ -393,15 +395,15 @@ def import_line(thing, name: str) -> str | None:  # name: the name to bind
     return f"from {found} import {own}{known_as(own)}" if found and found != "builtins" else None
 
 # %% ../../nbs/07_state/06_script_source.ipynb #c69951ef
-class Book:
+class SessionCode:
     "Statements of a session, in the order of execution."
     def __init__(self, texts: list, names: dict):  # texts: Executed items; names: the present namespace
         self.statements, self.names, self._bound, self._methods, self._changed = [], names, {}, {}, {}
-        for where, text, most in texts: self.statements += split(text, where, most, len(self.statements))
+        for where, text, most in texts: self.statements += split_statements(text, where, most, len(self.statements))
         for s in self.statements:
             for name in s.binds: self._bound.setdefault(name, []).append(s)
             for m in (m for m in s.node.body if isinstance(m, ast.FunctionDef) and m.args.args) if isinstance(s.node, ast.ClassDef) else ():
-                self._methods.setdefault(m.name, []).append((s.number, m.args.args[0].arg in changed_in(m.body)))   # whether the method changes its object
+                self._methods.setdefault(m.name, []).append((s.number, m.args.args[0].arg in names_changed_in(m.body)))   # whether the method changes its object
 
     def binding(self, name, before=math.inf) -> list[Statement]:
         "Return the last statement that certainly bound a name and later candidates; empty if none."
@@ -419,26 +421,26 @@ class Book:
         "Return the names that a statement changes, including through aliases and functions of the session."
         if s.number in self._changed: return self._changed[s.number]
         found = self._changed[s.number] = set(s.changes)
-        for call in (n for n in at_once(s.node) if isinstance(n, ast.Call)): found.update(self.changed_inside(call, s.number))
+        for call in (n for n in executed_nodes(s.node) if isinstance(n, ast.Call)): found.update(self.changed_inside(call, s.number))
         for name in list(found):
             bound = self.binding(name, s.number)
-            if bound and isinstance(bound[-1].value, (ast.Attribute, ast.Subscript, ast.Name)): found.update(roots(bound[-1].value))
+            if bound and isinstance(bound[-1].value, (ast.Attribute, ast.Subscript, ast.Name)): found.update(root_names(bound[-1].value))
         return found
 
     def changed_inside(self, call, before) -> set:
         "Return the names that a call of a function or method of the session changes."
-        name = last_name(call.func)
+        name = called_name(call.func)
         if isinstance(call.func, ast.Attribute):
-            return roots(call.func.value) if any(changes for number, changes in self._methods.get(name, ()) if number < before) else set()
+            return root_names(call.func.value) if any(changes for number, changes in self._methods.get(name, ()) if number < before) else set()
         bound = self.binding(name, before)
         if not bound or not isinstance(bound[-1].node, ast.FunctionDef): return set()
-        inner = changed_in(bound[-1].node.body)
-        return set().union(*(roots(a) for p, a in zip(bound[-1].node.args.args, call.args) if p.arg in inner))
+        inner = names_changed_in(bound[-1].node.body)
+        return set().union(*(root_names(a) for p, a in zip(bound[-1].node.args.args, call.args) if p.arg in inner))
 
 # %% ../../nbs/07_state/06_script_source.ipynb #272f5993
-class Slice:
+class ProgramSlice:
     "Statements of a session that some names require."
-    def __init__(self, book: Book,
+    def __init__(self, book: SessionCode,
                  until=math.inf,   # number of the statement up to which changes count
                  late=math.inf,    # number of the statement at which functions look up names
                  forbidden=(),     # names that no statement may use
@@ -490,21 +492,21 @@ class Slice:
             if whole and getattr(sys.modules.get(s.node.module), name, self) is thing: return s
 
 # %% ../../nbs/07_state/06_script_source.ipynb #49d2fc13
-def import_text(s: Statement, wanted) -> list[str]:
+def pruned_import_lines(s: Statement, wanted) -> list[str]:
     "Return the lines of an import statement, restricted to the required names."
     if s.node.names[0].name == "*": return [s.text]
     kept = [a for a in s.node.names if (a.asname or a.name.split(".")[0]) in wanted]
     if isinstance(s.node, ast.Import): return [ast.unparse(ast.Import([a])) for a in kept]
     return [ast.unparse(ast.ImportFrom(s.node.module, kept, s.node.level))] if kept else []
 
-def import_lines(part: Slice) -> list[str]:
+def import_lines(part: ProgramSlice) -> list[str]:
     "Return all imports of a slice: `__future__` first, then modules, then names."
-    found = [line for n, s in sorted(part.chosen.items()) if s.imports for line in import_text(s, part.wanted.get(n, ()))]
+    found = [line for n, s in sorted(part.chosen.items()) if s.imports for line in pruned_import_lines(s, part.wanted.get(n, ()))]
     found += [line for line in part.lines.values() if line.startswith(("import ", "from "))]
     future = [s.text for s in part.book.statements if isinstance(s.node, ast.ImportFrom) and s.node.module == "__future__"]
     return sorted({*found, *future}, key=lambda line: ("__future__" not in line, line.startswith("from"), line))
 
-def level_of(part: Slice) -> set:
+def module_level_numbers(part: ProgramSlice) -> set:
     "Return the numbers of the statements that must be at module level."
     rest = {n: s for n, s in part.chosen.items() if not s.imports}
     names, found, size = set(), set(), -1
@@ -514,13 +516,13 @@ def level_of(part: Slice) -> set:
         names |= set().union(*(rest[n].now | rest[n].later for n in found), *(s.later for s in rest.values()))
     return found
 
-def indented(s: Statement, by: int = 4) -> str:
+def indent_statement(s: Statement, by: int = 4) -> str:
     "Return a statement's text, indented; keep multi-line strings unchanged."
     for text in (s.text, ast.unparse(s.node)):
         moved = textwrap.indent(text, " " * by)
-        if alike(textwrap.dedent(moved), s.node) and alike_within(moved, s.node): return moved
+        if is_same_statement(textwrap.dedent(moved), s.node) and is_same_indented(moved, s.node): return moved
     raise ValueError(f"{s!r} cannot be moved to the right.")
 
-def alike_within(moved, node) -> bool:
+def is_same_indented(moved, node) -> bool:
     "Check whether an indented text still parses to this statement."
     return ast.dump(ast.parse(f"if True:\n{moved}").body[0].body[0]) == ast.dump(node)

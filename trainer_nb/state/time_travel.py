@@ -10,69 +10,71 @@ from dataclasses import MISSING, fields
 from typing import NamedTuple
 import numpy as np
 import torch
-from ..display.tables import Table, duration, html_table, text_table
-from ..core.errors import Paused, Refused, let_go_last, nearest, warn
-from ..core.columns import extend, part, to_lists
-from ..core.callbacks import CallbackHandler, put_down
-from ..core.history import History, is_past, keep
-from ..args.training_args import plain, resolve
-from ..device.sharding import nbytes_of, refuse_in_shards
+from ..display.tables import Table, format_duration, html_table, text_table
+from ..core.errors import Paused, InvalidOperation, release_last_traceback, suggest_names, warn
+from ..core.columns import append_rows, copy_rows, columns_to_lists
+from ..core.callbacks import CallbackHandler, close_callbacks
+from ..core.history import History, is_ancestor, store_event
+from ..args.training_args import to_builtin, resolve_args
+from ..device.sharding import local_nbytes, require_unsharded
 from ..optim.schedules import schedule_parts
-from ..engine.run_state import Run, note_act
-from ..engine.user_state import (enter_in_memo, own_attributes, own_data, report_lost, user_state_bytes,
+from ..engine.run_state import RunState, record_act
+from ..engine.user_state import (enter_in_memo, copy_attributes, copy_data_state, report_lost, user_state_bytes,
                                           user_state_holders)
 from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
-from ..engine.snapshot import (OF_PLACE, Snapshot, capture, check, check_length, has_adapters, put_back,
-                                        restore, restore_whole)
-from ..engine.rollback import versions
-from ..engine.prepare import prepare, share_anew
+from ..engine.snapshot import (PROCESS_STATE_FIELDS, Snapshot, capture_snapshot, check_snapshot, check_data_length, has_adapters, restore_fields,
+                                        restore_snapshot, restore_whole)
+from ..engine.rollback import weight_versions
+from ..engine.prepare import prepare, redistribute_data
 from ..engine.tasks import restore_all
-from ..engine.loop import go, in_hand, refuse_beside
-from ..engine.settings import SETTABLE, change
+from ..engine.loop import run_until, capture_editable_state, check_can_train
+from ..engine.settings import SETTABLE, change_settings
 
 # %% auto #0
-__all__ = ['LASTING', 'ACTS', 'MOST', 'MOST_ON_DISK', 'NOT_IN_BRANCH', 'check_place', 'named', 'go_back', 'Snapshots', 'fresh',
-           'as_given', 'again', 'first_again', 'free', 'size_of', 'Account', 'room_for_snapshots', 'Ring',
-           'stands_at_first', 'base_for', 'acts_after', 'Rewound', 'rewind', 'reachable', 'losses', 'differing_steps',
-           'too_large', 'since_first', 'announce_replay', 'go_to', 'twin', 'copied', 'copied_whole', 'detach_computed',
-           'share_memory', 'hang_hooks', 'take_over', 'with_past', 'check_branch', 'coefficients', 'branch',
-           'Comparison', 'compare']
+__all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'NOT_IN_BRANCH', 'check_stream_position',
+           'get_named_snapshot', 'restore_run', 'Snapshots', 'reset_run_state', 'user_given_parts',
+           'restart_from_current_weights', 'restart_from_first_weights', 'free_run', 'snapshot_nbytes', 'Account',
+           'room_for_snapshots', 'RewindBuffer', 'stands_at_first', 'find_base_snapshot', 'has_acts_after',
+           'RewindReport', 'rewind', 'require_base_snapshot', 'losses_by_step', 'differing_steps', 'too_large',
+           'since_first', 'announce_replay', 'restore_own_past', 'clone_learner', 'copy_or_share', 'copied_whole',
+           'detach_computed', 'share_memory', 'hang_hooks', 'take_over', 'copy_history', 'check_branch',
+           'update_adam_coefficients', 'branch', 'Comparison', 'compare']
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #edb8ead1
-def check_place(moves, snapshot):
+def check_stream_position(learner, snapshot):
     "Raise ValueError for a position in a stream that other workers have read."
-    run, then = moves.run_state, snapshot.values["args"]
+    run, then = learner.run_state, snapshot.values["args"]
     changes = any(then[name] != getattr(run.args, name) for name in ("dataloader_num_workers", "per_device_train_batch_size"))
-    follows = run.feed.loader is not moves.train_dataset and getattr(run.feed.loader, "num_workers", None) == run.args.dataloader_num_workers
+    follows = run.feed.loader is not learner.train_dataset and getattr(run.feed.loader, "num_workers", None) == run.args.dataloader_num_workers
     if not (changes and follows): run.feed.check(snapshot.values["bookmark"])   # otherwise the loader is made with the snapshot's settings
 
-def named(moves, name) -> Snapshot:
+def get_named_snapshot(learner, name) -> Snapshot:
     "Return a snapshot by its name; raise KeyError if there is none."
-    if name in moves.snapshots: return moves.snapshots[name]
-    names = ", ".join(map(repr, moves.snapshots)) or "none"
-    raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{nearest(name, moves.snapshots)}")
+    if name in learner.snapshots: return learner.snapshots[name]
+    names = ", ".join(map(repr, learner.snapshots)) or "none"
+    raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, learner.snapshots)}")
 
-def go_back(moves, snapshot):  # snapshot: a Snapshot, or a name in moves.snapshots
+def restore_run(learner, snapshot):  # snapshot: a Snapshot, or a name in learner.snapshots
     "Restore a snapshot and update the history, the ring and the checkpoints."
-    if not isinstance(snapshot, Snapshot): snapshot = named(moves, snapshot)
-    prepare(moves)
-    run = moves.run_state
-    check(run, snapshot)
-    check_place(moves, snapshot)
-    check_length(run, snapshot)
+    if not isinstance(snapshot, Snapshot): snapshot = get_named_snapshot(learner, snapshot)
+    prepare(learner)
+    run = learner.run_state
+    check_snapshot(run, snapshot)
+    check_stream_position(learner, snapshot)
+    check_data_length(run, snapshot)
     best = run.state.best_model_checkpoint
     earlier = run.history
     if snapshot.values["run"] != run.history.run_id:   # of an earlier run, whose rows are in another history
         run.history = History(parent=snapshot.values["run"])
-    try: restore_all(moves, snapshot)
+    try: restore_all(learner, snapshot)
     except BaseException:
         run.history = earlier
         raise
     if run.history is not earlier: earlier.close_log()
-    share_anew(moves, snapshot)
+    redistribute_data(learner, snapshot)
     if run.ring is not None: run.ring.clear()   # its snapshots may be of another past
     if run.saver is not None: run.saver.went_back(run, best)
-    note_act(run, "restore")
+    record_act(run, "restore")
     report_lost(run, "restore()")
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #1b21989a
@@ -87,11 +89,11 @@ class Snapshots(dict):
     def _repr_html_(self): return html_table(self.rows()) if self else "<i>no snapshots</i>"
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #688097e6
-def fresh(run):
+def reset_run_state(run):
     "Reset the fields of a run that a snapshot holds, except the model, the settings and the callbacks."
     run.history.close_log()
     if run.feed is not None: run.feed.close()
-    place = {name: getattr(run.state, name) for name in OF_PLACE}
+    place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
     for f in fields(run):
         if f.metadata["kind"] in ("value", "of_step"): setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
     vars(run.state).update(place)
@@ -100,59 +102,59 @@ def fresh(run):
     run.optimizer = run.lr_scheduler = run.feed = run.shadows = run.hands = None
     if run.ring is not None: run.ring.clear()
 
-def as_given(moves) -> list[str]:
+def user_given_parts(learner) -> list[str]:
     "Return the names of the parts that the user made, which a new run reuses in their first state."
-    return [name for name, part in zip(("optimizer", "lr_scheduler"), moves.optimizers) if part is not None]
+    return [name for name, part in zip(("optimizer", "lr_scheduler"), learner.optimizers) if part is not None]
 
-def again(moves):
+def restart_from_current_weights(learner):
     "Begin a new run from the present weights."
-    run = moves.run_state
-    if run.first is not None: put_back(run, run.first, as_given(moves))
-    fresh(run)
+    run = learner.run_state
+    if run.first is not None: restore_fields(run, run.first, user_given_parts(learner))
+    reset_run_state(run)
 
-def first_again(moves):
+def restart_from_first_weights(learner):
     "Begin a new run from the first weights."
-    run = moves.run_state
+    run = learner.run_state
     if run.first is None:
         if not run.freed: return   # the run has not begun
-        raise Refused("reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into learn.model.")
-    put_back(run, run.first, ["model", "modes", "callbacks", "learner", *as_given(moves)])
+        raise InvalidOperation("reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into learn.model.")
+    restore_fields(run, run.first, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
     run.first.release()
-    fresh(run)
-    note_act(run, "reset", settings=run.args.changed())
-    prepare(moves)
+    reset_run_state(run)
+    record_act(run, "reset", settings=run.args.changed())
+    prepare(learner)
     report_lost(run, "reset()")
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #cb3d5892
-def free(moves):
+def free_run(learner):
     "Free all memory except the model's weights."
-    run = moves.run_state
-    put_down(run)
+    run = learner.run_state
+    close_callbacks(run)
     for p in (run.model.parameters() if run.model is not None else ()): p.grad = None
-    fresh(run)
+    reset_run_state(run)
     if run.device is not None: run.device.release()
     if run.model is not None: run.model.to("cpu")
     run.device = run.wrapped = run.first = run.held = run.eval_dataloader = None
     run.params, run.freed = [], True
     if run.saver is not None: run.saver.free()
-    if moves.optimizers[0] is not None: moves.optimizers[0].state.clear()
-    moves.snapshots.clear()
-    let_go_last()
+    if learner.optimizers[0] is not None: learner.optimizers[0].state.clear()
+    learner.snapshots.clear()
+    release_last_traceback()
     gc.collect()
     if torch.cuda.is_initialized(): torch.cuda.empty_cache()
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #d4dab8bc
-LASTING = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # acts whose effects are in no snapshot
-ACTS = ("set", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING)   # events in a history that a replay of steps does not cause
+LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # acts whose effects are in no snapshot
+ACTS = ("set", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING_ACTS)   # events in a history that a replay of steps does not cause
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #2913caa1
-MOST = 50            # maximum number of snapshots in a ring
+MAX_SNAPSHOTS = 50            # maximum number of snapshots in a ring
 MOST_ON_DISK = 4     # maximum number of snapshots in files
 
-def size_of(run) -> int:
+def snapshot_nbytes(run) -> int:
     "Return the bytes of a snapshot: unshared weights, buffers, optimizer state and user state."
     tensors = [*(p for p in run.params if p.requires_grad or not has_adapters(run.model)), *run.model.buffers(), *(v for s in run.optimizer.state.values() for v in s.values())]
-    return sum(nbytes_of(t) for t in tensors if hasattr(t, "nbytes")) + user_state_bytes(run)
+    return sum(local_nbytes(t) for t in tensors if hasattr(t, "nbytes")) + user_state_bytes(run)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000005
 class Account:
@@ -188,7 +190,7 @@ class Account:
     def to_wait(self, run, where: str) -> int:  # where: "memory" or "disk"; at most 1000 steps, ten if no step was measured
         "Return the steps until the next snapshot is affordable, equal in all processes; 0 means now."
         seconds, steps = run.seconds - self.begun[0], run.state.global_step - self.begun[1]
-        next_one = self.last if self.last is not None else self.factor * size_of(run) / self.rate[where] + self.beside
+        next_one = self.last if self.last is not None else self.factor * snapshot_nbytes(run) / self.rate[where] + self.beside
         missing = (self.spent + next_one) / self.share - seconds
         wait = 0 if missing <= 0 else 10 if steps <= 0 or seconds <= 0 else min(max(math.ceil(missing * steps / seconds), 1), 1000)
         return run.device.world.told(wait)
@@ -196,19 +198,19 @@ class Account:
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000006
 def room_for_snapshots(run, kept) -> tuple:  # kept: snapshots in the ring
     "Return (count, place, bytes) of the snapshots that fit, equal in all processes."
-    size, world = max(size_of(run), 1), run.device.world
+    size, world = max(snapshot_nbytes(run), 1), run.device.world
     if run.args.ring_memory is not None:
         budget = run.args.ring_memory * 1e9
-        return min(int(budget // size), MOST), "memory", budget
+        return min(int(budget // size), MAX_SNAPSHOTS), "memory", budget
     first = run.first.in_memory if run.first is not None else 0
     mine = MEMORY_SHARE * (peak_memory() - sum(s.in_memory for s in kept)) - first
     budgets = world.everyone((mine, disk_space() / world.size))
     memory, disk = (min(values) for values in zip(*budgets))
-    if memory >= size: return min(int(memory // size), MOST), "memory", memory
+    if memory >= size: return min(int(memory // size), MAX_SNAPSHOTS), "memory", memory
     return min(int(disk // size), MOST_ON_DISK), "disk", disk
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #2b291cca
-class Ring:
+class RewindBuffer:
     "Ring buffer of a run's last snapshots, oldest first, spaced for low overhead."
     def __init__(self):
         self.kept, self.budget, self.where, self.account = deque(), 0.0, "memory", Account()   # budget in bytes; where: "memory" or "disk"
@@ -220,9 +222,9 @@ class Ring:
         self.wait, self.seen, self.spare, self.every = 0, 0, (), 1   # wait: steps until the next snapshot; seen: events of the history that were examined
         self.account.open()
 
-    def before_step(self, moves):
+    def before_step(self, learner):
         "Take a snapshot at the boundary before a step, if one is due or an act has occurred."
-        run = moves.run_state
+        run = learner.run_state
         if run.args.ring_every == 0: return
         events, by_hand = run.history.events, False
         if len(events) != self.seen:
@@ -253,9 +255,9 @@ class Ring:
 
     def copy(self, run, spare) -> Snapshot:  # spare: a snapshot whose memory may be reused, or None
         if self.where == "disk":
-            try: return capture(run, folder=disk_folder())
+            try: return capture_snapshot(run, folder=disk_folder())
             except OSError as error: warn(f"A snapshot to rewind to is kept in memory this time, since the temporary file could not be written ({error}).")
-        return capture(run, spare.tensors if spare is not None and spare.file is None else (), beside=True)
+        return capture_snapshot(run, spare.tensors if spare is not None and spare.file is None else (), beside=True)
 
     def slots(self, run) -> int:
         "Return the number of snapshots that fit in memory or, if none does, on disk."
@@ -270,26 +272,26 @@ class Ring:
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000001
 def stands_at_first(run) -> bool:
     "Check whether the first weights are a snapshot of the present state."
-    if run.first is None or run.state.global_step or run.versions != versions(run): return False
-    return run.first.values["run"] == run.history.run_id and not acts_after(run.history, run.first, 0)
+    if run.first is None or run.state.global_step or run.versions != weight_versions(run): return False
+    return run.first.values["run"] == run.history.run_id and not has_acts_after(run.history, run.first, 0)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #1550803e
-def base_for(moves, step: int) -> Snapshot | None:
+def find_base_snapshot(learner, step: int) -> Snapshot | None:
     "Return the newest snapshot from which a step can be reached; None if there is none."
-    run = moves.run_state
-    every = [*run.ring.kept, *moves.snapshots.values(), *([run.first] if run.first is not None else [])]
-    usable = [s for s in every if s.values["run"] == run.history.run_id and s.step <= step and not acts_after(run.history, s, step)]
+    run = learner.run_state
+    every = [*run.ring.kept, *learner.snapshots.values(), *([run.first] if run.first is not None else [])]
+    usable = [s for s in every if s.values["run"] == run.history.run_id and s.step <= step and not has_acts_after(run.history, s, step)]
     return max(usable, key=lambda s: (s.step, s.values["place"]), default=None)
 
-def acts_after(history, snapshot, step) -> bool:
+def has_acts_after(history, snapshot, step) -> bool:
     "Check whether an act lies between a snapshot and a step, or the snapshot is abandoned."
     place = snapshot.values["place"]
-    if not is_past(history, place): return True
+    if not is_ancestor(history, place): return True
     later = [e for e in history.events[place.events:] if not e["abandoned"]]
-    return any(e["kind"] in ACTS and e["step"] <= step or e["kind"] in LASTING and snapshot.step < step for e in later)
+    return any(e["kind"] in ACTS and e["step"] <= step or e["kind"] in LASTING_ACTS and snapshot.step < step for e in later)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #f5af4dd9
-class Rewound(NamedTuple):
+class RewindReport(NamedTuple):
     "Result of a rewind."
     step: int           # the present step of the run
     replayed: int       # number of steps that were replayed
@@ -297,61 +299,61 @@ class Rewound(NamedTuple):
     different: list     # steps whose loss differs in any bit
 
     def __repr__(self):
-        again = f"{self.replayed} steps replayed in {duration(self.seconds)}" if self.replayed else "nothing had to be replayed"
+        again = f"{self.replayed} steps replayed in {format_duration(self.seconds)}" if self.replayed else "nothing had to be replayed"
         same = "" if not self.replayed else "; every loss was the same" if not self.different else f"; the loss of step {self.different[0]} was not the same"
         return f"Back at step {self.step}: {again}{same}."
 
-def rewind(moves, n: int, advance=go) -> Rewound:  # n: number of steps; advance: has the signature of loop.go
+def rewind(learner, n: int, advance=run_until) -> RewindReport:  # n: number of steps; advance: has the signature of loop.go
     "Go back n steps; raise ValueError if no snapshot reaches that far, Refused during another verb."
-    run = moves.run_state
-    if not run.torn: refuse_beside(moves, "rewind()")
+    run = learner.run_state
+    if not run.torn: check_can_train(learner, "rewind()")
     target, start = run.state.global_step - n, time.perf_counter()
-    prepare(moves)
-    base = reachable(moves, n, target)
-    before, best = losses(run.history, base.step, target), run.state.best_model_checkpoint
+    prepare(learner)
+    base = require_base_snapshot(learner, n, target)
+    before, best = losses_by_step(run.history, base.step, target), run.state.best_model_checkpoint
     announce_replay(run, base.step, target)
-    go_to(run, base)
-    share_anew(moves, base)
+    restore_own_past(run, base)
+    redistribute_data(learner, base)
     if base.step < target:
         # The replay saves checkpoints again; they must not push out the best one of the future that is left behind.
         if run.saver is not None: run.saver.leave_behind(run, best, target)
-        try: advance(moves, "rewind()", until=lambda record: record.step >= target)
+        try: advance(learner, "rewind()", until=lambda record: record.step >= target)
         except BaseException as error:
             left = target - run.state.global_step
             if run.saver is not None: run.saver.went_back(run, best)
             run.history.note("rewind", run.state.global_step, steps=n + left)
             if not isinstance(error, Paused) or not left: raise
             raise Paused(f"{error} rewind({n}) was on its way to step {target}: learn.step({left}) goes there.") from None
-    after = losses(run.history, base.step, target)
+    after = losses_by_step(run.history, base.step, target)
     different = differing_steps(before, after)
     if different: warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
                        "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
     if run.saver is not None: run.saver.went_back(run, best)   # after the replay, which has saved checkpoints again
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
     report_lost(run, "rewind()")
-    return Rewound(run.state.global_step, target - base.step, time.perf_counter() - start, different)
+    return RewindReport(run.state.global_step, target - base.step, time.perf_counter() - start, different)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #f68c3bd8
-def reachable(moves, n, target) -> Snapshot:
+def require_base_snapshot(learner, n, target) -> Snapshot:
     "Return the snapshot from which to replay; raise ValueError with the reason if there is none."
-    if target < 0: raise ValueError(f"rewind({n}) would go back behind the beginning: the run has done {moves.state.global_step} steps.")
-    if (base := base_for(moves, target)) is not None: return base
-    ring = moves.run_state.ring
-    def between(e): return any(s.step <= e["step"] for s in ring.kept) and (e["kind"] in LASTING or e["kind"] in ACTS and e["step"] <= target)
+    if target < 0: raise ValueError(f"rewind({n}) would go back behind the beginning: the run has done {learner.state.global_step} steps.")
+    if (base := find_base_snapshot(learner, target)) is not None: return base
+    ring = learner.run_state.ring
+    def between(e): return any(s.step <= e["step"] for s in ring.kept) and (e["kind"] in LASTING_ACTS or e["kind"] in ACTS and e["step"] <= target)
     def moved(e): return not ring.kept and e["kind"] in ("launch", "close")   # such an act has emptied the ring
-    act = next((e for e in moves.run_state.history.events if not e["abandoned"] and (between(e) or moved(e))), None)
+    act = next((e for e in learner.run_state.history.events if not e["abandoned"] and (between(e) or moved(e))), None)
     if act is not None and act["step"] > target: why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
     elif act is not None: why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
-    elif moves.run_state.args.ring_every == 0: why = "ring_every=0 keeps no snapshots to go back to"
-    elif not ring.kept and not ring.slots(moves.run_state): why = too_large(moves.run_state)
-    elif (act := since_first(moves.run_state, target)) is not None:
+    elif learner.run_state.args.ring_every == 0: why = "ring_every=0 keeps no snapshots to go back to"
+    elif not ring.kept and not ring.slots(learner.run_state): why = too_large(learner.run_state)
+    elif (act := since_first(learner.run_state, target)) is not None:
         why = (f"{act['kind']} at step {act['step']} stands in between, and there is no snapshot of the steps after it, since by default snapshots take at most half "
                "a percent of the time; ring_every=n takes one every n steps")
-    elif not ring.kept: why = f"this run begins at step {moves.state.global_step}, and knows of nothing before it; the learner that it comes from may"
+    elif not ring.kept: why = f"this run begins at step {learner.state.global_step}, and knows of nothing before it; the learner that it comes from may"
     else: why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more ring_memory keeps more of them"
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
 
-def losses(history, after: int = 0, until: float = math.inf) -> dict:
+def losses_by_step(history, after: int = 0, until: float = math.inf) -> dict:
     "Return the losses of the steps in (after, until], by step, without abandoned rows."
     step, loss, gone = (history.column(name) for name in ("step", "loss", "abandoned"))
     return {int(step[i]): loss[i] for i in np.flatnonzero((step > after) & (step <= until) & (gone == 0))}
@@ -363,9 +365,9 @@ def differing_steps(one: dict, other: dict) -> list:  # one, other: losses by st
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000003
 def too_large(run) -> str:
     "Return why no snapshot fits, and which setting makes room."
-    size = f"a snapshot takes {size_of(run) / 1e9:.3g} GB, which is more than"
+    size = f"a snapshot takes {snapshot_nbytes(run) / 1e9:.3g} GB, which is more than"
     if run.args.ring_memory is not None: return f"{size} ring_memory allows"
-    return (f"{size} a tenth of the run's memory, and no disk has room for it in a temporary file; ring_memory={math.ceil(size_of(run) / 1e8) / 10} "
+    return (f"{size} a tenth of the run's memory, and no disk has room for it in a temporary file; ring_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} "
             "keeps one in memory")
 
 def since_first(run, target):
@@ -377,44 +379,44 @@ def since_first(run, target):
 def announce_replay(run, base, target):
     "Print the expected duration of a replay if it exceeds a second."
     seconds = (target - base) * run.seconds / max(run.state.global_step, 1)
-    if seconds > 1: print(f"Going back to step {target}: {target - base} steps are replayed from step {base}, about {duration(seconds)}.", flush=True)
+    if seconds > 1: print(f"Going back to step {target}: {target - base} steps are replayed from step {base}, about {format_duration(seconds)}.", flush=True)
 
-def go_to(run, base):
+def restore_own_past(run, base):
     "Restore a snapshot of the run's own past, and drop later ones from the ring."
     with run.interrupts:
-        check_length(run, base)
+        check_data_length(run, base)
         restore_whole(run, base)
         base.release()
         run.ring.account.open()
         run.ring.kept = deque(s for s in run.ring.kept if s.step <= base.step)
         run.ring.wait, run.ring.seen = run.ring.every, len(run.history.events)
-        run.paused, run.hands = False, in_hand(run)
+        run.paused, run.hands = False, capture_editable_state(run)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #4681b985
-def twin(moves, args, why, anew=False, memo=None):  # args: initial settings of the new learner; why: message if an optimizer was given; anew: model_init makes its model; memo: as of copy.deepcopy, is filled
+def clone_learner(learner, args, why, anew=False, memo=None):  # args: initial settings of the new learner; why: message if an optimizer was given; anew: model_init makes its model; memo: as of copy.deepcopy, is filled
     "Make a learner of the same class with the same data and a copied model; its run has not begun."
-    if any(o is not None for o in moves.optimizers):
-        raise Refused(f"{why}: give the Learner optimizer_cls_and_kwargs=(class, options), or override create_optimizer.")
-    run, new = moves.run_state, object.__new__(type(moves))
-    vars(new).update(vars(moves))
-    known = (moves.train_dataset, moves.eval_dataset, moves.processing_class, moves.data_collator, run.feed, run.history)
+    if any(o is not None for o in learner.optimizers):
+        raise InvalidOperation(f"{why}: give the Learner optimizer_cls_and_kwargs=(class, options), or override create_optimizer.")
+    run, new = learner.run_state, object.__new__(type(learner))
+    vars(new).update(vars(learner))
+    known = (learner.train_dataset, learner.eval_dataset, learner.processing_class, learner.data_collator, run.feed, run.history)
     memo = {} if memo is None else memo
-    memo.update({id(moves): new, id(run.args): args} | {id(o): o for o in known if o is not None})
+    memo.update({id(learner): new, id(run.args): args} | {id(o): o for o in known if o is not None})
     if anew and run.model is not None: memo[id(run.model)] = None   # a model that is made anew is not copied
     for holder in user_state_holders(run):
         for value in holder.items().values(): enter_in_memo(value, memo)
-    new._train_dataset, new.data_collator = (own_data(data, memo) for data in (moves.train_dataset, moves.data_collator))
-    model, new.loss_func, new.compute_loss_func = (copied(o, memo) for o in (None if anew else run.model, moves.loss_func, moves.compute_loss_func))
-    callbacks = [copied(c, memo) for c in run.callbacks.callbacks]
-    shared = own_attributes(moves, new, memo)
-    if shared: warn(f"{type(moves).__name__}.{shared[0]} cannot be copied, so the branch shares it.")
-    new.run_state = Run(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=Ring(), saver=type(run.saver)(),
+    new._train_dataset, new.data_collator = (copy_data_state(data, memo) for data in (learner.train_dataset, learner.data_collator))
+    model, new.loss_func, new.compute_loss_func = (copy_or_share(o, memo) for o in (None if anew else run.model, learner.loss_func, learner.compute_loss_func))
+    callbacks = [copy_or_share(c, memo) for c in run.callbacks.callbacks]
+    shared = copy_attributes(learner, new, memo)
+    if shared: warn(f"{type(learner).__name__}.{shared[0]} cannot be copied, so the branch shares it.")
+    new.run_state = RunState(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=RewindBuffer(), saver=type(run.saver)(),
                         relief=run.relief, meter=None if run.meter is None else type(run.meter)(), learner=weakref.ref(new), identity=run.identity,
                         reported=set(run.reported), callbacks_begun=run.callbacks_begun)
     new.snapshots, new._facts, new._takes_items, new._signature_columns = Snapshots(), None, None, None
     return new
 
-def copied(thing, memo):  # memo: as of copy.deepcopy
+def copy_or_share(thing, memo):  # memo: as of copy.deepcopy
     "Return a deep copy of a module or callback; share a callback that cannot be copied."
     if thing is None or not (isinstance(thing, torch.nn.Module) or hasattr(thing, "on_step_end")): return thing
     try: return copied_whole(thing, memo)
@@ -481,19 +483,19 @@ def take_over(run, new, memo):
         if getattr(part, "lr_lambdas", None) and hasattr(of_new, "lr_lambdas"): of_new.lr_lambdas = copy.deepcopy(part.lr_lambdas, memo)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #67004702
-def with_past(history) -> History:
+def copy_history(history) -> History:
     "Return a new history with the rows and events of another one that are not abandoned."
     new, rows = History(parent=history.run_id), history.rows
     history.fetch()
     counts = np.flatnonzero(history.column("abandoned") == 0)
-    lists = to_lists(part(rows, 0, len(rows)))
-    extend(new.rows, {name: [values[i] for i in counts] for name, values in lists.items()})
+    lists = columns_to_lists(copy_rows(rows, 0, len(rows)))
+    append_rows(new.rows, {name: [values[i] for i in counts] for name, values in lists.items()})
     place = {row: i for i, row in enumerate(counts.tolist())}
     new.readings.tables = [dict(says) for says in history.readings.tables]
     for _, row, table, values in history.readings.kept:
         if row in place: new.readings.add(place[row], table, values)
     for event in history.events:
-        if not event["abandoned"]: keep(new, event | {"rows": len(new), "data": dict(event["data"])})
+        if not event["abandoned"]: store_event(new, event | {"rows": len(new), "data": dict(event["data"])})
     return new
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #c3fef5b9
@@ -506,9 +508,9 @@ NOT_IN_BRANCH = {
 def check_branch(args, changes: dict):
     "Raise ValueError for a change that would have no effect in a branch."
     for name, value in changes.items():
-        if name in NOT_IN_BRANCH and plain(value) != getattr(args, name): raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
+        if name in NOT_IN_BRANCH and to_builtin(value) != getattr(args, name): raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
 
-def coefficients(optimizer, before, after):  # before, after: TrainingArguments
+def update_adam_coefficients(optimizer, before, after):  # before, after: TrainingArguments
     "Set Adam's coefficients in the groups; raise ValueError for an optimizer that has none of them."
     for name, of in (("betas", lambda args: (args.adam_beta1, args.adam_beta2)), ("eps", lambda args: args.adam_epsilon)):
         if of(before) == of(after): continue
@@ -517,27 +519,27 @@ def coefficients(optimizer, before, after):  # before, after: TrainingArguments
         for group in groups: group[name] = of(after)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #a2e10002
-def branch(moves, changes: dict):
+def branch(learner, changes: dict):
     "Return a second learner that continues with other settings; raise TypeError or ValueError if one is invalid."
-    run = moves.run_state
-    prepare(moves)
-    refuse_in_shards(run, "branch()", "copies the model")
+    run = learner.run_state
+    prepare(learner)
+    require_unsharded(run, "branch()", "copies the model")
     check_branch(run.args, changes)
     later = {name: value for name, value in changes.items() if name in SETTABLE}
-    args = resolve(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
+    args = resolve_args(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
     memo = {}
-    new = twin(moves, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew", memo=memo)
-    new.run_state.history, new.run_state.first = with_past(run.history), run.first
+    new = clone_learner(learner, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew", memo=memo)
+    new.run_state.history, new.run_state.first = copy_history(run.history), run.first
     if args.output_dir is not None: args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
     new.run_state.given = args.to_dict()
-    taken = capture(run)
+    taken = capture_snapshot(run)
     prepare(new)
-    for name in [k for k, v in vars(moves).items() if v is not None and (v is run.optimizer or v is run.lr_scheduler)]:
-        vars(new)[name] = new.run_state.optimizer if vars(moves)[name] is run.optimizer else new.run_state.lr_scheduler
-    restore(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id, "place": new.run_state.history.place()}))
+    for name in [k for k, v in vars(learner).items() if v is not None and (v is run.optimizer or v is run.lr_scheduler)]:
+        vars(new)[name] = new.run_state.optimizer if vars(learner)[name] is run.optimizer else new.run_state.lr_scheduler
+    restore_snapshot(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id, "place": new.run_state.history.place()}))
     take_over(run, new.run_state, memo)
-    coefficients(new.run_state.optimizer, run.args, args)
-    if later: change(new, later)
+    update_adam_coefficients(new.run_state.optimizer, run.args, args)
+    if later: change_settings(new, later)
     run.lost = {n: why for n, why in new.run_state.lost.items() if n not in taken.values["user"]["left_out"]}   # these were copied, or shared with a warning
     report_lost(run, "branch()")
     for one, other in ((run, new.run_state), (new.run_state, run)):
@@ -561,7 +563,7 @@ class Comparison(Table):
 
 def compare(learn, other) -> Comparison:  # learn, other: learners, for example a branch and its origin
     "Return the losses of two runs over the steps that both have taken."
-    mine, theirs = (losses(o.run_state.history) for o in (learn, other))
+    mine, theirs = (losses_by_step(o.run_state.history) for o in (learn, other))
     steps = [step for step in mine if step in theirs]
     table = Comparison({"step": s, "one": float(mine[s]), "other": float(theirs[s]), "difference": float(theirs[s] - mine[s])} for s in steps)
     table.parted = next(iter(differing_steps(mine, theirs)), None)

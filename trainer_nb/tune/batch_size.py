@@ -12,65 +12,68 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
-from ..display.tables import duration, text, text_table, to_frame
-from ..display.panels import Line, Mark, Panel
-from ..display.charts import Shown
-from ..core.errors import Refused, let_go, let_go_last, out_of_memory, relieve
+from ..display.tables import format_duration, format_value, text_table, to_frame
+from ..display.panels import LineSeries, Marker, Panel
+from ..display.charts import PanelDisplay
+from ..core.errors import InvalidOperation, release_traceback_memory, release_last_traceback, is_out_of_memory, free_after_failure
 from ..core.memory import free_host_memory
-from ..core.seeding import generators_kept
+from ..core.seeding import preserve_generators
 from ..core.callbacks import CallbackHandler, TrainerCallback
-from ..data.collate import batch_size, map_tensors
+from ..data.collate import infer_batch_size, map_tensors
 from ..data.sampling import Cursor
-from ..data.loader import Feed, Fetched
-from ..device.sharding import refuse_alone, refuse_in_shards
-from ..device.accelerator import bare
-from ..engine.run_state import Run
-from ..engine.dataloaders import is_stream
-from ..engine.overrides import Moves
+from ..data.loader import ResumableLoader, MicroBatch
+from ..device.sharding import require_several_processes, require_unsharded
+from ..device.accelerator import unwrap
+from ..engine.run_state import RunState
+from ..engine.dataloaders import is_iterable_only
+from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model, prepare_optimizer
 from ..engine.step import take_step
-from ..engine.loop import refuse_beside
-from ..engine.evaluate import looking
-from ..diagnostics.isolated import Still, given_up, without_trace
-from ..diagnostics.interpret import eval_loader
+from ..engine.loop import check_can_train
+from ..engine.evaluate import evaluation_mode
+from ..diagnostics.isolated import ConstantSchedule, make_tool_interrupted, isolated_training
+from ..diagnostics.interpret import get_eval_loader
 
 # %% auto #0
-__all__ = ['POOL', 'ENOUGH', 'LEAST', 'OFTEN', 'STAYS', 'SLACK', 'RUN', 'SURE', 'MARGIN', 'weight', 'apart', 'heaviest_first',
-           'Stopwatch', 'timed_step', 'timed_forward', 'of_status', 'tidy', 'HostGauge', 'DeviceGauge', 'Trial',
-           'Sending', 'NoFeed', 'received', 'limited', 'first_to_go', 'warmed', 'serve', 'Elsewhere', 'read_lines',
-           'Row', 'Proposal', 'propose', 'nobody', 'BatchSizes', 'sentences', 'gain', 'evaluation_said',
-           'training_said', 'drawn', 'Search', 'sizes', 'free_memory', 'untrained', 'loader_of', 'Wanted', 'checked',
-           'batch_size_find', 'readied', 'closing', 'in_another_process', 'on_device', 'in_this_process', 'present_of',
-           'found_by', 'divisor', 'refuse_broken']
+__all__ = ['MAX_SAMPLES', 'MAX_SAMPLE_BYTES', 'MIN_SECONDS', 'MAX_REPEATS', 'NOT_SENT', 'MEMORY_SLACK', 'SERVE_CODE',
+           'SAFETY_FACTOR', 'MEMORY_MARGIN', 'sample_nbytes', 'own_storage', 'heaviest_samples', 'StepTimer',
+           'time_step', 'time_forward', 'read_proc_status', 'trim_memory', 'HostMemoryGauge', 'DeviceMemoryGauge',
+           'BatchTrial', 'LearnerPayload', 'NullLoader', 'receive_learner', 'limit_memory', 'prefer_oom_kill',
+           'warm_up', 'serve_trials', 'TrialProcess', 'enqueue_lines', 'SizeResult', 'Proposal', 'propose_size',
+           'no_learner', 'BatchSizes', 'describe_result', 'describe_speedup', 'describe_evaluation',
+           'describe_training', 'result_panels', 'SizeSearch', 'search_sizes', 'usable_host_memory', 'reading_only',
+           'get_measurable_loader', 'SearchOptions', 'check_search_options', 'batch_size_find', 'prepare_search',
+           'close_after', 'make_process_trial', 'device_trial', 'make_device_trial', 'current_proposal',
+           'run_size_search', 'largest_divisor', 'check_failure_cause']
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #97c44693
-POOL, ENOUGH = 256, 64 << 20   # maximum number of samples that are read; bytes after which no more are read
+MAX_SAMPLES, MAX_SAMPLE_BYTES = 256, 64 << 20   # maximum number of samples that are read; bytes after which no more are read
 
-def weight(sample) -> int:  # sample: a tensor, or a structure of tensors, numbers and strings
+def sample_nbytes(sample) -> int:  # sample: a tensor, or a structure of tensors, numbers and strings
     "Return the approximate size of a sample, in bytes."
     if isinstance(sample, (torch.Tensor, np.ndarray)): return sample.nbytes
-    if isinstance(sample, Mapping): return sum(map(weight, sample.values()))
-    if isinstance(sample, (list, tuple)): return sum(map(weight, sample))
+    if isinstance(sample, Mapping): return sum(map(sample_nbytes, sample.values()))
+    if isinstance(sample, (list, tuple)): return sum(map(sample_nbytes, sample))
     return len(sample) if isinstance(sample, (str, bytes)) else 8
 
-def apart(t) -> torch.Tensor:
+def own_storage(t) -> torch.Tensor:
     "Return a tensor with memory of its own; a view would be sent with all of its storage."
     return t if t.layout is not torch.strided or t.untyped_storage().nbytes() == t.nbytes else t.clone()
 
-def heaviest_first(loader, seed: int, epoch: int = 0) -> list:  # loader: a DataLoader
+def heaviest_samples(loader, seed: int, epoch: int = 0) -> list:  # loader: a DataLoader
     "Return some samples of a loader's data, the largest first."
-    order = {} if is_stream(loader.dataset) else {"sampler": loader.sampler}
-    feed, cursor, found, heavy = Feed(DataLoader(loader.dataset, batch_size=16, collate_fn=list, **order), seed), Cursor(epoch), [], 0
+    order = {} if is_iterable_only(loader.dataset) else {"sampler": loader.sampler}
+    feed, cursor, found, heavy = ResumableLoader(DataLoader(loader.dataset, batch_size=16, collate_fn=list, **order), seed), Cursor(epoch), [], 0
     try:
-        while len(found) < POOL and heavy < ENOUGH and (window := feed.take(cursor, 1)):
+        while len(found) < MAX_SAMPLES and heavy < MAX_SAMPLE_BYTES and (window := feed.take(cursor, 1)):
             cursor = window[0].after
-            found += [map_tensors(o, apart) for o in window[0].batch]
-            heavy += sum(map(weight, window[0].batch))
+            found += [map_tensors(o, own_storage) for o in window[0].batch]
+            heavy += sum(map(sample_nbytes, window[0].batch))
     finally: feed.close()
-    return sorted(found, key=weight, reverse=True)
+    return sorted(found, key=sample_nbytes, reverse=True)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #752e3231
-class Stopwatch(TrainerCallback):
+class StepTimer(TrainerCallback):
     "Callback that records the start of a step and the end of its first micro-batch."
     def __init__(self, device): self.device, self.begun, self.first = device, 0.0, 0.0
     def on_step_begin(self, args, state, control, **kwargs): self.begun = self.first = self.now()
@@ -81,39 +84,39 @@ class Stopwatch(TrainerCallback):
         if self.device.type == "cuda": torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-def timed_step(moves, batch, accumulation: int, watch) -> float:  # accumulation: number of micro-batches per step
+def time_step(learner, batch, accumulation: int, watch) -> float:  # accumulation: number of micro-batches per step
     "Take a step and return the estimated seconds of one with `accumulation` micro-batches."
-    run = moves.run_state
-    run.torn, run.window = "", [Fetched(batch, batch_size(batch) or 1, run.cursor)] * min(accumulation, 2)
-    take_step(moves)
+    run = learner.run_state
+    run.torn, run.window = "", [MicroBatch(batch, infer_batch_size(batch) or 1, run.cursor)] * min(accumulation, 2)
+    take_step(learner)
     end = watch.now()
     return (accumulation - 1) * (watch.first - watch.begun) + end - watch.first
 
-def timed_forward(moves, batch, watch) -> float:
+def time_forward(learner, batch, watch) -> float:
     "Run one evaluation batch and return its seconds."
-    with looking(moves) as run:
+    with evaluation_mode(learner) as run:
         begun = watch.now()
-        _, predicted, labels = moves.prediction_step(bare(run.wrapped), batch, moves.args.prediction_loss_only)
-        if predicted is not None and moves.preprocess_logits_for_metrics is not None: moves.preprocess_logits_for_metrics(predicted, labels)
+        _, predicted, labels = learner.prediction_step(unwrap(run.wrapped), batch, learner.args.prediction_loss_only)
+        if predicted is not None and learner.preprocess_logits_for_metrics is not None: learner.preprocess_logits_for_metrics(predicted, labels)
         return watch.now() - begun
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #19bc0482
-def of_status(name: str) -> int:
+def read_proc_status(name: str) -> int:
     "Return a value of /proc/self/status, in bytes."
     with open("/proc/self/status") as f: return next(int(line.split()[1]) << 10 for line in f if line.startswith(name + ":"))
 
-def tidy():
+def trim_memory():
     "Return freed memory to the system where that is supported."
     gc.collect()
     try: ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError, TypeError): pass   # not glibc
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #63ca7a52
-class HostGauge:
+class HostMemoryGauge:
     "Gauge of the peak memory of this process, above its present memory."
     def __init__(self):
         self.again = self._forgotten()
-        self.base = of_status("VmRSS") if self.again else self._highest()
+        self.base = read_proc_status("VmRSS") if self.again else self._highest()
 
     def _forgotten(self) -> bool:
         try:
@@ -127,13 +130,13 @@ class HostGauge:
 
     def reset(self):
         "Restart measuring."
-        tidy()
+        trim_memory()
         if self.again: self._forgotten()
 
-    def peak(self) -> int: return max((of_status("VmHWM") if self.again else self._highest()) - self.base, 0)   # bytes
+    def peak(self) -> int: return max((read_proc_status("VmHWM") if self.again else self._highest()) - self.base, 0)   # bytes
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #503dd4f7
-class DeviceGauge:
+class DeviceMemoryGauge:
     "Gauge of the peak memory of tensors on a GPU."
     again = True
     def __init__(self, device): self.device = device
@@ -145,23 +148,23 @@ class DeviceGauge:
     def peak(self) -> int: return torch.cuda.max_memory_allocated(self.device)   # bytes
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5fcd3c03
-LEAST, OFTEN = 0.2, 50   # minimum seconds of the timed steps of a size; maximum number of steps
+MIN_SECONDS, MAX_REPEATS = 0.2, 50   # minimum seconds of the timed steps of a size; maximum number of steps
 
-class Trial:
+class BatchTrial:
     "Learner that can be trained, with the samples for batches of any size."
-    def __init__(self, moves, samples: list, collate, gauge, steps: int = 3, evaluate: bool = False):
-        self.moves, self.samples, self.collate, self.gauge, self.steps, self.evaluate = moves, samples, collate, gauge, steps, evaluate
-        run = moves.run_state
-        self.watch = Stopwatch(run.device.device)
+    def __init__(self, learner, samples: list, collate, gauge, steps: int = 3, evaluate: bool = False):
+        self.learner, self.samples, self.collate, self.gauge, self.steps, self.evaluate = learner, samples, collate, gauge, steps, evaluate
+        run = learner.run_state
+        self.watch = StepTimer(run.device.device)
         run.callbacks = CallbackHandler([self.watch])
-        run.lr_scheduler = Still(run.optimizer)
+        run.lr_scheduler = ConstantSchedule(run.optimizer)
 
     def seconds(self, size: int, accumulation: int) -> float:
         "Return the median seconds of one step, or of one evaluation batch."
         batch, taken = self.collate([self.samples[i % len(self.samples)] for i in range(size)]), []
-        def once(): return timed_forward(self.moves, batch, self.watch) if self.evaluate else timed_step(self.moves, batch, accumulation, self.watch)
+        def once(): return time_forward(self.learner, batch, self.watch) if self.evaluate else time_step(self.learner, batch, accumulation, self.watch)
         once()
-        while len(taken) < self.steps or sum(taken) < LEAST and len(taken) < OFTEN: taken.append(once())
+        while len(taken) < self.steps or sum(taken) < MIN_SECONDS and len(taken) < MAX_REPEATS: taken.append(once())
         return statistics.median(taken)
 
     def __call__(self, size: int, accumulation: int = 1) -> dict:
@@ -169,27 +172,27 @@ class Trial:
         self.gauge.reset()
         try: seconds, why, memory = self.seconds(size, accumulation), "", True
         except Exception as error:
-            seconds, why, memory = None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300], out_of_memory(error)
-            relieve(error)
-            let_go(error)
+            seconds, why, memory = None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300], is_out_of_memory(error)
+            free_after_failure(error)
+            release_traceback_memory(error)
         peak = self.gauge.peak()
-        self.moves.run_state.window = None
+        self.learner.run_state.window = None
         self.gauge.reset()
         return {"seconds": seconds, "bytes": peak, "why": why, "memory": memory}   # memory: whether a failure was due to memory
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #62f0398a
-STAYS = {"run_state": None, "snapshots": None, "_train_dataset": None, "eval_dataset": None, "compute_metrics": None, "metrics": None, "model_init": None,
+NOT_SENT = {"run_state": None, "snapshots": None, "_train_dataset": None, "eval_dataset": None, "compute_metrics": None, "metrics": None, "model_init": None,
          "_facts": None, "_takes_items": None}   # attributes of a learner that are not sent, with their values in the other process
 
-class Sending:
+class LearnerPayload:
     "Parts of a learner, to be sent through a pipe."
-    def __init__(self, moves, samples: list, collate, **how):  # how: arguments of Trial, and the memory limit
-        run = moves.run_state
-        own = {k: v for k, v in vars(moves).items() if k not in STAYS}
+    def __init__(self, learner, samples: list, collate, **how):  # how: arguments of Trial, and the memory limit
+        run = learner.run_state
+        own = {k: v for k, v in vars(learner).items() if k not in NOT_SENT}
         state = replace(run.state, log_history=[], stateful_callbacks={}, max_steps=run.state.max_steps or max(run.args.max_steps, 1000))
         how |= {"threads": torch.get_num_threads(), "dtype": torch.get_default_dtype()}
-        self.moves = moves
-        self.parts = {"learner's class": type(moves), "model": run.model, "data collator": collate, "samples": samples, "attributes": own, "settings": run.args, "state": state, "how": how}
+        self.learner = learner
+        self.parts = {"learner's class": type(learner), "model": run.model, "data collator": collate, "samples": samples, "attributes": own, "settings": run.args, "state": state, "how": how}
 
     def to(self, file):
         "Write the parts to a file; raise ValueError if one cannot be pickled."
@@ -202,7 +205,7 @@ class Sending:
     def _write(self, file, thing):
         import cloudpickle
         pickler = cloudpickle.Pickler(file)
-        pickler.persistent_id = lambda o: "learner" if o is self.moves else None
+        pickler.persistent_id = lambda o: "learner" if o is self.learner else None
         pickler.dump(thing)
 
     def culprit(self) -> str:
@@ -215,35 +218,35 @@ class Sending:
         return ""
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #b3db5c79
-class NoFeed:
+class NullLoader:
     "Placeholder for a loader if micro-batches are given directly."
     batches = loader = None
 
-def received(file) -> tuple:
+def receive_learner(file) -> tuple:
     "Build a learner from the parts that were sent; return it and the parts."
-    moves, unpickler = object.__new__(Moves), pickle.Unpickler(file)
-    unpickler.persistent_load = lambda name: moves
+    learner, unpickler = object.__new__(TrainerBase), pickle.Unpickler(file)
+    unpickler.persistent_load = lambda name: learner
     parts = unpickler.load()
-    moves.__class__ = parts["learner's class"]   # its methods may refer to the learner, which must exist first
-    vars(moves).update(STAYS | parts["attributes"])
+    learner.__class__ = parts["learner's class"]   # its methods may refer to the learner, which must exist first
+    vars(learner).update(NOT_SENT | parts["attributes"])
     torch.set_num_threads(parts["how"].pop("threads"))
     torch.set_default_dtype(parts["how"].pop("dtype"))
     parts["settings"].use_cpu = True
-    moves.run_state = Run(args=parts["settings"], given=parts["settings"].to_dict(), model=parts["model"], state=parts["state"], feed=NoFeed())
-    return moves, parts
+    learner.run_state = RunState(args=parts["settings"], given=parts["settings"].to_dict(), model=parts["model"], state=parts["state"], feed=NullLoader())
+    return learner, parts
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #07b9d921
-SLACK = 64 << 20   # in bytes: memory is allocated in larger pieces than are used
+MEMORY_SLACK = 64 << 20   # in bytes: memory is allocated in larger pieces than are used
 
-def limited(gauge, limit: float):  # limit: in bytes, as the gauge counts
+def limit_memory(gauge, limit: float):  # limit: in bytes, as the gauge counts
     "Limit the memory of this process; a no-op where that is unsupported."
     try:
         import resource
-        left, (_, hard) = max(limit - max(of_status("VmRSS") - gauge.base, 0), 0), resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (int(of_status("VmData") + 1.05 * left + SLACK), hard))
+        left, (_, hard) = max(limit - max(read_proc_status("VmRSS") - gauge.base, 0), 0), resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (int(read_proc_status("VmData") + 1.05 * left + MEMORY_SLACK), hard))
     except (ImportError, OSError, ValueError): pass
 
-def first_to_go():
+def prefer_oom_kill():
     "Make this process the first to be killed without memory, and end it with its parent."
     try:
         with open("/proc/self/oom_score_adj", "w") as f: f.write("1000")
@@ -254,43 +257,43 @@ def first_to_go():
         os._exit(1)
     threading.Thread(target=watch, daemon=True).start()
 
-def warmed():
+def warm_up():
     "Load everything that a first step loads, so that it does not count as memory of the model."
     layer = torch.nn.Linear(64, 64)
     optimizer = torch.optim.AdamW(layer.parameters())
     torch.nn.functional.cross_entropy(layer(torch.randn(64, 64)), torch.zeros(64).long()).backward()
     optimizer.step()
-    tidy()
+    trim_memory()
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #48ccc3a8
-def serve():
+def serve_trials():
     "Run the measuring process: read sizes, write results."
     told, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)   # printed output is not part of the answers
     def answer(**said): print(json.dumps(said), file=answers, flush=True)
-    first_to_go()
-    warmed()
-    gauge = HostGauge()
+    prefer_oom_kill()
+    warm_up()
+    gauge = HostMemoryGauge()
     try:
-        moves, parts = received(told)
-        prepare_model(moves)
-        if not parts["how"]["evaluate"]: prepare_optimizer(moves)
+        learner, parts = receive_learner(told)
+        prepare_model(learner)
+        if not parts["how"]["evaluate"]: prepare_optimizer(learner)
         limit = parts["how"].pop("limit")
-        trial = Trial(moves, parts.pop("samples"), parts.pop("data collator"), gauge, **parts.pop("how"))
+        trial = BatchTrial(learner, parts.pop("samples"), parts.pop("data collator"), gauge, **parts.pop("how"))
     except BaseException as error: return answer(failed=f"{type(error).__name__}: {error}")
     answer(ready=True)
-    with moves.run_state.device.in_force():
+    with learner.run_state.device.in_force():
         for line in told:
-            limited(gauge, limit)
+            limit_memory(gauge, limit)
             answer(**trial(*json.loads(line)), again=gauge.again)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #08ceaec1
-RUN = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from trainer_nb.tune.batch_size import serve; serve()"
+SERVE_CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from trainer_nb.tune.batch_size import serve_trials; serve_trials()"
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #6cce3e10
-class Elsewhere:
+class TrialProcess:
     "Process in which sizes are tried; close it after use."
-    def __init__(self, sending: Sending, interrupts):  # interrupts: of the run, entered
+    def __init__(self, sending: LearnerPayload, interrupts):  # interrupts: of the run, entered
         self.sending, self.interrupts, self.process = sending, interrupts, None
 
     def __call__(self, size: int, accumulation: int = 1, timeout: float = 600) -> dict:
@@ -307,9 +310,9 @@ class Elsewhere:
 
     def _start(self):
         self.errors, self.answers, self.unborn = tempfile.TemporaryFile(), queue.Queue(), True
-        self.process = subprocess.Popen([sys.executable, "-c", RUN, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen([sys.executable, "-c", SERVE_CODE, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.errors, start_new_session=True)
-        self.reader = threading.Thread(target=read_lines, args=(self.process.stdout, self.answers), daemon=True)
+        self.reader = threading.Thread(target=enqueue_lines, args=(self.process.stdout, self.answers), daemon=True)
         self.reader.start()
 
     def _asked(self, question, end) -> dict:
@@ -349,13 +352,13 @@ class Elsewhere:
             except BrokenPipeError: pass   # there was unwritten data
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #90f2259e
-def read_lines(file, into: queue.Queue):
+def enqueue_lines(file, into: queue.Queue):
     "Put the lines of a file into a queue, and an empty one at the end."
     for line in file: into.put(line)
     into.put(b"")
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #1089325c
-class Row(NamedTuple):
+class SizeResult(NamedTuple):
     "Size that was tried."
     size: int
     fits: bool
@@ -375,7 +378,7 @@ class Proposal(NamedTuple):
 
     def __str__(self): return f"{self.micro_batch} × {self.accumulation}"
 
-def propose(rows: list, total: int) -> Proposal | None:  # total: the global batch
+def propose_size(rows: list, total: int) -> Proposal | None:  # total: the global batch
     "Return the fastest micro-batch with the global batch nearest to `total`; None if none fits."
     fitting = [o for o in rows if o.fits]
     if not fitting: return None
@@ -384,10 +387,10 @@ def propose(rows: list, total: int) -> Proposal | None:  # total: the global bat
     return with_size(max((o for o in fitting if abs(with_size(o).global_batch - total) == nearest), key=lambda o: o.samples_per_second))
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #71ee47ad
-def nobody(): return None   # replaces the reference to a learner in a copy
+def no_learner(): return None   # replaces the reference to a learner in a copy
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #79316a4c
-class BatchSizes(Shown):
+class BatchSizes(PanelDisplay):
     "Result of a search: the sizes that were tried, and the proposal."
     def __init__(self, learn, rows: list, present: Proposal, limit: float | None, evaluate: bool = False, notes=()):  # limit: in MB
         self._learner, self.rows, self.present, self.limit, self.evaluate = weakref.ref(learn), sorted(rows), present, limit, evaluate
@@ -406,7 +409,7 @@ class BatchSizes(Shown):
     @property
     def proposal(self) -> Proposal | None:
         "Return the sizes that apply() sets; None if none fits."
-        return (self.fastest and Proposal(self.fastest, 1)) if self.evaluate else propose(self.rows, self.present.global_batch)
+        return (self.fastest and Proposal(self.fastest, 1)) if self.evaluate else propose_size(self.rows, self.present.global_batch)
 
     @property
     def settings(self) -> dict:
@@ -420,10 +423,10 @@ class BatchSizes(Shown):
         learn = self._learner()
         if learn is None:
             typed = ", ".join(f"{k}={v}" for k, v in self.settings.items())
-            raise Refused(f"The learner that was measured is gone, perhaps because its cell was run again; type learn.set({typed}).")
+            raise InvalidOperation(f"The learner that was measured is gone, perhaps because its cell was run again; type learn.set({typed}).")
         return learn.set(**self.settings)
 
-    def __getstate__(self): return vars(self) | {"_learner": nobody}   # a copy, or one from a file, has no learner
+    def __getstate__(self): return vars(self) | {"_learner": no_learner}   # a copy, or one from a file, has no learner
 
     def speed_of(self, size) -> float | None:
         "Return the samples per second at a size; None if it was not tried or does not fit."
@@ -434,61 +437,61 @@ class BatchSizes(Shown):
         return to_frame([o._asdict() for o in self.rows])
 
     def __repr__(self): return "\n".join([*self.said(), text_table([o._asdict() for o in self.rows])])
-    def said(self) -> list: return [*sentences(self), *self.notes]
-    def panels(self) -> list: return drawn(self) if self.fitting else []
+    def said(self) -> list: return [*describe_result(self), *self.notes]
+    def panels(self) -> list: return result_panels(self) if self.fitting else []
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #78648b5e
-def sentences(found) -> list:
+def describe_result(found) -> list:
     "Return the result in sentences."
-    where, small = "" if found.limit is None else f" into {text(float(found.limit))} MB", min(found.rows, default=None)
+    where, small = "" if found.limit is None else f" into {format_value(float(found.limit))} MB", min(found.rows, default=None)
     if not found.fitting: return [f"Nothing fits{where}: of {small.size} samples it is said that {small.why}." if small else "Nothing was tried."]
     beyond = next((o for o in found.rows if o.size > found.largest), None)
     kind = "batch of an evaluation" if found.evaluate else "micro-batch"
     first = f"The largest {kind} that fits{where} is {found.largest}" if beyond else f"Every {kind} up to {found.largest} fits{where}"
-    first += f"; the fastest is {found.fastest}, with {text(found.speed_of(found.fastest))} samples a second."
+    first += f"; the fastest is {found.fastest}, with {format_value(found.speed_of(found.fastest))} samples a second."
     out = [first] + ([f"{beyond.size} does not fit: {beyond.why}."] if beyond else [])
-    return out + ([evaluation_said(found)] if found.evaluate else training_said(found))
+    return out + ([describe_evaluation(found)] if found.evaluate else describe_training(found))
 
-def gain(found) -> str:
+def describe_speedup(found) -> str:
     "Return how much faster the proposal is than the present size."
     now, then = found.speed_of(found.present.micro_batch), found.speed_of(found.proposal.micro_batch)
     return f", {then / now:.2g} times as fast" if now else ""
 
-def evaluation_said(found) -> str:
+def describe_evaluation(found) -> str:
     "Return a sentence with the proposal for evaluations."
     if found.proposal.micro_batch == found.present.micro_batch: return f"The present {found.present.micro_batch} is the fastest already."
-    return f"Proposed: {found.proposal.micro_batch} in place of {found.present.micro_batch}{gain(found)}; found.apply() sets it."
+    return f"Proposed: {found.proposal.micro_batch} in place of {found.present.micro_batch}{describe_speedup(found)}; found.apply() sets it."
 
-def training_said(found) -> list:
+def describe_training(found) -> list:
     "Return sentences with the proposal for training."
     new, old = found.proposal, found.present
     if new == old: return [f"The present {old} is the fastest already of those that keep the global batch of {old.global_batch}."]
     if new.global_batch == old.global_batch:
-        return [f"Proposed: {new} in place of {old}{gain(found)}. The global batch stays {old.global_batch}; found.apply() sets it."]
+        return [f"Proposed: {new} in place of {old}{describe_speedup(found)}. The global batch stays {old.global_batch}; found.apply() sets it."]
     return [f"No size that fits divides the global batch of {old.global_batch} ({old}). The nearest is {new}, a global batch of {new.global_batch}: "
             "what is learned changes with it. found.apply() sets it."]
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #12e25982
-def drawn(found) -> list:
+def result_panels(found) -> list:
     "Return panels of throughput and memory against size."
     sizes, new = [o.size for o in found.fitting], found.proposal.micro_batch
     speeds, known = [o.samples_per_second for o in found.fitting], [o for o in found.rows if o.memory is not None]
-    speed = Panel("Samples a second", [Line(sizes, speeds, color=0), Line(sizes, speeds, color=0, style="points"),
-                                       Mark(new, f"proposed: {new}", found.speed_of(new), 1)], x="batch size", xlog=True)
+    speed = Panel("Samples a second", [LineSeries(sizes, speeds, color=0), LineSeries(sizes, speeds, color=0, style="points"),
+                                       Marker(new, f"proposed: {new}", found.speed_of(new), 1)], x="batch size", xlog=True)
     if not known: return [speed]
-    def line(rows, *look): return Line([o.size for o in rows], [o.memory for o in rows], *look)
+    def line(rows, *look): return LineSeries([o.size for o in rows], [o.memory for o in rows], *look)
     good, over = [o for o in known if o.fits], [o for o in known if not o.fits]
     memory = Panel("Memory in MB", [line(good, "needed", 0), line(good, "", 0, "points")], x="batch size", xlog=True, ylog=True)
     if over: memory.things.append(line(over, "does not fit", 7, "points"))
-    if found.limit: memory.things.append(Line([known[0].size, known[-1].size], [found.limit] * 2, "limit", 7, "dashed"))
-    memory.things.append(Mark(found.largest, f"largest: {found.largest}", None, None))
+    if found.limit: memory.things.append(LineSeries([known[0].size, known[-1].size], [found.limit] * 2, "limit", 7, "dashed"))
+    memory.things.append(Marker(found.largest, f"largest: {found.largest}", None, None))
     return [speed, memory]
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #d6489ad9
-SURE = 1.25   # predictions above this multiple of the limit are skipped
+SAFETY_FACTOR = 1.25   # predictions above this multiple of the limit are skipped
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #1da48f30
-class Search:
+class SizeSearch:
     "State of a search: sizes with their results, and predictions for the next ones."
     def __init__(self, ask, accumulation, top=None, limit=None, seconds=300.0):  # accumulation: function of a size; top: maximum size; limit: in bytes
         self.ask, self.accumulation, self.top, self.limit = ask, accumulation, top, limit
@@ -499,14 +502,14 @@ class Search:
         if size in self.rows: return self.rows[size].fits
         left, costs = self.seconds - (time.perf_counter() - self.begun), self.foretold(self.costs, size, 1)
         if self.over or left <= 0 or (costs or 0) > left:
-            if not self.over: self.notes.append(f"{size} and what would have come after it was not tried: {duration(self.seconds)} would have passed; "
+            if not self.over: self.notes.append(f"{size} and what would have come after it was not tried: {format_duration(self.seconds)} would have passed; "
                                                 "seconds= gives it more time.")
             self.over = True
             return False
         memory = self.foretold({o.size: o.memory * 1e6 for o in self.rows.values() if o.fits}, size, 2)
-        if self.limit and memory and memory > SURE * self.limit:
+        if self.limit and memory and memory > SAFETY_FACTOR * self.limit:
             why = f"going by the smaller sizes it would take about {memory / 1e6:.0f} MB, so it was not tried"
-            self.rows[size] = Row(size, False, None, memory / 1e6, why)
+            self.rows[size] = SizeResult(size, False, None, memory / 1e6, why)
         else: self.rows[size] = self._tried(size, left)
         return self.rows[size].fits
 
@@ -517,20 +520,20 @@ class Search:
         if len(last) == 1: return known[last[0]] * size / last[0]
         return known[last[1]] + max(known[last[1]] - known[last[0]], 0) / (last[1] - last[0]) * (size - last[1])
 
-    def _tried(self, size, left) -> Row:
+    def _tried(self, size, left) -> SizeResult:
         start, many = time.perf_counter(), self.accumulation(size)
         said = self.ask(size, many, timeout=left + 30)
         self.costs[size] = time.perf_counter() - start
         memory = said["bytes"] and said["bytes"] / 1e6
         if said["seconds"] is None:
-            return Row(size, False, None, None, "memory ran out" if said["memory"] and "process" not in said["why"] else said["why"])
-        if self.limit and said["bytes"] > self.limit: return Row(size, False, None, memory, f"it took {memory:.0f} MB")
-        return Row(size, True, size * many / max(said["seconds"], 1e-9), memory)
+            return SizeResult(size, False, None, None, "memory ran out" if said["memory"] and "process" not in said["why"] else said["why"])
+        if self.limit and said["bytes"] > self.limit: return SizeResult(size, False, None, memory, f"it took {memory:.0f} MB")
+        return SizeResult(size, True, size * many / max(said["seconds"], 1e-9), memory)
 
     def largest(self) -> int | None: return max((o.size for o in self.rows.values() if o.fits), default=None)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #4262acf5
-def sizes(search: Search, start: int, exact: bool):
+def search_sizes(search: SizeSearch, start: int, exact: bool):
     "Try doubled sizes; if `exact`, then bisect between the last that fits and the first that does not."
     size = min(start, search.top or start)
     while not search.fits(size) and size > 1 and not search.over: size //= 2
@@ -548,13 +551,13 @@ def sizes(search: Search, start: int, exact: bool):
     if high - low > 1: search.notes.append(f"The largest that fits lies between {low} and {high}.")
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #e78b4034
-MARGIN = 0.9   # share of the free memory
+MEMORY_MARGIN = 0.9   # share of the free memory
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #6ec94c97
-def free_memory() -> int:
+def usable_host_memory() -> int:
     "Return the bytes of host memory that a trial may take; raise ValueError if they are unknown."
     free = free_host_memory()
-    if free is not None: return int(free * MARGIN)
+    if free is not None: return int(free * MEMORY_MARGIN)
     # macOS does not report free memory
     try: return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, OSError, ValueError):
@@ -562,30 +565,30 @@ def free_memory() -> int:
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5b4e57f1
 @contextmanager
-def untrained(moves, verb):
+def reading_only(learner, verb):
     "Read samples within the block without training; an interrupt ends it."
-    refuse_beside(moves, verb)
-    let_go_last()
-    run = moves.run_state
-    with run.interrupts, generators_kept():
+    check_can_train(learner, verb)
+    release_last_traceback()
+    run = learner.run_state
+    with run.interrupts, preserve_generators():
         run.interrupts.only_looking()
         try: yield run
-        except KeyboardInterrupt: raise given_up(run, verb) from None
-        except BaseException as error: relieve(error); raise
+        except KeyboardInterrupt: raise make_tool_interrupted(run, verb) from None
+        except BaseException as error: free_after_failure(error); raise
         finally: run.interrupts.abortable = False
 
-def loader_of(moves, evaluate: bool) -> DataLoader:
+def get_measurable_loader(learner, evaluate: bool) -> DataLoader:
     "Return the loader; raise TypeError if its batches cannot be resized, ValueError without data."
-    first = next(iter(moves.eval_dataset)) if isinstance(moves.eval_dataset, dict) and moves.eval_dataset else None
-    if evaluate and moves.eval_dataset is None: raise ValueError("batch_size_find(evaluate=True) has nothing to evaluate on; give the Learner an eval_dataset=.")
-    loader = eval_loader(moves, first, "batch_size_find()")[0] if evaluate else moves.get_train_dataloader()
+    first = next(iter(learner.eval_dataset)) if isinstance(learner.eval_dataset, dict) and learner.eval_dataset else None
+    if evaluate and learner.eval_dataset is None: raise ValueError("batch_size_find(evaluate=True) has nothing to evaluate on; give the Learner an eval_dataset=.")
+    loader = get_eval_loader(learner, first, "batch_size_find()")[0] if evaluate else learner.get_train_dataloader()
     if not isinstance(loader, DataLoader) or loader.batch_size is None:
         raise TypeError("batch_size_find() makes batches of any size from samples, and this data comes in batches of its own; "
                         "give the Learner the data set itself.")
     return loader
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5b62a430
-class Wanted(NamedTuple):
+class SearchOptions(NamedTuple):
     "Arguments of a search."
     mode: str              # "power": sizes are doubled; "binary": then the exact largest
     start: int             # the first size
@@ -595,7 +598,7 @@ class Wanted(NamedTuple):
     evaluate: bool         # for evaluations instead of training
     seconds: float         # time after which no further size is tried
 
-def checked(mode, start, most, memory, steps, evaluate, seconds) -> Wanted:
+def check_search_options(mode, start, most, memory, steps, evaluate, seconds) -> SearchOptions:
     "Return the checked arguments; raise ValueError for an invalid one."
     if mode not in ("power", "binary"): raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
     for name, value in {"start": start, "most": most, "steps": steps}.items():
@@ -603,82 +606,82 @@ def checked(mode, start, most, memory, steps, evaluate, seconds) -> Wanted:
             raise ValueError(f"{name} is a whole number from 1 on, not {value!r}.")
     for name, value in {"memory": memory, "seconds": seconds}.items():
         if value is not None and not value > 0: raise ValueError(f"{name} is above 0, not {value!r}; memory is in GB.")
-    return Wanted(mode, int(start or 1), most and int(most), memory, int(steps), bool(evaluate), seconds)
+    return SearchOptions(mode, int(start or 1), most and int(most), memory, int(steps), bool(evaluate), seconds)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #813e85b6
-def batch_size_find(moves, mode="power", start=None, most=None, memory=None, steps=3, evaluate=False, seconds=300) -> BatchSizes:
+def batch_size_find(learner, mode="power", start=None, most=None, memory=None, steps=3, evaluate=False, seconds=300) -> BatchSizes:
     "Measure batch sizes; raise ValueError or TypeError for invalid input, RuntimeError if no step works."
-    wanted = checked(mode, start, most, memory, steps, evaluate, seconds)
-    with untrained(moves, "batch_size_find()") as run:
-        prepare_model(moves)
-        refuse_in_shards(run, "batch_size_find()", "measures in one process")
-        refuse_alone(run.args, 1, "batch_size_find()")
+    wanted = check_search_options(mode, start, most, memory, steps, evaluate, seconds)
+    with reading_only(learner, "batch_size_find()") as run:
+        prepare_model(learner)
+        require_unsharded(run, "batch_size_find()", "measures in one process")
+        require_several_processes(run.args, 1, "batch_size_find()")
         on_host = run.device.device.type == "cpu"
-        if on_host: return found_by(moves, wanted, *in_another_process(moves, wanted))
-    return found_by(moves, wanted, *in_this_process(moves, wanted))
+        if on_host: return run_size_search(learner, wanted, *make_process_trial(learner, wanted))
+    return run_size_search(learner, wanted, *make_device_trial(learner, wanted))
 
-def readied(moves, wanted) -> tuple:
+def prepare_search(learner, wanted) -> tuple:
     "Return the loader and the samples."
-    with moves.run_state.interrupts.opened():
-        loader = loader_of(moves, wanted.evaluate)
-        samples = heaviest_first(loader, moves.args.order_seed, moves.run_state.cursor.epoch)
+    with learner.run_state.interrupts.opened():
+        loader = get_measurable_loader(learner, wanted.evaluate)
+        samples = heaviest_samples(loader, learner.args.order_seed, learner.run_state.cursor.epoch)
     if not samples: raise ValueError("There is nothing to measure with: the data has no samples.")
     return loader, samples
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #363933c7
 @contextmanager
-def closing(ask):
+def close_after(ask):
     "Close the measuring process after the block."
     try: yield ask
     finally: ask.close()
 
-def in_another_process(moves, wanted) -> tuple:
+def make_process_trial(learner, wanted) -> tuple:
     "Return loader, samples, limit in bytes, and a context that yields the function to try a size, on a CPU."
-    loader, samples = readied(moves, wanted)
-    limit = wanted.memory * 1e9 if wanted.memory else free_memory()
-    moves.learns_itself   # computed here, since it needs the data, which is not sent
-    sending = Sending(moves, samples, loader.collate_fn, steps=wanted.steps, evaluate=wanted.evaluate, limit=limit)
-    return loader, samples, limit, closing(Elsewhere(sending, moves.run_state.interrupts))
+    loader, samples = prepare_search(learner, wanted)
+    limit = wanted.memory * 1e9 if wanted.memory else usable_host_memory()
+    learner.learns_itself   # computed here, since it needs the data, which is not sent
+    sending = LearnerPayload(learner, samples, loader.collate_fn, steps=wanted.steps, evaluate=wanted.evaluate, limit=limit)
+    return loader, samples, limit, close_after(TrialProcess(sending, learner.run_state.interrupts))
 
 @contextmanager
-def on_device(moves, wanted, samples, loader):
+def device_trial(learner, wanted, samples, loader):
     "Yield a function that tries a size on this process's GPU."
-    with without_trace(moves, "batch_size_find()") as run:
-        trial = Trial(moves, samples, loader.collate_fn, DeviceGauge(run.device.device), wanted.steps, wanted.evaluate)
+    with isolated_training(learner, "batch_size_find()") as run:
+        trial = BatchTrial(learner, samples, loader.collate_fn, DeviceMemoryGauge(run.device.device), wanted.steps, wanted.evaluate)
         def ask(size, accumulation, timeout):
             run.interrupts.check()
             return trial(size, accumulation)
         yield ask
 
-def in_this_process(moves, wanted) -> tuple:
+def make_device_trial(learner, wanted) -> tuple:
     "Return loader, samples, limit in bytes, and a context that yields the function to try a size, on a GPU."
-    with untrained(moves, "batch_size_find()"): loader, samples = readied(moves, wanted)
-    return loader, samples, wanted.memory and wanted.memory * 1e9, on_device(moves, wanted, samples, loader)
+    with reading_only(learner, "batch_size_find()"): loader, samples = prepare_search(learner, wanted)
+    return loader, samples, wanted.memory and wanted.memory * 1e9, device_trial(learner, wanted, samples, loader)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #3d0f3607
-def present_of(moves, loader, evaluate) -> Proposal: return Proposal(loader.batch_size, 1 if evaluate else moves.args.gradient_accumulation_steps)
+def current_proposal(learner, loader, evaluate) -> Proposal: return Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
 
-def found_by(moves, wanted, loader, samples, limit, trying) -> BatchSizes:
+def run_size_search(learner, wanted, loader, samples, limit, trying) -> BatchSizes:
     "Search with the function that a context yields, and return the result."
-    present, evaluate = present_of(moves, loader, wanted.evaluate), wanted.evaluate
-    length = None if is_stream(loader.dataset) else len(loader.dataset)
+    present, evaluate = current_proposal(learner, loader, wanted.evaluate), wanted.evaluate
+    length = None if is_iterable_only(loader.dataset) else len(loader.dataset)
     top = min((o for o in (wanted.most, length) if o is not None), default=None)
     with trying as ask:
-        search = Search(ask, lambda size: 1 if evaluate else max(round(present.global_batch / size), 1), top, limit, wanted.seconds)
-        sizes(search, wanted.start, wanted.mode == "binary")
+        search = SizeSearch(ask, lambda size: 1 if evaluate else max(round(present.global_batch / size), 1), top, limit, wanted.seconds)
+        search_sizes(search, wanted.start, wanted.mode == "binary")
         largest = search.largest()
-        if largest is None: refuse_broken(search)
-        for size in () if largest is None else (present.micro_batch, *(() if evaluate else [divisor(present.global_batch, largest)])):
+        if largest is None: check_failure_cause(search)
+        for size in () if largest is None else (present.micro_batch, *(() if evaluate else [largest_divisor(present.global_batch, largest)])):
             if size <= largest: search.fits(size)
     if largest is not None and largest == top:
         search.notes.append(f"Larger ones than {top} were not tried: {f'most={top}' if top == wanted.most else f'the data has {length} samples'}.")
-    if len({weight(o) for o in samples}) > 1: search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
+    if len({sample_nbytes(o) for o in samples}) > 1: search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
     total = limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)
-    return BatchSizes(moves, list(search.rows.values()), present, total / 1e6 or None, evaluate, search.notes)
+    return BatchSizes(learner, list(search.rows.values()), present, total / 1e6 or None, evaluate, search.notes)
 
-def divisor(total: int, most: int) -> int: return next(n for n in range(min(most, total), 0, -1) if total % n == 0)   # the largest divisor up to `most`
+def largest_divisor(total: int, most: int) -> int: return next(n for n in range(min(most, total), 0, -1) if total % n == 0)   # the largest divisor up to `most`
 
-def refuse_broken(search):
+def check_failure_cause(search):
     "Raise RuntimeError if no size failed for lack of memory, so that the cause is another one."
     why = [o.why for o in search.rows.values()]
     if why and not any("memory" in o or "process" in o or "MB" in o for o in why):

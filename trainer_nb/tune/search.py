@@ -6,19 +6,19 @@
 from __future__ import annotations
 import importlib.util, os
 from typing import Any, NamedTuple, get_args
-from ..args.training_args import plain, resolve
-from ..state.time_travel import twin
-from ..core.errors import Paused, Refused, nearest, show_pauses
-from ..args.fields import kinds_of
-from ..engine.overrides import takes_trial
+from ..args.training_args import to_builtin, resolve_args
+from ..state.time_travel import clone_learner
+from ..core.errors import Paused, InvalidOperation, suggest_names, install_excepthook
+from ..args.fields import field_types
+from ..engine.overrides import trial_parameter
 from ..state.async_save import Saver
-from ..core.seeding import generators_kept
-from ..engine.snapshot import put_back
-from ..engine.loop import refuse_beside, where
+from ..core.seeding import preserve_generators
+from ..engine.snapshot import restore_fields
+from ..engine.loop import check_can_train, describe_position
 
 # %% auto #0
-__all__ = ['BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'counted', 'learner_for', 'Judge',
-           'run_trial', 'check_search', 'search', 'given_up']
+__all__ = ['BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'cast_number', 'make_trial_learner',
+           'ObjectiveReporter', 'run_trial', 'check_search', 'search_hyperparameters', 'make_search_interrupted']
 
 # %% ../../nbs/09_tune/02_search.ipynb #b146aaac
 class BestRun(NamedTuple):
@@ -39,39 +39,39 @@ def default_compute_objective(metrics: dict) -> float:
     return sum(own.values()) if own else metrics["eval_loss"]
 
 # %% ../../nbs/09_tune/02_search.ipynb #28390d4d
-def trial_args(moves, trial, params: dict, hp_name=None):  # params: result of the space
+def trial_args(learner, trial, params: dict, hp_name=None):  # params: result of the space
     "Return the settings of a trial; raise ValueError for an unknown name."
     if not isinstance(params, dict): raise TypeError(f"hp_space returned {params!r}; it has to return a dict of settings.")
-    args, changes = moves.run_state.args, {}
-    kinds = kinds_of(type(args))
+    args, changes = learner.run_state.args, {}
+    kinds = field_types(type(args))
     for name, value in params.items():
         if not hasattr(args, name):
-            if takes_trial(moves.model_init): continue
-            raise ValueError(f"hp_space gives {name!r}, which is no training argument, so nothing would change.{nearest(name, vars(args))} "
+            if trial_parameter(learner.model_init): continue
+            raise ValueError(f"hp_space gives {name!r}, which is no training argument, so nothing would change.{suggest_names(name, vars(args))} "
                              "A model_init that takes the trial may ask it: trial.suggest_int(...).")
-        changes[name] = counted(plain(value), kinds.get(name))
+        changes[name] = cast_number(to_builtin(value), kinds.get(name))
     if args.output_dir is not None:
         changes["output_dir"] = os.path.join(args.output_dir, str(hp_name(trial)) if hp_name is not None else f"run-{trial.number}")
-    return resolve(args, changes)
+    return resolve_args(args, changes)
 
-def counted(value, kind):  # kind: annotated type of the setting
+def cast_number(value, kind):  # kind: annotated type of the setting
     "Convert a number to the type of its setting: int or bool if that is the only possible type."
     if not isinstance(value, (bool, int, float)): return value
     kinds = set(get_args(kind) or (kind,)) - {type(None)}
     return int(value) if kinds == {int} else bool(value) if kinds == {bool} else value
 
 # %% ../../nbs/09_tune/02_search.ipynb #a7a36619
-def learner_for(moves, trial, args):
+def make_trial_learner(learner, trial, args):
     "Return a learner at its beginning with these settings; raise Refused if an optimizer was given."
-    run, anew = moves.run_state, moves.model_init is not None
-    new = twin(moves, args, "hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model", anew)
+    run, anew = learner.run_state, learner.model_init is not None
+    new = clone_learner(learner, args, "hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model", anew)
     new.run_state.given, new.run_state.saver = args.to_dict(), Saver()
     new._trial, new.hp_search_backend, new.current_gradient_accumulation_steps = trial, "optuna", args.gradient_accumulation_steps
-    if run.first is not None: put_back(new.run_state, run.first, ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"])
+    if run.first is not None: restore_fields(new.run_state, run.first, ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"])
     return new
 
 # %% ../../nbs/09_tune/02_search.ipynb #3742a1f1
-class Judge:
+class ObjectiveReporter:
     "Reporter of a trial's evaluations; raises Optuna's TrialPruned if the trial is to be pruned."
     def __init__(self, trial, state, compute_objective, several):
         self.trial, self.state, self.compute, self.several, self.objective = trial, state, compute_objective, several, None
@@ -84,59 +84,59 @@ class Judge:
         import optuna
         raise optuna.TrialPruned(f"given up at step {step}")
 
-def run_trial(moves, trial, hp_space, compute_objective, hp_name, several) -> float | list:
+def run_trial(learner, trial, hp_space, compute_objective, hp_name, several) -> float | list:
     "Train with the settings that a trial suggests, and return its objective."
-    args = trial_args(moves, trial, hp_space(trial), hp_name)
-    new = learner_for(moves, trial, args)
+    args = trial_args(learner, trial, hp_space(trial), hp_name)
+    new = make_trial_learner(learner, trial, args)
     try:
         state = new.run_state.state
-        told = new.run_state.judge = Judge(trial, state, compute_objective, several)
+        told = new.run_state.judge = ObjectiveReporter(trial, state, compute_objective, several)
         state.is_hyper_param_search, state.trial_params = True, dict(trial.params)
         state.trial_name = str(hp_name(trial)) if hp_name is not None else None
         new.train()
         return compute_objective(new.evaluate()) if told.objective is None else told.objective
-    finally: _let_go(new)
+    finally: _release_learner(new)
 
-def _let_go(new):
+def _release_learner(new):
     new.run_state.model = new._facts = None   # free() would keep the model otherwise
     new.free()
 
 # %% ../../nbs/09_tune/02_search.ipynb #09610bb5
-def check_search(moves, backend, kwargs):
+def check_search(learner, backend, kwargs):
     "Raise an error for a search that is not possible here."
-    name = plain(backend) or "optuna"
+    name = to_builtin(backend) or "optuna"
     if name != "optuna":
         raise ValueError(f"backend={name!r} is not there: trials are run here, one after the other, and Optuna proposes them; give backend='optuna', or leave it out.")
     if kwargs.pop("n_jobs", 1) != 1:
         raise ValueError("n_jobs: trials in one process share its generators, so they come one after the other; leave it out.")
-    refuse_beside(moves, "hyperparameter_search()")
-    run = moves.run_state
+    check_can_train(learner, "hyperparameter_search()")
+    run = learner.run_state
     if run.team is not None: run.team.refuse("hyperparameter_search()")
     if run.device is not None and not run.device.world.alone:
-        raise Refused("hyperparameter_search() runs its trials in one process; start the script without a launcher.")
-    if moves.eval_dataset is None:
+        raise InvalidOperation("hyperparameter_search() runs its trials in one process; start the script without a launcher.")
+    if learner.eval_dataset is None:
         raise ValueError("A search compares evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=.")
-    if moves.model_init is None and run.first is None and run.freed:
-        raise Refused("hyperparameter_search() begins each trial with the first weights, and free() has let go of them. Give the Learner model_init=, or make a new one.")
+    if learner.model_init is None and run.first is None and run.freed:
+        raise InvalidOperation("hyperparameter_search() begins each trial with the first weights, and free() has let go of them. Give the Learner model_init=, or make a new one.")
     if importlib.util.find_spec("optuna") is None: raise ImportError("hyperparameter_search() needs Optuna: pip install optuna")
 
-def search(moves, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", backend=None, hp_name=None, **kwargs):
+def search_hyperparameters(learner, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", backend=None, hp_name=None, **kwargs):
     "Search settings and return the best trial, or a list of them; the learner is unchanged afterwards."
-    check_search(moves, backend, kwargs)
+    check_search(learner, backend, kwargs)
     import optuna
     several = isinstance(direction, (list, tuple))
     how = {k: kwargs.pop(k) for k in ("timeout", "catch", "gc_after_trial") if k in kwargs}
-    study = optuna.create_study(**({"directions": [plain(d) for d in direction]} if several else {"direction": plain(direction)}), **kwargs)
+    study = optuna.create_study(**({"directions": [to_builtin(d) for d in direction]} if several else {"direction": to_builtin(direction)}), **kwargs)
     chosen = hp_space or default_hp_space, compute_objective or default_compute_objective, hp_name
-    def objective(trial): return run_trial(moves, trial, *chosen, several)
-    with generators_kept():
+    def objective(trial): return run_trial(learner, trial, *chosen, several)
+    with preserve_generators():
         try: study.optimize(objective, n_trials=n_trials, **how)
-        except KeyboardInterrupt: raise given_up(moves, study) from None
+        except KeyboardInterrupt: raise make_search_interrupted(learner, study) from None
     best = study.best_trials if several else [study.best_trial]
     found = [BestRun(str(t.number), list(t.values) if several else t.value, dict(t.params), study) for t in best]
     return found if several else found[0]
 
-def given_up(moves, study) -> Paused:
+def make_search_interrupted(learner, study) -> Paused:
     "Return the exception for an interrupted search."
-    show_pauses()
-    return Paused(f"hyperparameter_search() was given up in trial {len(study.trials) - 1}. The run is as it was, {where(moves.run_state)}.")
+    install_excepthook()
+    return Paused(f"hyperparameter_search() was given up in trial {len(study.trials) - 1}. The run is as it was, {describe_position(learner.run_state)}.")
