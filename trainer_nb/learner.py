@@ -13,7 +13,15 @@ from .core.errors import InvalidOperation, release_last_traceback
 from .engine.metrics import generating
 from .core.history import Records
 from .core.interrupts import exclusive, no_preemption
-from .engine.loop import TrainOutput, run_until, make_train_output, describe_run, iterate_steps, make_stop_condition, validate_step_count
+from trainer_nb.engine.loop import (
+    TrainOutput,
+    run_until,
+    make_train_output,
+    describe_run,
+    iterate_steps,
+    make_stop_condition,
+    validate_step_count,
+)
 from .core.memory import measure_memory, make_memory_meter
 from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
@@ -22,7 +30,13 @@ from .live.reporting import make_logging_callbacks
 from .engine.run_state import Task, record_act
 from .engine.snapshot import Snapshot, capture_snapshot
 from .trainer_compat import TrainerCompatMixin, check_overrides
-from .engine.loop import apply_change, check_between_steps, check_can_train, check_not_in_step, raise_if_interrupted
+from trainer_nb.engine.loop import (
+    apply_change,
+    check_between_steps,
+    check_can_train,
+    check_not_in_step,
+    raise_if_interrupted,
+)
 
 # %% auto #0
 __all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
@@ -40,20 +54,24 @@ class TrainingMixin:
         return run_and_collect(self, "step()", steps=validate_step_count(n))
 
     @exclusive
-    def run(self,
-            steps: int | None = None,      # number of optimizer steps
-            epochs: float | None = None,   # or train to the end of this many epochs, including their evaluations; may be a fraction
-            until=None                     # or train until this function of the last record returns true
-           ) -> Records:
+    def run(
+        self,
+        steps: int | None = None,  # number of optimizer steps
+        epochs: (
+            float | None
+        ) = None,  # or train to the end of this many epochs, including their evaluations; may be a fraction
+        until=None,  # or train until this function of the last record returns true
+    ) -> Records:
         "Train until the first of these conditions holds, by default to the end; return the records. Raise `Refused` on a finished run."
         return run_and_collect(self, "run()", None if steps is None else validate_step_count(steps), epochs, until)
 
     @exclusive
-    def train(self,
-              resume_from_checkpoint=None,   # a checkpoint's folder; True: the newest in output_dir, unless this run has already begun
-              trial=None,                    # must be None: hyperparameter_search() trains its trials itself
-              ignore_keys_for_eval=None      # keys of the model's output that are not predictions, in the evaluations of this call
-             ) -> TrainOutput:
+    def train(
+        self,
+        resume_from_checkpoint=None,  # a checkpoint's folder; True: the newest in output_dir, unless this run has already begun
+        trial=None,  # must be None: hyperparameter_search() trains its trials itself
+        ignore_keys_for_eval=None,  # keys of the model's output that are not predictions, in the evaluations of this call
+    ) -> TrainOutput:
         "Train to the end, continuing a run that has begun; on a finished run, start a new one from the present weights."
         from trainer_nb.state.async_save import wait_for_save
         run = self.run_state
@@ -62,8 +80,10 @@ class TrainingMixin:
             check_can_train(self, "train()")
             under_way = run.state.global_step and not run.finished and not run.torn
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
-            if resume and not (resume_from_checkpoint is True and under_way): self.load_checkpoint(resume_from_checkpoint)
-            elif run.finished and not run.due: self._begin_again()
+            if resume and not (resume_from_checkpoint is True and under_way):
+                self.load_checkpoint(resume_from_checkpoint)
+            elif run.finished and not run.due:
+                self._begin_again()
             run_to_end(self, ignore_keys_for_eval)
             wait_for_save(run)
             out = make_train_output(run)
@@ -92,17 +112,23 @@ class TrainingMixin:
 # %% ../nbs/learner.ipynb #f2c23904
 def check_train_args(run, trial, ignored):
     "Raise ValueError for arguments of train() that only the Trainer's internal calls use, or that would not reach the run."
-    if trial is not None: raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
-    if ignored is not None and run.team is not None: raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
+    if trial is not None:
+        raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
+    if ignored is not None and run.team is not None:
+        raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
 
 def check_not_finished(learn, verb):
     "Raise `Refused` if the run is finished, or if another verb is active."
     check_can_train(learn, verb)
     run = learn.run_state
-    if run.finished and not run.due:   # tasks that an interrupt left pending at the end run first
-        raise InvalidOperation(f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
-                      f"learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'} prolongs it; "
-                      "learn.reset() begins anew.")
+    # tasks that an interrupt left pending at the end run first
+    if run.finished and not run.due:
+        raise InvalidOperation(
+            f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of"
+            f" {run.state.max_steps}."
+            f" learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'}"
+            " prolongs it; learn.reset() begins anew."
+        )
 
 def run_and_collect(learn, verb, steps=None, epochs=None, until=None) -> Records:
     "Advance the run until a condition holds, and return the records of these steps."
@@ -110,20 +136,30 @@ def run_and_collect(learn, verb, steps=None, epochs=None, until=None) -> Records
     start = run_with_progress(learn, verb, make_stop_condition(learn.run_state, steps, epochs, until), steps)
     return learn.history[start:]
 
-def run_to_end(learn, ignored):  # ignored: keys of the model's output that are not predictions, in the evaluations on the way
+def run_to_end(
+    learn,
+    ignored,  # keys of the model's output that are not predictions, in the evaluations on the way
+):
     "Train until the run is finished; measure memory use if the arguments ask for it."
     learn._ignored = ignored
     try:
-        with measure_memory(learn.run_state, "train"): run_with_progress(learn, "train()")
-    finally: del learn._ignored
+        with measure_memory(learn.run_state, "train"):
+            run_with_progress(learn, "train()")
+    finally:
+        del learn._ignored
 
-def run_with_progress(learn, verb, until=None, n=None) -> int:  # n: steps to take, None if unknown
+def run_with_progress(
+    learn, verb, until=None,
+    n=None,  # steps to take, None if unknown
+) -> int:
     "Advance the run with a progress display, and return the index of the first new row."
     check_can_train(learn, verb)
     run = learn.run_state
-    if run.device is None or run.device.world.first: run.saver.sweep(run.args.output_dir)
+    if run.device is None or run.device.world.first:
+        run.saver.sweep(run.args.output_dir)
     with run.interrupts:
-        with make_progress(run, n and run.state.global_step + n) as progress: start = run_until(learn, verb, until, progress.tick)
+        with make_progress(run, n and run.state.global_step + n) as progress:
+            start = run_until(learn, verb, until, progress.tick)
         raise_if_interrupted(learn)
         return start
 
@@ -162,10 +198,15 @@ class LiveMixin:
     def pause(self):
         "Request a pause of the training verb and of the background run at the next step boundary; return at once."
         run = self.run_state
-        if run.background is not None: run.background._wish.want(0)
-        if run.owner is not None or run.aside or run.phase == "debug": run.pausing = True
+        if run.background is not None:
+            run.background._wish.want(0)
+        if run.owner is not None or run.aside or run.phase == "debug":
+            run.pausing = True
 
-    def dashboard(self, also=()):   # other learners, histories, or paths of logs, drawn in the same charts
+    def dashboard(
+        self,
+        also=(),  # other learners, histories, or paths of logs, drawn in the same charts
+    ):
         "Return a live view with controls, usable in any cell before, during and after training; outside a notebook, a summary as text. Raise TypeError for an object that is not a run."
         from trainer_nb.live.dashboard import make_dashboard
         return make_dashboard(self, also)
@@ -173,49 +214,70 @@ class LiveMixin:
 # %% ../nbs/learner.ipynb #ceec98eb
 class LaunchMixin:
     "Define the verbs for several processes."
+    # several machines: num_nodes, node_rank, master_addr, master_port; rdzv_id, a shared secret; timeout in seconds for the machines to connect
     @exclusive
-    def launch(self,
-               num_processes: int | None = None,   # default: one process per GPU; required on a CPU
-               train: bool = False,                # train to the end, bring the run back, and return the result of train()
-               keep_global_batch: bool = False,    # divide gradient accumulation, or the micro-batch, so that the global batch size stays the same
-               max_restarts: int = 0,              # how many times the run is resumed automatically after a process has died
-               start: str | None = None,           # "fork" or "spawn"; None: fork where that is safe
-               threads: int | None = None,         # torch threads per process; None: the processors divided among the processes
-               hear="first",                       # ranks whose output is shown: "first", "all", or a list of ranks
-               **nodes):                           # several machines: num_nodes, node_rank, master_addr, master_port; rdzv_id, a shared secret; timeout in seconds for the machines to connect
+    def launch(
+        self,
+        num_processes: int | None = None,  # default: one process per GPU; required on a CPU
+        train: bool = False,  # train to the end, bring the run back, and return the result of train()
+        keep_global_batch: bool = False,  # divide gradient accumulation, or the micro-batch, so that the global batch size stays the same
+        max_restarts: int = 0,  # how many times the run is resumed automatically after a process has died
+        start: str | None = None,  # "fork" or "spawn"; None: fork where that is safe
+        threads: int | None = None,  # torch threads per process; None: the processors divided among the processes
+        hear="first",  # ranks whose output is shown: "first", "all", or a list of ranks
+        **nodes,
+    ):
         "Move the run to n processes, where the same verbs continue it until close(). Raise ValueError for objects that cannot be sent there, and `Refused` in the middle of a step."
         from trainer_nb.launch.launch import SERVED_MESSAGE, LaunchContext, Served, launch, join_launched_run
         from trainer_nb.device.collectives import world_size
-        if world_size() > 1:   # a launcher has already started the processes, and this is one of them
+        # a launcher has already started the processes, and this is one of them
+        if world_size() > 1:
             join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
-        if self.run_state.torn == SERVED_MESSAGE: self.run_state.torn = ""   # serve again
+        if self.run_state.torn == SERVED_MESSAGE:
+            # serve again
+            self.run_state.torn = ""
         check_can_train(self, "launch()")
         if self.args.enable_jit_checkpoint:
-            raise InvalidOperation("launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run would be in others. "
-                          "A script started with torchrun or `accelerate launch` can; each of its processes hears the signal itself.")
-        if self.run_state.team is not None: self.run_state.team.refuse("launch()")
+            raise InvalidOperation(
+                "launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run"
+                " would be in others. A script started with torchrun or `accelerate launch` can; each of its processes"
+                " hears the signal itself."
+            )
+        if self.run_state.team is not None:
+            self.run_state.team.refuse("launch()")
         release_last_traceback()
-        with self.run_state.interrupts: team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
+        with self.run_state.interrupts:
+            team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
         if isinstance(team, Served): return team
         if not train: return LaunchContext(self, team)
-        try: return self.train()
-        finally: self.close()
+        try:
+            return self.train()
+        finally:
+            self.close()
 
     @exclusive
     def close(self):
         "Bring the run back from the processes that have it; a no-op if it is here."
         from trainer_nb.launch.launch import close_remote_run
-        torn, self.run_state.torn = self.run_state.torn, ""   # a corrupted run is brought back as well, as it is
-        try: check_can_train(self, "close()")
-        finally: self.run_state.torn = torn
-        with self.run_state.interrupts: close_remote_run(self)
+        # a corrupted run is brought back as well, as it is
+        torn, self.run_state.torn = self.run_state.torn, ""
+        try:
+            check_can_train(self, "close()")
+        finally:
+            self.run_state.torn = torn
+        with self.run_state.interrupts:
+            close_remote_run(self)
 
     @exclusive
-    def each(self, function) -> list:   # a function of a learner
+    def each(
+        self,
+        function,  # a function of a learner
+    ) -> list:
         "Call a function with the learner of each process and return the results by rank; without other processes, call it here. Re-raise its errors here."
-        if not callable(function): raise TypeError(f"each() takes a function of the learner, not {function!r}.")
+        if not callable(function):
+            raise TypeError(f"each() takes a function of the learner, not {function!r}.")
         team = self.run_state.team
         return [function(self)] if team is None else team.each(self, function)
 
@@ -228,8 +290,9 @@ class LaunchMixin:
 # %% ../nbs/learner.ipynb #6f601550
 class SettingsMixin:
     "Define the verbs that change a run."
+    # settings that can be changed during a run; learn.set() lists them
     @exclusive
-    def set(self, **changes):   # settings that can be changed during a run; learn.set() lists them
+    def set(self, **changes):
         """Change settings from the next step on, all or none: learn.set(lr=1e-4). Without arguments, return a table of the settings that can be changed.
         Raise TypeError for an unknown name, and ValueError for a setting that cannot be changed in a run, or not to this value."""
         from trainer_nb.engine.settings import change_settings, list_settable
@@ -244,8 +307,9 @@ class SettingsMixin:
         from trainer_nb.diagnostics.layers import set_trainable
         apply_change(self, "freeze()", lambda: set_trainable(self, groups, False, eval_mode))
 
+    # as in freeze
     @exclusive
-    def unfreeze(self, *groups, eval_mode: bool = False):   # as in freeze
+    def unfreeze(self, *groups, eval_mode: bool = False):
         "Make layer groups trainable again, by default all, and use them in training mode unless eval_mode=True."
         from trainer_nb.diagnostics.layers import set_trainable
         apply_change(self, "unfreeze()", lambda: set_trainable(self, groups, True, eval_mode))
@@ -254,46 +318,60 @@ class SettingsMixin:
     def free(self):
         "Release all memory: end the run and keep the model, on the CPU."
         from trainer_nb.state.time_travel import free_run
-        if not self.run_state.torn: check_not_in_step(self, "free()")
+        if not self.run_state.torn:
+            check_not_in_step(self, "free()")
         self.pause()
-        with self.run_state.interrupts: free_run(self)
+        with self.run_state.interrupts:
+            free_run(self)
 
 # %% ../nbs/learner.ipynb #690b4da5
 class TimeTravelMixin:
     "Define the verbs that move a run in time."
     @exclusive
-    def snapshot(self, name: str | None = None) -> Snapshot:   # if given, the snapshot is also kept in learn.snapshots under this name
+    def snapshot(
+        self,
+        name: str | None = None,  # if given, the snapshot is also kept in learn.snapshots under this name
+    ) -> Snapshot:
         "Copy the run's state to the host and return it. Raise `Refused` in the middle of a step and in callbacks."
         check_not_in_step(self, "snapshot()")
         release_last_traceback()
         with self.run_state.interrupts:
             prepare(self)
             taken = capture_snapshot(self.run_state)
-        if name is not None: self.snapshots[name] = taken
+        if name is not None:
+            self.snapshots[name] = taken
         return taken
 
+    # a Snapshot, or a name in learn.snapshots; KeyError for an unknown name
     @exclusive
-    def restore(self, snapshot):   # a Snapshot, or a name in learn.snapshots; KeyError for an unknown name
+    def restore(self, snapshot):
         "Go back to a snapshot, so that the run continues from there as it did then. Raise ValueError, and change nothing, if it does not fit this learner."
         from trainer_nb.state.time_travel import restore_run
         apply_change(self, "restore()", lambda: restore_run(self, snapshot))
 
+    # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
     @exclusive
-    def rewind(self, n: int = 1):   # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
+    def rewind(self, n: int = 1):
         "Go back n steps, exactly, and return (step, replayed, seconds, different). Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."
         from trainer_nb.state.time_travel import rewind
         if not (self.run_state.torn and n == 0): n = validate_step_count(n)
-        with no_preemption(): return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
+        with no_preemption():
+            return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
 
     @exclusive
-    def branch(self, **changes):   # settings, from those that a Learner takes
+    def branch(
+        self,
+        **changes,  # settings, from those that a Learner takes
+    ):
         """Return a second learner that continues from here, with the same data order and random numbers, its own copy of the weights, and these changes.
         Raise `Refused` in the middle of a step or with an optimizer that was passed in, and TypeError or ValueError for changes that cannot be made."""
         from trainer_nb.state.time_travel import branch
         check_not_in_step(self, "branch()")
         release_last_traceback()
-        with self.run_state.interrupts: new = branch(self, changes)
-        if new.args.enable_jit_checkpoint: new._listen()
+        with self.run_state.interrupts:
+            new = branch(self, changes)
+        if new.args.enable_jit_checkpoint:
+            new._listen()
         return new
 
     @exclusive
@@ -306,25 +384,37 @@ class TimeTravelMixin:
 class EvaluationMixin:
     "Define the verbs that evaluate a run."
     @exclusive
-    def evaluate(self,
-                 eval_dataset=None,              # None: the learner's own; a data set, a name in a dict of them, or a dict of several
-                 ignore_keys=None,               # keys of the model's output that are not predictions
-                 metric_key_prefix: str = "eval",
-                 **gen_kwargs                    # arguments of the model's generate, with predict_with_generate: max_length=, num_beams=
-                ) -> dict:
+    def evaluate(
+        self,
+        eval_dataset=None,  # None: the learner's own; a data set, a name in a dict of them, or a dict of several
+        ignore_keys=None,  # keys of the model's output that are not predictions
+        metric_key_prefix: str = "eval",
+        **gen_kwargs,  # arguments of the model's generate, with predict_with_generate: max_length=, num_beams=
+    ) -> dict:
         "Evaluate and return loss and metrics by name; runtimes are in seconds. Raise ValueError without an evaluation set."
         from trainer_nb.engine.evaluate import evaluate_datasets, evaluate_dataset
         check_between_steps(self, "evaluate()")
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
-        if isinstance(datasets, dict): return evaluate_datasets(datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix)
+        if isinstance(datasets, dict):
+            return evaluate_datasets(
+                datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix
+            )
         with self.run_state.interrupts, generating(self, "evaluate()", gen_kwargs):
             metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
-            run_tasks_now(self, Task("note", data={"evaluate": metrics}), Task("log", data={"logs": metrics}), Task("event", "on_evaluate", {"metrics": metrics}))
+            run_tasks_now(
+                self,
+                Task("note", data={"evaluate": metrics}),
+                Task("log", data={"logs": metrics}),
+                Task("event", "on_evaluate", {"metrics": metrics}),
+            )
             return metrics
 
     @exclusive
-    def predict(self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test", **gen_kwargs):   # gen_kwargs: as in evaluate
+    def predict(
+        self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test",
+        **gen_kwargs,  # as in evaluate
+    ):
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
         from trainer_nb.engine.evaluate import predict_dataset
         check_between_steps(self, "predict()")
@@ -334,7 +424,9 @@ class EvaluationMixin:
             return out
 
     @exclusive
-    def evaluation_loop(self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"):
+    def evaluation_loop(
+        self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+    ):
         "Run the model over a loader; evaluate() and predict() are built on this method."
         from trainer_nb.engine.evaluate import evaluation_loop
         return evaluation_loop(self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
@@ -349,8 +441,9 @@ class EvaluationMixin:
 # %% ../nbs/learner.ipynb #a798b4af
 class InterpretationMixin:
     "Define the verbs that show samples."
+    # a function of (batch, n) that returns HTML, or an object with a rich display
     @exclusive
-    def show_batch(self, n: int = 9, dataset=None, show=None):   # a function of (batch, n) that returns HTML, or an object with a rich display
+    def show_batch(self, n: int = 9, dataset=None, show=None):
         "Show the first `n` samples of the training data, or of another data set, as the model receives them: images, text, sound, or a table."
         from trainer_nb.diagnostics.interpret import show_batch
         check_between_steps(self, "show_batch()")
@@ -378,8 +471,9 @@ class InterpretationMixin:
 # %% ../nbs/learner.ipynb #0805551b
 class DiagnosticsMixin:
     "Define the verbs that look inside the model, and plot the history."
+    # a batch as the model receives it; None: those of the next step, or of the open debug step
     @exclusive
-    def inspect(self, batch=None):   # a batch as the model receives it; None: those of the next step, or of the open debug step
+    def inspect(self, batch=None):
         "Measure every layer at one step: gradients, weights, outputs, the change by the update, and conspicuous values. Leave no trace."
         from trainer_nb.diagnostics.layers import inspect_layers
         release_last_traceback()
@@ -408,7 +502,11 @@ class DiagnosticsMixin:
         from trainer_nb.diagnostics.watch import WatchReport
         return WatchReport(self.history)
 
-    def plot(self, *what, also=(), x: str = "step", smooth: float = 0.9, log=()):   # what: names of columns, metrics, or watched quantities
+    def plot(
+        self,
+        *what,  # names of columns, metrics, or watched quantities
+        also=(), x: str = "step", smooth: float = 0.9, log=(),
+    ):
         """Plot the history; without names, the most informative columns. `also`: other learners, histories, or paths of logs, drawn in the same charts; x: "step", "epoch" or "time";
         smooth: weight of the running mean; log: names whose axis is logarithmic. Raise ValueError for an unknown name."""
         from trainer_nb.live.curves import plot_histories
@@ -430,6 +528,7 @@ class TuningMixin:
         from trainer_nb.tune.lr_finder import lr_find
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, lambda n: search_progress(self.run_state, n))
 
+    # arguments of Optuna's create_study and optimize
     @exclusive
     def hyperparameter_search(self,
                               hp_space=None,              # trial -> dict of settings; None: learning rate, epochs, seed and micro-batch size
@@ -438,12 +537,13 @@ class TuningMixin:
                               direction="minimize",       # or "maximize"; a list for several objectives
                               backend=None,               # "optuna", the only backend
                               hp_name=None,               # trial -> name of its folder; None: run-<number>
-                              **kwargs):                  # arguments of Optuna's create_study and optimize
+                              **kwargs):
         """Train with the settings that Optuna proposes, each trial from the first weights, without leaving a trace; return the best trial, or a list if direction is a list.
         Raise ValueError or `Refused` for a run that cannot be searched."""
         from trainer_nb.tune.search import search_hyperparameters
         return search_hyperparameters(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
 
+    # time limit: no size is tried that would finish later
     @exclusive
     def batch_size_find(self,
                         mode: str = "power",            # "power": sizes are doubled; "binary": then the exact largest size that fits
@@ -452,7 +552,7 @@ class TuningMixin:
                         memory: float | None = None,    # GB that training may use; None: the free memory
                         steps: int = 3,                 # steps that are timed at each size, after a first one
                         evaluate: bool = False,         # measure evaluations instead of training
-                        seconds: float = 300):          # time limit: no size is tried that would finish later
+                        seconds: float = 300):
         """Measure time and memory by micro-batch size, and return them with the fastest size that keeps the global batch; its apply() sets it. The run stays unchanged.
         Raise ValueError or TypeError if sizes cannot be tried: objects that cannot be sent to another process, or data that is already batched."""
         from trainer_nb.tune.batch_size import batch_size_find
@@ -462,35 +562,49 @@ class TuningMixin:
 class CheckpointMixin:
     "Define the verbs that write to the disk and read from it."
     @exclusive
-    def save_model(self, output_dir=None, _internal_call=False):   # None: the learner's output_dir, ValueError if that is None too; _internal_call: ignored, for compatibility with the Trainer
+    def save_model(
+        self,
+        output_dir=None,  # None: the learner's output_dir, ValueError if that is None too
+        _internal_call=False,  # _internal_call: ignored, for compatibility with the Trainer
+    ):
         "Write the model's weights as safetensors, or with its own save_pretrained; return the folder."
         from trainer_nb.engine.evaluate import averaged_weights
         check_between_steps(self, "save_model()")
         folder = output_dir or self.args.output_dir
-        if folder is None: raise ValueError("There is no folder to save to; call save_model(folder), or give the Learner an output_dir=.")
-        with averaged_weights(self.optimizer): self._save(str(folder))
+        if folder is None:
+            raise ValueError(
+                "There is no folder to save to; call save_model(folder), or give the Learner an output_dir=."
+            )
+        with averaged_weights(self.optimizer):
+            self._save(str(folder))
         return Path(folder).expanduser()
 
-    def _save(self, output_dir=None, state_dict=None):   # state_dict: None for the model's own
+    def _save(
+        self, output_dir=None,
+        state_dict=None,  # None for the model's own
+    ):
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
         from trainer_nb.state.checkpoint import get_processor, save_model
         device = self.run_state.device
         sharded = {"world": device.world} if device is not None and device.sharded is not None else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, **sharded)
 
+    # a folder for this checkpoint; None: checkpoint-<step> in the learner's output_dir
     @exclusive
-    def save_checkpoint(self, output_dir=None):   # a folder for this checkpoint; None: checkpoint-<step> in the learner's output_dir
+    def save_checkpoint(self, output_dir=None):
         "Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary. Raise ValueError without a folder, and SaveFailed if it cannot be written."
         from trainer_nb.state.async_save import save_checkpoint_sync
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
+    # a checkpoint's folder, also one of the Trainer's; True: the newest in output_dir
     @exclusive
-    def load_checkpoint(self, folder=True):   # a checkpoint's folder, also one of the Trainer's; True: the newest in output_dir
+    def load_checkpoint(self, folder=True):
         "Resume from a checkpoint, with a warning for each difference. Raise ValueError, and change nothing, if the run cannot resume from it here."
         from trainer_nb.state.resume import load_checkpoint
         return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder))
 
-    def _save_checkpoint(self, model=None, trial=None, metrics=None):   # the arguments are ignored, for compatibility with the Trainer
+    # the arguments are ignored, for compatibility with the Trainer
+    def _save_checkpoint(self, model=None, trial=None, metrics=None):
         "Save a checkpoint; the loop calls this when one is due."
         from trainer_nb.state.async_save import save_checkpoint_async
         save_checkpoint_async(self)
@@ -498,8 +612,10 @@ class CheckpointMixin:
     def _listen(self):
         "Install a signal handler that writes a checkpoint when the process is asked to terminate."
         from trainer_nb.state.async_save import SigtermCheckpointCallback
-        ending = next((c for c in self.run_state.callbacks.callbacks if isinstance(c, SigtermCheckpointCallback)), None)   # a branch already has one
-        if ending is None: self.run_state.callbacks.add_callback(ending := SigtermCheckpointCallback())
+        # a branch already has one
+        ending = next((c for c in self.run_state.callbacks.callbacks if isinstance(c, SigtermCheckpointCallback)), None)
+        if ending is None:
+            self.run_state.callbacks.add_callback(ending := SigtermCheckpointCallback())
         ending.listen(self)
 
     def _load_best_model(self):
@@ -511,18 +627,27 @@ class CheckpointMixin:
 class CallbackMixin:
     "Define the verbs for logs, callbacks and the journal."
     @exclusive
-    def log(self, logs: dict, start_time=None):   # start_time: ignored, for compatibility with the Trainer
+    def log(
+        self, logs: dict,
+        start_time=None,  # ignored, for compatibility with the Trainer
+    ):
         "Log values to state.log_history, to the history, and to the callbacks."
-        with self.run_state.interrupts: log(self, logs)
+        with self.run_state.interrupts:
+            log(self, logs)
 
     @exclusive
-    def export_script(self, path, limit: float = 100):   # path: of the script, for example train.py; limit: MB of data that may be written beside it
+    def export_script(
+        self,
+        path,  # of the script, for example train.py
+        limit: float = 100,  # MB of data that may be written beside it
+    ):
         """Write a script that trains this model again, including the changes made by hand; run in a new process, it ends in the same weights.
         Raise `Refused`, and write nothing, if a part cannot be found; the result's `doubts` list the parts that may not be exact."""
         from trainer_nb.state.export_script import export_script
         check_not_in_step(self, "export_script()")
         release_last_traceback()
-        with self.run_state.interrupts: return export_script(self, path, limit)
+        with self.run_state.interrupts:
+            return export_script(self, path, limit)
 
     @exclusive
     def add_callback(self, callback):
@@ -534,7 +659,8 @@ class CallbackMixin:
     def pop_callback(self, callback):
         "Remove a callback, by instance or class, and return it; None if it is not there."
         popped = self.run_state.callbacks.pop_callback(callback)
-        if popped is not None: record_act(self.run_state, "remove_callback", callback=type(popped).__name__)
+        if popped is not None:
+            record_act(self.run_state, "remove_callback", callback=type(popped).__name__)
         return popped
 
     def remove_callback(self, callback):
@@ -570,64 +696,117 @@ class ReportingMixin:
         from trainer_nb.engine.evaluate import metrics_format
         return metrics_format(metrics)
 
-    def log_metrics(self, split: str, metrics: dict):   # split: "train", "eval", "test"
+    def log_metrics(
+        self,
+        split: str,  # "train", "eval", "test"
+        metrics: dict,
+    ):
         "Print metrics, on the main process."
         from trainer_nb.engine.evaluate import metrics_table
-        if self.is_world_process_zero(): print(metrics_table(split, metrics))
+        if self.is_world_process_zero():
+            print(metrics_table(split, metrics))
 
-    def save_metrics(self, split: str, metrics: dict, combined: bool = True):   # combined: also into all_results.json
+    def save_metrics(
+        self, split: str, metrics: dict,
+        combined: bool = True,  # also into all_results.json
+    ):
         "Write metrics to <split>_results.json in output_dir, on the main process. Raise ValueError without a folder."
         from trainer_nb.engine.evaluate import require_output_dir, save_metrics
-        if self.is_world_process_zero(): save_metrics(require_output_dir(self.args, "save_metrics()"), split, metrics, combined)
+        if self.is_world_process_zero():
+            save_metrics(require_output_dir(self.args, "save_metrics()"), split, metrics, combined)
 
     def save_state(self):
         "Write the state to trainer_state.json in output_dir, on the main process. Raise ValueError without a folder."
         from trainer_nb.engine.evaluate import require_output_dir
-        if self.is_world_process_zero(): self.state.save_to_json(require_output_dir(self.args, "save_state()") / "trainer_state.json")
+        if self.is_world_process_zero():
+            self.state.save_to_json(require_output_dir(self.args, "save_state()") / "trainer_state.json")
 
 # %% ../nbs/learner.ipynb #0b828c57
-class Learner(TrainingMixin, LiveMixin, LaunchMixin, SettingsMixin, TimeTravelMixin, EvaluationMixin, InterpretationMixin, DiagnosticsMixin, TuningMixin, CheckpointMixin, CallbackMixin, ReportingMixin, TrainerBase, TrainerCompatMixin):
+class Learner(
+    TrainingMixin,
+    LiveMixin,
+    LaunchMixin,
+    SettingsMixin,
+    TimeTravelMixin,
+    EvaluationMixin,
+    InterpretationMixin,
+    DiagnosticsMixin,
+    TuningMixin,
+    CheckpointMixin,
+    CallbackMixin,
+    ReportingMixin,
+    TrainerBase,
+    TrainerCompatMixin,
+):
     "Train a PyTorch model step by step. The constructor is cheap: nothing is prepared before the first step."
     snapshots = None   # time_travel.Snapshots, by name
 
-    def __init__(self,
-                 model=None,                # a torch.nn.Module
-                 args: TrainingArguments | None = None,  # settings; each may also be given as a keyword
-                 data_collator=None,        # a function from examples to a batch
-                 train_dataset=None,        # a data set, a stream, or a DataLoader
-                 eval_dataset=None,         # the same, or a dict of several
-                 processing_class=None,     # a tokenizer or processor
-                 model_init=None,           # a function that returns the model, instead of a model
-                 compute_loss_func=None,    # (outputs, labels, num_items_in_batch=) -> loss
-                 compute_metrics=None,      # EvalPrediction -> dict of numbers
-                 callbacks=None,            # a list of TrainerCallback
-                 optimizers=(None, None),   # (optimizer, lr_scheduler), None for those to be created
-                 optimizer_cls_and_kwargs=None,          # (class, dict) from which the optimizer is created
-                 preprocess_logits_for_metrics=None,     # (logits, labels) -> the values to keep of the logits
-                 *, loss_func=None,         # (output, labels) -> loss, for a model that returns none
-                 metrics=None,              # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
-                 **settings: Unpack[TrainingArgumentsKwargs]):          # fields of TrainingArguments
+    # fields of TrainingArguments
+    def __init__(
+        self,
+        model=None,  # a torch.nn.Module
+        args: TrainingArguments | None = None,  # settings; each may also be given as a keyword
+        data_collator=None,  # a function from examples to a batch
+        train_dataset=None,  # a data set, a stream, or a DataLoader
+        eval_dataset=None,  # the same, or a dict of several
+        processing_class=None,  # a tokenizer or processor
+        model_init=None,  # a function that returns the model, instead of a model
+        compute_loss_func=None,  # (outputs, labels, num_items_in_batch=) -> loss
+        compute_metrics=None,  # EvalPrediction -> dict of numbers
+        callbacks=None,  # a list of TrainerCallback
+        optimizers=(None, None),  # (optimizer, lr_scheduler), None for those to be created
+        optimizer_cls_and_kwargs=None,  # (class, dict) from which the optimizer is created
+        preprocess_logits_for_metrics=None,  # (logits, labels) -> the values to keep of the logits
+        *,
+        loss_func=None,  # (output, labels) -> loss, for a model that returns none
+        metrics=None,  # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
+        **settings: Unpack[TrainingArgumentsKwargs],
+    ):
         release_last_traceback()
         from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
         meter = make_memory_meter(args, settings)
-        super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init, compute_loss_func,
-                         compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics,
-                         loss_func=loss_func, metrics=metrics, **settings)
+        super().__init__(
+            model,
+            args,
+            data_collator,
+            train_dataset,
+            eval_dataset,
+            processing_class,
+            model_init,
+            compute_loss_func,
+            compute_metrics,
+            callbacks,
+            optimizers,
+            optimizer_cls_and_kwargs,
+            preprocess_logits_for_metrics,
+            loss_func=loss_func,
+            metrics=metrics,
+            **settings,
+        )
         from trainer_nb.state.time_travel import RewindBuffer
         from trainer_nb.state.async_save import Saver
         from trainer_nb.state.time_travel import Snapshots
         self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), RewindBuffer(), Saver()
-        for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()): self.callback_handler.add_callback(callback)
+        for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
+            self.callback_handler.add_callback(callback)
         self.run_state.meter, self.run_state.relief = meter, OomRecovery()
-        if meter is not None: meter.end()
-        if self.args.enable_jit_checkpoint: self._listen()
+        if meter is not None:
+            meter.end()
+        if self.args.enable_jit_checkpoint:
+            self._listen()
         run_tasks_now(self, Task("event", "on_init_end"))
 
     def __setattr__(self, name, value):
         "Set an attribute. Raise AttributeError for the name of a setting or a method, and for a name that differs from one by one letter."
-        if name not in self.__dict__: check_assignment(self, name, value)
-        object.__setattr__(self, name, value)   # super() would search all base classes, which takes longer than everything else here
+        if name not in self.__dict__:
+            check_assignment(self, name, value)
+        # super() would search all base classes, which takes longer than everything else here
+        object.__setattr__(self, name, value)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"
-    def __reduce__(self): raise TypeError("A Learner cannot be copied or pickled: it holds a run under way. learn.snapshot() holds the run's state, learn.save_model(dir) writes the weights.")
+    def __reduce__(self):
+        raise TypeError(
+            "A Learner cannot be copied or pickled: it holds a run under way. learn.snapshot() holds the run's state,"
+            " learn.save_model(dir) writes the weights."
+        )

@@ -21,49 +21,84 @@ class LabelSmoother(NamedTuple):
         return label_smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
 
 # %% ../nbs/trainer_compat.ipynb #80c0bff0
-NO_HUB_MESSAGE = "{} is for the Hub, and nothing is pushed there yet: learn.save_model(folder), then huggingface_hub.upload_folder(repo_id=..., folder_path=folder)."
+NO_HUB_MESSAGE = (
+    "{} is for the Hub, and nothing is pushed there yet: learn.save_model(folder), then"
+    " huggingface_hub.upload_folder(repo_id=..., folder_path=folder)."
+)
 
 # %% ../nbs/trainer_compat.ipynb #3048d6d9
 class TrainerCompatMixin:
     "Provide the remaining attributes and methods of the Trainer under its names."
     deepspeed = neftune_hook_handle = None
-    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = is_model_parallel = False
-    is_distributed_loading_by_transformers, place_model_on_device, current_flos, push_in_progress = False, True, 0, None
+    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = is_model_parallel = (
+        False
+    )
+    is_distributed_loading_by_transformers = False
+    place_model_on_device = True
+    current_flos = 0
+    push_in_progress = None
     hp_space = hp_name = compute_objective = objective = None
-    _ignored = None   # keys of the model's output that are not predictions, in the evaluations of train(ignore_keys_for_eval=...)
+    # keys of the model's output that are not predictions, in the evaluations of train(ignore_keys_for_eval=...)
+    _ignored = None
 
     @property
-    def is_in_train(self) -> bool: return self.run_state.owner is not None
+    def is_in_train(self) -> bool:
+        return self.run_state.owner is not None
+
     @property
-    def is_fsdp_enabled(self) -> bool: return self.run_state.device is not None and self.run_state.device.sharded is not None
+    def is_fsdp_enabled(self) -> bool:
+        return self.run_state.device is not None and self.run_state.device.sharded is not None
     @property
-    def can_return_loss(self) -> bool: return self.model_facts.can_return_loss
+    def can_return_loss(self) -> bool:
+        return self.model_facts.can_return_loss
+
     @property
-    def label_smoother(self): return LabelSmoother(self.args.label_smoothing_factor) if self.args.label_smoothing_factor else None
+    def label_smoother(self):
+        return LabelSmoother(self.args.label_smoothing_factor) if self.args.label_smoothing_factor else None
     @property
-    def neftune_noise_alpha(self): return self.args.neftune_noise_alpha
+    def neftune_noise_alpha(self):
+        return self.args.neftune_noise_alpha
+
     @property
-    def hub_model_id(self): return self.args.hub_model_id
+    def hub_model_id(self):
+        return self.args.hub_model_id
+
     @property
-    def _train_batch_size(self) -> int: return self.args.train_batch_size
-    def _move_model_to_device(self, model, device): return model.to(device)   # for other models, such as a teacher; the run's own model is moved automatically
+    def _train_batch_size(self) -> int:
+        return self.args.train_batch_size
+
+    # for other models, such as a teacher; the run's own model is moved automatically
+    def _move_model_to_device(self, model, device):
+        return model.to(device)
     @property
-    def gather_function(self): return self.accelerator.gather_for_metrics
+    def gather_function(self):
+        return self.accelerator.gather_for_metrics
+
     def get_tp_size(self) -> int: return 1   # processes that share a tensor
     def get_cp_size(self) -> int: return 1   # processes that share a sequence (context parallelism)
     def get_sp_size(self) -> int: return 1   # processes that share a sequence (sequence parallelism)
     def _get_learning_rate(self) -> float: return self.optimizer.param_groups[0]["lr"]
     def create_accelerator_and_postprocess(self): return self.accelerator   # created on first access
-    def _get_output_dir(self, trial=None): return self.args.output_dir   # a trial has its own learner, whose output_dir is the trial's folder
+    # a trial has its own learner, whose output_dir is the trial's folder
+    def _get_output_dir(self, trial=None):
+        return self.args.output_dir
 
     def init_hf_repo(self, token=None, private=None): raise InvalidOperation(NO_HUB_MESSAGE.format("init_hf_repo()"))
-    def push_to_hub(self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs): raise InvalidOperation(NO_HUB_MESSAGE.format("push_to_hub()"))
+    def push_to_hub(
+        self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
+    ):
+        raise InvalidOperation(NO_HUB_MESSAGE.format("push_to_hub()"))
 
-    def create_model_card(self, language=None, license=None, tags=None, model_name=None, finetuned_from=None, tasks=None, dataset_tags=None, dataset=None,
-                          dataset_args=None):  # dataset_args: ignored, for compatibility with the Trainer
+    def create_model_card(
+        self, language=None, license=None, tags=None, model_name=None, finetuned_from=None, tasks=None,
+        dataset_tags=None, dataset=None,
+        dataset_args=None,  # ignored, for compatibility with the Trainer
+    ):
         "Write README.md into output_dir, on the main process: settings, last metrics, versions, and metadata for the Hub."
         if not self.is_world_process_zero(): return
-        about = dict(language=language, license=license, tags=tags, tasks=tasks, dataset_tags=dataset_tags, dataset=dataset)
+        about = dict(
+            language=language, license=license, tags=tags, tasks=tasks, dataset_tags=dataset_tags, dataset=dataset
+        )
         write_model_card(self.args, self.state, self.run_state.model, model_name, finetuned_from, **about)
 
     def end(self):
@@ -72,31 +107,92 @@ class TrainerCompatMixin:
         self.free()
 
 # %% ../nbs/trainer_compat.ipynb #dd328063
-_LOOP = "is a part of the Trainer's loop, which is another here; override compute_loss, training_step or log, use a callback, or write a loop over learn.steps()"
-_STATE = "is not called, because a checkpoint here is one snapshot of the whole run; give a callback a state_dict() and load_state_dict(), or override save_model"
-_ACCELERATE = "is not called, because Accelerate is made when it is first needed, from the arguments; set these, or prepare the model beforehand"
-_DATA = "is not called; override get_train_dataloader, get_eval_dataloader or get_test_dataloader, or give the Learner a data_collator="
-_GRADIENTS = "is not called; a callback's on_pre_optimizer_step finds the gradients complete, and max_grad_norm clips them"
-_SEARCH = "is not called, because a trial of hyperparameter_search has a learner of its own; its state.trial_params has what was proposed"
+_LOOP = (
+    "is a part of the Trainer's loop, which is another here; override compute_loss, training_step or log, use a"
+    " callback, or write a loop over learn.steps()"
+)
+_STATE = (
+    "is not called, because a checkpoint here is one snapshot of the whole run; give a callback a state_dict() and"
+    " load_state_dict(), or override save_model"
+)
+_ACCELERATE = (
+    "is not called, because Accelerate is made when it is first needed, from the arguments; set these, or prepare the"
+    " model beforehand"
+)
+_DATA = (
+    "is not called; override get_train_dataloader, get_eval_dataloader or get_test_dataloader, or give the Learner a"
+    " data_collator="
+)
+_GRADIENTS = (
+    "is not called; a callback's on_pre_optimizer_step finds the gradients complete, and max_grad_norm clips them"
+)
+_SEARCH = (
+    "is not called, because a trial of hyperparameter_search has a learner of its own; its state.trial_params has what"
+    " was proposed"
+)
 
-NOT_CALLED = {   # name: why an override would have no effect, and what to do instead
-    **dict.fromkeys(("_inner_training_loop", "_run_epoch", "_maybe_log_save_evaluate", "_init_training_state", "_prepare_for_training", "_finalize_training",
-                     "_track_num_input_tokens", "_update_auto_batch_size", "_validate_args"), _LOOP),
-    **dict.fromkeys(("_save_optimizer_and_scheduler", "_save_rng_state", "_save_scaler", "_load_optimizer_and_scheduler", "_load_rng_state", "_load_scaler",
-                     "_load_from_checkpoint", "_load_callback_state", "_issue_warnings_after_load", "_get_output_dir"), _STATE),
-    **dict.fromkeys(("create_accelerator_and_postprocess", "_build_accelerator_args", "_wrap_model", "_move_model_to_device", "_defer_fsdp_gradient_reduction",
-                     "_sync_replicated_trainable_parameters", "_prepare_context_parallel_inputs", "get_tp_size", "get_cp_size", "get_sp_size"), _ACCELERATE),
+NOT_CALLED = {  # name: why an override would have no effect, and what to do instead
+    **dict.fromkeys(
+        (
+            "_inner_training_loop",
+            "_run_epoch",
+            "_maybe_log_save_evaluate",
+            "_init_training_state",
+            "_prepare_for_training",
+            "_finalize_training",
+            "_track_num_input_tokens",
+            "_update_auto_batch_size",
+            "_validate_args",
+        ),
+        _LOOP,
+    ),
+    **dict.fromkeys(
+        (
+            "_save_optimizer_and_scheduler",
+            "_save_rng_state",
+            "_save_scaler",
+            "_load_optimizer_and_scheduler",
+            "_load_rng_state",
+            "_load_scaler",
+            "_load_from_checkpoint",
+            "_load_callback_state",
+            "_issue_warnings_after_load",
+            "_get_output_dir",
+        ),
+        _STATE,
+    ),
+    **dict.fromkeys(
+        (
+            "create_accelerator_and_postprocess",
+            "_build_accelerator_args",
+            "_wrap_model",
+            "_move_model_to_device",
+            "_defer_fsdp_gradient_reduction",
+            "_sync_replicated_trainable_parameters",
+            "_prepare_context_parallel_inputs",
+            "get_tp_size",
+            "get_cp_size",
+            "get_sp_size",
+        ),
+        _ACCELERATE,
+    ),
     "_get_dataloader": _DATA,
-    **dict.fromkeys(("_clip_grad_norm", "_get_grad_norm", "_has_mixed_mesh_grads", "_mixed_mesh_grad_norm"), _GRADIENTS),
+    **dict.fromkeys(
+        ("_clip_grad_norm", "_get_grad_norm", "_has_mixed_mesh_grads", "_mixed_mesh_grad_norm"), _GRADIENTS
+    ),
     **dict.fromkeys(("_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint"), _SEARCH),
     "_evaluate": "is not called; override evaluate",
-    "_determine_best_metric": "is not called; metric_for_best_model names what counts, and compute_metrics may compute it",
+    "_determine_best_metric": (
+        "is not called; metric_for_best_model names what counts, and compute_metrics may compute it"
+    ),
     "_get_learning_rate": "is not called; logs have the rate of the first group of parameters",
-    "_push_from_checkpoint": "is not called; a callback's on_save may push", "_finish_current_push": "is not called; a callback's on_train_end may wait",
+    "_push_from_checkpoint": "is not called; a callback's on_save may push",
+    "_finish_current_push": "is not called; a callback's on_train_end may wait",
 }
 
 def check_overrides(cls):
     "Raise TypeError for a subclass that overrides a method which the loop does not call."
     for name, why in NOT_CALLED.items():
         owner = next((c for c in cls.__mro__ if name in vars(c)), None)
-        if owner is not None and owner.__module__.split(".")[0] != "trainer_nb": raise TypeError(f"{owner.__name__}.{name} would have no effect: it {why}.")
+        if owner is not None and owner.__module__.split(".")[0] != "trainer_nb":
+            raise TypeError(f"{owner.__name__}.{name} would have no effect: it {why}.")

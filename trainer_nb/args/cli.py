@@ -21,21 +21,29 @@ from .validation import REPLACED, REMOVED, RENAMED
 # %% ../../nbs/02_args/03_cli.ipynb #6b49d34f
 _BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
-def _type_parts(kind): return [part for k in (get_args(kind) or (kind,)) for part in ((k,) if get_origin(k) in (list, dict) else get_args(k) or (k,))]
+def _type_parts(kind):
+    return [
+        part
+        for k in get_args(kind) or (kind,)
+        for part in ((k,) if get_origin(k) in (list, dict) else get_args(k) or (k,))
+    ]
 
 def _parse_truth(word):
-    if word.lower() not in _BOOL_WORDS: raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
+    if word.lower() not in _BOOL_WORDS:
+        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
     return _BOOL_WORDS[word.lower()]
 
 def choices_of(kind) -> dict:
     "Return the values of an Enum or a Literal by their names; empty for other types."
     if get_origin(kind) is Literal: return {str(value): value for value in get_args(kind)}
-    if isinstance(kind, type) and issubclass(kind, Enum): return {str(member.value): member for member in kind}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {str(member.value): member for member in kind}
     among = [k for k in get_args(kind) if k is not type(None)] if get_origin(kind) in (Union, UnionType) else []
     return choices_of(among[0]) if len(among) == 1 else {}
 
 def _parse_choice(word, named):
-    if word not in named: raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(map(repr, named))}")
+    if word not in named:
+        raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(map(repr, named))}")
     return named[word]
 
 def read_word(word: str,  # one word of a command line
@@ -45,62 +53,103 @@ def read_word(word: str,  # one word of a command line
     if named := choices_of(kind): return _parse_choice(word, named)
     parts = [kind] if get_origin(kind) in (list, dict) else _type_parts(kind)
     if word == "None" and type(None) in parts: return None
-    if any(dict in (part, get_origin(part)) for part in parts) and word.lstrip().startswith("{"): return json.loads(word)
+    if any(dict in (part, get_origin(part)) for part in parts) and word.lstrip().startswith("{"):
+        return json.loads(word)
     for number in (int, float):
         if number in parts:
-            try: return number(word)
+            try:
+                return number(word)
             except ValueError:
                 if str not in parts and not (number is int and float in parts): raise
-    if bool in parts and (str not in parts or word.lower() in ("true", "false")): return _parse_truth(word)
+    if bool in parts and (str not in parts or word.lower() in ("true", "false")):
+        return _parse_truth(word)
     return word
 
 # %% ../../nbs/02_args/03_cli.ipynb #0f6b4a30
 def _add_option(parser, f, kind):
     "Add a field as an option; without a default, so that options that were not given can be detected."
     names = [f"--{n}" for n in dict.fromkeys((f.name, f.name.replace("_", "-")))]
-    common = dict(dest=f.name, default=argparse.SUPPRESS, help=f.metadata.get("help", "").replace("%", "%%"), required=required(f))
+    common = dict(
+        dest=f.name, default=argparse.SUPPRESS, help=f.metadata.get("help", "").replace("%", "%%"), required=required(f)
+    )
     lists = [k for k in (kind, *get_args(kind)) if get_origin(k) is list]
-    if kind is bool or kind == bool | None: parser.add_argument(*names, nargs="?", const=True, type=_parse_truth, metavar="BOOL", **common)
-    elif lists: parser.add_argument(*names, nargs="*" if f.metadata.get("const") else "+", type=lambda word: read_word(word, kind if str in _type_parts(kind) else get_args(lists[0])[0]),
-                                    metavar=f.name.upper(), **common)
-    else: parser.add_argument(*names, type=lambda word: read_word(word, kind), metavar=f.name.upper(), **common, **{k: f.metadata[k] for k in ("nargs", "const") if k in f.metadata})
+    if kind is bool or kind == bool | None:
+        parser.add_argument(*names, nargs="?", const=True, type=_parse_truth, metavar="BOOL", **common)
+    elif lists:
+        parser.add_argument(
+            *names,
+            nargs="*" if f.metadata.get("const") else "+",
+            type=lambda word: read_word(word, kind if str in _type_parts(kind) else get_args(lists[0])[0]),
+            metavar=f.name.upper(),
+            **common,
+        )
+    else:
+        parser.add_argument(
+            *names,
+            type=lambda word: read_word(word, kind),
+            metavar=f.name.upper(),
+            **common,
+            **{k: f.metadata[k] for k in ("nargs", "const") if k in f.metadata},
+        )
     if not required(f) and field_default(f) is True:
-        parser.add_argument(*negated(f.name), dest=f.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        parser.add_argument(
+            *negated(f.name), dest=f.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
 
 def negated(name) -> list: return [f"--no_{name}", "--no-" + name.replace("_", "-")]
-def required(f) -> bool: return f.default is MISSING and f.default_factory is MISSING   # True if the field has no default
+# True if the field has no default
+def required(f) -> bool:
+    return f.default is MISSING and f.default_factory is MISSING
 
 def _add_legacy_options(parser, taken):
     "Add the older names, each with an optional value."
     for name in sorted({*RENAMED, *REPLACED, *REMOVED} - taken):
-        parser.add_argument(f"--{name}", nargs="?", const="True", dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, type=_parse_legacy_value)
+        parser.add_argument(
+            f"--{name}",
+            nargs="?",
+            const="True",
+            dest=name,
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+            type=_parse_legacy_value,
+        )
 
 def _parse_legacy_value(word):
-    try: return json.loads(word.lower() if word in ("True", "False", "None") else word)
-    except ValueError: return word
+    try:
+        return json.loads(word.lower() if word in ("True", "False", "None") else word)
+    except ValueError:
+        return word
 
-def make_parser(*classes) -> argparse.ArgumentParser:  # dataclasses
+def make_parser(
+    *classes,  # dataclasses
+) -> argparse.ArgumentParser:
     "Return a parser with an option for every field of the classes."
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for cls in classes:
         group = parser.add_argument_group(cls.__name__)
         for f in fields(cls):
-            if f.init: _add_option(group, f, field_types(cls)[f.name])
+            if f.init:
+                _add_option(group, f, field_types(cls)[f.name])
     _add_legacy_options(parser, {f.name for cls in classes for f in fields(cls)})
     return parser
 
 # %% ../../nbs/02_args/03_cli.ipynb #727ac283
 def _read_arguments(parser, words) -> dict:
     "Return the given options by name, parsed from the words or read from a JSON file."
-    if len(words) == 1 and words[0].endswith(".json"): return json.loads(Path(words[0]).read_text(encoding="utf-8"))
+    if len(words) == 1 and words[0].endswith(".json"):
+        return json.loads(Path(words[0]).read_text(encoding="utf-8"))
     given = vars(parser.parse_args(words))
-    return {name: alone(value) if isinstance(value, list) and name in SINGLE_VALUE_FIELDS else value for name, value in given.items()}
+    return {
+        name: alone(value) if isinstance(value, list) and name in SINGLE_VALUE_FIELDS else value
+        for name, value in given.items()
+    }
 
 def alone(words: list):
     "Return a single word by itself, no word as True, and several as a list."
     return words[0] if len(words) == 1 else words or True
 
-SINGLE_VALUE_FIELDS = ("learning_rate", "report_to", "debug", "fsdp", "optim_target_modules")   # one word is a single value, several are a list
+# one word is a single value, several are a list
+SINGLE_VALUE_FIELDS = ("learning_rate", "report_to", "debug", "fsdp", "optim_target_modules")
 
 def parse_args(*classes,    # dataclasses, which may include TrainingArguments; none: TrainingArguments
                argv=None    # the words; None: those of the script's command line
@@ -108,11 +157,15 @@ def parse_args(*classes,    # dataclasses, which may include TrainingArguments; 
     "Parse the command line: one object for one class, otherwise a tuple. Exit with a message if an argument is invalid."
     classes = classes or (TrainingArguments,)
     parser = make_parser(*classes)
-    given, objects = _read_arguments(parser, list(sys.argv[1:] if argv is None else argv)), []
+    given = _read_arguments(parser, list(sys.argv[1:] if argv is None else argv))
+    objects = []
     try:
         for cls in classes:
-            mine = {f.name for f in fields(cls)} | ({*RENAMED, *REPLACED, *REMOVED} if issubclass(cls, TrainingArguments) else set())
+            mine = {f.name for f in fields(cls)} | (
+                {*RENAMED, *REPLACED, *REMOVED} if issubclass(cls, TrainingArguments) else set()
+            )
             objects.append(cls(**{name: given.pop(name) for name in list(given) if name in mine}))
         if given: raise ValueError(f"There is no argument {next(iter(given))!r}.")
-    except (TypeError, ValueError) as error: parser.exit(2, f"{parser.prog}: {error}\n")
+    except (TypeError, ValueError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     return objects[0] if len(objects) == 1 else tuple(objects)

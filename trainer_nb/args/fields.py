@@ -19,44 +19,120 @@ def arg_field(default,    # default value
         bare=False  # on a command line the option may be given without a value, which means True
        ):
     "Return a dataclass field with its help."
-    metadata = {"help": help, **({"nargs": "?", "const": True} if bare else {})}   # argparse's keywords, which transformers' parser passes on
+    # argparse's keywords, which transformers' parser passes on
+    metadata = {"help": help, **({"nargs": "?", "const": True} if bare else {})}
     if isinstance(default, (list, dict)): return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
-def field_default(f):  # a dataclass field
+def field_default(
+    f,  # a dataclass field
+):
     "Return the default of a field."
     return f.default_factory() if f.default is MISSING else f.default
 
-EXTRA_TYPES = {"learning_rate": list[float], "layer_groups": list[str | list[str]], "optim_target_modules": bool, "fsdp": bool | list[str],
-        "parallelism_config": object, "include_num_input_tokens_seen": bool, "trackio_static_space_id": bool, "generation_config": object,
-        "resume_from_checkpoint": bool}   # types that a field accepts beyond its annotation
+# types that a field accepts beyond its annotation
+EXTRA_TYPES = {
+    "learning_rate": list[float],
+    "layer_groups": list[str | list[str]],
+    "optim_target_modules": bool,
+    "fsdp": bool | list[str],
+    "parallelism_config": object,
+    "include_num_input_tokens_seen": bool,
+    "trackio_static_space_id": bool,
+    "generation_config": object,
+    "resume_from_checkpoint": bool,
+}
 
+# cls: a dataclass; the annotations are used as written, even if a parser has changed `Field.type`
 @cache
-def field_types(cls) -> dict:  # cls: a dataclass; the annotations are used as written, even if a parser has changed `Field.type`
+def field_types(cls) -> dict:
     "Return the accepted types of each field of a dataclass, including those in `ALSO`."
     hints = get_type_hints(cls)
-    return {f.name: hints[f.name] | EXTRA_TYPES[f.name] if f.name in EXTRA_TYPES else hints[f.name] for f in fields(cls)}
+    return {
+        f.name: hints[f.name] | EXTRA_TYPES[f.name] if f.name in EXTRA_TYPES else hints[f.name] for f in fields(cls)
+    }
 
 # %% ../../nbs/02_args/00_fields.ipynb #718bd8f7
 OPTIMIZER_NAMES = (
-    "adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop", "adafactor", "muon",
-    "adamw_8bit", "adamw_bnb_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit", "paged_ademamix_32bit",
-    "paged_ademamix_8bit", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit",
-    "adamw_torch_4bit", "adamw_torch_8bit", "galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw",
-    "schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd", "stable_adamw", "grokadamw", "adamw_anyprecision")
+    "adamw_torch",
+    "adamw_torch_fused",
+    "sgd",
+    "adagrad",
+    "rmsprop",
+    "adafactor",
+    "muon",
+    "adamw_8bit",
+    "adamw_bnb_8bit",
+    "paged_adamw_32bit",
+    "paged_adamw_8bit",
+    "ademamix",
+    "ademamix_8bit",
+    "paged_ademamix_32bit",
+    "paged_ademamix_8bit",
+    "lion_32bit",
+    "lion_8bit",
+    "paged_lion_32bit",
+    "paged_lion_8bit",
+    "rmsprop_bnb",
+    "rmsprop_bnb_8bit",
+    "rmsprop_bnb_32bit",
+    "adamw_torch_4bit",
+    "adamw_torch_8bit",
+    "galore_adamw",
+    "galore_adamw_8bit",
+    "galore_adafactor",
+    "apollo_adamw",
+    "schedule_free_radam",
+    "schedule_free_adamw",
+    "schedule_free_sgd",
+    "stable_adamw",
+    "grokadamw",
+    "adamw_anyprecision",
+)
 SCHEDULE_NAMES = (
-    "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "constant", "constant_with_warmup", "polynomial",
-    "inverse_sqrt", "warmup_stable_decay", "one_cycle", "reduce_lr_on_plateau", "greedy")
-TARGETED_OPTIMIZERS = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw", "muon")   # applied to some linear layers, with another rule for the rest
-METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")   # driven by evaluation metrics instead of the step
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "constant",
+    "constant_with_warmup",
+    "polynomial",
+    "inverse_sqrt",
+    "warmup_stable_decay",
+    "one_cycle",
+    "reduce_lr_on_plateau",
+    "greedy",
+)
+# applied to some linear layers, with another rule for the rest
+TARGETED_OPTIMIZERS = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw", "muon")
+# driven by evaluation metrics instead of the step
+METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 LOG_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
-TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow", "comet_ml", "clearml", "dvclive", "aim", "swanlab", "codecarbon")
+TRACKERS = (
+    "tensorboard",
+    "wandb",
+    "trackio",
+    "mlflow",
+    "comet_ml",
+    "clearml",
+    "dvclive",
+    "aim",
+    "swanlab",
+    "codecarbon",
+)
 CHOICES = {
-    "optim": OPTIMIZER_NAMES, "lr_scheduler_type": SCHEDULE_NAMES,
-    "logging_strategy": ("no", "steps", "epoch"), "eval_strategy": ("no", "steps", "epoch"),
-    "save_strategy": ("no", "steps", "epoch", "best"), "transaction": ("light", "copy"),
-    "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"), "save_format": ("safetensors", "trainer"),
-    "include_num_input_tokens_seen": ("no", "all", "non_padding"), "log_level": LOG_LEVELS, "log_level_replica": LOG_LEVELS,
+    "optim": OPTIMIZER_NAMES,
+    "lr_scheduler_type": SCHEDULE_NAMES,
+    "logging_strategy": ("no", "steps", "epoch"),
+    "eval_strategy": ("no", "steps", "epoch"),
+    "save_strategy": ("no", "steps", "epoch", "best"),
+    "transaction": ("light", "copy"),
+    "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"),
+    "save_format": ("safetensors", "trainer"),
+    "include_num_input_tokens_seen": ("no", "all", "non_padding"),
+    "log_level": LOG_LEVELS,
+    "log_level_replica": LOG_LEVELS,
     "hub_strategy": ("end", "every_save", "checkpoint", "all_checkpoints"),
     "dataloader_multiprocessing_context": (None, "fork", "spawn", "forkserver"),
 }
@@ -70,8 +146,12 @@ class DurationArgs:
     num_train_epochs: float = arg_field(3.0, "passes over the training data; may end inside one")
     max_steps: int = arg_field(-1, "optimizer steps in all; above 0 it overrides num_train_epochs")
     gradient_accumulation_steps: int = arg_field(1, "micro-batches in one optimizer step")
-    average_tokens_across_devices: bool = arg_field(True, "a loss per token counts the tokens of all processes; False: each its own")
-    auto_find_batch_size: bool = arg_field(False, "where memory runs out, halve the micro-batch and double the accumulation")
+    average_tokens_across_devices: bool = arg_field(
+        True, "a loss per token counts the tokens of all processes; False: each its own"
+    )
+    auto_find_batch_size: bool = arg_field(
+        False, "where memory runs out, halve the micro-batch and double the accumulation"
+    )
 
 # %% ../../nbs/02_args/00_fields.ipynb #62df14f3
 @dataclass
@@ -79,65 +159,109 @@ class OptimizationArgs:
     learning_rate: float = arg_field(5e-5, "highest learning rate of the schedule; a list: one per layer group")
     layer_groups: list[str] | None = arg_field(None, "prefixes of parameter names, a group each, from input to output")
     lr_scheduler_type: str = arg_field("linear", "name of the schedule, one of SCHEDULE_NAMES")
-    lr_scheduler_kwargs: dict | str | None = arg_field(None, "further arguments of the schedule, such as num_cycles; a dict, or the same as JSON")
+    lr_scheduler_kwargs: dict | str | None = arg_field(
+        None, "further arguments of the schedule, such as num_cycles; a dict, or the same as JSON"
+    )
     warmup_steps: float = arg_field(0, "steps of warm-up; below 1 a ratio of all steps")
     optim: str = arg_field("adamw_torch_fused", "name of the optimizer, one of OPTIMIZER_NAMES")
     optim_args: dict | str | None = arg_field(None, "further arguments of the optimizer, 'a=1,b=2' or a dict")
-    optim_target_modules: None | str | list[str] = arg_field(None, "linear layers that a low-rank optimizer or muon is for: names, a pattern, or 'all-linear'")
+    optim_target_modules: None | str | list[str] = arg_field(
+        None, "linear layers that a low-rank optimizer or muon is for: names, a pattern, or 'all-linear'"
+    )
     weight_decay: float = arg_field(0.0, "for all parameters but biases and norms")
     adam_beta1: float = arg_field(0.9, "AdamW: decay of the running mean of gradients")
     adam_beta2: float = arg_field(0.999, "AdamW: decay of the running mean of their squares")
     adam_epsilon: float = arg_field(1e-8, "AdamW: added to the denominator")
     max_grad_norm: float = arg_field(1.0, "gradients are clipped to this norm; 0: not clipped")
     label_smoothing_factor: float = arg_field(0.0, "share of the target spread over all classes, in [0, 1)")
-    neftune_noise_alpha: float | None = arg_field(None, "strength of uniform noise on the embeddings in training; None: none")
+    neftune_noise_alpha: float | None = arg_field(
+        None, "strength of uniform noise on the embeddings in training; None: none"
+    )
 
 # %% ../../nbs/02_args/00_fields.ipynb #d203229a
 @dataclass
 class PrecisionArgs:
     bf16: bool = arg_field(False, "mixed precision with bfloat16")
     fp16: bool = arg_field(False, "mixed precision with float16 and a loss scaler")
-    bf16_full_eval: bool = arg_field(False, "evaluations have the weights themselves in bfloat16; afterwards they are as they were")
-    fp16_full_eval: bool = arg_field(False, "evaluations have the weights themselves in float16; afterwards they are as they were")
-    tf32: bool | None = arg_field(None, "TF32 in matrix products of newer NVIDIA GPUs, on or off; None: torch's own setting")
+    bf16_full_eval: bool = arg_field(
+        False, "evaluations have the weights themselves in bfloat16; afterwards they are as they were"
+    )
+    fp16_full_eval: bool = arg_field(
+        False, "evaluations have the weights themselves in float16; afterwards they are as they were"
+    )
+    tf32: bool | None = arg_field(
+        None, "TF32 in matrix products of newer NVIDIA GPUs, on or off; None: torch's own setting"
+    )
     full_determinism: bool = arg_field(False, "ask torch for deterministic kernels, also where they are slower")
     seed: int = arg_field(42, "where all randomness of the run starts from")
     data_seed: int | None = arg_field(None, "the same for the order of the data; None: seed")
     use_cpu: bool = arg_field(False, "stay on the CPU even if there is an accelerator")
-    transaction: str = arg_field("light", "'light': a failed step puts back buffers; 'copy': weights and optimizer state too")
-    ring_every: int | None = arg_field(None, "steps between two snapshots to rewind to; None: so many that they cost at most 0.5 % of the time; 0: none are taken")
-    ring_memory: float | None = arg_field(None, "GB of host memory for these snapshots; None: a tenth of the run's peak memory, larger ones in a temporary file")
+    transaction: str = arg_field(
+        "light", "'light': a failed step puts back buffers; 'copy': weights and optimizer state too"
+    )
+    ring_every: int | None = arg_field(
+        None,
+        "steps between two snapshots to rewind to; None: so many that they cost at most 0.5 % of the time; 0: none are"
+        " taken",
+    )
+    ring_memory: float | None = arg_field(
+        None,
+        "GB of host memory for these snapshots; None: a tenth of the run's peak memory, larger ones in a temporary"
+        " file",
+    )
 
 # %% ../../nbs/02_args/00_fields.ipynb #b34583fd
 @dataclass
 class MemoryArgs:
-    activation_checkpointing: bool | None = arg_field(None, "keep few activations and compute the others again in the backward pass", bare=True)
-    activation_checkpointing_kwargs: dict | str | None = arg_field(None, "its further arguments, such as use_reentrant and every_n_layers")
+    activation_checkpointing: bool | None = arg_field(
+        None, "keep few activations and compute the others again in the backward pass", bare=True
+    )
+    activation_checkpointing_kwargs: dict | str | None = arg_field(
+        None, "its further arguments, such as use_reentrant and every_n_layers"
+    )
     gradient_checkpointing: bool | None = arg_field(None, "older name of activation_checkpointing", bare=True)
     gradient_checkpointing_kwargs: dict | str | None = arg_field(None, "older name of activation_checkpointing_kwargs")
     torch_compile: bool = arg_field(False, "compile the model with torch.compile")
     torch_compile_backend: str | None = arg_field(None, "its backend; a name switches compiling on")
     torch_compile_mode: str | None = arg_field(None, "its mode; a name switches compiling on")
     use_liger_kernel: bool = arg_field(False, "Liger's fused kernels in transformers' models, on a GPU")
-    liger_kernel_config: dict[str, bool] | None = arg_field(None, "which of its kernels are put in; None: its own choice")
+    liger_kernel_config: dict[str, bool] | None = arg_field(
+        None, "which of its kernels are put in; None: its own choice"
+    )
     use_cache: bool = arg_field(False, "leave the cache of keys and values on in training")
-    torch_empty_cache_steps: int | None = arg_field(None, "steps between two calls that hand unused device memory back; None: never")
+    torch_empty_cache_steps: int | None = arg_field(
+        None, "steps between two calls that hand unused device memory back; None: never"
+    )
     skip_memory_metrics: bool = arg_field(True, "False: memory used is measured and put into the metrics")
-    debug: None | str | list[str] = arg_field("", "'underflow_overflow': stop at the first activation or weight that is not finite, and say where")
+    debug: None | str | list[str] = arg_field(
+        "", "'underflow_overflow': stop at the first activation or weight that is not finite, and say where"
+    )
 
 # %% ../../nbs/02_args/00_fields.ipynb #4840655e
 @dataclass
 class DistributedArgs:
     ddp_backend: str | None = arg_field(None, "of torch.distributed, 'nccl' or 'gloo'; None: what fits the device")
-    ddp_find_unused_parameters: bool | None = arg_field(None, "True: DDP looks for parameters without a gradient in every step; None: it does not have to, some may have none; False: one without is an error")
+    ddp_find_unused_parameters: bool | None = arg_field(
+        None,
+        "True: DDP looks for parameters without a gradient in every step; None: it does not have to, some may have"
+        " none; False: one without is an error",
+    )
     ddp_bucket_cap_mb: int | None = arg_field(None, "MB of gradients that are averaged at once; None: torch's own")
-    ddp_broadcast_buffers: bool | None = arg_field(None, "whether all have the first one's buffers after every step; None: they have")
+    ddp_broadcast_buffers: bool | None = arg_field(
+        None, "whether all have the first one's buffers after every step; None: they have"
+    )
     ddp_static_graph: bool | None = arg_field(None, "whether every step uses the same parameters, in the same way")
     ddp_timeout: int = arg_field(1800, "seconds that a process waits for the others")
-    fsdp: str | None = arg_field(None, "True: each process holds a part of every weight, of its gradient and of the optimizer's state", bare=True)
-    fsdp_config: dict | str | None = arg_field(None, "which layers are wrapped, and how: a dict, or the path of a JSON file")
+    fsdp: str | None = arg_field(
+        None, "True: each process holds a part of every weight, of its gradient and of the optimizer's state", bare=True
+    )
+    fsdp_config: dict | str | None = arg_field(
+        None, "which layers are wrapped, and how: a dict, or the path of a JSON file"
+    )
     deepspeed: dict | str | None = arg_field(None, "a DeepSpeed configuration: a dict, or the path of a JSON file")
-    accelerator_config: dict | str | None = arg_field(None, "how processes share batches, by the keys of Accelerate: a dict, or the path of a JSON file")
+    accelerator_config: dict | str | None = arg_field(
+        None, "how processes share batches, by the keys of Accelerate: a dict, or the path of a JSON file"
+    )
     parallelism_config: dict | None = arg_field(None, "Accelerate's configuration of parallelism in several dimensions")
 
 # %% ../../nbs/02_args/00_fields.ipynb #3135232e
@@ -146,19 +270,42 @@ class LoggingArgs:
     logging_strategy: str = arg_field("steps", "when to log: 'no', 'steps', 'epoch'")
     logging_steps: float = arg_field(500, "steps between two logs; below 1 a ratio of all steps")
     logging_first_step: bool = arg_field(False, "log the first step too")
-    logging_nan_inf_filter: bool = arg_field(True, "a loss that is not finite counts in the logged mean as the mean so far")
-    logging_dir: str | None = arg_field(None, "folder for TensorBoard's event files, a folder in it for each run; None: runs/ in output_dir")
-    include_num_input_tokens_seen: str = arg_field("no", "count the tokens trained on: 'no', 'all' (also True), 'non_padding'", bare=True)
-    disable_tqdm: bool | None = arg_field(None, "True: no progress bar; what is logged is printed, but not in a notebook. None: decided where the bar is drawn")
-    log_level: str = arg_field("passive", "level of this package's logger, and of transformers' and datasets', on the first process; 'passive': as it is")
+    logging_nan_inf_filter: bool = arg_field(
+        True, "a loss that is not finite counts in the logged mean as the mean so far"
+    )
+    logging_dir: str | None = arg_field(
+        None, "folder for TensorBoard's event files, a folder in it for each run; None: runs/ in output_dir"
+    )
+    include_num_input_tokens_seen: str = arg_field(
+        "no", "count the tokens trained on: 'no', 'all' (also True), 'non_padding'", bare=True
+    )
+    disable_tqdm: bool | None = arg_field(
+        None,
+        "True: no progress bar; what is logged is printed, but not in a notebook. None: decided where the bar is drawn",
+    )
+    log_level: str = arg_field(
+        "passive",
+        "level of this package's logger, and of transformers' and datasets', on the first process; 'passive': as it is",
+    )
     log_level_replica: str = arg_field("warning", "the same on the other processes")
-    log_on_each_node: bool = arg_field(True, "the first process of every machine shows its progress and has log_level, not only that of the first machine")
-    report_to: None | str | list[str] = arg_field("none", "trackers that get what is logged: names among TRACKERS; 'all': those that are installed; 'none'")
+    log_on_each_node: bool = arg_field(
+        True,
+        "the first process of every machine shows its progress and has log_level, not only that of the first machine",
+    )
+    report_to: None | str | list[str] = arg_field(
+        "none", "trackers that get what is logged: names among TRACKERS; 'all': those that are installed; 'none'"
+    )
     run_name: str | None = arg_field(None, "a name for the run, for people and trackers")
-    project: str = arg_field("huggingface", "name of the project at a tracker, the experiment at MLflow; WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME go before it")
+    project: str = arg_field(
+        "huggingface",
+        "name of the project at a tracker, the experiment at MLflow; WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME go"
+        " before it",
+    )
     trackio_space_id: str | None = arg_field(None, "Trackio: the Space to send to")
     trackio_bucket_id: str | None = arg_field(None, "Trackio: the bucket to keep in")
-    trackio_static_space_id: str | None = arg_field(None, "Trackio: the Space for a view that stays when the run is over; False: none")
+    trackio_static_space_id: str | None = arg_field(
+        None, "Trackio: the Space for a view that stays when the run is over; False: none"
+    )
 
 # %% ../../nbs/02_args/00_fields.ipynb #9d5daa5d
 @dataclass
@@ -168,21 +315,35 @@ class EvaluationArgs:
     eval_delay: float = arg_field(0, "steps or epochs before the first evaluation")
     eval_on_start: bool = arg_field(False, "evaluate once before the first step")
     prediction_loss_only: bool = arg_field(False, "evaluation keeps the loss only, no predictions")
-    eval_accumulation_steps: int | None = arg_field(None, "move predictions to the CPU each so many batches; None: at the end")
-    eval_do_concat_batches: bool = arg_field(True, "join the predictions of all batches; False: a list with one entry per batch")
-    eval_use_gather_object: bool = arg_field(False, "predictions may be any objects: what cannot be joined is kept as a list with one entry per batch")
-    batch_eval_metrics: bool = arg_field(False, "compute_metrics is called for each batch, at last with compute_result=True")
+    eval_accumulation_steps: int | None = arg_field(
+        None, "move predictions to the CPU each so many batches; None: at the end"
+    )
+    eval_do_concat_batches: bool = arg_field(
+        True, "join the predictions of all batches; False: a list with one entry per batch"
+    )
+    eval_use_gather_object: bool = arg_field(
+        False, "predictions may be any objects: what cannot be joined is kept as a list with one entry per batch"
+    )
+    batch_eval_metrics: bool = arg_field(
+        False, "compute_metrics is called for each batch, at last with compute_result=True"
+    )
     include_for_metrics: list[str] = arg_field([], "what compute_metrics gets besides: 'inputs', 'loss'")
-    metric_for_best_model: str | None = arg_field(None, "name of the metric that says which model is best; None: the loss, where a best one is asked for")
+    metric_for_best_model: str | None = arg_field(
+        None, "name of the metric that says which model is best; None: the loss, where a best one is asked for"
+    )
     greater_is_better: bool | None = arg_field(None, "None: True unless that name ends in 'loss'")
 
 # %% ../../nbs/02_args/00_fields.ipynb #217e306d
 @dataclass
 class GenerationArgs:
     predict_with_generate: bool = arg_field(False, "evaluation and prediction let the model generate")
-    generation_max_length: int | None = arg_field(None, "tokens at most, the prompt included for models without encoder; None: the model's own")
+    generation_max_length: int | None = arg_field(
+        None, "tokens at most, the prompt included for models without encoder; None: the model's own"
+    )
     generation_num_beams: int | None = arg_field(None, "beams of the search; None: the model's own")
-    generation_config: str | None = arg_field(None, "a generation configuration: an object, a dict of its values, or the path of one; it is put on the model")
+    generation_config: str | None = arg_field(
+        None, "a generation configuration: an object, a dict of its values, or the path of one; it is put on the model"
+    )
     sortish_sampler: bool = arg_field(False, "older name of train_sampling_strategy='group_by_length'")
 
 # %% ../../nbs/02_args/00_fields.ipynb #18c9f249
@@ -192,12 +353,24 @@ class CheckpointingArgs:
     save_steps: float = arg_field(500, "steps between two checkpoints; below 1 a ratio of all steps")
     save_total_limit: int | None = arg_field(None, "so many checkpoints are kept, the best one besides; None: all")
     save_only_model: bool = arg_field(False, "write the weights only: nothing can be resumed from that")
-    save_format: str = arg_field("safetensors", "'safetensors': our own files; 'trainer': files that transformers' Trainer resumes from too")
-    load_best_model_at_end: bool = arg_field(False, "at the end take the weights of the best evaluation, which is saved for that")
-    save_on_each_node: bool = arg_field(False, "every machine writes, not only the first; for machines that share no disk")
-    enable_jit_checkpoint: bool = arg_field(False, "write a checkpoint when the system asks the process to end (SIGTERM)")
+    save_format: str = arg_field(
+        "safetensors", "'safetensors': our own files; 'trainer': files that transformers' Trainer resumes from too"
+    )
+    load_best_model_at_end: bool = arg_field(
+        False, "at the end take the weights of the best evaluation, which is saved for that"
+    )
+    save_on_each_node: bool = arg_field(
+        False, "every machine writes, not only the first; for machines that share no disk"
+    )
+    enable_jit_checkpoint: bool = arg_field(
+        False, "write a checkpoint when the system asks the process to end (SIGTERM)"
+    )
     ignore_data_skip: bool = arg_field(False, "after a resume in the middle of an epoch, begin its data anew")
-    restore_callback_states_from_checkpoint: bool = arg_field(False, "going back and resuming give callbacks the arguments too that they were made with then, not only what they had counted")
+    restore_callback_states_from_checkpoint: bool = arg_field(
+        False,
+        "going back and resuming give callbacks the arguments too that they were made with then, not only what they had"
+        " counted",
+    )
 
 # %% ../../nbs/02_args/00_fields.ipynb #97a7353a
 @dataclass
@@ -206,7 +379,9 @@ class HubArgs:
     hub_model_id: str | None = arg_field(None, "name of the repository there")
     hub_strategy: str = arg_field("every_save", "what is pushed: 'end', 'every_save', 'checkpoint', 'all_checkpoints'")
     hub_token: str | None = arg_field(None, "the token for it; None: that of the machine")
-    hub_private_repo: bool | None = arg_field(None, "whether the repository is private; None: the organization's own default")
+    hub_private_repo: bool | None = arg_field(
+        None, "whether the repository is private; None: the organization's own default"
+    )
     hub_always_push: bool = arg_field(False, "push even if the push before has not ended")
     hub_revision: str | None = arg_field(None, "branch to push to")
 
@@ -215,15 +390,27 @@ class HubArgs:
 class DataArgs:
     dataloader_drop_last: bool = arg_field(False, "leave out the last batch if it is not full")
     dataloader_num_workers: int = arg_field(0, "processes that load data; 0: the training process itself")
-    dataloader_pin_memory: bool = arg_field(True, "batches go to a GPU through page-locked memory, so that no step waits for it")
+    dataloader_pin_memory: bool = arg_field(
+        True, "batches go to a GPU through page-locked memory, so that no step waits for it"
+    )
     dataloader_persistent_workers: bool = arg_field(False, "keep the workers from one epoch to the next")
-    dataloader_prefetch_factor: int | None = arg_field(None, "batches that each worker loads ahead; None: torch's default")
-    dataloader_multiprocessing_context: str | None = arg_field(None, "how workers are started: 'fork', 'spawn', 'forkserver'; None: the system's own way")
+    dataloader_prefetch_factor: int | None = arg_field(
+        None, "batches that each worker loads ahead; None: torch's default"
+    )
+    dataloader_multiprocessing_context: str | None = arg_field(
+        None, "how workers are started: 'fork', 'spawn', 'forkserver'; None: the system's own way"
+    )
     dataloader_in_order: bool = arg_field(True, "batches come in the order of the data, whichever is ready first")
     remove_unused_columns: bool = arg_field(True, "drop the columns that the model's forward does not take")
-    label_names: list[str] | None = arg_field(None, "names of the labels among the inputs; None: found by their usual names")
-    train_sampling_strategy: str = arg_field("random", "order of the training data: 'random', 'sequential', 'group_by_length', 'batch_rebalance'")
-    length_column_name: str = arg_field("length", "column that holds the lengths of the samples, for orders that go by them")
+    label_names: list[str] | None = arg_field(
+        None, "names of the labels among the inputs; None: found by their usual names"
+    )
+    train_sampling_strategy: str = arg_field(
+        "random", "order of the training data: 'random', 'sequential', 'group_by_length', 'batch_rebalance'"
+    )
+    length_column_name: str = arg_field(
+        "length", "column that holds the lengths of the samples, for orders that go by them"
+    )
 
 # %% ../../nbs/02_args/00_fields.ipynb #52cf8bda
 @dataclass
@@ -234,4 +421,17 @@ class ScriptArgs:
     resume_from_checkpoint: str | None = arg_field(None, "for scripts; train(resume_from_checkpoint=) is what resumes")
     local_rank: int = arg_field(-1, "for old launchers; today a process finds its number in the environment")
 
-FIELD_GROUPS = (DurationArgs, OptimizationArgs, PrecisionArgs, MemoryArgs, DistributedArgs, LoggingArgs, EvaluationArgs, GenerationArgs, CheckpointingArgs, HubArgs, DataArgs, ScriptArgs)
+FIELD_GROUPS = (
+    DurationArgs,
+    OptimizationArgs,
+    PrecisionArgs,
+    MemoryArgs,
+    DistributedArgs,
+    LoggingArgs,
+    EvaluationArgs,
+    GenerationArgs,
+    CheckpointingArgs,
+    HubArgs,
+    DataArgs,
+    ScriptArgs,
+)

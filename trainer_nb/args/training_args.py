@@ -14,11 +14,34 @@ from typing import TypedDict, Union, get_args, get_origin
 import torch
 from ..display.tables import html_table
 from ..core.errors import suggest_names
-from .fields import (CHOICES, DataArgs, EvaluationArgs, GenerationArgs, HubArgs, CheckpointingArgs, DurationArgs, METRIC_SCHEDULES,
-                                    PrecisionArgs, MemoryArgs, DistributedArgs, ScriptArgs, TARGETED_OPTIMIZERS, TRACKERS, LoggingArgs, OptimizationArgs,
-                                    field_default, field_types)
-from .validation import (FIELD_ALIASES, check_accelerator_config, check_unsupported, check_sharding, translate_legacy,
-                                        legacy_value)
+from trainer_nb.args.fields import (
+    CHOICES,
+    DataArgs,
+    EvaluationArgs,
+    GenerationArgs,
+    HubArgs,
+    CheckpointingArgs,
+    DurationArgs,
+    METRIC_SCHEDULES,
+    PrecisionArgs,
+    MemoryArgs,
+    DistributedArgs,
+    ScriptArgs,
+    TARGETED_OPTIMIZERS,
+    TRACKERS,
+    LoggingArgs,
+    OptimizationArgs,
+    field_default,
+    field_types,
+)
+from trainer_nb.args.validation import (
+    FIELD_ALIASES,
+    check_accelerator_config,
+    check_unsupported,
+    check_sharding,
+    translate_legacy,
+    legacy_value,
+)
 
 # %% auto #0
 __all__ = ['SUGGESTED_NAMES', 'intern_enum_string', 'VALUE_BOUNDS', 'PROCESS_FIELDS', 'set_fields', 'TrainingSetters',
@@ -28,11 +51,15 @@ __all__ = ['SUGGESTED_NAMES', 'intern_enum_string', 'VALUE_BOUNDS', 'PROCESS_FIE
            'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/02_training_args.ipynb #dac4b95f
-def set_fields(args, **values):  # args: an object with a `check` method that raises
+def set_fields(
+    args,  # an object with a `check` method that raises
+    **values,
+):
     "Set all values and return the arguments; if validation fails, set none and re-raise."
     before = dict(vars(args))
     try:
-        for name, value in values.items(): setattr(args, name, value)
+        for name, value in values.items():
+            setattr(args, name, value)
         args.check()
     except BaseException:
         vars(args).clear()
@@ -43,38 +70,97 @@ def set_fields(args, **values):  # args: an object with a `check` method that ra
 # %% ../../nbs/02_args/02_training_args.ipynb #ac947551
 class TrainingSetters:
     "Set the arguments of training, optimizer, schedule and data loading."
-    def set_training(self, learning_rate=5e-5, batch_size=8, weight_decay=0, num_epochs=3, max_steps=-1, gradient_accumulation_steps=1, seed=42,
-                     activation_checkpointing=False, gradient_checkpointing=None):   # gradient_checkpointing: older name of activation_checkpointing
+    def set_training(
+        self, learning_rate=5e-5, batch_size=8, weight_decay=0, num_epochs=3, max_steps=-1,
+        gradient_accumulation_steps=1, seed=42, activation_checkpointing=False,
+        gradient_checkpointing=None,  # older name of activation_checkpointing
+    ):
         "Set the basic arguments of training; return the arguments."
         saves_memory = activation_checkpointing if gradient_checkpointing is None else gradient_checkpointing
-        return set_fields(self, do_train=True, learning_rate=learning_rate, per_device_train_batch_size=batch_size, weight_decay=weight_decay,
-                       num_train_epochs=num_epochs, max_steps=max_steps, gradient_accumulation_steps=gradient_accumulation_steps, seed=seed,
-                       activation_checkpointing=saves_memory, gradient_checkpointing=saves_memory)
+        return set_fields(
+            self,
+            do_train=True,
+            learning_rate=learning_rate,
+            per_device_train_batch_size=batch_size,
+            weight_decay=weight_decay,
+            num_train_epochs=num_epochs,
+            max_steps=max_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            seed=seed,
+            activation_checkpointing=saves_memory,
+            gradient_checkpointing=saves_memory,
+        )
 
-    def set_optimizer(self, name="adamw_torch", learning_rate=5e-5, weight_decay=0, beta1=0.9, beta2=0.999, epsilon=1e-8, args=None):
+    def set_optimizer(
+        self, name="adamw_torch", learning_rate=5e-5, weight_decay=0, beta1=0.9, beta2=0.999, epsilon=1e-8, args=None
+    ):
         "Set the optimizer; return the arguments."
-        return set_fields(self, optim=name, learning_rate=learning_rate, weight_decay=weight_decay, adam_beta1=beta1, adam_beta2=beta2, adam_epsilon=epsilon,
-                       optim_args=args)
+        return set_fields(
+            self,
+            optim=name,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            adam_beta1=beta1,
+            adam_beta2=beta2,
+            adam_epsilon=epsilon,
+            optim_args=args,
+        )
 
     def set_lr_scheduler(self, name="linear", num_epochs=3.0, max_steps=-1, warmup_steps=0):
         "Set the learning-rate schedule and its length; return the arguments."
-        return set_fields(self, lr_scheduler_type=name, num_train_epochs=num_epochs, max_steps=max_steps, warmup_steps=warmup_steps)
+        return set_fields(
+            self, lr_scheduler_type=name, num_train_epochs=num_epochs, max_steps=max_steps, warmup_steps=warmup_steps
+        )
 
-    def set_dataloader(self, train_batch_size=8, eval_batch_size=8, drop_last=False, num_workers=0, pin_memory=True, persistent_workers=False,
-                       prefetch_factor=None, multiprocessing_context=None, in_order=True, auto_find_batch_size=False, ignore_data_skip=False, sampler_seed=None):
+    def set_dataloader(
+        self,
+        train_batch_size=8,
+        eval_batch_size=8,
+        drop_last=False,
+        num_workers=0,
+        pin_memory=True,
+        persistent_workers=False,
+        prefetch_factor=None,
+        multiprocessing_context=None,
+        in_order=True,
+        auto_find_batch_size=False,
+        ignore_data_skip=False,
+        sampler_seed=None,
+    ):
         "Set how data is loaded; return the arguments."
-        return set_fields(self, per_device_train_batch_size=train_batch_size, per_device_eval_batch_size=eval_batch_size, dataloader_drop_last=drop_last,
-                       dataloader_num_workers=num_workers, dataloader_pin_memory=pin_memory, dataloader_persistent_workers=persistent_workers,
-                       dataloader_prefetch_factor=prefetch_factor, dataloader_multiprocessing_context=multiprocessing_context,
-                       dataloader_in_order=in_order, auto_find_batch_size=auto_find_batch_size, ignore_data_skip=ignore_data_skip, data_seed=sampler_seed)
+        return set_fields(
+            self,
+            per_device_train_batch_size=train_batch_size,
+            per_device_eval_batch_size=eval_batch_size,
+            dataloader_drop_last=drop_last,
+            dataloader_num_workers=num_workers,
+            dataloader_pin_memory=pin_memory,
+            dataloader_persistent_workers=persistent_workers,
+            dataloader_prefetch_factor=prefetch_factor,
+            dataloader_multiprocessing_context=multiprocessing_context,
+            dataloader_in_order=in_order,
+            auto_find_batch_size=auto_find_batch_size,
+            ignore_data_skip=ignore_data_skip,
+            data_seed=sampler_seed,
+        )
 
 # %% ../../nbs/02_args/02_training_args.ipynb #2ba4ff89
 class EvaluationSetters:
     "Set the arguments of evaluation, saving, logging and the Hub."
-    def set_evaluate(self, strategy="no", steps=500, batch_size=8, accumulation_steps=None, delay=None, loss_only=False):
+    def set_evaluate(
+        self, strategy="no", steps=500, batch_size=8, accumulation_steps=None, delay=None, loss_only=False
+    ):
         "Set when and how to evaluate; return the arguments."
-        return set_fields(self, eval_strategy=strategy, do_eval=str(getattr(strategy, "value", strategy)) != "no", eval_steps=steps,
-                       per_device_eval_batch_size=batch_size, eval_accumulation_steps=accumulation_steps, eval_delay=delay or 0, prediction_loss_only=loss_only)
+        return set_fields(
+            self,
+            eval_strategy=strategy,
+            do_eval=str(getattr(strategy, "value", strategy)) != "no",
+            eval_steps=steps,
+            per_device_eval_batch_size=batch_size,
+            eval_accumulation_steps=accumulation_steps,
+            eval_delay=delay or 0,
+            prediction_loss_only=loss_only,
+        )
 
     def set_testing(self, batch_size=8, loss_only=False):
         "Set how to predict on a test set; return the arguments."
@@ -82,18 +168,48 @@ class EvaluationSetters:
 
     def set_save(self, strategy="steps", steps=500, total_limit=None, on_each_node=False):
         "Set when to write checkpoints; return the arguments."
-        return set_fields(self, save_strategy=strategy, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node)
+        return set_fields(
+            self, save_strategy=strategy, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node
+        )
 
-    def set_logging(self, strategy="steps", steps=500, report_to="none", level="passive", first_step=False, nan_inf_filter=False, on_each_node=False,
-                    replica_level="passive"):
+    def set_logging(
+        self,
+        strategy="steps",
+        steps=500,
+        report_to="none",
+        level="passive",
+        first_step=False,
+        nan_inf_filter=False,
+        on_each_node=False,
+        replica_level="passive",
+    ):
         "Set when and where to log; return the arguments."
-        return set_fields(self, logging_strategy=strategy, logging_steps=steps, report_to=report_to, log_level=level, logging_first_step=first_step,
-                       logging_nan_inf_filter=nan_inf_filter, log_on_each_node=on_each_node, log_level_replica=replica_level)
+        return set_fields(
+            self,
+            logging_strategy=strategy,
+            logging_steps=steps,
+            report_to=report_to,
+            log_level=level,
+            logging_first_step=first_step,
+            logging_nan_inf_filter=nan_inf_filter,
+            log_on_each_node=on_each_node,
+            log_level_replica=replica_level,
+        )
 
-    def set_push_to_hub(self, model_id, strategy="every_save", token=None, private_repo=None, always_push=False, revision=None):
+    def set_push_to_hub(
+        self, model_id, strategy="every_save", token=None, private_repo=None, always_push=False, revision=None
+    ):
         "Set how to push to the Hub; raise ValueError, since pushing is unsupported."
-        return set_fields(self, push_to_hub=True, hub_model_id=model_id, hub_strategy=strategy, hub_token=token, hub_private_repo=private_repo,
-                       hub_always_push=always_push, hub_revision=revision)
+        return set_fields(
+            self,
+            push_to_hub=True,
+            hub_model_id=model_id,
+            hub_strategy=strategy,
+            hub_token=token,
+            hub_private_repo=private_repo,
+            hub_always_push=always_push,
+            hub_revision=revision,
+        )
 
 # %% ../../nbs/02_args/02_training_args.ipynb #721d21cb
 def sanitize(values: dict) -> dict:
@@ -102,10 +218,24 @@ def sanitize(values: dict) -> dict:
     return {k: v if type(v) in (bool, int, float, str) else str(v) for k, v in (values | hidden).items()}
 
 # %% ../../nbs/02_args/02_training_args.ipynb #10eb63eb
-SUGGESTED_NAMES = {"lr": "learning_rate", "epochs": "num_train_epochs", "n_epoch": "num_train_epochs", "batch_size": "per_device_train_batch_size",
-         "bs": "per_device_train_batch_size", "wd": "weight_decay", "loss_fn": "loss_func", "loss": "loss_func", "criterion": "loss_func",
-         "train_data": "train_dataset", "train_ds": "train_dataset", "eval_data": "eval_dataset",
-         "valid_ds": "eval_dataset", "callback": "callbacks", "cbs": "callbacks", "optimizer": "optimizers"}
+SUGGESTED_NAMES = {
+    "lr": "learning_rate",
+    "epochs": "num_train_epochs",
+    "n_epoch": "num_train_epochs",
+    "batch_size": "per_device_train_batch_size",
+    "bs": "per_device_train_batch_size",
+    "wd": "weight_decay",
+    "loss_fn": "loss_func",
+    "loss": "loss_func",
+    "criterion": "loss_func",
+    "train_data": "train_dataset",
+    "train_ds": "train_dataset",
+    "eval_data": "eval_dataset",
+    "valid_ds": "eval_dataset",
+    "callback": "callbacks",
+    "cbs": "callbacks",
+    "optimizer": "optimizers",
+}
 
 def check_names(names,  # the given names
                 known   # the valid names
@@ -113,7 +243,8 @@ def check_names(names,  # the given names
     "Raise TypeError for the first unknown name, with a suggestion."
     for name in names:
         if name in known: continue
-        if name in SUGGESTED_NAMES: raise TypeError(f"There is no argument `{name}`; it is called `{SUGGESTED_NAMES[name]}` here.")
+        if name in SUGGESTED_NAMES:
+            raise TypeError(f"There is no argument `{name}`; it is called `{SUGGESTED_NAMES[name]}` here.")
         raise TypeError(f"There is no argument `{name}`.{suggest_names(name, known)}")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #c7d4c7db
@@ -129,7 +260,9 @@ intern_enum_string = functools.cache(EnumString)
 
 def enum_string_property(field: str) -> property:
     "Return a property that stores a plain string and returns a `Word`."
-    def read(args): return intern_enum_string(value) if type(value := args.__dict__[field]) is str else value   # cached, because callbacks read it at each step
+    # cached, because callbacks read it at each step
+    def read(args):
+        return intern_enum_string(value) if type(value := args.__dict__[field]) is str else value
     def write(args, value): args.__dict__[field] = value
     return property(read, write)
 
@@ -142,47 +275,70 @@ def to_builtin(value):
     if isinstance(value, (list, tuple)): return [to_builtin(o) for o in value]
     if isinstance(value, dict): return {k: to_builtin(v) for k, v in value.items()}
     if getattr(value, "shape", None) == () and hasattr(value, "item"): return value.item()
-    return to_builtin(value.to_dict()) if hasattr(value, "to_diff_dict") else value   # a configuration of transformers
+    # a configuration of transformers
+    return to_builtin(value.to_dict()) if hasattr(value, "to_diff_dict") else value
 
 # %% ../../nbs/02_args/02_training_args.ipynb #c6bdc127
 def matches_type(value, kind) -> bool:
     "Return True if `value` is of the annotated type `kind`."
-    if isinstance(kind, UnionType) or get_origin(kind) is Union: return any(matches_type(value, k) for k in get_args(kind))
+    if isinstance(kind, UnionType) or get_origin(kind) is Union:
+        return any(matches_type(value, k) for k in get_args(kind))
     if get_origin(kind) is dict: return isinstance(value, dict)
-    if get_origin(kind) is list: return isinstance(value, list) and all(matches_type(o, get_args(kind)[0]) for o in value)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(matches_type(o, get_args(kind)[0]) for o in value)
     if kind in (int, float): return isinstance(value, (int, kind)) and not isinstance(value, bool)
     return isinstance(value, kind)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #7bde9e1b
 def _is_number(text: str) -> bool:
     "Return True if `text` can be parsed as a number."
-    try: float(text)
-    except ValueError: return False
+    try:
+        float(text)
+    except ValueError:
+        return False
     return True
 
-def check_types(args, cls=None):  # a dataclass instance whose annotations are types; cls: class whose fields are checked; None: all
+# a dataclass instance whose annotations are types; cls: class whose fields are checked; None: all
+def check_types(args, cls=None):
     "Raise ValueError for the first field whose value does not match its annotation."
     kinds = field_types(type(args))
     for f in fields(cls or args):
-        value, kind = getattr(args, f.name), kinds[f.name]
+        value = getattr(args, f.name)
+        kind = kinds[f.name]
         if matches_type(value, kind): continue
         hint = ""
         if isinstance(value, str) and _is_number(value):
             number = int(value) if value.strip().lstrip("+-").isdigit() else float(value)
-            hint = f" Write the number without quotes: {number!r}{'' if isinstance(number, int) else ' (YAML reads 5e-5 as text, 5.0e-5 as a number)'}."
-        elif value is False and f.name in CHOICES: hint = " Write 'no' in quotes (YAML reads a bare no as False)."
-        elif value is None and f.name == "max_grad_norm": hint = " Write 0 for no clipping."
-        elif isinstance(value, float) and value.is_integer(): hint = f" Write {int(value)}."
+            hint = (
+                " Write the number without quotes:"
+                f" {number!r}{'' if isinstance(number, int) else ' (YAML reads 5e-5 as text, 5.0e-5 as a number)'}."
+            )
+        elif value is False and f.name in CHOICES:
+            hint = " Write 'no' in quotes (YAML reads a bare no as False)."
+        elif value is None and f.name == "max_grad_norm":
+            hint = " Write 0 for no clipping."
+        elif isinstance(value, float) and value.is_integer():
+            hint = f" Write {int(value)}."
         wanted = kind.__name__ if isinstance(kind, type) else str(kind)
         raise ValueError(f"{f.name}={value!r} is of type {type(value).__name__}; it should be {wanted}.{hint}")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #dd46ed34
 VALUE_BOUNDS = {  # condition: (test, fields)
-    "at least 1": (lambda x: x >= 1, "per_device_train_batch_size per_device_eval_batch_size save_total_limit "
-                   "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor torch_empty_cache_steps "
-                   "generation_max_length generation_num_beams"),
-    "0 or more": (lambda x: 0 <= x < math.inf, "learning_rate weight_decay warmup_steps max_grad_norm adam_epsilon ring_every ring_memory "
-                  "eval_delay logging_steps eval_steps save_steps dataloader_num_workers seed data_seed neftune_noise_alpha"),
+    "at least 1": (
+        lambda x: x >= 1,
+        (
+            "per_device_train_batch_size per_device_eval_batch_size save_total_limit "
+            "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor torch_empty_cache_steps "
+            "generation_max_length generation_num_beams"
+        ),
+    ),
+    "0 or more": (
+        lambda x: 0 <= x < math.inf,
+        (
+            "learning_rate weight_decay warmup_steps max_grad_norm adam_epsilon ring_every ring_memory "
+            "eval_delay logging_steps eval_steps save_steps dataloader_num_workers seed data_seed neftune_noise_alpha"
+        ),
+    ),
     "from 0 to below 1": (lambda x: 0 <= x < 1, "label_smoothing_factor adam_beta1 adam_beta2"),
 }
 
@@ -195,8 +351,14 @@ def check_values(args):
             each = value if isinstance(value, list) else [] if value is None else [value]
             if not all(holds(o) for o in each): raise ValueError(f"{name}={value!r} should be {words}.")
     for name in args.debug.split() if isinstance(args.debug, str) else args.debug or ():
-        if name == "tpu_metrics_debug": raise ValueError("debug='tpu_metrics_debug' prints what a TPU counts, and there is no TPU support; leave it out.")
-        if name != "underflow_overflow": raise ValueError(f"debug={name!r} is not one of 'underflow_overflow'.{suggest_names(name, ['underflow_overflow'])}")
+        if name == "tpu_metrics_debug":
+            raise ValueError(
+                "debug='tpu_metrics_debug' prints what a TPU counts, and there is no TPU support; leave it out."
+            )
+        if name != "underflow_overflow":
+            raise ValueError(
+                f"debug={name!r} is not one of 'underflow_overflow'.{suggest_names(name, ['underflow_overflow'])}"
+            )
     for name, names in CHOICES.items():
         value = getattr(args, name)
         if value not in names:
@@ -207,18 +369,23 @@ def check_values(args):
 def check_steps(args):
     "Raise ValueError for an invalid interval or length; convert integral intervals to int."
     for what in ("logging", "eval", "save"):
-        name, value = f"{what}_steps", getattr(args, f"{what}_steps")
+        name = f"{what}_steps"
+        value = getattr(args, f"{what}_steps")
         if value is None: continue
         if value == 0 and getattr(args, f"{what}_strategy") == "steps":
             raise ValueError(f"{name}=0 with {what}_strategy='steps': give a number of steps, or {what}_strategy='no'.")
         if value >= 1 and value != int(value):
             raise ValueError(f"{name}={value!r} should be a whole number, or a ratio of all steps below 1.")
-        if value >= 1: setattr(args, name, int(value))
+        if value >= 1:
+            setattr(args, name, int(value))
     if not math.isfinite(args.num_train_epochs):
         raise ValueError(f"num_train_epochs={args.num_train_epochs!r} is no number of epochs; to train without an end, "
                          "give a large max_steps and stop when you like.")
     if args.max_steps < -1:
-        raise ValueError(f"max_steps={args.max_steps!r} is no number of steps; give one above 0, or leave it out and give num_train_epochs.")
+        raise ValueError(
+            f"max_steps={args.max_steps!r} is no number of steps; give one above 0, or leave it out and give"
+            " num_train_epochs."
+        )
     if args.num_train_epochs <= 0 and args.max_steps <= 0:
         raise ValueError(f"num_train_epochs={args.num_train_epochs!r} and max_steps={args.max_steps!r}: "
                          "nothing would be trained; give one of them above 0.")
@@ -227,66 +394,118 @@ def check_steps(args):
 def _check_optimization(args):
     "Raise ValueError for a metric-driven schedule without evaluations, and for target modules of an optimizer that has none."
     if args.lr_scheduler_type in METRIC_SCHEDULES and args.eval_strategy == "no":
-        raise ValueError(f"lr_scheduler_type={args.lr_scheduler_type!r} goes by evaluations, and there are none; give eval_strategy='epoch' or 'steps' "
-                         "and an eval_dataset=.")
+        raise ValueError(
+            f"lr_scheduler_type={args.lr_scheduler_type!r} goes by evaluations, and there are none; give"
+            " eval_strategy='epoch' or 'steps' and an eval_dataset=."
+        )
     if args.optim_target_modules is None: return
     if args.optim not in TARGETED_OPTIMIZERS:
-        raise ValueError(f"optim_target_modules is for {', '.join(TARGETED_OPTIMIZERS)}, and optim={args.optim!r} takes all parameters alike; leave it out.")
+        raise ValueError(
+            f"optim_target_modules is for {', '.join(TARGETED_OPTIMIZERS)}, and optim={args.optim!r} takes all"
+            " parameters alike; leave it out."
+        )
     if isinstance(args.optim_target_modules, bool):
-        raise ValueError(f"optim_target_modules={args.optim_target_modules!r} names no modules; give 'all-linear', a list of names, or a pattern.")
+        raise ValueError(
+            f"optim_target_modules={args.optim_target_modules!r} names no modules; give 'all-linear', a list of names,"
+            " or a pattern."
+        )
 
 def check_conflicts(args):
     "Raise ValueError for settings that contradict each other."
     if args.fp16 and args.bf16: raise ValueError("fp16 and bf16 exclude each other; give one of them.")
-    if args.fp16_full_eval and args.bf16_full_eval: raise ValueError("fp16_full_eval and bf16_full_eval exclude each other; give one of them.")
+    if args.fp16_full_eval and args.bf16_full_eval:
+        raise ValueError("fp16_full_eval and bf16_full_eval exclude each other; give one of them.")
     if others := [o for o in args.include_for_metrics if o not in ("inputs", "loss")]:
-        raise ValueError(f"include_for_metrics={args.include_for_metrics!r}: {others[0]!r} is not one of 'inputs', 'loss'.")
+        raise ValueError(
+            f"include_for_metrics={args.include_for_metrics!r}: {others[0]!r} is not one of 'inputs', 'loss'."
+        )
     _check_optimization(args)
     if isinstance(args.learning_rate, list) and not args.layer_groups:
         raise ValueError("A list as learning_rate needs layer_groups to say what each rate is for, "
                          "for example layer_groups=['encoder', 'head'].")
     if isinstance(args.learning_rate, list) and not args.learning_rate:
         raise ValueError("learning_rate=[] holds no rate; give one for each layer group.")
-    for name, of in (("activation_checkpointing_kwargs", "activation_checkpointing"), ("liger_kernel_config", "use_liger_kernel")):
-        if getattr(args, name) and not getattr(args, of): raise ValueError(f"{name} is for {of}; give {of}=True as well, or leave it out.")
+    for name, of in (
+        ("activation_checkpointing_kwargs", "activation_checkpointing"),
+        ("liger_kernel_config", "use_liger_kernel"),
+    ):
+        if getattr(args, name) and not getattr(args, of):
+            raise ValueError(f"{name} is for {of}; give {of}=True as well, or leave it out.")
     if not args.dataloader_num_workers:
         if args.dataloader_prefetch_factor is not None:
             raise ValueError("dataloader_prefetch_factor is for data workers; give dataloader_num_workers as well.")
         if args.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers is for data workers; give dataloader_num_workers as well.")
         if args.dataloader_multiprocessing_context is not None:
-            raise ValueError("dataloader_multiprocessing_context is for data workers; give dataloader_num_workers as well.")
-    if args.length_column_name != "length" and args.train_sampling_strategy not in ("group_by_length", "batch_rebalance"):
+            raise ValueError(
+                "dataloader_multiprocessing_context is for data workers; give dataloader_num_workers as well."
+            )
+    if args.length_column_name != "length" and args.train_sampling_strategy not in (
+        "group_by_length",
+        "batch_rebalance",
+    ):
         raise ValueError(f"length_column_name={args.length_column_name!r} is for an order that goes by lengths; give "
                          "train_sampling_strategy='group_by_length' as well.")
 
 # %% ../../nbs/02_args/02_training_args.ipynb #6fad7368
 def check_saving(args):
     "Raise ValueError for checkpoints without a folder, and for a best model without evaluations."
-    asked = [f.name for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(args, f.name) != f.default]
+    asked = [
+        f.name for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(args, f.name) != f.default
+    ]
     if args.output_dir is None and asked and args.save_strategy != "no":
-        raise ValueError(f"{asked[0]}={getattr(args, asked[0])!r} asks for checkpoints, but there is no folder to write them to; give output_dir=.")
+        raise ValueError(
+            f"{asked[0]}={getattr(args, asked[0])!r} asks for checkpoints, but there is no folder to write them to;"
+            " give output_dir=."
+        )
     if args.enable_jit_checkpoint and args.output_dir is None:
-        raise ValueError("enable_jit_checkpoint=True writes a checkpoint when the process is asked to end, but there is no folder to write it to; give output_dir=.")
-    best = "load_best_model_at_end=True" if args.load_best_model_at_end else "save_strategy='best'" if args.save_strategy == "best" else ""
-    if best and args.output_dir is None: raise ValueError(f"{best} needs a folder to keep the best model in; give output_dir=.")
+        raise ValueError(
+            "enable_jit_checkpoint=True writes a checkpoint when the process is asked to end, but there is no folder to"
+            " write it to; give output_dir=."
+        )
+    best = (
+        "load_best_model_at_end=True"
+        if args.load_best_model_at_end
+        else "save_strategy='best'" if args.save_strategy == "best" else ""
+    )
+    if best and args.output_dir is None:
+        raise ValueError(f"{best} needs a folder to keep the best model in; give output_dir=.")
     if best and args.eval_strategy == "no":
-        raise ValueError(f"{best}, but nothing is evaluated, so no model is the best; give eval_strategy='epoch' or 'steps'.")
+        raise ValueError(
+            f"{best}, but nothing is evaluated, so no model is the best; give eval_strategy='epoch' or 'steps'."
+        )
 
 # %% ../../nbs/02_args/02_training_args.ipynb #44f7f48a
-_TRANSFORMERS_ONLY_TRACKERS = {"azure_ml": "AzureMLCallback", "neptune": "NeptuneCallback", "dagshub": "DagsHubCallback", "flyte": "FlyteCallback", "kubeflow": "KubeflowCallback"}
+_TRANSFORMERS_ONLY_TRACKERS = {
+    "azure_ml": "AzureMLCallback",
+    "neptune": "NeptuneCallback",
+    "dagshub": "DagsHubCallback",
+    "flyte": "FlyteCallback",
+    "kubeflow": "KubeflowCallback",
+}
 
 def check_trackers(args):
     "Raise ValueError for unknown trackers, and for TensorBoard without a folder to write to."
     given = [args.report_to] if isinstance(args.report_to, str) else args.report_to
     for name in given:
-        if name in _TRANSFORMERS_ONLY_TRACKERS: raise ValueError(f"report_to={name!r} is reported to by transformers' own callback only; give the Learner "
-                                             f"callbacks=[transformers.integrations.{_TRANSFORMERS_ONLY_TRACKERS[name]}()], which works here as it is.")
-        if name in ("all", "none") and len(given) > 1: raise ValueError(f"report_to={given!r}: {name!r} stands alone; leave it out, or leave out the names.")
+        if name in _TRANSFORMERS_ONLY_TRACKERS:
+            raise ValueError(
+                f"report_to={name!r} is reported to by transformers' own callback only; give the Learner"
+                f" callbacks=[transformers.integrations.{_TRANSFORMERS_ONLY_TRACKERS[name]}()], which works here as"
+                " it is."
+            )
+        if name in ("all", "none") and len(given) > 1:
+            raise ValueError(f"report_to={given!r}: {name!r} stands alone; leave it out, or leave out the names.")
         if name not in (*TRACKERS, "all", "none"):
-            raise ValueError(f"report_to={name!r} is no tracker; there are {', '.join(map(repr, TRACKERS))}, 'all' and 'none'.{suggest_names(name, TRACKERS)}")
+            raise ValueError(
+                f"report_to={name!r} is no tracker; there are {', '.join(map(repr, TRACKERS))}, 'all' and"
+                f" 'none'.{suggest_names(name, TRACKERS)}"
+            )
     folder = args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
-    if "tensorboard" in given and folder is None: raise ValueError("report_to='tensorboard' needs a folder for the event files; give output_dir= or logging_dir=.")
+    if "tensorboard" in given and folder is None:
+        raise ValueError(
+            "report_to='tensorboard' needs a folder for the event files; give output_dir= or logging_dir=."
+        )
 
 # %% ../../nbs/02_args/02_training_args.ipynb #49145eb5
 def _with_name_checks(init):
@@ -294,7 +513,8 @@ def _with_name_checks(init):
     taken = inspect.signature(init).parameters
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
-        if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):   # this __init__ passes unknown names on
+        # this __init__ passes unknown names on
+        if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
             kwargs = translate_legacy(kwargs)
             check_names(kwargs, taken)
         init(self, *args, **kwargs)
@@ -304,7 +524,8 @@ class _ArgumentsMeta(type):
     "Metaclass that wraps the `__init__` of each class of arguments by `_checked` before its first call."
     def __call__(cls, *args, **kwargs):
         for c in cls.__mro__:
-            if isinstance(c, _ArgumentsMeta) and "__init__" in vars(c) and not hasattr(c.__init__, "__wrapped__"): c.__init__ = _with_name_checks(c.__init__)
+            if isinstance(c, _ArgumentsMeta) and "__init__" in vars(c) and not hasattr(c.__init__, "__wrapped__"):
+                c.__init__ = _with_name_checks(c.__init__)
         return super().__call__(*args, **kwargs)
 
     @property
@@ -321,7 +542,9 @@ class _Serialization:
 
     def to_sanitized_dict(self) -> dict:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
-        return sanitize(self.to_dict() | {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size})
+        return sanitize(
+            self.to_dict() | {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
+        )
 
     def to_json_string(self) -> str:
         "Return all fields as JSON."
@@ -338,16 +561,22 @@ class _Serialization:
 
     def changed(self) -> dict:
         "Return name and value of the fields that differ from their defaults."
-        unsaid = {*FIELD_ALIASES, *(["do_eval"] if "do_eval" in self._filled else [])}   # these follow from other fields
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid and getattr(self, f.name) != field_default(f)}
+        # these follow from other fields
+        unsaid = {*FIELD_ALIASES, *(["do_eval"] if "do_eval" in self._filled else [])}
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in unsaid and getattr(self, f.name) != field_default(f)
+        }
 
     @classmethod
     def defaults(cls) -> dict:
         "Return name and default of every field."
         return {f.name: field_default(f) for f in fields(cls)}
 
+    # name of a field; TypeError for another name
     @classmethod
-    def help(cls, name: str) -> str:  # name of a field; TypeError for another name
+    def help(cls, name: str) -> str:
         "Return the one-line description of a field."
         check_names([name], cls.__dataclass_fields__)
         return cls.__dataclass_fields__[name].metadata["help"]
@@ -371,7 +600,8 @@ class _Display:
 # %% ../../nbs/02_args/02_training_args.ipynb #990c552d
 class ParallelMode(Enum):
     "Enumerate the kinds of parallelism; members equal those of the Trainer."
-    NOT_PARALLEL, DISTRIBUTED = "not_parallel", "distributed"
+    NOT_PARALLEL = "not_parallel"
+    DISTRIBUTED = "distributed"
     def __eq__(self, other): return isinstance(other, Enum) and self.value == other.value
     def __hash__(self): return hash(self.value)
 
@@ -384,18 +614,31 @@ class _ProcessInfo:
     def process_index(self) -> int: return int(os.environ.get("RANK", 0))
     @property
     def local_process_index(self) -> int: return int(os.environ.get("LOCAL_RANK", 0))
+    # number of GPUs of this process
     @property
-    def n_gpu(self) -> int: return int(not self.use_cpu and torch.cuda.is_available())   # number of GPUs of this process
+    def n_gpu(self) -> int:
+        return int(not self.use_cpu and torch.cuda.is_available())
     @property
-    def should_log(self) -> bool: return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
+    def should_log(self) -> bool:
+        return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
     @property
-    def should_save(self) -> bool: return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
+    def should_save(self) -> bool:
+        return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
     @property
-    def parallel_mode(self) -> ParallelMode: return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
+    def parallel_mode(self) -> ParallelMode:
+        return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
     @property
-    def device(self): return torch.device("cuda", self.local_process_index % torch.cuda.device_count()) if self.n_gpu else torch.device("cpu")
+    def device(self):
+        return (
+            torch.device("cuda", self.local_process_index % torch.cuda.device_count())
+            if self.n_gpu
+            else torch.device("cpu")
+        )
+
     @property
-    def ddp_timeout_delta(self): return timedelta(seconds=self.ddp_timeout)
+    def ddp_timeout_delta(self):
+        return timedelta(seconds=self.ddp_timeout)
+
     place_model_on_device = None   # as in the Trainer: unset, and the model is moved to its device
 
     def get_process_log_level(self) -> int:
@@ -404,18 +647,27 @@ class _ProcessInfo:
         if name == "passive": return logging.getLogger("trainer_nb").getEffectiveLevel()
         return logging.DEBUG if name == "detail" else getattr(logging, name.upper())
 
+    # description of the work, for the log
     @contextmanager
-    def main_process_first(self, local: bool = True,    # True: the first process of each machine runs first; False: the first of all
-                           desc: str = "work"):         # description of the work, for the log
+    def main_process_first(
+        self,
+        local: bool = True,  # True: the first process of each machine runs first; False: the first of all
+        desc: str = "work",
+    ):
         "Run the block in the first process, then in all others, which can reuse its cached results."
         if self.world_size == 1: return (yield)
         connect_processes(self)
         first = (self.local_process_index if local else self.process_index) == 0
-        logging.getLogger("trainer_nb").debug("process %d: %s %s", self.process_index, "does the" if first else "waits for the", desc)
-        if not first: torch.distributed.barrier()
-        try: yield
+        logging.getLogger("trainer_nb").debug(
+            "process %d: %s %s", self.process_index, "does the" if first else "waits for the", desc
+        )
+        if not first:
+            torch.distributed.barrier()
+        try:
+            yield
         finally:
-            if first: torch.distributed.barrier()
+            if first:
+                torch.distributed.barrier()
 
 # %% ../../nbs/02_args/02_training_args.ipynb #8a74b9ac
 def connect_processes(args):
@@ -423,42 +675,85 @@ def connect_processes(args):
     if torch.distributed.is_initialized(): return
     from accelerate import PartialState
     cpu = args.use_cpu or not torch.cuda.is_available()
-    if cpu: os.environ["ACCELERATE_USE_CPU"] = "1"
-    PartialState(cpu=cpu, timeout=timedelta(seconds=args.ddp_timeout), **({} if args.ddp_backend is None else {"backend": args.ddp_backend}))
+    if cpu:
+        os.environ["ACCELERATE_USE_CPU"] = "1"
+    PartialState(
+        cpu=cpu,
+        timeout=timedelta(seconds=args.ddp_timeout),
+        **({} if args.ddp_backend is None else {"backend": args.ddp_backend})
+    )
 
 # %% ../../nbs/02_args/02_training_args.ipynb #e45810e6
 @dataclass(repr=False)
-class TrainingArguments(_Serialization, _Display, _ProcessInfo, TrainingSetters, EvaluationSetters, ScriptArgs, DataArgs, HubArgs, CheckpointingArgs, GenerationArgs, EvaluationArgs, LoggingArgs,
-                        DistributedArgs, MemoryArgs, PrecisionArgs, OptimizationArgs, DurationArgs, metaclass=_ArgumentsMeta):
+class TrainingArguments(
+    _Serialization,
+    _Display,
+    _ProcessInfo,
+    TrainingSetters,
+    EvaluationSetters,
+    ScriptArgs,
+    DataArgs,
+    HubArgs,
+    CheckpointingArgs,
+    GenerationArgs,
+    EvaluationArgs,
+    LoggingArgs,
+    DistributedArgs,
+    MemoryArgs,
+    PrecisionArgs,
+    OptimizationArgs,
+    DurationArgs,
+    metaclass=_ArgumentsMeta,
+):
     "Hold the settings of a run, with the Trainer's names and defaults; validate them on construction."
     def __post_init__(self): self.check()
 
     @property
-    def train_batch_size(self) -> int: return self.per_device_train_batch_size
+    def train_batch_size(self) -> int:
+        return self.per_device_train_batch_size
 
     @property
-    def eval_batch_size(self) -> int: return self.per_device_eval_batch_size
+    def eval_batch_size(self) -> int:
+        return self.per_device_eval_batch_size
 
     @property
-    def order_seed(self) -> int: return self.seed if self.data_seed is None else self.data_seed
+    def order_seed(self) -> int:
+        return self.seed if self.data_seed is None else self.data_seed
 
     def check(self):
         "Convert all values to plain ones, validate them and fill in derived ones; raise ValueError if one is invalid."
         for name, value in vars(self).pop("_filled", {}).items():
-            if getattr(self, name) == value: setattr(self, name, field_default(self.__dataclass_fields__[name]))
-        for f in fields(TrainingArguments): setattr(self, f.name, to_builtin(getattr(self, f.name)))   # fields added by a subclass are not converted
+            if getattr(self, name) == value:
+                setattr(self, name, field_default(self.__dataclass_fields__[name]))
+        for f in fields(TrainingArguments):
+            # fields added by a subclass are not converted
+            setattr(self, f.name, to_builtin(getattr(self, f.name)))
         for name in ('output_dir', 'logging_dir'):
-            if isinstance(getattr(self, name), str): setattr(self, name, os.path.expanduser(getattr(self, name)))
-        if self.report_to in (None, [], ["none"]): self.report_to = "none"
-        if isinstance(self.include_num_input_tokens_seen, bool): self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
+            if isinstance(getattr(self, name), str):
+                setattr(self, name, os.path.expanduser(getattr(self, name)))
+        if self.report_to in (None, [], ["none"]):
+            self.report_to = "none"
+        if isinstance(self.include_num_input_tokens_seen, bool):
+            self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
         _parse_json_fields(self)
         check_accelerator_config(self)
         check_types(self, TrainingArguments)
-        for check in (check_unsupported, check_values, check_steps, check_conflicts, check_saving, check_trackers, check_sharding): check(self)
+        for check in (
+            check_unsupported,
+            check_values,
+            check_steps,
+            check_conflicts,
+            check_saving,
+            check_trackers,
+            check_sharding,
+        ):
+            check(self)
         _sync_aliases(self)
         _fill_derived(self)
 
-for _name in ("eval_strategy", "logging_strategy", "save_strategy", "hub_strategy", "lr_scheduler_type", "optim"):   # enums in the Trainer
+
+# enums in the Trainer
+for _name in ("eval_strategy", "logging_strategy", "save_strategy", "hub_strategy", "lr_scheduler_type", "optim"):
     setattr(TrainingArguments, _name, enum_string_property(_name))
 
 # %% ../../nbs/02_args/02_training_args.ipynb #a209b193
@@ -466,7 +761,8 @@ def _sync_aliases(args):
     "Give a field and its older name the same value: the one that was set last."
     before = vars(args).setdefault("_mirrored", {})
     for older, name in FIELD_ALIASES.items():
-        if getattr(args, older) != before.get(older): setattr(args, name, getattr(args, older))
+        if getattr(args, older) != before.get(older):
+            setattr(args, name, getattr(args, older))
         before[older] = getattr(args, name)
         setattr(args, older, before[older])
 
@@ -475,25 +771,40 @@ def _parse_json_fields(args):
     for name, kind in field_types(TrainingArguments).items():
         value = getattr(args, name)
         if not isinstance(value, str) or not matches_type({}, kind): continue
-        if value.lstrip().startswith("{"): setattr(args, name, _parse_json(name, value))
-        elif name.endswith("_kwargs"): raise _not_a_dict_error(name, value)   # other fields accept the path of a file, or pairs
+        if value.lstrip().startswith("{"):
+            setattr(args, name, _parse_json(name, value))
+        elif name.endswith("_kwargs"):
+            # other fields accept the path of a file, or pairs
+            raise _not_a_dict_error(name, value)
 
 def _parse_json(name, text):
-    try: return json.loads(text)
-    except json.JSONDecodeError: raise _not_a_dict_error(name, text) from None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise _not_a_dict_error(name, text) from None
 
-def _not_a_dict_error(name, text): return ValueError(f"{name}={text!r} should be a dict, or JSON with quotes around the names, such as '{{\"name\": 1}}'.")
+def _not_a_dict_error(name, text):
+    return ValueError(
+        f"{name}={text!r} should be a dict, or JSON with quotes around the names, such as '{{\"name\": 1}}'."
+    )
 
 def _fill_derived(args):
     "Set fields that are None to the values derived from other fields."
     filled = {}
-    if args.eval_strategy != "no" and not args.do_eval: filled["do_eval"] = True
-    if args.eval_strategy == "steps" and args.eval_steps is None: filled["eval_steps"] = args.logging_steps
-    by_metric = args.load_best_model_at_end or args.save_strategy == "best" or args.lr_scheduler_type in METRIC_SCHEDULES
-    if by_metric and args.metric_for_best_model is None: filled["metric_for_best_model"] = "loss"
+    if args.eval_strategy != "no" and not args.do_eval:
+        filled["do_eval"] = True
+    if args.eval_strategy == "steps" and args.eval_steps is None:
+        filled["eval_steps"] = args.logging_steps
+    by_metric = (
+        args.load_best_model_at_end or args.save_strategy == "best" or args.lr_scheduler_type in METRIC_SCHEDULES
+    )
+    if by_metric and args.metric_for_best_model is None:
+        filled["metric_for_best_model"] = "loss"
     metric = filled.get("metric_for_best_model", args.metric_for_best_model)
-    if metric is not None and args.greater_is_better is None: filled["greater_is_better"] = not metric.endswith("loss")
-    for name, value in filled.items(): setattr(args, name, value)
+    if metric is not None and args.greater_is_better is None:
+        filled["greater_is_better"] = not metric.endswith("loss")
+    for name, value in filled.items():
+        setattr(args, name, value)
     if args.eval_strategy == "steps" and args.eval_steps == 0:
         raise ValueError("eval_strategy='steps' needs eval_steps (or logging_steps) above 0.")
     args._filled = filled
@@ -501,48 +812,178 @@ def _fill_derived(args):
 # %% ../../nbs/02_args/02_training_args.ipynb #4879163e
 class TrainingArgumentsKwargs(TypedDict, total=False):
     "List the fields of `TrainingArguments` as keywords."
-    output_dir: str | None; per_device_train_batch_size: int; per_device_eval_batch_size: int; num_train_epochs: float; max_steps: int
-    gradient_accumulation_steps: int; average_tokens_across_devices: bool; auto_find_batch_size: bool
-    learning_rate: float | list[float]; layer_groups: list[str] | None | list[str | list[str]]; lr_scheduler_type: str
-    lr_scheduler_kwargs: dict | str | None; warmup_steps: float; optim: str; optim_args: dict | str | None
-    optim_target_modules: None | str | list[str] | bool; weight_decay: float; adam_beta1: float; adam_beta2: float; adam_epsilon: float
-    max_grad_norm: float; label_smoothing_factor: float; neftune_noise_alpha: float | None
-    bf16: bool; fp16: bool; bf16_full_eval: bool; fp16_full_eval: bool; tf32: bool | None; full_determinism: bool; seed: int
-    data_seed: int | None; use_cpu: bool; transaction: str; ring_every: int | None; ring_memory: float | None
-    activation_checkpointing: bool | None; activation_checkpointing_kwargs: dict | str | None; gradient_checkpointing: bool | None
-    gradient_checkpointing_kwargs: dict | str | None; torch_compile: bool; torch_compile_backend: str | None
-    torch_compile_mode: str | None; use_liger_kernel: bool; liger_kernel_config: dict[str, bool] | None; use_cache: bool
-    torch_empty_cache_steps: int | None; skip_memory_metrics: bool; debug: None | str | list[str]
-    ddp_backend: str | None; ddp_find_unused_parameters: bool | None; ddp_bucket_cap_mb: int | None; ddp_broadcast_buffers: bool | None
-    ddp_static_graph: bool | None; ddp_timeout: int; fsdp: str | None | bool | list[str]; fsdp_config: dict | str | None
-    deepspeed: dict | str | None; accelerator_config: dict | str | None; parallelism_config: dict | None | object
-    logging_strategy: str; logging_steps: float; logging_first_step: bool; logging_nan_inf_filter: bool; logging_dir: str | None
-    include_num_input_tokens_seen: str | bool; disable_tqdm: bool | None; log_level: str; log_level_replica: str; log_on_each_node: bool
-    report_to: None | str | list[str]; run_name: str | None; project: str; trackio_space_id: str | None; trackio_bucket_id: str | None
+    output_dir: str | None
+    per_device_train_batch_size: int
+    per_device_eval_batch_size: int
+    num_train_epochs: float
+    max_steps: int
+    gradient_accumulation_steps: int
+    average_tokens_across_devices: bool
+    auto_find_batch_size: bool
+    learning_rate: float | list[float]
+    layer_groups: list[str] | None | list[str | list[str]]
+    lr_scheduler_type: str
+    lr_scheduler_kwargs: dict | str | None
+    warmup_steps: float
+    optim: str
+    optim_args: dict | str | None
+    optim_target_modules: None | str | list[str] | bool
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    max_grad_norm: float
+    label_smoothing_factor: float
+    neftune_noise_alpha: float | None
+    bf16: bool
+    fp16: bool
+    bf16_full_eval: bool
+    fp16_full_eval: bool
+    tf32: bool | None
+    full_determinism: bool
+    seed: int
+    data_seed: int | None
+    use_cpu: bool
+    transaction: str
+    ring_every: int | None
+    ring_memory: float | None
+    activation_checkpointing: bool | None
+    activation_checkpointing_kwargs: dict | str | None
+    gradient_checkpointing: bool | None
+    gradient_checkpointing_kwargs: dict | str | None
+    torch_compile: bool
+    torch_compile_backend: str | None
+    torch_compile_mode: str | None
+    use_liger_kernel: bool
+    liger_kernel_config: dict[str, bool] | None
+    use_cache: bool
+    torch_empty_cache_steps: int | None
+    skip_memory_metrics: bool
+    debug: None | str | list[str]
+    ddp_backend: str | None
+    ddp_find_unused_parameters: bool | None
+    ddp_bucket_cap_mb: int | None
+    ddp_broadcast_buffers: bool | None
+    ddp_static_graph: bool | None
+    ddp_timeout: int
+    fsdp: str | None | bool | list[str]
+    fsdp_config: dict | str | None
+    deepspeed: dict | str | None
+    accelerator_config: dict | str | None
+    parallelism_config: dict | None | object
+    logging_strategy: str
+    logging_steps: float
+    logging_first_step: bool
+    logging_nan_inf_filter: bool
+    logging_dir: str | None
+    include_num_input_tokens_seen: str | bool
+    disable_tqdm: bool | None
+    log_level: str
+    log_level_replica: str
+    log_on_each_node: bool
+    report_to: None | str | list[str]
+    run_name: str | None
+    project: str
+    trackio_space_id: str | None
+    trackio_bucket_id: str | None
     trackio_static_space_id: str | None | bool
-    eval_strategy: str; eval_steps: float | None; eval_delay: float; eval_on_start: bool; prediction_loss_only: bool
-    eval_accumulation_steps: int | None; eval_do_concat_batches: bool; eval_use_gather_object: bool; batch_eval_metrics: bool
-    include_for_metrics: list[str]; metric_for_best_model: str | None; greater_is_better: bool | None
-    predict_with_generate: bool; generation_max_length: int | None; generation_num_beams: int | None
-    generation_config: str | None | object; sortish_sampler: bool
-    save_strategy: str; save_steps: float; save_total_limit: int | None; save_only_model: bool; save_format: str
-    load_best_model_at_end: bool; save_on_each_node: bool; enable_jit_checkpoint: bool; ignore_data_skip: bool
+    eval_strategy: str
+    eval_steps: float | None
+    eval_delay: float
+    eval_on_start: bool
+    prediction_loss_only: bool
+    eval_accumulation_steps: int | None
+    eval_do_concat_batches: bool
+    eval_use_gather_object: bool
+    batch_eval_metrics: bool
+    include_for_metrics: list[str]
+    metric_for_best_model: str | None
+    greater_is_better: bool | None
+    predict_with_generate: bool
+    generation_max_length: int | None
+    generation_num_beams: int | None
+    generation_config: str | None | object
+    sortish_sampler: bool
+    save_strategy: str
+    save_steps: float
+    save_total_limit: int | None
+    save_only_model: bool
+    save_format: str
+    load_best_model_at_end: bool
+    save_on_each_node: bool
+    enable_jit_checkpoint: bool
+    ignore_data_skip: bool
     restore_callback_states_from_checkpoint: bool
-    push_to_hub: bool; hub_model_id: str | None; hub_strategy: str; hub_token: str | None; hub_private_repo: bool | None
-    hub_always_push: bool; hub_revision: str | None
-    dataloader_drop_last: bool; dataloader_num_workers: int; dataloader_pin_memory: bool; dataloader_persistent_workers: bool
-    dataloader_prefetch_factor: int | None; dataloader_multiprocessing_context: str | None; dataloader_in_order: bool
-    remove_unused_columns: bool; label_names: list[str] | None; train_sampling_strategy: str; length_column_name: str
-    do_train: bool; do_eval: bool; do_predict: bool; resume_from_checkpoint: str | None | bool; local_rank: int
+    push_to_hub: bool
+    hub_model_id: str | None
+    hub_strategy: str
+    hub_token: str | None
+    hub_private_repo: bool | None
+    hub_always_push: bool
+    hub_revision: str | None
+    dataloader_drop_last: bool
+    dataloader_num_workers: int
+    dataloader_pin_memory: bool
+    dataloader_persistent_workers: bool
+    dataloader_prefetch_factor: int | None
+    dataloader_multiprocessing_context: str | None
+    dataloader_in_order: bool
+    remove_unused_columns: bool
+    label_names: list[str] | None
+    train_sampling_strategy: str
+    length_column_name: str
+    do_train: bool
+    do_eval: bool
+    do_predict: bool
+    resume_from_checkpoint: str | None | bool
+    local_rank: int
 
 # %% ../../nbs/02_args/02_training_args.ipynb #ba804f6e
-PROCESS_FIELDS = ("output_dir", "run_name", "disable_tqdm", "use_cpu", "ring_every", "ring_memory", "transaction", "dataloader_pin_memory", "report_to",
-              "ignore_data_skip", "logging_dir", "log_level", "log_level_replica", "log_on_each_node", "project", "trackio_space_id",
-              "trackio_bucket_id", "trackio_static_space_id", "restore_callback_states_from_checkpoint",
-              "activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing", "gradient_checkpointing_kwargs", "use_cache", "tf32",
-              "torch_compile", "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
-              "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "eval_on_start", "enable_jit_checkpoint",
-              "ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph", *(f.name for f in fields(ScriptArgs)))
+PROCESS_FIELDS = (
+    "output_dir",
+    "run_name",
+    "disable_tqdm",
+    "use_cpu",
+    "ring_every",
+    "ring_memory",
+    "transaction",
+    "dataloader_pin_memory",
+    "report_to",
+    "ignore_data_skip",
+    "logging_dir",
+    "log_level",
+    "log_level_replica",
+    "log_on_each_node",
+    "project",
+    "trackio_space_id",
+    "trackio_bucket_id",
+    "trackio_static_space_id",
+    "restore_callback_states_from_checkpoint",
+    "activation_checkpointing",
+    "activation_checkpointing_kwargs",
+    "gradient_checkpointing",
+    "gradient_checkpointing_kwargs",
+    "use_cache",
+    "tf32",
+    "torch_compile",
+    "torch_compile_backend",
+    "torch_compile_mode",
+    "use_liger_kernel",
+    "liger_kernel_config",
+    "torch_empty_cache_steps",
+    "skip_memory_metrics",
+    "debug",
+    "fsdp",
+    "fsdp_config",
+    "eval_on_start",
+    "enable_jit_checkpoint",
+    "ddp_backend",
+    "ddp_timeout",
+    "ddp_bucket_cap_mb",
+    "ddp_find_unused_parameters",
+    "ddp_static_graph",
+    *(f.name for f in fields(ScriptArgs)),
+)
 
 # %% ../../nbs/02_args/02_training_args.ipynb #3228bcf9
 def without_subclass_fields(args: TrainingArguments) -> dict:
@@ -550,16 +991,19 @@ def without_subclass_fields(args: TrainingArguments) -> dict:
     own = {f.name for f in fields(args)} - {*TrainingArguments.__dataclass_fields__}
     return {name: value for name, value in vars(args).items() if name not in own}
 
-def resolve_args(args: TrainingArguments | dict | None,  # TrainingArguments, a dict of keywords, or None
-            settings: TrainingArgumentsKwargs | None = None        # keywords that override them
-           ) -> TrainingArguments:                  # a new object; TypeError for another type or an unknown name
+def resolve_args(
+    args: TrainingArguments | dict | None,  # a new object
+    settings: TrainingArgumentsKwargs | None = None,  # TypeError for another type or an unknown name
+) -> TrainingArguments:
     "Return a validated copy of `args` with `settings` applied."
     settings = translate_legacy(settings or {})
-    if args is None or isinstance(args, dict): return TrainingArguments(**{**translate_legacy(args or {}), **settings})
+    if args is None or isinstance(args, dict):
+        return TrainingArguments(**{**translate_legacy(args or {}), **settings})
     if not isinstance(args, TrainingArguments): raise TypeError(_wrong_type_message(args))
     new = copy.deepcopy(args)
     check_names(settings, [f.name for f in fields(new)])
-    for name, value in settings.items(): setattr(new, name, copy.deepcopy(value))
+    for name, value in settings.items():
+        setattr(new, name, copy.deepcopy(value))
     new._filled = {k: v for k, v in getattr(new, "_filled", {}).items() if k not in settings}
     new.check()
     return new
@@ -567,8 +1011,11 @@ def resolve_args(args: TrainingArguments | dict | None,  # TrainingArguments, a 
 # %% ../../nbs/02_args/02_training_args.ipynb #00057785
 def _wrong_type_message(args) -> str:
     "Return the error message for arguments of another type."
-    theirs = any(c.__name__ == "TrainingArguments" and c.__module__.startswith("transformers") for c in type(args).__mro__)
-    if theirs: return ("args is a TrainingArguments of transformers; import TrainingArguments from trainer_nb instead, "
-                       "it takes the same arguments.")
+    theirs = any(
+        c.__name__ == "TrainingArguments" and c.__module__.startswith("transformers") for c in type(args).__mro__
+    )
+    if theirs:
+        return ("args is a TrainingArguments of transformers; import TrainingArguments from trainer_nb instead, "
+                           "it takes the same arguments.")
     return (f"args is of type {type(args).__name__}; pass a TrainingArguments, or its fields as keywords, "
             "for example Learner(model, learning_rate=1e-3).")

@@ -21,28 +21,47 @@ __all__ = ['UNSUPPORTED', 'UNSUPPORTED_VALUES', 'HUB_FIELDS', 'RENAMED', 'REPLAC
            'build_sharding_config', 'check_sharding']
 
 # %% ../../nbs/02_args/01_validation.ipynb #53f4a042
-UNSUPPORTED = {   # name: reason
-    "deepspeed": "cannot be done; fsdp=True puts weights, gradients and optimizer state in parts among the processes of learn.launch(n)",
-    "parallelism_config": "cannot be done; learn.launch(n) trains on n processes by their batches, and fsdp=True puts the model in parts",
-
-    "dataloader_in_order": "would let the workers' speed decide which batch comes first, and such a run cannot be repeated, taken back or resumed; leave it out",
+UNSUPPORTED = {  # name: reason
+    "deepspeed": (
+        "cannot be done; fsdp=True puts weights, gradients and optimizer state in parts among the processes of"
+        " learn.launch(n)"
+    ),
+    "parallelism_config": (
+        "cannot be done; learn.launch(n) trains on n processes by their batches, and fsdp=True puts the model in parts"
+    ),
+    "dataloader_in_order": (
+        "would let the workers' speed decide which batch comes first, and such a run cannot be repeated, taken back or"
+        " resumed; leave it out"
+    ),
     "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
-
-    **dict.fromkeys(("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"),
-                    "is for pushing to the Hub, which is not there yet; learn.save_model(folder), then huggingface_hub.upload_folder"),
+    **dict.fromkeys(
+        ("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"),
+        "is for pushing to the Hub, which is not there yet; learn.save_model(folder), then"
+        " huggingface_hub.upload_folder",
+    ),
     "hub_token": "is for pushing to the Hub, which is not there yet; `hf auth login` keeps a token for huggingface_hub",
 }
 
 # %% ../../nbs/02_args/01_validation.ipynb #d2c1670c
-_FUSED_BACKWARD_REASON = "changes weights in the middle of the backward pass, so a step that fails could not be taken back; "
-UNSUPPORTED_VALUES = {   # name of a field: value: reason
+_FUSED_BACKWARD_REASON = (
+    "changes weights in the middle of the backward pass, so a step that fails could not be taken back; "
+)
+UNSUPPORTED_VALUES = {  # name of a field: value: reason
     "optim": {
-        **dict.fromkeys(("lomo", "adalomo"), f"{_FUSED_BACKWARD_REASON}optim='adafactor' and 'adamw_8bit' need little memory too"),
-        **{f"{n}_layerwise": f"{_FUSED_BACKWARD_REASON}optim={n!r} is the same rule after it" for n in ("galore_adamw", "galore_adamw_8bit", "galore_adafactor",
-                                                                                            "apollo_adamw")},
-        "adamw_torch_xla": "is for TPUs through torch_xla, which a run here does not use; give optim='adamw_torch_fused'",
-        "adamw_torch_npu_fused": "is for NPUs through torch_npu, which a run here does not use; give optim='adamw_torch_fused'",
-    },
+        **dict.fromkeys(
+            ("lomo", "adalomo"), f"{_FUSED_BACKWARD_REASON}optim='adafactor' and 'adamw_8bit' need little memory too"
+        ),
+        **{
+            f"{n}_layerwise": f"{_FUSED_BACKWARD_REASON}optim={n!r} is the same rule after it"
+            for n in ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw")
+        },
+        "adamw_torch_xla": (
+            "is for TPUs through torch_xla, which a run here does not use; give optim='adamw_torch_fused'"
+        ),
+        "adamw_torch_npu_fused": (
+            "is for NPUs through torch_npu, which a run here does not use; give optim='adamw_torch_fused'"
+        ),
+    }
 }
 
 # %% ../../nbs/02_args/01_validation.ipynb #65352b7f
@@ -55,33 +74,48 @@ def has_no_effect(f,      # the dataclass field
     if isinstance(value, (str, list, dict)) and not value: return True
     return value is False and default is None and f.name != "tf32"
 
-HUB_FIELDS = tuple(name for name in UNSUPPORTED if name.startswith("hub_"))   # these configure pushing, and have no effect by themselves
+# these configure pushing, and have no effect by themselves
+HUB_FIELDS = tuple(name for name in UNSUPPORTED if name.startswith("hub_"))
 
-def format_argument(name, value) -> str: return f"{name}='...'" if name.endswith("token") else f"{name}={value!r}"   # messages must not contain secrets
+# messages must not contain secrets
+def format_argument(name, value) -> str:
+    return f"{name}='...'" if name.endswith("token") else f"{name}={value!r}"
 
-def check_unsupported(args):  # an instance of a dataclass
+def check_unsupported(
+    args,  # an instance of a dataclass
+):
     "Raise ValueError for the first field that requests unsupported behaviour."
     for f in fields(args):
         value = vars(args)[f.name]
         if f.name in UNSUPPORTED and not has_no_effect(f, value):
-            if f.name not in HUB_FIELDS or args.push_to_hub: raise ValueError(f"{format_argument(f.name, value)} {UNSUPPORTED[f.name]}.")
+            if f.name not in HUB_FIELDS or args.push_to_hub:
+                raise ValueError(f"{format_argument(f.name, value)} {UNSUPPORTED[f.name]}.")
             warn(f"{format_argument(f.name, value)} has no effect, since nothing is pushed to the Hub.")
-            if f.name.endswith("token"): setattr(args, f.name, None)   # an unused secret is not kept
-        if f.name in UNSUPPORTED_VALUES and (why := UNSUPPORTED_VALUES[f.name].get(value)): raise ValueError(f"{f.name}={value!r} {why}.")
+            if f.name.endswith("token"):
+                # an unused secret is not kept
+                setattr(args, f.name, None)
+        if f.name in UNSUPPORTED_VALUES and (why := UNSUPPORTED_VALUES[f.name].get(value)):
+            raise ValueError(f"{f.name}={value!r} {why}.")
 
 # %% ../../nbs/02_args/01_validation.ipynb #b150b119
 RENAMED = {
-    "evaluation_strategy": "eval_strategy", "no_cuda": "use_cpu", "warmup_ratio": "warmup_steps",
-    "per_gpu_train_batch_size": "per_device_train_batch_size", "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "push_to_hub_model_id": "hub_model_id", "push_to_hub_token": "hub_token",
-    "torchdynamo": "torch_compile_backend", "xpu_backend": "ddp_backend",
-    "gradient_checkpointing": "activation_checkpointing", "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+    "warmup_ratio": "warmup_steps",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "push_to_hub_model_id": "hub_model_id",
+    "push_to_hub_token": "hub_token",
+    "torchdynamo": "torch_compile_backend",
+    "xpu_backend": "ddp_backend",
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
 
 # %% ../../nbs/02_args/01_validation.ipynb #a1cbad6b
 def _flag(name, value): return lambda old: {name: value} if old else {}
 
-REPLACED = {   # older name: a function from its value to the newer arguments
+REPLACED = {  # older name: a function from its value to the newer arguments
     "adafactor": _flag("optim", "adafactor"),
     "group_by_length": _flag("train_sampling_strategy", "group_by_length"),
     "sortish_sampler": _flag("train_sampling_strategy", "group_by_length"),
@@ -89,14 +123,17 @@ REPLACED = {   # older name: a function from its value to the newer arguments
     "include_inputs_for_metrics": _flag("include_for_metrics", ["inputs"]),
     "include_tokens_per_second": _flag("include_num_input_tokens_seen", "all"),
     "fsdp_min_num_params": lambda n: {"fsdp_config": {"min_num_params": n}} if n else {},
-    "fsdp_transformer_layer_cls_to_wrap": lambda name: {"fsdp_config": {"transformer_layer_cls_to_wrap": name}} if name else {},
+    "fsdp_transformer_layer_cls_to_wrap": lambda name: (
+        {"fsdp_config": {"transformer_layer_cls_to_wrap": name}} if name else {}
+    ),
     "split_batches": lambda on: {"accelerator_config": {"split_batches": on}} if on else {},
     "dispatch_batches": lambda on: {} if on is None else {"accelerator_config": {"dispatch_batches": on}},
 }
-RENAMED_VALUES = {("optim", "adamw_hf"): "adamw_torch", ("optim", "adamw_apex_fused"): "adamw_torch_fused"}   # renamed values
+# renamed values
+RENAMED_VALUES = {("optim", "adamw_hf"): "adamw_torch", ("optim", "adamw_apex_fused"): "adamw_torch_fused"}
 
 # %% ../../nbs/02_args/01_validation.ipynb #7ab92c25
-REMOVED = {   # older name: (reason why nothing is lost, values that can be dropped; None: any)
+REMOVED = {  # older name: (reason why nothing is lost, values that can be dropped; None: any)
     "overwrite_output_dir": ("each run writes a log and checkpoints of its own", None),
     "use_mps_device": ("the accelerator is found by itself", None),
     "fp16_backend": ("mixed precision is torch's own", ("auto", "amp", "cuda_amp", "cpu_amp")),
@@ -104,10 +141,14 @@ REMOVED = {   # older name: (reason why nothing is lost, values that can be drop
     "fp16_opt_level": ("it was for Apex; mixed precision is torch's own", ("O0", "O1")),
     "save_safetensors": ("weights are always written as safetensors", (True,)),
     "use_legacy_prediction_loop": ("there is one evaluation loop", (False,)),
-    "jit_mode_eval": ("torch_compile=True is what compiles", (False,)), "use_ipex": ("torch has it inside", (False,)),
-    "past_index": ("models keep their own cache", (-1, None)), "tpu_num_cores": ("there is no TPU support", (None,)),
-    "tpu_metrics_debug": ("there is no TPU support", (False,)), "sharded_ddp": ("fsdp=True is what shards", ("", False, None)),
-    "ray_scope": ("the search goes by Optuna", (None, "last")), "mp_parameters": ("it was for SageMaker", ("", None)),
+    "jit_mode_eval": ("torch_compile=True is what compiles", (False,)),
+    "use_ipex": ("torch has it inside", (False,)),
+    "past_index": ("models keep their own cache", (-1, None)),
+    "tpu_num_cores": ("there is no TPU support", (None,)),
+    "tpu_metrics_debug": ("there is no TPU support", (False,)),
+    "sharded_ddp": ("fsdp=True is what shards", ("", False, None)),
+    "ray_scope": ("the search goes by Optuna", (None, "last")),
+    "mp_parameters": ("it was for SageMaker", ("", None)),
     "_n_gpu": ("learn.launch(num_processes=n) is what uses several", (-1, 0, 1)),
 }
 
@@ -116,7 +157,8 @@ def _check_removed(name, value):
     why, droppable = REMOVED[name]
     if droppable is not None and value not in droppable:
         raise ValueError(f"{name}={value!r} is an argument of older Trainers that is gone: {why}; leave it out.")
-    if value: warn(f"{name} is an argument of older Trainers and not needed any more: {why}.")
+    if value:
+        warn(f"{name} is an argument of older Trainers and not needed any more: {why}.")
 
 # %% ../../nbs/02_args/01_validation.ipynb #07e38af8
 def _translate_argument(name, value) -> dict | None:
@@ -130,26 +172,42 @@ def _merge_hub_organization(given):
     organization = given.pop("push_to_hub_organization", None)
     model = given.get("push_to_hub_model_id") or given.get("hub_model_id")
     if organization and not model:
-        raise ValueError(f"push_to_hub_organization={organization!r} is an older argument; give hub_model_id='{organization}/NAME'.")
-    if organization: given["push_to_hub_model_id" if given.get("push_to_hub_model_id") else "hub_model_id"] = f"{organization}/{model}"
+        raise ValueError(
+            f"push_to_hub_organization={organization!r} is an older argument; give hub_model_id='{organization}/NAME'."
+        )
+    if organization:
+        given["push_to_hub_model_id" if given.get("push_to_hub_model_id") else "hub_model_id"] = (
+            f"{organization}/{model}"
+        )
 
-FIELD_ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs")}   # older names that are still fields, beside the newer ones
+# older names that are still fields, beside the newer ones
+FIELD_ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs")}
 
 def _merge_translated(new, older, name, value):
     "Add one translated argument; raise ValueError if it contradicts another one."
     if new.get(name) == value or (not value and name in new): return
-    if older in FIELD_ALIASES and new.get(name) is not None: return   # copied arguments contain both; the newer one counts
-    if isinstance(value, dict) and isinstance(new.get(name), dict): value = new[name] | value
+    if older in FIELD_ALIASES and new.get(name) is not None:
+        # copied arguments contain both; the newer one counts
+        return
+    if isinstance(value, dict) and isinstance(new.get(name), dict):
+        value = new[name] | value
     elif new.get(name):
-        raise ValueError(f"{older} is the older name of {name}, and both are given: {value!r} and {new[name]!r}; leave {older} out.")
-    if value: warn(f"{older} is an older name: give {name}={value!r}.")
+        raise ValueError(
+            f"{older} is the older name of {name}, and both are given: {value!r} and {new[name]!r}; leave {older} out."
+        )
+    if value:
+        warn(f"{older} is an older name: give {name}={value!r}.")
     new[name] = value
 
 # %% ../../nbs/02_args/01_validation.ipynb #6729b66e
-_LEGACY_READERS = {   # older names that correspond to a part of a newer argument: function that returns their value
-    "warmup_ratio": lambda args: args.warmup_steps if args.warmup_steps < 1 else 0.0, "adafactor": lambda args: args.optim == "adafactor",
-    "group_by_length": lambda args: args.train_sampling_strategy == "group_by_length", "include_inputs_for_metrics": lambda args: "inputs" in args.include_for_metrics,
-    "evaluate_during_training": lambda args: args.eval_strategy != "no", "include_tokens_per_second": lambda args: args.include_num_input_tokens_seen != "no"}
+_LEGACY_READERS = {  # older names that correspond to a part of a newer argument: function that returns their value
+    "warmup_ratio": lambda args: args.warmup_steps if args.warmup_steps < 1 else 0.0,
+    "adafactor": lambda args: args.optim == "adafactor",
+    "group_by_length": lambda args: args.train_sampling_strategy == "group_by_length",
+    "include_inputs_for_metrics": lambda args: "inputs" in args.include_for_metrics,
+    "evaluate_during_training": lambda args: args.eval_strategy != "no",
+    "include_tokens_per_second": lambda args: args.include_num_input_tokens_seen != "no",
+}
 
 def legacy_value(args, name):
     "Return the value of an older argument, derived from the newer ones; raise AttributeError for an unknown name."
@@ -159,64 +217,109 @@ def legacy_value(args, name):
     raise AttributeError(f"TrainingArguments has no {name!r}.")
 
 # %% ../../nbs/02_args/01_validation.ipynb #7adffae7
-def translate_legacy(given: dict   # arguments by name, including older ones
-         ) -> dict:     # a new dictionary
+def translate_legacy(
+    given: dict,  # a new dictionary
+) -> dict:
     "Translate every older name, with a warning for each; raise ValueError for a contradiction or for a value that cannot be dropped."
     given = dict(given)
     _merge_hub_organization(given)
     translated = {name: _translate_argument(name, value) for name, value in given.items()}
-    new = {name: RENAMED_VALUES.get((name, str(value)), value) for name, value in given.items() if translated[name] is None}
+    new = {
+        name: RENAMED_VALUES.get((name, str(value)), value) for name, value in given.items() if translated[name] is None
+    }
     for name in new:
-        if new[name] is not given[name]: warn(f"{name}={given[name]!r} is an older value: give {name}={new[name]!r}.")
+        if new[name] is not given[name]:
+            warn(f"{name}={given[name]!r} is an older value: give {name}={new[name]!r}.")
     for older, meant in translated.items():
-        for name, value in (meant or {}).items(): _merge_translated(new, older, name, value)
+        for name, value in (meant or {}).items():
+            _merge_translated(new, older, name, value)
     return new
 
 # %% ../../nbs/02_args/01_validation.ipynb #14289187
-ACCELERATOR_KEYS = {   # key: (accepted values, the default first; reason why no other value is accepted)
-    "split_batches": ((False, True), ""), "even_batches": ((True, False), ""), "non_blocking": ((False, True), ""),
-    "dispatch_batches": ((None, False), "every process reads what it needs of the data by itself, so none waits for the first one"),
-    "use_seedable_sampler": ((True,), "the order of an epoch is always a function of the seed, which going back and resuming need"),
-    "use_configured_state": ((False,), "a learner makes an Accelerator of its own, and puts it in force only while it works"),
+ACCELERATOR_KEYS = {  # key: (accepted values, the default first; reason why no other value is accepted)
+    "split_batches": ((False, True), ""),
+    "even_batches": ((True, False), ""),
+    "non_blocking": ((False, True), ""),
+    "dispatch_batches": (
+        (None, False),
+        "every process reads what it needs of the data by itself, so none waits for the first one",
+    ),
+    "use_seedable_sampler": (
+        (True,),
+        "the order of an epoch is always a function of the seed, which going back and resuming need",
+    ),
+    "use_configured_state": (
+        (False,),
+        "a learner makes an Accelerator of its own, and puts it in force only while it works",
+    ),
 }
 ACCUMULATION_KEYS = {
     "sync_each_batch": ((False, True), ""),
-    "adjust_scheduler": ((True,), "a schedule goes on by one with each optimizer step, however many micro-batches that has"),
+    "adjust_scheduler": (
+        (True,),
+        "a schedule goes on by one with each optimizer step, however many micro-batches that has",
+    ),
     "sync_with_dataloader": ((True,), "no step goes beyond the end of an epoch"),
 }
 
-def check_config_keys(given: dict, taken: dict, where: str):  # where: name of the dictionary, for the message
+def check_config_keys(
+    given: dict, taken: dict,
+    where: str,  # name of the dictionary, for the message
+):
     "Raise ValueError for the first key that is unknown or has an unsupported value."
     for key, value in given.items():
-        if key not in taken: raise ValueError(f"{where} has no key {key!r}; it takes {', '.join(taken)}.{suggest_names(key, taken)}")
+        if key not in taken:
+            raise ValueError(f"{where} has no key {key!r}; it takes {', '.join(taken)}.{suggest_names(key, taken)}")
         values, why = taken[key]
         if not any(value is v for v in values):
-            raise ValueError(f"{where}: {key}={value!r} {'is not done: ' + why if why else 'should be True or False'}; leave it out.")
+            raise ValueError(
+                f"{where}: {key}={value!r} {'is not done: ' + why if why else 'should be True or False'}; leave it out."
+            )
 
 # %% ../../nbs/02_args/01_validation.ipynb #7a56ca23
-def read_accelerator_config(value):  # a dict, a path, or an object with to_dict(); any other value is returned unchanged
+# a dict, a path, or an object with to_dict(); any other value is returned unchanged
+def read_accelerator_config(value):
     "Return the configuration as a dict, or None if it has only default values; raise ValueError if the file cannot be read."
     if isinstance(value, str):
         try:
-            with open(os.path.expanduser(value), encoding="utf-8") as f: value = json.load(f)
+            with open(os.path.expanduser(value), encoding="utf-8") as f:
+                value = json.load(f)
         except (OSError, ValueError) as error:
-            raise ValueError(f"accelerator_config={value!r} should be a dict, or the path of a JSON file ({error}).") from None
-    elif hasattr(value, "to_dict"): value = value.to_dict()
+            raise ValueError(
+                f"accelerator_config={value!r} should be a dict, or the path of a JSON file ({error})."
+            ) from None
+    elif hasattr(value, "to_dict"):
+        value = value.to_dict()
     if not isinstance(value, dict): return value
-    return {k: v for k, v in value.items() if v is not None and not (k in ACCELERATOR_KEYS and v is ACCELERATOR_KEYS[k][0][0])} or None
+    return {
+        k: v
+        for k, v in value.items()
+        if v is not None and not (k in ACCELERATOR_KEYS and v is ACCELERATOR_KEYS[k][0][0])
+    } or None
 
 # %% ../../nbs/02_args/01_validation.ipynb #a80dac04
-def check_accelerator_config(args):  # TrainingArguments
+def check_accelerator_config(
+    args,  # TrainingArguments
+):
     "Convert `accelerator_config` to a dict of supported keys; raise ValueError for any other key or value."
     args.accelerator_config = config = read_accelerator_config(args.accelerator_config)
-    if not isinstance(config, dict): return   # None, or of a wrong type
+    if not isinstance(config, dict):
+        # None, or of a wrong type
+        return
     inner = config.get("gradient_accumulation_kwargs", {})
-    if not isinstance(inner, dict): raise ValueError(f"accelerator_config: gradient_accumulation_kwargs={inner!r} should be a dict.")
-    check_config_keys({k: v for k, v in config.items() if k != "gradient_accumulation_kwargs"}, ACCELERATOR_KEYS, "accelerator_config")
-    check_config_keys({k: v for k, v in inner.items() if k != "num_steps"}, ACCUMULATION_KEYS, "gradient_accumulation_kwargs")
+    if not isinstance(inner, dict):
+        raise ValueError(f"accelerator_config: gradient_accumulation_kwargs={inner!r} should be a dict.")
+    check_config_keys(
+        {k: v for k, v in config.items() if k != "gradient_accumulation_kwargs"}, ACCELERATOR_KEYS, "accelerator_config"
+    )
+    check_config_keys(
+        {k: v for k, v in inner.items() if k != "num_steps"}, ACCUMULATION_KEYS, "gradient_accumulation_kwargs"
+    )
     if config.get("non_blocking") and not args.dataloader_pin_memory:
-        raise ValueError("accelerator_config: non_blocking=True needs page-locked memory, and dataloader_pin_memory=False does without; "
-                         "leave one of them out.")
+        raise ValueError(
+            "accelerator_config: non_blocking=True needs page-locked memory, and dataloader_pin_memory=False does"
+            " without; leave one of them out."
+        )
     if "num_steps" not in inner: return
     _merge_num_steps(args, inner["num_steps"])
     rest = {k: v for k, v in inner.items() if k != "num_steps"}
@@ -226,12 +329,16 @@ def check_accelerator_config(args):  # TrainingArguments
 def _merge_num_steps(args, steps):
     "Set `gradient_accumulation_steps`; raise ValueError if it contradicts the existing value."
     if args.gradient_accumulation_steps not in (1, steps):
-        raise ValueError(f"accelerator_config: num_steps={steps!r} is another name of gradient_accumulation_steps, which is "
-                         f"{args.gradient_accumulation_steps}; leave num_steps out.")
+        raise ValueError(
+            f"accelerator_config: num_steps={steps!r} is another name of gradient_accumulation_steps, which is "
+            f"{args.gradient_accumulation_steps}; leave num_steps out."
+        )
     args.gradient_accumulation_steps = steps
 
 # %% ../../nbs/02_args/01_validation.ipynb #ff7f2c80
-def splits_batches(args) -> bool: return bool((args.accelerator_config or {}).get("split_batches"))   # True if the batch size is that of all processes together
+# True if the batch size is that of all processes together
+def splits_batches(args) -> bool:
+    return bool((args.accelerator_config or {}).get("split_batches"))
 
 def syncs_each_batch(args) -> bool:
     "Return True if gradients are averaged over the processes after every micro-batch instead of once per step."
@@ -243,7 +350,8 @@ class ShardingConfig(NamedTuple):
     policy: str = "TRANSFORMER_BASED_WRAP"   # wrapping policy: also "SIZE_BASED_WRAP", "NO_WRAP"
     classes: tuple | None = None             # names of layer classes to wrap; None: those declared by the model
     min_params: int = 0                      # minimum size of a wrapped layer; exclusive; for SIZE_BASED_WRAP
-    reshard: bool = True                     # free the weights after the forward pass and gather them again for the backward pass
+    # free the weights after the forward pass and gather them again for the backward pass
+    reshard: bool = True
 
 WRAP_POLICIES = ShardingConfig._field_defaults["policy"], "SIZE_BASED_WRAP", "NO_WRAP"
 
@@ -251,89 +359,164 @@ WRAP_POLICIES = ShardingConfig._field_defaults["policy"], "SIZE_BASED_WRAP", "NO
 FSDP_KEYS = ("version", "reshard_after_forward", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params")
 _FSDP1_ONLY = "it belongs to version 1 of FSDP, and version 2 is what there is here"
 FIXED_FSDP_KEYS = {
-    "cpu_offload": (False, "weights stay on their device"), "activation_checkpointing": (False, "activations are kept"),
-    "cpu_ram_efficient_loading": (False, "learn.launch() hands the weights over in memory that all processes share, and elsewhere each makes the model itself"),
+    "cpu_offload": (False, "weights stay on their device"),
+    "activation_checkpointing": (False, "activations are kept"),
+    "cpu_ram_efficient_loading": (
+        False,
+        (
+            "learn.launch() hands the weights over in memory that all processes share, and elsewhere each makes the"
+            " model itself"
+        ),
+    ),
     "state_dict_type": ("FULL_STATE_DICT", "what is written is always whole"),
-    "xla": (False, "there is no XLA here"), "xla_fsdp_v2": (False, "there is no XLA here"), "xla_fsdp_settings": ({}, "there is no XLA here"),
+    "xla": (False, "there is no XLA here"),
+    "xla_fsdp_v2": (False, "there is no XLA here"),
+    "xla_fsdp_settings": ({}, "there is no XLA here"),
     "xla_fsdp_grad_ckpt": (False, "there is no XLA here"),
-    "forward_prefetch": (False, _FSDP1_ONLY), "backward_prefetch": ("NO_PREFETCH", _FSDP1_ONLY), "use_orig_params": (True, _FSDP1_ONLY), "sync_module_states": (True, _FSDP1_ONLY),
-    "limit_all_gathers": (True, _FSDP1_ONLY), "sharding_strategy": ("FULL_SHARD", _FSDP1_ONLY),
+    "forward_prefetch": (False, _FSDP1_ONLY),
+    "backward_prefetch": ("NO_PREFETCH", _FSDP1_ONLY),
+    "use_orig_params": (True, _FSDP1_ONLY),
+    "sync_module_states": (True, _FSDP1_ONLY),
+    "limit_all_gathers": (True, _FSDP1_ONLY),
+    "sharding_strategy": ("FULL_SHARD", _FSDP1_ONLY),
 }
-FSDP_WORDS = {"full_shard": {"reshard_after_forward": True}, "shard_grad_op": {"reshard_after_forward": False}, "auto_wrap": {}}   # options in `fsdp` when it is a string
+# options in `fsdp` when it is a string
+FSDP_WORDS = {
+    "full_shard": {"reshard_after_forward": True},
+    "shard_grad_op": {"reshard_after_forward": False},
+    "auto_wrap": {},
+}
 
 # %% ../../nbs/02_args/01_validation.ipynb #506979d7
 def parse_bool(value):
     "Convert 'true' and 'false' to bool; return any other value unchanged."
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
-def read_fsdp_config(fsdp_config) -> dict:  # a dictionary, the path of a JSON file, or None
+def read_fsdp_config(
+    fsdp_config,  # a dictionary, the path of a JSON file, or None
+) -> dict:
     "Return the keys of a configuration without the prefix `fsdp_`; raise ValueError if the file cannot be read."
     if isinstance(fsdp_config, str):
-        try: fsdp_config = json.loads(Path(fsdp_config).expanduser().read_text("utf-8"))
-        except (OSError, ValueError) as error: raise ValueError(f"fsdp_config={fsdp_config!r} cannot be read as a JSON file ({error}).") from None
-    if not isinstance(fsdp_config or {}, dict): raise ValueError("fsdp_config holds no dictionary of keys and values.")
+        try:
+            fsdp_config = json.loads(Path(fsdp_config).expanduser().read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"fsdp_config={fsdp_config!r} cannot be read as a JSON file ({error}).") from None
+    if not isinstance(fsdp_config or {}, dict):
+        raise ValueError("fsdp_config holds no dictionary of keys and values.")
     return {k.removeprefix("fsdp_"): parse_bool(v) for k, v in (fsdp_config or {}).items() if v is not None}
 
 def check_fsdp_config(config: dict):
     "Raise ValueError for the first key that is unknown or unsupported."
     for key, value in config.items():
         if key in FSDP_KEYS: continue
-        if key not in FIXED_FSDP_KEYS: raise ValueError(f"fsdp_config has no key {key!r}.{suggest_names(key, [*FSDP_KEYS, *FIXED_FSDP_KEYS])}")
+        if key not in FIXED_FSDP_KEYS:
+            raise ValueError(f"fsdp_config has no key {key!r}.{suggest_names(key, [*FSDP_KEYS, *FIXED_FSDP_KEYS])}")
         same, why = FIXED_FSDP_KEYS[key]
-        if value != same: raise ValueError(f"fsdp_config={{{key!r}: {value!r}}} is not honoured: {why}; leave it out.")
+        if value != same:
+            raise ValueError(f"fsdp_config={{{key!r}: {value!r}}} is not honoured: {why}; leave it out.")
     if config.get("version", 2) not in (2, "2"):
-        raise ValueError(f"fsdp_config={{'version': {config['version']!r}}} is not honoured: torch gives version 1 of FSDP up; leave it out for version 2.")
+        raise ValueError(
+            f"fsdp_config={{'version': {config['version']!r}}} is not honoured: torch gives version 1 of FSDP up; leave"
+            " it out for version 2."
+        )
 
 # %% ../../nbs/02_args/01_validation.ipynb #deb30c80
-def fsdp_words_to_config(fsdp) -> dict:  # a bool, a string of options, or a list of them
+def fsdp_words_to_config(
+    fsdp,  # a bool, a string of options, or a list of them
+) -> dict:
     "Return the options of `fsdp` in terms of `fsdp_config`; raise ValueError for an unsupported one."
     found = {}
     for word in fsdp.split() if isinstance(fsdp, str) else fsdp if isinstance(fsdp, list) else []:
         if str(parse_bool(word)) == "True": continue
         if word not in FSDP_WORDS:
-            raise ValueError(f"fsdp={word!r} is not honoured; there are fsdp=True, " + ", ".join(map(repr, FSDP_WORDS)) + ".")
+            raise ValueError(
+                f"fsdp={word!r} is not honoured; there are fsdp=True, " + ", ".join(map(repr, FSDP_WORDS)) + "."
+            )
         found |= FSDP_WORDS[word]
     return found
 
 def is_fsdp_enabled(fsdp) -> bool: return bool(fsdp) and parse_bool(fsdp) is not False   # True if sharding is requested
 
-def resolve_sharding(fsdp, fsdp_config=None) -> ShardingConfig | None:  # as in the Trainer
+# as in the Trainer
+def resolve_sharding(fsdp, fsdp_config=None) -> ShardingConfig | None:
     "Return the requested sharding, or None; raise ValueError for unsupported or contradictory options."
     config = read_fsdp_config(fsdp_config)
     check_fsdp_config(config)
     if not is_fsdp_enabled(fsdp):
         asks = next((k for k in config if k in FSDP_KEYS and k not in ("version", "min_num_params")), None)
-        if asks is not None: raise ValueError(f"fsdp_config={{{asks!r}: ...}} does nothing without fsdp=True; give both, or neither.")
+        if asks is not None:
+            raise ValueError(f"fsdp_config={{{asks!r}: ...}} does nothing without fsdp=True; give both, or neither.")
         return None
     words = fsdp_words_to_config(fsdp)
     for key, value in words.items():
-        if config.get(key, value) != value: raise ValueError(f"fsdp={fsdp!r} and fsdp_config={{{key!r}: {config[key]!r}}} contradict each other; leave one of them out.")
+        if config.get(key, value) != value:
+            raise ValueError(
+                f"fsdp={fsdp!r} and fsdp_config={{{key!r}: {config[key]!r}}} contradict each other; leave one of them"
+                " out."
+            )
     return build_sharding_config(words | config)
 
 # %% ../../nbs/02_args/01_validation.ipynb #624f20e6
 def build_sharding_config(config: dict) -> ShardingConfig:
     "Return the sharding described by the honoured keys; raise ValueError if they contradict each other."
-    policy, classes, least = config.get("auto_wrap_policy", WRAP_POLICIES[0]), config.get("transformer_layer_cls_to_wrap"), config.get("min_num_params", 0)
+    policy = config.get("auto_wrap_policy", WRAP_POLICIES[0])
+    classes = config.get("transformer_layer_cls_to_wrap")
+    least = config.get("min_num_params", 0)
     reshard = config.get("reshard_after_forward", True)
-    if policy not in WRAP_POLICIES: raise ValueError(f"fsdp_config={{'auto_wrap_policy': {policy!r}}} is none of {', '.join(map(repr, WRAP_POLICIES))}.")
-    if not isinstance(reshard, bool): raise ValueError(f"fsdp_config={{'reshard_after_forward': {reshard!r}}} should be True or False; words are of version 1.")
+    if policy not in WRAP_POLICIES:
+        raise ValueError(
+            f"fsdp_config={{'auto_wrap_policy': {policy!r}}} is none of {', '.join(map(repr, WRAP_POLICIES))}."
+        )
+    if not isinstance(reshard, bool):
+        raise ValueError(
+            f"fsdp_config={{'reshard_after_forward': {reshard!r}}} should be True or False; words are of version 1."
+        )
     if isinstance(classes, str): classes = [name.strip() for name in classes.split(",")]
-    if classes is not None and policy != WRAP_POLICIES[0]: raise ValueError(f"transformer_layer_cls_to_wrap does nothing with auto_wrap_policy={policy!r}; leave one of them out.")
+    if classes is not None and policy != WRAP_POLICIES[0]:
+        raise ValueError(
+            f"transformer_layer_cls_to_wrap does nothing with auto_wrap_policy={policy!r}; leave one of them out."
+        )
     if bool(least) != (policy == "SIZE_BASED_WRAP"):
-        raise ValueError("min_num_params and auto_wrap_policy='SIZE_BASED_WRAP' belong together in fsdp_config; give both, or neither.")
+        raise ValueError(
+            "min_num_params and auto_wrap_policy='SIZE_BASED_WRAP' belong together in fsdp_config; give both, or"
+            " neither."
+        )
     return ShardingConfig(policy, None if classes is None else tuple(classes), int(least), reshard)
 
 # %% ../../nbs/02_args/01_validation.ipynb #75587b47
-ELEMENTWISE_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")   # elementwise update rules, which work on shards
-UNTESTED_WITH_FSDP = ("torch_compile", "activation_checkpointing", "bf16_full_eval", "fp16_full_eval", "predict_with_generate", "auto_find_batch_size", "use_liger_kernel")
+# elementwise update rules, which work on shards
+ELEMENTWISE_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
+UNTESTED_WITH_FSDP = (
+    "torch_compile",
+    "activation_checkpointing",
+    "bf16_full_eval",
+    "fp16_full_eval",
+    "predict_with_generate",
+    "auto_find_batch_size",
+    "use_liger_kernel",
+)
 
-def check_sharding(args):  # TrainingArguments
+def check_sharding(
+    args,  # TrainingArguments
+):
     "Raise ValueError for settings that are incompatible with sharding; replace the path of a file by its content."
-    if isinstance(args.fsdp_config, str): args.fsdp_config = read_fsdp_config(args.fsdp_config)
+    if isinstance(args.fsdp_config, str):
+        args.fsdp_config = read_fsdp_config(args.fsdp_config)
     if resolve_sharding(args.fsdp, args.fsdp_config) is None: return
-    if args.fp16: raise ValueError("fp16=True and fsdp are not connected yet; give bf16=True, or neither.")
-    if args.optim not in ELEMENTWISE_OPTIMIZERS: raise ValueError(f"optim={args.optim!r} cannot work on weights in parts (fsdp); take one of {', '.join(map(repr, ELEMENTWISE_OPTIMIZERS))}.")
+    if args.fp16:
+        raise ValueError("fp16=True and fsdp are not connected yet; give bf16=True, or neither.")
+    if args.optim not in ELEMENTWISE_OPTIMIZERS:
+        raise ValueError(
+            f"optim={args.optim!r} cannot work on weights in parts (fsdp); take one of"
+            f" {', '.join(map(repr, ELEMENTWISE_OPTIMIZERS))}."
+        )
     untried = next((n for n in UNTESTED_WITH_FSDP if getattr(args, n)), None)
-    if untried is not None: raise ValueError(f"{untried}={getattr(args, untried)!r} and fsdp are not connected yet; leave one of them out.")
-    given = next((n for n in ("ddp_find_unused_parameters", "ddp_static_graph", "ddp_bucket_cap_mb") if getattr(args, n)), None)
-    if given is not None: raise ValueError(f"{given}={getattr(args, given)!r} is for DDP, and fsdp does not read it; leave one of them out.")
+    if untried is not None:
+        raise ValueError(f"{untried}={getattr(args, untried)!r} and fsdp are not connected yet; leave one of them out.")
+    given = next(
+        (n for n in ("ddp_find_unused_parameters", "ddp_static_graph", "ddp_bucket_cap_mb") if getattr(args, n)), None
+    )
+    if given is not None:
+        raise ValueError(
+            f"{given}={getattr(args, given)!r} is for DDP, and fsdp does not read it; leave one of them out."
+        )

@@ -44,23 +44,27 @@ class TrainerState:
 
     def save_to_json(self, json_path):
         "Write the state to a JSON file."
-        with open(json_path, "w", encoding="utf-8") as f: f.write(json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n")
+        with open(json_path, "w", encoding="utf-8") as f:
+            f.write(json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n")
 
     @classmethod
     def load_from_json(cls, json_path):
         "Read a state written by `save_to_json`."
-        with open(json_path, encoding="utf-8") as f: return cls(**json.load(f))
+        with open(json_path, encoding="utf-8") as f:
+            return cls(**json.load(f))
 
     def compute_steps(self, args, max_steps):
         "Convert `logging_steps`, `eval_steps` and `save_steps` below 1 to that fraction of `max_steps`."
         for kind in ("logging_steps", "eval_steps", "save_steps"):
             steps = getattr(args, kind)
-            if steps is not None: setattr(self, kind, math.ceil(max_steps * steps) if steps < 1 else int(steps))
+            if steps is not None:
+                setattr(self, kind, math.ceil(max_steps * steps) if steps < 1 else int(steps))
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #2d505b67
 class ExportableState:
     "Base class of objects whose state is saved with the run, by `state()` and `from_state`."
-    def state(self) -> dict: raise NotImplementedError(f"{type(self).__name__} has to define state(): a dict with 'args' and 'attributes'.")
+    def state(self) -> dict:
+        raise NotImplementedError(f"{type(self).__name__} has to define state(): a dict with 'args' and 'attributes'.")
 
     @classmethod
     def from_state(cls, state: dict):
@@ -88,30 +92,42 @@ class TrainerControl(ExportableState):
 # %% ../../nbs/01_core/05_callbacks.ipynb #26b1d4f6
 class TrainerCallback:
     "Base class of callbacks: override the events of interest; each may return `control`."
-    def on_init_end(self, args, state, control, **kwargs): "Called after the learner is constructed, before anything is prepared."
-    def on_train_begin(self, args, state, control, **kwargs): "Called before the first step, or when a finished run continues."
+    def on_init_end(self, args, state, control, **kwargs):
+        "Called after the learner is constructed, before anything is prepared."
+    def on_train_begin(self, args, state, control, **kwargs):
+        "Called before the first step, or when a finished run continues."
     def on_epoch_begin(self, args, state, control, **kwargs): "Called at the beginning of an epoch."
-    def on_step_begin(self, args, state, control, **kwargs): "Called after the micro-batches of a step are fetched, before any computation."
-    def on_substep_end(self, args, state, control, **kwargs): "Called after the backward pass of a micro-batch that is not the last of the step."
-    def on_pre_optimizer_step(self, args, state, control, **kwargs): "Called when the gradients are complete, unscaled and clipped."
-    def on_optimizer_step(self, args, state, control, **kwargs): "Called after the weights are updated, before the gradients are cleared."
-    def on_step_end(self, args, state, control, **kwargs): "Called after the step is counted; the usual place for requests."
+    def on_step_begin(self, args, state, control, **kwargs):
+        "Called after the micro-batches of a step are fetched, before any computation."
+    def on_substep_end(self, args, state, control, **kwargs):
+        "Called after the backward pass of a micro-batch that is not the last of the step."
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        "Called when the gradients are complete, unscaled and clipped."
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        "Called after the weights are updated, before the gradients are cleared."
+    def on_step_end(self, args, state, control, **kwargs):
+        "Called after the step is counted; the usual place for requests."
     def on_log(self, args, state, control, **kwargs): "Called after logging, with `logs`, a dict."
-    def on_prediction_step(self, args, state, control, **kwargs): "Called after each batch of an evaluation or prediction."
+    def on_prediction_step(self, args, state, control, **kwargs):
+        "Called after each batch of an evaluation or prediction."
     def on_evaluate(self, args, state, control, **kwargs): "Called after an evaluation, with `metrics`, a dict."
     def on_predict(self, args, state, control, **kwargs): "Called after a prediction, with `metrics`, a dict."
     def on_save(self, args, state, control, **kwargs): "Called after a checkpoint is written."
     def on_epoch_end(self, args, state, control, **kwargs): "Called at the end of an epoch."
     def on_train_end(self, args, state, control, **kwargs): "Called at the end of the run."
     def on_push_begin(self, args, state, control, **kwargs): "Called at the beginning of a push to the Hub."
-    def on_exception(self, args, state, control, **kwargs): "Called when training ends with `exception`; the run can continue."
+    def on_exception(self, args, state, control, **kwargs):
+        "Called when training ends with `exception`; the run can continue."
     def on_pause(self, args, state, control, **kwargs): "Called when the run stops between two steps on request."
     def on_resume(self, args, state, control, **kwargs): "Called when a paused run continues."
 
 EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #67a02d96
-def overrides_event(callback, event) -> bool:  # callback: an instance; event: name of the method
+def overrides_event(
+    callback,  # an instance
+    event,  # name of the method
+) -> bool:
     "Return True if a callback overrides an event."
     if event in getattr(callback, "__dict__", ()): return True
     owner = next((c for c in type(callback).__mro__ if event in vars(c)), None)
@@ -128,10 +144,13 @@ def _returned_control(given, control):
 def matches_callback(kind: type, callback) -> bool:
     "Return True if a callback is an instance of a class, or of our counterpart of a transformers class."
     theirs = kind.__module__.partition(".")[0] == "transformers" and not isinstance(callback, type)
-    return isinstance(callback, kind) or (theirs and type(callback).__name__ == kind.__name__.replace("NotebookProgress", "Progress"))
+    return isinstance(callback, kind) or (
+        theirs and type(callback).__name__ == kind.__name__.replace("NotebookProgress", "Progress")
+    )
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #803a7993
-_EVENT_ARGUMENTS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}   # positional arguments of the Trainer's handler
+# positional arguments of the Trainer's handler
+_EVENT_ARGUMENTS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}
 
 class TrainerHandlerCompat:
     "Provide the interface of the Trainer's handler for code copied from it: `on_*` methods, event data and `remove_callback`."
@@ -150,44 +169,62 @@ class TrainerHandlerCompat:
         raise AttributeError(f"The handler of callbacks has no {name!r}.")
 
     def _told(self, event, args, state, control, *given, **kwargs):
-        return self.call_event(event, args, state, control, **dict(zip(_EVENT_ARGUMENTS.get(event, ()), given)) | kwargs)
+        return self.call_event(
+            event, args, state, control, **dict(zip(_EVENT_ARGUMENTS.get(event, ()), given)) | kwargs
+        )
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #cd9928a7
 class CallbackHandler(TrainerHandlerCompat):
     "Hold the callbacks of a run and call them by event."
     def __init__(self, callbacks=()):
-        self.callbacks, self._listening = [], {}
-        for callback in callbacks: self.add_callback(callback)
+        self.callbacks = []
+        self._listening = {}
+        for callback in callbacks:
+            self.add_callback(callback)
 
     def add_callback(self, callback):
         "Add a callback or an instance of a callback class; raise TypeError if it has no event."
         if isinstance(callback, type): callback = callback()
         if not any(callable(getattr(callback, e, None)) for e in EVENTS):
             tracker = hasattr(callback, "store_init_configuration")
-            raise TypeError(f"{callback!r} is a tracker; give the Learner callbacks=[ReportCallback(tracker)]." if tracker else
-                            f"{callback!r} is not a callback: none of its methods is an event. Derive it from TrainerCallback and define, say, on_step_end.")
+            raise TypeError(
+                f"{callback!r} is a tracker; give the Learner callbacks=[ReportCallback(tracker)]."
+                if tracker
+                else (
+                    f"{callback!r} is not a callback: none of its methods is an event. Derive it from TrainerCallback"
+                    " and define, say, on_step_end."
+                )
+            )
         self.callbacks.append(callback)
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
 
     def found(self, callback):
         "Return a callback of this handler or None; a class matches its first instance."
-        is_it = (lambda c: matches_callback(callback, c)) if isinstance(callback, type) else (lambda c: c is callback or c == callback)
+        is_it = (
+            (lambda c: matches_callback(callback, c))
+            if isinstance(callback, type)
+            else (lambda c: c is callback or c == callback)
+        )
         return next((c for c in self.callbacks if is_it(c)), None)
 
     def pop_callback(self, callback):
         "Remove and return a callback, or return None; a class matches its first instance."
         found = self.found(callback)
-        if found is not None: self.callbacks = [c for c in self.callbacks if c is not found]
+        if found is not None:
+            self.callbacks = [c for c in self.callbacks if c is not found]
         self._listening.clear()
         return found
 
+    # class names, one per line
     @property
-    def callback_list(self) -> str: return "\n".join(type(c).__name__ for c in self.callbacks)   # class names, one per line
+    def callback_list(self) -> str:
+        return "\n".join(type(c).__name__ for c in self.callbacks)
 
     def listeners(self, event) -> list:
         "Return the callbacks that override `event`, in order."
-        if event not in self._listening: self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
+        if event not in self._listening:
+            self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
         return self._listening[event]
 
     def call(self, event, todo, args, state, control, interrupts=None, **kwargs):
@@ -196,15 +233,19 @@ class CallbackHandler(TrainerHandlerCompat):
             callback = todo.pop(0)
             if not any(c is callback for c in self.callbacks): continue
             before = interrupts is not None and interrupts.abortable
-            if interrupts is not None: interrupts.abortable = not getattr(callback, "quick", False)
-            try: control = _returned_control(getattr(callback, event)(args, state, control, **kwargs), control)
+            if interrupts is not None:
+                interrupts.abortable = not getattr(callback, "quick", False)
+            try:
+                control = _returned_control(getattr(callback, event)(args, state, control, **kwargs), control)
             except BaseException as error:
-                before = False   # the code that handles the error must not be interrupted
+                # the code that handles the error must not be interrupted
+                before = False
                 error.callback = f"{type(callback).__name__}.{event}"
                 error.add_note(f"(in {error.callback})")
                 raise
             finally:
-                if interrupts is not None: interrupts.abortable = before
+                if interrupts is not None:
+                    interrupts.abortable = before
         return control
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #00082390
@@ -215,90 +256,133 @@ def format_logs(logs: dict) -> dict:
 # %% ../../nbs/01_core/05_callbacks.ipynb #9a621618
 class DefaultFlowCallback(TrainerCallback):
     "Request logging, evaluation, saving and the end of training according to the arguments."
-    order, quick = -100, True
+    order = -100
+    quick = True
     def on_step_end(self, args, state, control, **kwargs):
         "Set the requests of the strategies that count steps."
-        step, last = state.global_step, state.global_step >= state.max_steps
-        if (step == 1 and args.logging_first_step) or (args.logging_strategy == "steps" and step % state.logging_steps == 0):
+        step = state.global_step
+        last = state.global_step >= state.max_steps
+        if (step == 1 and args.logging_first_step) or (
+            args.logging_strategy == "steps" and step % state.logging_steps == 0
+        ):
             control.should_log = True
         if args.eval_strategy == "steps" and args.eval_delay <= step and (last or step % state.eval_steps == 0):
             control.should_evaluate = True
         if args.save_strategy == "steps" and args.output_dir is not None and (last or step % state.save_steps == 0):
             control.should_save = True
-        if last: control.should_training_stop = True
+        if last:
+            control.should_training_stop = True
 
     def on_epoch_end(self, args, state, control, **kwargs):
         "Set the requests of the strategies that count epochs."
-        if args.logging_strategy == "epoch": control.should_log = True
-        if args.eval_strategy == "epoch" and args.eval_delay <= state.epoch: control.should_evaluate = True
-        if args.save_strategy == "epoch" and args.output_dir is not None: control.should_save = True
+        if args.logging_strategy == "epoch":
+            control.should_log = True
+        if args.eval_strategy == "epoch" and args.eval_delay <= state.epoch:
+            control.should_evaluate = True
+        if args.save_strategy == "epoch" and args.output_dir is not None:
+            control.should_save = True
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd62
 def event_arguments(learner) -> dict:
     "Return the keywords of every event as a dict."
     run = learner.run_state
-    return {"model": run.model, "processing_class": learner.processing_class, "optimizer": run.optimizer, "lr_scheduler": run.lr_scheduler,
-            "train_dataloader": None if run.feed is None else run.feed.loader, "eval_dataloader": run.eval_dataloader, "learner": learner}
+    return {
+        "model": run.model,
+        "processing_class": learner.processing_class,
+        "optimizer": run.optimizer,
+        "lr_scheduler": run.lr_scheduler,
+        "train_dataloader": None if run.feed is None else run.feed.loader,
+        "eval_dataloader": run.eval_dataloader,
+        "learner": learner,
+    }
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #75eb11ae
 def bound_handler(learner) -> CallbackHandler:
     "Return the run's handler, which adds the keywords of every event."
-    handler, me = learner.run_state.callbacks, weakref.ref(learner)
+    handler = learner.run_state.callbacks
+    me = weakref.ref(learner)
     handler.context = lambda: event_arguments(me())
     return handler
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #70d6ec2c
-def fire_event(learner, event, todo=None, **data):  # todo: callbacks to be called; None: all that override the event
+def fire_event(
+    learner, event,
+    todo=None,  # callbacks to be called; None: all that override the event
+    **data,
+):
     "Call an event on callbacks now."
     run = learner.run_state
     if todo is None:
         if not run.callbacks.listeners(event): return
         todo = list(run.callbacks.listeners(event))
-    if todo: run.control = run.callbacks.call(event, todo, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data)
+    if todo:
+        run.control = run.callbacks.call(
+            event, todo, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data
+        )
 
 def fire_event_safely(learner, event, **data):
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
-    todo, first = list(learner.run_state.callbacks.listeners(event)), None
+    todo = list(learner.run_state.callbacks.listeners(event))
+    first = None
     while todo:
-        try: fire_event(learner, event, todo, **data)
-        except BaseException as error: first = first or error
+        try:
+            fire_event(learner, event, todo, **data)
+        except BaseException as error:
+            first = first or error
     return first
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #35507f8d
 def close_callbacks(run):
     "Make callbacks close the resources that they hold open; warn about those that fail."
     for callback in run.callbacks.callbacks:
-        try: getattr(callback, "put_down", lambda: None)()
-        except Exception as error: warn(f"{type(callback).__name__} could not close what it holds open ({type(error).__name__}: {error}).")
+        try:
+            getattr(callback, "put_down", lambda: None)()
+        except Exception as error:
+            warn(f"{type(callback).__name__} could not close what it holds open ({type(error).__name__}: {error}).")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #8340f6a5
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
     "Stop the run when the metric of the best model has not improved for a number of evaluations."
-    def __init__(self,
-                 early_stopping_patience: int = 1,               # consecutive evaluations without improvement, at least 1
-                 early_stopping_threshold: float | None = 0.0):  # minimum improvement, exclusive; None: 0
-        self.early_stopping_patience, self.early_stopping_threshold = early_stopping_patience, early_stopping_threshold
+    def __init__(
+        self,
+        early_stopping_patience: int = 1,  # minimum improvement, exclusive
+        early_stopping_threshold: float | None = 0.0,  # None: 0
+    ):
+        self.early_stopping_patience = early_stopping_patience
+        self.early_stopping_threshold = early_stopping_threshold
         self.early_stopping_patience_counter = 0
 
     def state(self) -> dict:
-        return {"args": {"early_stopping_patience": self.early_stopping_patience, "early_stopping_threshold": self.early_stopping_threshold},
-                "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter}}
+        return {
+            "args": {
+                "early_stopping_patience": self.early_stopping_patience,
+                "early_stopping_threshold": self.early_stopping_threshold,
+            },
+            "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter},
+        }
 
     def on_init_end(self, args, state, control, **kwargs): check_early_stopping(args)
 
     def on_train_begin(self, args, state, control, **kwargs):
         check_early_stopping(args)
-        if state.global_step == 0: self.early_stopping_patience_counter = 0
+        if state.global_step == 0:
+            self.early_stopping_patience_counter = 0
         if not args.load_best_model_at_end:
-            warn("EarlyStoppingCallback ends the run with the weights of its last step; load_best_model_at_end=True takes those of the best evaluation.")
+            warn(
+                "EarlyStoppingCallback ends the run with the weights of its last step; load_best_model_at_end=True"
+                " takes those of the best evaluation."
+            )
 
     def on_evaluate(self, args, state, control, metrics=None, learner=None, **kwargs):
         "Count an evaluation of the loop, and request the end of training when the patience is exhausted."
         if learner is not None and learner.run_state.by_hand: return
         value = metrics.get(f"eval_{args.metric_for_best_model.removeprefix('eval_')}")
         if value is None: return warn_missing_metric(self, args, metrics)
-        self.early_stopping_patience_counter = 0 if self.better(args, state, value) else self.early_stopping_patience_counter + 1
-        if self.early_stopping_patience_counter >= self.early_stopping_patience: control.should_training_stop = True
+        self.early_stopping_patience_counter = (
+            0 if self.better(args, state, value) else self.early_stopping_patience_counter + 1
+        )
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
 
     def better(self, args, state, value) -> bool:
         "Return True if a value improves on the best one by more than the threshold; the first value does, nan never."
@@ -309,33 +393,47 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 # %% ../../nbs/01_core/05_callbacks.ipynb #2cde7c51
 def check_early_stopping(args):
     "Raise ValueError if there are no evaluations or no metric is named."
-    if args.eval_strategy == "no": raise ValueError("EarlyStoppingCallback looks at evaluations, and there are none; give eval_strategy='epoch' or 'steps'.")
+    if args.eval_strategy == "no":
+        raise ValueError(
+            "EarlyStoppingCallback looks at evaluations, and there are none; give eval_strategy='epoch' or 'steps'."
+        )
     if args.metric_for_best_model is None:
-        raise ValueError("EarlyStoppingCallback does not know which metric to look at; give metric_for_best_model='loss', or load_best_model_at_end=True, which means the loss.")
+        raise ValueError(
+            "EarlyStoppingCallback does not know which metric to look at; give metric_for_best_model='loss', or"
+            " load_best_model_at_end=True, which means the loss."
+        )
 
 def warn_missing_metric(callback, args, metrics):
     "Warn once that the metric is missing; with several evaluation sets, only one of them has it."
     if callback.__dict__.get("_said"): return
     callback._said = True
-    warn(f"EarlyStoppingCallback looks for eval_{args.metric_for_best_model.removeprefix('eval_')}, and an evaluation has given {', '.join(metrics)}; that one does not count.")
+    warn(
+        f"EarlyStoppingCallback looks for eval_{args.metric_for_best_model.removeprefix('eval_')}, and an evaluation"
+        f" has given {', '.join(metrics)}; that one does not count."
+    )
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #02c46120
 class PrinterCallback(TrainerCallback):
     "Print the logs, on the first process of each machine."
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if state.is_local_process_zero and logs: print(format_logs(logs), flush=True)
+        if state.is_local_process_zero and logs:
+            print(format_logs(logs), flush=True)
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #418baf72
 LOGGER = logging.getLogger("trainer_nb")
 
-def set_log_level(args):  # TrainingArguments
+def set_log_level(
+    args,  # TrainingArguments
+):
     "Set the level of the loggers for this process; 'passive' leaves it unchanged."
     if (args.log_level if args.should_log else args.log_level_replica) == "passive": return
     level = args.get_process_log_level()
     LOGGER.setLevel(level)
-    if not LOGGER.hasHandlers(): LOGGER.addHandler(_make_stderr_handler())
+    if not LOGGER.hasHandlers():
+        LOGGER.addHandler(_make_stderr_handler())
     for name in ("transformers.utils.logging", "datasets.utils.logging"):
-        if (module := sys.modules.get(name)) is not None: module.set_verbosity(level)
+        if (module := sys.modules.get(name)) is not None:
+            module.set_verbosity(level)
 
 class _StderrHandler(logging.StreamHandler):
     "Write to the current sys.stderr."
@@ -355,10 +453,22 @@ class LoggerCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         if not LOGGER.isEnabledFor(logging.INFO): return
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad) if model is not None else 0
-        LOGGER.info("Training begins at step %d of %d (%d epochs): %d samples in a micro-batch, %d micro-batches in a step, %d processes; %d parameters are trained.",
-                 state.global_step, state.max_steps, state.num_train_epochs, args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size, trained)
+        LOGGER.info(
+            "Training begins at step %d of %d (%d epochs): %d samples in a micro-batch, %d micro-batches in a step, %d"
+            " processes; %d parameters are trained.",
+            state.global_step,
+            state.max_steps,
+            state.num_train_epochs,
+            args.per_device_train_batch_size,
+            args.gradient_accumulation_steps,
+            args.world_size,
+            trained,
+        )
 
     def on_log(self, args, state, control, logs=None, **kwargs): LOGGER.debug("Step %d: %s", state.global_step, logs)
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs): LOGGER.info("Evaluated at step %d: %s", state.global_step, metrics)
-    def on_save(self, args, state, control, **kwargs): LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.output_dir)
-    def on_train_end(self, args, state, control, **kwargs): LOGGER.info("Training ends at step %d of %d.", state.global_step, state.max_steps)
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+        LOGGER.info("Evaluated at step %d: %s", state.global_step, metrics)
+    def on_save(self, args, state, control, **kwargs):
+        LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.output_dir)
+    def on_train_end(self, args, state, control, **kwargs):
+        LOGGER.info("Training ends at step %d of %d.", state.global_step, state.max_steps)

@@ -18,16 +18,28 @@ __all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'PACK_SIZE', 'MAX_READING
            'copy_rows', 'columns_to_lists', 'append_rows', 'Readings']
 
 # %% ../../nbs/01_core/04_columns.ipynb #8064edf7
-COLUMN_TYPES = dict(step="q", epoch="d", loss="d", learning_rate="d", grad_norm="d", samples="q", seconds="d", unknown="B", abandoned="B")
+COLUMN_TYPES = dict(
+    step="q",
+    epoch="d",
+    loss="d",
+    learning_rate="d",
+    grad_norm="d",
+    samples="q",
+    seconds="d",
+    unknown="B",
+    abandoned="B",
+)
 COLUMN_NAMES = tuple(o for o in COLUMN_TYPES if o != "unknown")
-DEFERRED = ("loss", "grad_norm", "learning_rate")  # values that may be given as tensors; the index is their bit in `unknown`
+# values that may be given as tensors; the index is their bit in `unknown`
+DEFERRED = ("loss", "grad_norm", "learning_rate")
 
 # %% ../../nbs/01_core/04_columns.ipynb #dc7a0d1b
 class GrowableColumns:
     "Store growable columns of numbers; a row counts once it is complete."
     def __init__(self):
         self.rows = 0
-        for name, code in COLUMN_TYPES.items(): setattr(self, name, array(code))
+        for name, code in COLUMN_TYPES.items():
+            setattr(self, name, array(code))
 
     def grow(self):
         "Make room for an eighth more rows; safe to repeat after an interrupt."
@@ -40,7 +52,8 @@ class GrowableColumns:
     def append(self, step, epoch, loss, learning_rate, grad_norm, samples, seconds, unknown=0) -> int:
         "Append a row and return its index."
         row = self.rows
-        if row >= len(self.abandoned): self.grow()
+        if row >= len(self.abandoned):
+            self.grow()
         self.step[row], self.epoch[row], self.samples[row], self.seconds[row] = step, epoch, samples, seconds
         self.loss[row], self.learning_rate[row], self.grad_norm[row] = loss, learning_rate, grad_norm
         self.unknown[row], self.abandoned[row] = unknown, 0
@@ -54,7 +67,11 @@ class GrowableColumns:
 # %% ../../nbs/01_core/04_columns.ipynb #0e025eed
 class DeferredScalar:
     "Hold a number that depends on an asynchronous operation of several processes."
-    def __init__(self, get: Callable, there: Callable):  # get: waits and returns the number as a tensor; there: returns True if `get` would not wait
+    def __init__(
+        self,
+        get: Callable,  # waits and returns the number as a tensor
+        there: Callable,  # returns True if `get` would not wait
+    ):
         self._get, self._there, self._lock, self._found = get, there, threading.Lock(), None
 
     @property
@@ -68,9 +85,12 @@ class DeferredScalar:
             self._found = self._get()
             return self._found
 
-def resolve_deferred(value): return value.tensor() if isinstance(value, DeferredScalar) else value   # return a value unchanged, or the number of a Soon
+# return a value unchanged, or the number of a Soon
+def resolve_deferred(value):
+    return value.tensor() if isinstance(value, DeferredScalar) else value
 
-PACK_SIZE = 64   # number of rows after which single tensors are stacked
+# number of rows after which single tensors are stacked
+PACK_SIZE = 64
 
 def as_scalar(value: torch.Tensor,  # one number, of any shape; detached from its graph
          which: int            # index of its column in `DEFERRED`, for the error
@@ -79,23 +99,30 @@ def as_scalar(value: torch.Tensor,  # one number, of any shape; detached from it
     if not (value.requires_grad or value.dim()): return value
     if value.numel() == 1: return value.detach().reshape(())
     name = DEFERRED[which]
-    raise ValueError(f"The {name} of a row is one number, and this tensor has the shape {tuple(value.shape)}: give its mean, `{name}.mean()`.")
+    raise ValueError(
+        f"The {name} of a row is one number, and this tensor has the shape {tuple(value.shape)}: give its mean,"
+        f" `{name}.mean()`."
+    )
 
 # %% ../../nbs/01_core/04_columns.ipynb #b7af6a7e
 class DeferredScalars:
     "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `LATE`."
-    def __init__(self): self.fresh, self.packed = [], []   # pairs (position, tensor or Soon), and pairs (positions, tensor) once stacked
+    # pairs (position, tensor or Soon), and pairs (positions, tensor) once stacked
+    def __init__(self):
+        self.fresh, self.packed = [], []
     def __bool__(self): return bool(self.fresh or self.packed)
     def add(self, place: int, tensor: torch.Tensor | DeferredScalar): self.fresh.append((place, tensor))
 
     def hear(self):
         "Wait for all values that are being reduced."
-        for _, value in list(self.fresh): resolve_deferred(value)
+        for _, value in list(self.fresh):
+            resolve_deferred(value)
 
     def pack(self):
         "Stack the single tensors, one stack per device, without transferring or waiting."
         waiting = [o for o in self.fresh if isinstance(o[1], DeferredScalar) and not o[1].known]
-        held, packed = set(map(id, waiting)), []
+        held = set(map(id, waiting))
+        packed = []
         fresh = [(o[0], resolve_deferred(o[1])) for o in self.fresh if id(o) not in held]
         for device in (devices := {o.device for _, o in fresh}):
             mine = fresh if len(devices) == 1 else [o for o in fresh if o[1].device == device]
@@ -108,7 +135,8 @@ class DeferredScalars:
         for at, tensor in reversed(self.fresh):
             if at == place: return resolve_deferred(tensor)
         for places, tensors in reversed(self.packed):
-            for i in np.flatnonzero(places == place): return tensors[int(i)]
+            for i in np.flatnonzero(places == place):
+                return tensors[int(i)]
 
     def drop(self, done: list):
         "Discard the stacks that were fetched; keep those added since."
@@ -116,8 +144,9 @@ class DeferredScalars:
         self.packed = [o for o in self.packed if id(o) not in done]
 
 # %% ../../nbs/01_core/04_columns.ipynb #21365257
-def to_host(packed: list  # pairs (positions, tensor), as `DeferredScalars` stacks them
-         ) -> list:     # pairs (positions, values), both numpy arrays
+def to_host(
+    packed: list,  # pairs (positions, values), both numpy arrays
+) -> list:
     "Copy the values to the host, with one transfer per device."
     found = []
     for device in dict.fromkeys(values.device for _, values in packed):
@@ -127,16 +156,23 @@ def to_host(packed: list  # pairs (positions, tensor), as `DeferredScalars` stac
     return found
 
 # %% ../../nbs/01_core/04_columns.ipynb #63789fa6
-def split_deferred(given: list):  # the values given for `DEFERRED`
+def split_deferred(
+    given: list,  # the values given for `DEFERRED`
+):
     "Return the numbers (nan for the others), the tensors with their index in `LATE`, and the bits of unknown values."
-    late, unknown = (), 0
+    late = ()
+    unknown = 0
     for which, value in enumerate(given):
         if isinstance(value, (float, int)): continue
         given[which] = math.nan
-        if value is None: unknown |= 1 << which
-        elif isinstance(value, torch.Tensor): late += (which, as_scalar(value, which)),
-        elif isinstance(value, DeferredScalar): late += (which, value),
-        else: given[which] = float(value)
+        if value is None:
+            unknown |= 1 << which
+        elif isinstance(value, torch.Tensor):
+            late += (which, as_scalar(value, which)),
+        elif isinstance(value, DeferredScalar):
+            late += (which, value),
+        else:
+            given[which] = float(value)
     return given, late, unknown
 
 # %% ../../nbs/01_core/04_columns.ipynb #251bd6e0
@@ -144,7 +180,8 @@ class RowStore:
     "Store rows of numbers; the columns in `LATE` are valid once they are fetched."
     def __init__(self):
         self.columns, self.pending = GrowableColumns(), DeferredScalars()
-        self.fetched = 0   # number of leading rows that are complete
+        # number of leading rows that are complete
+        self.fetched = 0
         self.new_locks()
 
     def new_locks(self): self.lock, self.fetching = threading.RLock(), threading.RLock()
@@ -155,15 +192,19 @@ class RowStore:
         (loss, grad_norm, learning_rate), late, unknown = split_deferred([loss, grad_norm, learning_rate])
         with self.lock:
             row = self.columns.append(step, epoch, loss, learning_rate, grad_norm, samples, seconds, unknown)
-            for which, tensor in late: self.pending.add(3 * row + which, tensor)
-        if row % PACK_SIZE == PACK_SIZE - 1: self.pack()
+            for which, tensor in late:
+                self.pending.add(3 * row + which, tensor)
+        if row % PACK_SIZE == PACK_SIZE - 1:
+            self.pack()
         return row
 
     def pack(self):
         "Stack pending tensors; a device error is ignored here and raised by `fetch`."
         try:
-            with self.lock: self.pending.pack()
-        except RuntimeError: pass
+            with self.lock:
+                self.pending.pack()
+        except RuntimeError:
+            pass
 
     def fetch(self):
         "Copy all values that are still on a device to the host, with one transfer per device."
@@ -171,10 +212,12 @@ class RowStore:
             self.pending.hear()
             with self.lock:
                 self.pending.pack()
-                taken, rows = list(self.pending.packed), min((place // 3 for place, _ in self.pending.fresh), default=len(self))
+                taken = list(self.pending.packed)
+                rows = min((place // 3 for place, _ in self.pending.fresh), default=len(self))
             found = to_host(taken)
             with self.lock:
-                for places, values in found: fill_values(self.columns, places, values)
+                for places, values in found:
+                    fill_values(self.columns, places, values)
                 self.pending.drop(taken)
                 self.fetched = rows
 
@@ -193,7 +236,8 @@ class RowStore:
         return getattr(self.columns, name)[row] if late is None else late
 
 # %% ../../nbs/01_core/04_columns.ipynb #31db87e3
-def fill_values(columns: GrowableColumns, places, values):  # as returned by `to_host`
+# as returned by `to_host`
+def fill_values(columns: GrowableColumns, places, values):
     "Write values to their positions."
     for which, name in enumerate(DEFERRED):
         mine = places % 3 == which
@@ -203,19 +247,26 @@ def fill_values(columns: GrowableColumns, places, values):  # as returned by `to
 def throughput(rows: RowStore, start: int = 0, stop: int | None = None) -> np.ndarray:
     "Return the samples per second of the rows `start` to `stop`; nan if unknown."
     before = max(0, start - 1)
-    with rows.lock: step, samples, seconds = (rows.columns.view(o)[before:stop].astype(float) for o in ("step", "samples", "seconds"))
-    took, one = np.diff(seconds, prepend=0.0), np.diff(step, prepend=0.0) == 1
+    with rows.lock:
+        step, samples, seconds = (
+            rows.columns.view(o)[before:stop].astype(float) for o in ("step", "samples", "seconds")
+        )
+    took = np.diff(seconds, prepend=0.0)
+    one = np.diff(step, prepend=0.0) == 1
     return np.divide(samples, took, out=np.full(len(samples), np.nan), where=one & (took > 0))[start - before:]
 
 def get_column(rows: RowStore, name: str) -> np.ndarray:
     "Return a copy of a column, or the computed `samples_per_second`; raise KeyError for another name."
     if name == "samples_per_second": return throughput(rows)
-    if name not in COLUMN_NAMES: raise KeyError(f"There is no column {name!r}.{suggest_names(name, (*COLUMN_NAMES, 'samples_per_second'))}")
-    with rows.lock: return rows.columns.view(name).copy()
+    if name not in COLUMN_NAMES:
+        raise KeyError(f"There is no column {name!r}.{suggest_names(name, (*COLUMN_NAMES, 'samples_per_second'))}")
+    with rows.lock:
+        return rows.columns.view(name).copy()
 
 def kept_losses(rows: RowStore, start: int = 0, stop: int | None = None) -> np.ndarray:
     "Return the known losses of the rows `start` to `stop` that are not abandoned."
-    with rows.lock: loss, unknown, gone = (rows.columns.view(o)[start:stop].copy() for o in ("loss", "unknown", "abandoned"))
+    with rows.lock:
+        loss, unknown, gone = (rows.columns.view(o)[start:stop].copy() for o in ("loss", "unknown", "abandoned"))
     return loss[(gone == 0) & (unknown & 1 == 0)]
 
 def mean_loss(rows: RowStore, start: int = 0, stop: int | None = None) -> float:
@@ -224,16 +275,20 @@ def mean_loss(rows: RowStore, start: int = 0, stop: int | None = None) -> float:
 
 def mean_or_nan(losses: np.ndarray) -> float:
     "Return the mean; nan for an empty array."
-    with np.errstate(all="ignore"): return float(losses.mean()) if len(losses) else math.nan
+    with np.errstate(all="ignore"):
+        return float(losses.mean()) if len(losses) else math.nan
 
 # %% ../../nbs/01_core/04_columns.ipynb #61801483
-def mark_abandoned(rows: RowStore, gone: np.ndarray):  # one flag for each of the first rows
+# one flag for each of the first rows
+def mark_abandoned(rows: RowStore, gone: np.ndarray):
     "Mark the first rows as abandoned or as counting."
-    with rows.lock: rows.columns.view("abandoned")[:len(gone)] = gone
+    with rows.lock:
+        rows.columns.view("abandoned")[:len(gone)] = gone
 
 def last_row_of_step(rows: RowStore, step: int, among: int) -> int | None:
     "Return the index of the last row of a step among the first `among` rows, or None."
-    with rows.lock: found = np.flatnonzero(rows.columns.view("step")[:among] == step)
+    with rows.lock:
+        found = np.flatnonzero(rows.columns.view("step")[:among] == step)
     return int(found[-1]) if len(found) else None
 
 # %% ../../nbs/01_core/04_columns.ipynb #4218ebed
@@ -243,12 +298,17 @@ def copy_rows(rows: RowStore, start: int, stop: int) -> dict:
 
 def columns_to_lists(part: dict) -> dict:
     "Return a range of the columns as lists, with None for unknown values."
-    lists, unknown = {k: v.tolist() for k, v in part.items()}, part["unknown"]
-    for which, name in enumerate(DEFERRED): lists[name] = [None if u >> which & 1 else o for o, u in zip(lists[name], unknown)]
+    lists = {k: v.tolist() for k, v in part.items()}
+    unknown = part["unknown"]
+    for which, name in enumerate(DEFERRED):
+        lists[name] = [None if u >> which & 1 else o for o, u in zip(lists[name], unknown)]
     del lists["unknown"]
     return lists
 
-def append_rows(rows: RowStore, lists: dict, skip: int = 0):  # skip: number of leading rows that are known already
+def append_rows(
+    rows: RowStore, lists: dict,
+    skip: int = 0,  # number of leading rows that are known already
+):
     "Append rows from lists; nan and inf may also be given by name, as in a file."
     every = list(zip(*(lists[o] for o in ("step", "epoch", "samples", "seconds", *DEFERRED)), strict=True))
     for step, epoch, samples, seconds, *late in every[skip:]:
@@ -258,38 +318,52 @@ def append_rows(rows: RowStore, lists: dict, skip: int = 0):  # skip: number of 
     rows.fetched = len(rows)
 
 # %% ../../nbs/01_core/04_columns.ipynb #3a9ed254
-MAX_READINGS = 2000   # maximum number of readings in memory
+# maximum number of readings in memory
+MAX_READINGS = 2000
 
 class Readings:
     "Store values of some rows, with tables that describe them."
     def __init__(self):
-        self.tables, self.kept, self.count = [], [], 0   # kept: [number, row, table, values]; count: number of readings ever added
+        # kept: [number, row, table, values]; count: number of readings ever added
+        self.tables = []
+        self.kept = []
+        self.count = 0
         self.new_locks()
 
     def new_locks(self): self.lock = threading.RLock()   # a thread that writes a checkpoint fetches as well
 
-    def table(self, says: dict) -> int:  # description made of plain values
+    def table(
+        self,
+        says: dict,  # description made of plain values
+    ) -> int:
         "Return the index of a table that describes values; equal tables are stored once."
-        if says not in self.tables: self.tables.append(says)
+        if says not in self.tables:
+            self.tables.append(says)
         return self.tables.index(says)
 
-    def add(self, row: int, table: int, values):  # a tensor on any device, or numbers
+    # a tensor on any device, or numbers
+    def add(self, row: int, table: int, values):
         "Add the values of a row."
         with self.lock:
-            self.kept.append([self.count, row, table, values if isinstance(values, torch.Tensor) else np.asarray(values, np.float32)])
+            self.kept.append(
+                [self.count, row, table, values if isinstance(values, torch.Tensor) else np.asarray(values, np.float32)]
+            )
             self.count += 1
 
     def fetch(self):
         "Copy all values that are still on a device to the host, with one transfer per device."
-        with self.lock: self._fetch()
+        with self.lock:
+            self._fetch()
 
     def _fetch(self):
         waiting = [entry for entry in self.kept if isinstance(entry[3], torch.Tensor)]
         for device in {entry[3].device for entry in waiting}:
             mine = [entry for entry in waiting if entry[3].device == device]
             values = torch.cat([entry[3].detach().reshape(-1).float() for entry in mine]).cpu().numpy()
-            for entry, part in zip(mine, np.split(values, np.cumsum([entry[3].numel() for entry in mine])[:-1])): entry[3] = part
-        if len(self.kept) > MAX_READINGS: self.kept = self.kept[:MAX_READINGS // 2:2] + self.kept[MAX_READINGS // 2:]
+            for entry, part in zip(mine, np.split(values, np.cumsum([entry[3].numel() for entry in mine])[:-1])):
+                entry[3] = part
+        if len(self.kept) > MAX_READINGS:
+            self.kept = self.kept[:MAX_READINGS // 2:2] + self.kept[MAX_READINGS // 2:]
 
     def of(self, table: int) -> tuple[list, np.ndarray]:
         "Return the rows that have values of a table, and the values with shape (rows, values)."

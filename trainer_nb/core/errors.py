@@ -25,12 +25,16 @@ class InvalidOperation(RuntimeError):
     "Raised for an operation that is not valid in the current state of the run; the message names a valid one."
 
 # %% ../../nbs/01_core/00_errors.ipynb #89bcf2a1
-_INTERNAL_PACKAGES = ("trainer_nb", "contextlib", "functools", "threading")   # packages whose frames are skipped
+# packages whose frames are skipped
+_INTERNAL_PACKAGES = ("trainer_nb", "contextlib", "functools", "threading")
 
 def warn(text: str):
     "Issue a UserWarning that points to the innermost frame of user code."
-    frame, level = sys._getframe(1), 2
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES: frame, level = frame.f_back, level + 1
+    frame = sys._getframe(1)
+    level = 2
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES:
+        frame = frame.f_back
+        level = level + 1
     warnings.warn(text, stacklevel=2 if frame is None else level)
 
 # %% ../../nbs/01_core/00_errors.ipynb #18925e1b
@@ -58,19 +62,27 @@ def install_excepthook():
     sys.excepthook = hook
 
 # %% ../../nbs/01_core/00_errors.ipynb #ee675d91
-def _is_cell_frame(frame) -> bool: return not frame.f_code.co_flags & inspect.CO_OPTIMIZED   # frame of a cell or a module, not of a function
+# frame of a cell or a module, not of a function
+def _is_cell_frame(frame) -> bool:
+    return not frame.f_code.co_flags & inspect.CO_OPTIMIZED
 
 def _clear_frame(frame):
     "Clear the local variables of a function's frame if it has returned; leave those of a cell."
     if _is_cell_frame(frame): return
-    try: frame.clear()
-    except RuntimeError: return                                   # the frame is still running
-    if sys.version_info < (3, 13): frame.f_locals.clear()         # copy created by reading f_locals
+    try:
+        frame.clear()
+    except RuntimeError:
+        # the frame is still running
+        return
+    if sys.version_info < (3, 13):
+        # copy created by reading f_locals
+        frame.f_locals.clear()
 
 # %% ../../nbs/01_core/00_errors.ipynb #faee28a0
 def _error_chain(error) -> list:
     "Return an error with its causes, contexts and, for a group, its members."
-    todo, found = [error], []
+    todo = [error]
+    found = []
     while todo:
         error = todo.pop()
         if error is None or any(error is o for o in found): continue
@@ -80,33 +92,46 @@ def _error_chain(error) -> list:
 
 def _traceback_entries(error) -> list:
     "Return the entries of an error's own traceback, outermost first."
-    entries, tb = [], error.__traceback__
-    while tb is not None: entries.append(tb); tb = tb.tb_next
+    entries = []
+    tb = error.__traceback__
+    while tb is not None:
+        entries.append(tb)
+        tb = tb.tb_next
     return entries
 
-def release_traceback_memory(error: BaseException | None):  # None: no-op
+def release_traceback_memory(
+    error: BaseException | None,  # None: no-op
+):
     "Clear the local variables of all frames held by an error and by the errors that it is chained to."
     for one in _error_chain(error):
-        for tb in _traceback_entries(one): _clear_frame(tb.tb_frame)
+        for tb in _traceback_entries(one):
+            _clear_frame(tb.tb_frame)
 
 # %% ../../nbs/01_core/00_errors.ipynb #000719ff
 def _involves_package(error) -> bool:
     "Return True if a traceback of the error, or of an error that it is chained to, contains a frame of this package."
-    return any(str(tb.tb_frame.f_globals.get("__name__")).startswith("trainer_nb.") for one in _error_chain(error) for tb in _traceback_entries(one))
+    return any(
+        str(tb.tb_frame.f_globals.get("__name__")).startswith("trainer_nb.")
+        for one in _error_chain(error)
+        for tb in _traceback_entries(one)
+    )
 
 def _trim_traceback(error):
     "Truncate the tracebacks to the entries that lead to the cell."
     for one in _error_chain(error):
         entries = _traceback_entries(one)
         cells = [tb for tb in entries if _is_cell_frame(tb.tb_frame)]
-        if entries: (cells[-1] if cells else entries[0]).tb_next = None
-        if isinstance(one, AttributeError): one.obj = None
+        if entries:
+            (cells[-1] if cells else entries[0]).tb_next = None
+        if isinstance(one, AttributeError):
+            one.obj = None
 
 def release_last_traceback():
     "Release all that is held by the last uncaught error if it passed through this package; at most once per error."
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is None or getattr(error, "_looked_at", None) is error.__traceback__: return
-    ours, error._looked_at = _involves_package(error), error.__traceback__   # a new traceback if it is raised again
+    # a new traceback if it is raised again
+    ours, error._looked_at = _involves_package(error), error.__traceback__
     if not ours: return
     release_traceback_memory(error)
     _trim_traceback(error)
@@ -119,8 +144,10 @@ def release_traceback_after_cell():
     if shell is None: return
     def once(*ignored):
         shell.events.unregister("post_run_cell", once)
-        try: release_last_traceback()
-        except KeyboardInterrupt: pass
+        try:
+            release_last_traceback()
+        except KeyboardInterrupt:
+            pass
     shell.events.register("post_run_cell", once)
 
 # %% ../../nbs/01_core/00_errors.ipynb #3c2c173a
@@ -128,7 +155,9 @@ def is_out_of_memory(error) -> bool:
     "Return True if an error, or an error that it is chained to, reports that memory ran out."
     while error is not None:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)): return True
-        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error): return True   # torch's message for host memory
+        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+            # torch's message for host memory
+            return True
         error = error.__cause__ or error.__context__
     return False
 
@@ -137,4 +166,5 @@ def free_after_failure(error):
     if not (isinstance(error, KeyboardInterrupt) or is_out_of_memory(error)): return
     release_traceback_memory(error)
     release_traceback_after_cell()
-    if torch.cuda.is_initialized(): torch.cuda.empty_cache()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

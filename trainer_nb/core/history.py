@@ -11,10 +11,34 @@ from typing import NamedTuple
 import numpy as np
 from ..display.tables import Table, format_value, head_and_tail, to_frame
 from .errors import warn
-from .columns import (COLUMN_NAMES, DEFERRED, PACK_SIZE, Readings, RowStore, mark_abandoned, get_column, append_rows, last_row_of_step, mean_loss,
-                                     copy_rows, throughput, columns_to_lists)
-from .log_file import (FileClaim, LogFile, LOG_WRITER, prepare_log_file, validate_run_id, dump_line, find_log, log_path, to_plain_data,
-                                      read_log_lines, decode_non_finite)
+from trainer_nb.core.columns import (
+    COLUMN_NAMES,
+    DEFERRED,
+    PACK_SIZE,
+    Readings,
+    RowStore,
+    mark_abandoned,
+    get_column,
+    append_rows,
+    last_row_of_step,
+    mean_loss,
+    copy_rows,
+    throughput,
+    columns_to_lists,
+)
+from trainer_nb.core.log_file import (
+    FileClaim,
+    LogFile,
+    LOG_WRITER,
+    prepare_log_file,
+    validate_run_id,
+    dump_line,
+    find_log,
+    log_path,
+    to_plain_data,
+    read_log_lines,
+    decode_non_finite,
+)
 
 # %% auto #0
 __all__ = ['HISTORIES', 'RECORD_FIELDS', 'TIMING_SUFFIXES', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'NOTHING_SENT', 'ACT_FORMATTERS',
@@ -29,15 +53,32 @@ __all__ = ['HISTORIES', 'RECORD_FIELDS', 'TIMING_SUFFIXES', 'FETCH_INTERVAL', 'R
 # %% ../../nbs/01_core/07_history.ipynb #c4bea7d9
 class History:
     "Hold the rows and events of one run, in memory and, once a log is open, in a file."
+    # generated if not given, without using a seeded generator
     def __init__(self,
                  name: str | None = None,     # name of the run
                  parent: str | None = None,   # id of the run that this one continues
-                 run_id: str | None = None):  # generated if not given, without using a seeded generator
-        self.run_id, self.parent, self.name, self.started = validate_run_id(run_id or secrets.token_hex(6)), parent, to_plain_data(name), time.time()
+                 run_id: str | None = None):
+        self.run_id, self.parent, self.name, self.started = (
+            validate_run_id(run_id or secrets.token_hex(6)),
+            parent,
+            to_plain_data(name),
+            time.time(),
+        )
         self.rows, self.readings = RowStore(), Readings()
-        self.columns, self.pending = self.rows.columns, self.rows.pending
-        self.events, self.abandons, self.metrics = [], [], {}   # lists of dicts in order of time; `metrics`: evaluation results by row
-        self.path, self.log, self.claim, self.sent, self.plan, self.asked, self.every = None, None, None, {}, None, 0.0, FETCH_INTERVAL   # number of items sent to the log; time and interval of the requests to fetch
+        self.columns = self.rows.columns
+        self.pending = self.rows.pending
+        # lists of dicts in order of time; `metrics`: evaluation results by row
+        self.events = []
+        self.abandons = []
+        self.metrics = {}
+        # number of items sent to the log; time and interval of the requests to fetch
+        self.path = None
+        self.log = None
+        self.claim = None
+        self.sent = {}
+        self.plan = None
+        self.asked = 0.0
+        self.every = FETCH_INTERVAL
         register_for_forks(self)
 
     def __len__(self): return len(self.rows)
@@ -45,18 +86,33 @@ class History:
     def __getitem__(self, i): return select_records(self, i)
     def __repr__(self): return describe_history(self)
     def _repr_html_(self): return Records(head_and_tail(self))._repr_html_()
-    def place(self) -> Place: return Place(len(self), len(self.events), len(self.abandons))   # current place, for `mark_abandoned`
+    # current place, for `mark_abandoned`
+    def place(self) -> Place:
+        return Place(len(self), len(self.events), len(self.abandons))
 
-    def append(self, step: int, epoch: float, learning_rate,   # a number, or a tensor with one element
-               samples: int, seconds: float,                   # of this step; on the clock of the loop, which stops between calls
-               loss=None, grad_norm=None):                     # numbers, tensors with one element (fetched later), or None if unknown
+    # numbers, tensors with one element (fetched later), or None if unknown
+    def append(
+        self,
+        step: int,
+        epoch: float,
+        learning_rate,  # a number, or a tensor with one element
+        samples: int,
+        seconds: float,  # of this step; on the clock of the loop, which stops between calls
+        loss=None,
+        grad_norm=None,
+    ):
         "Append the row of a step without waiting for the device."
         row = self.rows.append(step, epoch, learning_rate, samples, seconds, loss, grad_norm)
-        if row % PACK_SIZE == PACK_SIZE - 1: send_to_log(self)
-        if self.log is not None and not 0 <= seconds - self.asked < self.every: request_fetch(self, seconds)
+        if row % PACK_SIZE == PACK_SIZE - 1:
+            send_to_log(self)
+        if self.log is not None and not 0 <= seconds - self.asked < self.every:
+            request_fetch(self, seconds)
+
     def fetch(self):
         "Copy all values that are still on a device to the host, with one transfer per device."
-        self.rows.fetch(); self.readings.fetch(); send_to_log(self)
+        self.rows.fetch()
+        self.readings.fetch()
+        send_to_log(self)
     def column(self, name: str) -> np.ndarray:
         "Return a copy of a column, or the computed `samples_per_second`."
         self.fetch()
@@ -65,23 +121,34 @@ class History:
         "Return the mean loss of the rows `start` to `stop` that are not abandoned; nan and inf propagate."
         self.fetch()
         return mean_loss(self.rows, start, stop)
-    def frame(self, all: bool = False):  # all: include abandoned rows, and a column `abandoned`
+    def frame(
+        self,
+        all: bool = False,  # include abandoned rows, and a column `abandoned`
+    ):
         "Return a pandas DataFrame with a row for each step and a column for each metric."
         return history_dataframe(self, all)
     def note(self, kind: str, step: int, /, **data) -> dict:
         "Record an event with its data converted to plain values, and return it."
         return add_event(self, kind, step, data)
-    def abandon(self, place: Place):  # as returned by place()
+    def abandon(
+        self,
+        place: Place,  # as returned by place()
+    ):
         "Mark everything after a place as abandoned; new rows continue from that place."
         abandon_after(self, place)
-    def evaluations(self, all: bool = False) -> Evaluations:  # all: include abandoned evaluations
+    def evaluations(
+        self,
+        all: bool = False,  # include abandoned evaluations
+    ) -> Evaluations:
         "Return the recorded evaluations."
         return list_evaluations(self, all)
 
-    def open_log(self, output_dir, name: str | None = None) -> Path | None:  # returns None, after a warning, if the file cannot be opened
+    # returns None, after a warning, if the file cannot be opened
+    def open_log(self, output_dir, name: str | None = None) -> Path | None:
         "Write the history from its first row on to `runs/run-<id>.jsonl` in a folder; return the path."
         return open_log(self, output_dir, name)
-    def flush(self, timeout: float = 60.0) -> bool:  # seconds to wait for the disk; returns False on timeout
+    # seconds to wait for the disk; returns False on timeout
+    def flush(self, timeout: float = 60.0) -> bool:
         "Fetch all values and wait until they are written."
         return flush_log(self, timeout)
     def close_log(self):
@@ -101,7 +168,8 @@ def _reset_after_fork():
 @cache
 def _register_fork_hook():
     "Register the fork handler once per process."
-    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_reset_after_fork)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_reset_after_fork)
 
 def register_for_forks(history):
     "Make the copy of this history in a forked child a separate run."
@@ -111,7 +179,8 @@ def register_for_forks(history):
 # %% ../../nbs/01_core/07_history.ipynb #f8893177
 def row_value(history, name: str, row: int):
     "Return one value of one row, fetching it if necessary."
-    if name in DEFERRED and row >= history.rows.fetched: history.fetch()
+    if name in DEFERRED and row >= history.rows.fetched:
+        history.fetch()
     return getattr(history.columns, name)[row]
 
 def _value_property(name, doc): return property(lambda self: row_value(self.history, name, self.index), doc=doc)
@@ -126,18 +195,38 @@ class Record:
     learning_rate = _value_property("learning_rate", "What the update used.")
     grad_norm = _value_property("grad_norm", "Norm of all gradients before clipping; nan where it is unknown.")
     samples = _value_property("samples", "Samples this step learnt from.")
-    seconds = _value_property("seconds", "On the loop's own clock at the end of the step; it stands still between verbs.")
-    samples_per_second = property(lambda self: float(throughput(self.history.rows, self.index, self.index + 1)[0]), doc="nan where it is unknown.")
-    abandoned = property(lambda self: bool(row_value(self.history, "abandoned", self.index)), doc="Has a restore gone back behind it?")
-    metrics = property(lambda self: dict(self.history.metrics.get(self.index, ())), doc="What was evaluated at this step.")
+    seconds = _value_property(
+        "seconds", "On the loop's own clock at the end of the step; it stands still between verbs."
+    )
+    samples_per_second = property(
+        lambda self: float(throughput(self.history.rows, self.index, self.index + 1)[0]), doc="nan where it is unknown."
+    )
+    abandoned = property(
+        lambda self: bool(row_value(self.history, "abandoned", self.index)), doc="Has a restore gone back behind it?"
+    )
+    metrics = property(
+        lambda self: dict(self.history.metrics.get(self.index, ())), doc="What was evaluated at this step."
+    )
 
     def as_dict(self) -> dict: return {o: getattr(self, o) for o in RECORD_FIELDS}
     def __repr__(self): return repr(Records([self]))
     def _repr_html_(self): return Records([self])._repr_html_()
 
 # %% ../../nbs/01_core/07_history.ipynb #5a77a307
-RECORD_FIELDS = ("step", "epoch", "loss", "learning_rate", "grad_norm", "samples", "seconds", "samples_per_second", "abandoned", "metrics")
-TIMING_SUFFIXES = ("_runtime", "_per_second")   # suffixes of metrics that tables omit
+RECORD_FIELDS = (
+    "step",
+    "epoch",
+    "loss",
+    "learning_rate",
+    "grad_norm",
+    "samples",
+    "seconds",
+    "samples_per_second",
+    "abandoned",
+    "metrics",
+)
+# suffixes of metrics that tables omit
+TIMING_SUFFIXES = ("_runtime", "_per_second")
 
 def qualify_metric_names(metrics: dict) -> dict:
     "Return metrics under names that do not clash with those of columns."
@@ -145,43 +234,60 @@ def qualify_metric_names(metrics: dict) -> dict:
 
 def record_cells(record) -> dict:
     "Return the cells of a record as a dict from heading to value."
-    row, known = record.as_dict(), record.history.rows.known
+    row = record.as_dict()
+    known = record.history.rows.known
     shown = {"step": row["step"], "epoch": row["epoch"]}
     for head, name in {"loss": "loss", "learning rate": "learning_rate", "grad norm": "grad_norm"}.items():
         shown[head] = row[name] if known(name, record.index) else None
     shown["samples/s"] = None if math.isnan(row["samples_per_second"]) else row["samples_per_second"]
-    if row["abandoned"]: shown["abandoned"] = "yes"
+    if row["abandoned"]:
+        shown["abandoned"] = "yes"
     return shown | {k: v for k, v in qualify_metric_names(row["metrics"]).items() if not k.endswith(TIMING_SUFFIXES)}
 
 # %% ../../nbs/01_core/07_history.ipynb #b1474aee
-def _values_property(name): return property(lambda self: [getattr(o, name) for o in self], doc=f"`{name}` of each record.")
+def _values_property(name):
+    return property(lambda self: [getattr(o, name) for o in self], doc=f"`{name}` of each record.")
 
 class Records(Table):
     "Hold records in the order of the run."
     thin = True
-    step, epoch, loss = _values_property("step"), _values_property("epoch"), _values_property("loss")
-    learning_rate, grad_norm, samples = _values_property("learning_rate"), _values_property("grad_norm"), _values_property("samples")
-    seconds, samples_per_second = _values_property("seconds"), _values_property("samples_per_second")
-    abandoned, metrics = _values_property("abandoned"), _values_property("metrics")
+    step = _values_property("step")
+    epoch = _values_property("epoch")
+    loss = _values_property("loss")
+    learning_rate = _values_property("learning_rate")
+    grad_norm = _values_property("grad_norm")
+    samples = _values_property("samples")
+    seconds = _values_property("seconds")
+    samples_per_second = _values_property("samples_per_second")
+    abandoned = _values_property("abandoned")
+    metrics = _values_property("metrics")
 
     def _cells(self, record): return record_cells(record)
 
     def frame(self):
         "Return a pandas DataFrame with a row for each record and a column for each metric."
         rows = [o.as_dict() for o in self]
-        return to_frame([{k: v for k, v in o.items() if k != "metrics"} | qualify_metric_names(o["metrics"]) for o in rows])
+        return to_frame(
+            [{k: v for k, v in o.items() if k != "metrics"} | qualify_metric_names(o["metrics"]) for o in rows]
+        )
 
 # %% ../../nbs/01_core/07_history.ipynb #3361d173
-def select_records(history, i):  # an integer or a slice
+# an integer or a slice
+def select_records(history, i):
     "Return a record, or the records of a slice; raise IndexError outside the history."
     if isinstance(i, slice): return Records(Record(history, o) for o in range(*i.indices(len(history))))
     row = operator.index(i)
-    if not -len(history) <= row < len(history): raise IndexError(f"There is no row {row}: the history has {len(history)} rows.")
+    if not -len(history) <= row < len(history):
+        raise IndexError(f"There is no row {row}: the history has {len(history)} rows.")
     return Record(history, row % len(history))
 
 def describe_history(history) -> str:
     "Return a history as text: its run and its records."
-    head = f"History of run {history.run_id}" + (f" ({format_value(history.name)})" if history.name else "") + f", {len(history)} rows"
+    head = (
+        f"History of run {history.run_id}"
+        + (f" ({format_value(history.name)})" if history.name else "")
+        + f", {len(history)} rows"
+    )
     return head + (f"\n{Records(head_and_tail(history))!r}" if len(history) else "")
 
 # %% ../../nbs/01_core/07_history.ipynb #3f884c96
@@ -192,8 +298,11 @@ class DeferredFetch:
     def __init__(self, history): self.history = weakref.ref(history)
     def set(self):
         try:
-            if (history := self.history()) is not None: history.fetch()
-        except Exception: pass   # raised again by the next fetch
+            if (history := self.history()) is not None:
+                history.fetch()
+        except Exception:
+            # raised again by the next fetch
+            pass
 
 def request_fetch(history, seconds: float):
     "Ask the writer thread to fetch the rows."
@@ -207,15 +316,22 @@ def send_to_log(history):
     with history.rows.lock:
         if (log := history.log) is None: return
         if log.error: return disable_log(history, log.path, log.error)
-        for line in unsent_lines(history, history.sent): log.put(line)
+        for line in unsent_lines(history, history.sent):
+            log.put(line)
 
 # %% ../../nbs/01_core/07_history.ipynb #7cb064dc
-RESERVED_KINDS = ("run", "rows", "abandon", "table", "reading")   # kinds of log lines that are not events
+# kinds of log lines that are not events
+RESERVED_KINDS = ("run", "rows", "abandon", "table", "reading")
 
 def add_event(history, kind: str, step: int, data: dict) -> dict:
     "Create an event and record it; raise ValueError for a reserved kind."
-    if kind in RESERVED_KINDS: raise ValueError(f"An event cannot be of the kind {kind!r}, which is a line of the log itself: choose another word.")
-    event = dict(kind=str(kind), step=int(step), time=time.time(), rows=len(history), data=to_plain_data(data), abandoned=False)
+    if kind in RESERVED_KINDS:
+        raise ValueError(
+            f"An event cannot be of the kind {kind!r}, which is a line of the log itself: choose another word."
+        )
+    event = dict(
+        kind=str(kind), step=int(step), time=time.time(), rows=len(history), data=to_plain_data(data), abandoned=False
+    )
     store_event(history, event)
     send_to_log(history)
     return event
@@ -225,7 +341,8 @@ def store_event(history, event: dict):
     with history.rows.lock:
         history.events.append(event)
         row = last_row_of_step(history.rows, event["step"], event["rows"]) if event["kind"] == "evaluate" else None
-        if row is not None: history.metrics.setdefault(row, {}).update(event["data"])
+        if row is not None:
+            history.metrics.setdefault(row, {}).update(event["data"])
 
 # %% ../../nbs/01_core/07_history.ipynb #3a58750f
 class Place(NamedTuple):
@@ -234,14 +351,20 @@ class Place(NamedTuple):
     events: int
     abandons: int   # number of times that the run went back
 
-def abandoned_at(history, place: Place) -> list:  # two arrays of flags, for rows and events
+# two arrays of flags, for rows and events
+def abandoned_at(history, place: Place) -> list:
     "Return what was abandoned when a history was at a place."
-    way = [place]   # chain of the places that the run went back to
-    while way[-1].abandons: way.append(Place(*history.abandons[way[-1].abandons - 1]["to"]))
+    # chain of the places that the run went back to
+    way = [place]
+    while way[-1].abandons:
+        way.append(Place(*history.abandons[way[-1].abandons - 1]["to"]))
     gone = [np.zeros(n, bool) for n in way.pop()[:2]]
     for at in reversed(way):
         line = history.abandons[at.abandons - 1]
-        gone = [np.r_[g, np.ones(line[kind] - len(g), bool), np.zeros(n - line[kind], bool)] for g, kind, n in zip(gone, ("rows", "events"), at)]
+        gone = [
+            np.r_[g, np.ones(line[kind] - len(g), bool), np.zeros(n - line[kind], bool)]
+            for g, kind, n in zip(gone, ("rows", "events"), at)
+        ]
     return gone
 
 def is_ancestor(history, place: Place) -> bool:
@@ -254,9 +377,14 @@ def is_ancestor(history, place: Place) -> bool:
 # %% ../../nbs/01_core/07_history.ipynb #0a79daf8
 def abandon_after(history, place: Place):
     "Go back to a place."
-    try: history.fetch()
-    except RuntimeError: pass   # a failed device raises elsewhere
-    history.abandons.append(dict(kind="abandon", to=list(place), rows=len(history), events=len(history.events), time=time.time()))
+    try:
+        history.fetch()
+    except RuntimeError:
+        # a failed device raises elsewhere
+        pass
+    history.abandons.append(
+        dict(kind="abandon", to=list(place), rows=len(history), events=len(history.events), time=time.time())
+    )
     update_abandoned(history)
     send_to_log(history)
 
@@ -265,7 +393,8 @@ def update_abandoned(history):
     with history.rows.lock:
         rows, events = abandoned_at(history, history.place())
         mark_abandoned(history.rows, rows)
-        for event, gone in zip(history.events, events): event["abandoned"] = bool(gone)
+        for event, gone in zip(history.events, events):
+            event["abandoned"] = bool(gone)
 
 # %% ../../nbs/01_core/07_history.ipynb #8421eaa2
 class Evaluations(Table):
@@ -278,8 +407,10 @@ class Evaluations(Table):
         "Return the table with evaluations of several sets at the same step merged into one row."
         rows = Evaluations()
         for row in self:
-            if rows and rows[-1]["step"] == row["step"] and set(rows[-1]) & set(row) <= {"step", "epoch"}: rows[-1] = rows[-1] | row
-            else: rows.append(row)
+            if rows and rows[-1]["step"] == row["step"] and set(rows[-1]) & set(row) <= {"step", "epoch"}:
+                rows[-1] = rows[-1] | row
+            else:
+                rows.append(row)
         return rows
 
 def list_evaluations(history, all: bool) -> Evaluations:
@@ -290,28 +421,41 @@ def list_evaluations(history, all: bool) -> Evaluations:
 def history_dataframe(history, all: bool):
     "Return columns and metrics as a DataFrame."
     history.fetch()
-    with history.rows.lock: columns = {o: history.columns.view(o).copy() for o in COLUMN_NAMES}
-    rows, gone = len(columns["step"]), columns.pop("abandoned") == 1
+    with history.rows.lock:
+        columns = {o: history.columns.view(o).copy() for o in COLUMN_NAMES}
+    rows = len(columns["step"])
+    gone = columns.pop("abandoned") == 1
     columns["samples_per_second"] = throughput(history.rows, 0, rows)
     for row, metrics in list(history.metrics.items()):
         for name, value in qualify_metric_names(metrics).items():
-            if row < rows: columns.setdefault(name, [math.nan] * rows)[row] = value
+            if row < rows:
+                columns.setdefault(name, [math.nan] * rows)[row] = value
     return to_frame(columns | {"abandoned": gone}) if all else to_frame(columns)[~gone].reset_index(drop=True)
 
 # %% ../../nbs/01_core/07_history.ipynb #b2367b8e
-def rows_line(first: int, part: dict) -> dict:  # index of the first row; copies of the columns
+def rows_line(
+    first: int,  # index of the first row
+    part: dict,  # copies of the columns
+) -> dict:
     "Return a line with rows; called by the writer thread."
     return {"kind": "rows", "first": first} | columns_to_lists(part)
 
 def reading_line(number: int, row: int, table: int, values) -> dict:
     "Return a line with a reading, rounded to five digits; None is an unknown value."
-    return {"kind": "reading", "number": number, "row": row, "table": table, "values": [None if v != v else float(f"{v:.5g}") for v in values.tolist()]}
+    return {
+        "kind": "reading",
+        "number": number,
+        "row": row,
+        "table": table,
+        "values": [None if v != v else float(f"{v:.5g}") for v in values.tolist()],
+    }
 
 def unsent_lines(history, sent: dict):
     "Yield the lines that were not yet sent; each counts as sent when the next one is requested."
     whole = history.rows.whole()
     while sent["rows"] < whole:
-        start, stop = sent["rows"], min(sent["rows"] + 1024, whole)
+        start = sent["rows"]
+        stop = min(sent["rows"] + 1024, whole)
         yield partial(rows_line, start, copy_rows(history.rows, start, stop))
         sent["rows"] = stop
     for name in ("events", "abandons"):
@@ -321,7 +465,9 @@ def unsent_lines(history, sent: dict):
     for says in history.readings.tables[sent["tables"]:]:
         yield {"kind": "table", "number": sent["tables"], "says": says}
         sent["tables"] += 1
-    for number, row, table, values in [entry for entry in history.readings.kept if entry[0] >= sent["readings"] and isinstance(entry[3], np.ndarray)]:
+    for number, row, table, values in [
+        entry for entry in history.readings.kept if entry[0] >= sent["readings"] and isinstance(entry[3], np.ndarray)
+    ]:
         yield partial(reading_line, number, row, table, values)
         sent["readings"] = number + 1
 
@@ -330,13 +476,16 @@ def open_log(history, output_dir, name: str | None) -> Path | None:
     "Start or continue the log of a history."
     path = log_path(output_dir, history.run_id)
     if history.log is not None and history.path == path and not history.log.error: return path
-    history.close_log()   # the folder has changed, or writing failed
+    # the folder has changed, or writing failed
+    history.close_log()
     close_other_logs(history, path)
-    if name is not None: history.name = to_plain_data(name)
+    if name is not None:
+        history.name = to_plain_data(name)
     try:
         history.claim = FileClaim(path)
         history.sent = count_logged(history, path)
-    except (OSError, ValueError) as e: return disable_log(history, path, e)
+    except (OSError, ValueError) as e:
+        return disable_log(history, path, e)
     history.path, history.log = path, LogFile(path)
     _register_exit_hook()
     send_to_log(history)
@@ -345,30 +494,47 @@ def open_log(history, output_dir, name: str | None) -> Path | None:
 def is_continuation(history, old) -> bool:
     "Return True if a history continues another one."
     rows = len(old)
-    same = old.run_id == history.run_id and rows <= len(history) and np.array_equal(old.columns.view("seconds"), history.columns.view("seconds")[:rows])
+    same = (
+        old.run_id == history.run_id
+        and rows <= len(history)
+        and np.array_equal(old.columns.view("seconds"), history.columns.view("seconds")[:rows])
+    )
     return same and [e["time"] for e in old.events] == [e["time"] for e in history.events[:len(old.events)]]
 
 def close_other_logs(history, path: Path):
     "Close this log in other histories of the process."
     for other in list(HISTORIES):
-        if other is not history and other.log is not None and other.path == path: other.close_log(); other.path = None
+        if other is not history and other.log is not None and other.path == path:
+            other.close_log()
+            other.path = None
 
 NOTHING_SENT = dict(rows=0, events=0, abandons=0, tables=0, readings=0)
 
-def log_header(history) -> dict: return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)   # fields of the first line
+# fields of the first line
+def log_header(history) -> dict:
+    return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)
 
 def count_logged(history, path: Path) -> dict:
     "Prepare a log for appending and return the number of items that it contains."
     if prepare_log_file(path, log_header(history)): return dict(NOTHING_SENT)
     old = read_history(path)
-    if not is_continuation(history, old): raise ValueError("the file holds another run, or somebody else has gone on with this one there")
-    return dict(rows=len(old), events=len(old.events), abandons=len(old.abandons), tables=len(old.readings.tables), readings=old.readings.count)
+    if not is_continuation(history, old):
+        raise ValueError("the file holds another run, or somebody else has gone on with this one there")
+    return dict(
+        rows=len(old),
+        events=len(old.events),
+        abandons=len(old.abandons),
+        tables=len(old.readings.tables),
+        readings=old.readings.count,
+    )
 
 # %% ../../nbs/01_core/07_history.ipynb #5e379974
 def _at_exit():
     for history in [o for o in HISTORIES if o.log is not None]:
-        try: history.fetch()
-        except Exception: pass
+        try:
+            history.fetch()
+        except Exception:
+            pass
 
 @cache
 def _register_exit_hook():
@@ -379,12 +545,15 @@ def _register_exit_hook():
 def disable_log(history, path, error):
     "Close the log after an error and warn once."
     detach_log(history)
-    warn(f"The log of this run cannot be written to {path} ({type(error).__name__}: {error}). The run goes on without it; "
-         "when the cause is gone, `history.open_log(output_dir)` writes what is missing.")
+    warn(
+        f"The log of this run cannot be written to {path} ({type(error).__name__}: {error}). The run goes on without"
+        " it; when the cause is gone, `history.open_log(output_dir)` writes what is missing."
+    )
 
 def flush_log(history, timeout: float) -> bool:
     "Fetch, send, and wait for the log; return False on timeout."
-    try: history.fetch()
+    try:
+        history.fetch()
     finally:
         send_to_log(history)
         log = history.log
@@ -395,19 +564,24 @@ def flush_log(history, timeout: float) -> bool:
 def copy_log(history, path: Path):
     "Write the complete history to another file; raise OSError if that fails."
     history.fetch()
-    with history.rows.lock: lines = [line() if callable(line) else line for line in unsent_lines(history, dict(NOTHING_SENT))]
+    with history.rows.lock:
+        lines = [line() if callable(line) else line for line in unsent_lines(history, dict(NOTHING_SENT))]
     prepare_log_file(path, log_header(history))
-    with open(path, "ab") as f: f.writelines(dump_line(line).encode() for line in lines)
+    with open(path, "ab") as f:
+        f.writelines(dump_line(line).encode() for line in lines)
 
 def close_log(history):
     "Flush and close the log."
     if history.log is None: return
-    try: history.flush()
-    finally: detach_log(history)
+    try:
+        history.flush()
+    finally:
+        detach_log(history)
 
 def detach_log(history):
     "Detach a history from its log and release the lock."
-    if history.claim is not None: history.claim.drop()
+    if history.claim is not None:
+        history.claim.drop()
     history.log = history.claim = None
 
 # %% ../../nbs/01_core/07_history.ipynb #3a50bd7c
@@ -420,71 +594,116 @@ def history_from_header(line: dict, path: Path) -> History:
 def apply_log_line(history, line: dict):
     "Add the content of one line of a log."
     if line["kind"] == "rows":
-        if (known := len(history) - line["first"]) < 0: raise ValueError(f"the rows {len(history)} to {line['first']} are missing")
+        if (known := len(history) - line["first"]) < 0:
+            raise ValueError(f"the rows {len(history)} to {line['first']} are missing")
         return append_rows(history.rows, line, skip=known)
     if line["kind"] == "table": return history.readings.table(dict(decode_non_finite(line["says"])))
     if line["kind"] == "reading": return apply_reading(history.readings, line)
     counts = ("rows", "events") if line["kind"] == "abandon" else ("step", "rows")
     event = dict(kind=str(line["kind"]), time=float(line["time"])) | {o: operator.index(line[o]) for o in counts}
-    if line["kind"] == "abandon": history.abandons.append(event | dict(to=validate_position(line["to"], event, len(history.abandons))))
-    else: history.events.append(event | dict(data=decode_non_finite(dict(line["data"])), abandoned=False))
+    if line["kind"] == "abandon":
+        history.abandons.append(event | dict(to=validate_position(line["to"], event, len(history.abandons))))
+    else:
+        history.events.append(event | dict(data=decode_non_finite(dict(line["data"])), abandoned=False))
 
 def apply_reading(readings, line: dict):
     "Add a reading, ignoring duplicates."
     if (number := operator.index(line["number"])) < readings.count: return
-    if not 0 <= line["table"] < len(readings.tables): raise ValueError(f"there is no table {line['table']}")
+    if not 0 <= line["table"] < len(readings.tables):
+        raise ValueError(f"there is no table {line['table']}")
     readings.count = number
-    readings.add(operator.index(line["row"]), line["table"], [math.nan if v is None else float(v) for v in line["values"]])
+    readings.add(
+        operator.index(line["row"]), line["table"], [math.nan if v is None else float(v) for v in line["values"]]
+    )
 
-def validate_position(to, line, abandons) -> list:  # line: holds the number of rows and events at that time
+def validate_position(
+    to,
+    line,  # holds the number of rows and events at that time
+    abandons,
+) -> list:
     "Validate the target of an abandon; raise ValueError if it does not exist."
     to = [operator.index(n) for n in to]
-    if len(to) != 3 or not all(0 <= n <= most for n, most in zip(to, (line["rows"], line["events"], abandons))): raise ValueError(f"nobody can go back to {to} from there")
+    if len(to) != 3 or not all(0 <= n <= most for n, most in zip(to, (line["rows"], line["events"], abandons))):
+        raise ValueError(f"nobody can go back to {to} from there")
     return to
 
 # %% ../../nbs/01_core/07_history.ipynb #6b4cf634
 def index_events(history):
     "Attach evaluations to their rows and mark abandoned items."
-    events, history.events = history.events, []
-    for event in events: store_event(history, event)
-    if history.abandons: update_abandoned(history)
+    events = history.events
+    history.events = []
+    for event in events:
+        store_event(history, event)
+    if history.abandons:
+        update_abandoned(history)
 
 def read_history(path  # a log, the folder that holds it, or a run's output folder (the newest run there)
         ) -> History:
     "Return the history of a run from its log."
-    path, found = find_log(path), []
+    path = find_log(path)
+    found = []
     def one(line):
-        if found: apply_log_line(found[0], line)
-        else: found.append(history_from_header(decode_non_finite(line), path))
+        if found:
+            apply_log_line(found[0], line)
+        else:
+            found.append(history_from_header(decode_non_finite(line), path))
     read_log_lines(path, one)
     index_events(found[0])
     return found[0]
 
 # %% ../../nbs/01_core/07_history.ipynb #6c50cfe9
-ACT_FORMATTERS = {   # description of an entry from its data, by kind
+ACT_FORMATTERS = {  # description of an entry from its data, by kind
     "set": lambda d: ", ".join(f"{k}={v}" for k, v in d.items()),
-    **dict.fromkeys(("freeze", "unfreeze"), lambda d: ", ".join(d["groups"]) + (", in evaluation mode" if d.get("eval_mode") else "")),
+    **dict.fromkeys(
+        ("freeze", "unfreeze"),
+        lambda d: ", ".join(d["groups"]) + (", in evaluation mode" if d.get("eval_mode") else ""),
+    ),
     "by hand": lambda d: "changed: " + ", ".join(d["changed"]),
     "rewind": lambda d: f"{d['steps']} steps back",
     "branch": lambda d: f"run {d['run']}" + "".join(f", {k}={v}" for k, v in d["changes"].items()),
-    "checkpoint": lambda d: d["folder"], "resume": lambda d: "; ".join([f"from {d['folder']}", *d["said"]]),
+    "checkpoint": lambda d: d["folder"],
+    "resume": lambda d: "; ".join([f"from {d['folder']}", *d["said"]]),
     "load_best": lambda d: f"the weights of step {d['best_step']}",
-    "restore": lambda d: "", "reset": lambda d: "", "stop": lambda d: "the run ended here", "train_dataset": lambda d: "replaced",
-    "launch": lambda d: f"on {d['num_processes']} processes" + (", with the same global batch" if d.get("keep_global_batch") else ""), "close": lambda d: "home again",
+    "restore": lambda d: "",
+    "reset": lambda d: "",
+    "stop": lambda d: "the run ended here",
+    "train_dataset": lambda d: "replaced",
+    "launch": (
+        lambda d: f"on {d['num_processes']} processes"
+        + (", with the same global batch" if d.get("keep_global_batch") else "")
+    ),
+    "close": lambda d: "home again",
     "restart": lambda d: "other processes, after a failure",
-    "add_callback": lambda d: d["callback"], "remove_callback": lambda d: d["callback"],
+    "add_callback": lambda d: d["callback"],
+    "remove_callback": lambda d: d["callback"],
 }
 
 class Journal(Table):
     "Hold entries: dicts with step, time (seconds since 1970), act, what, by (the callback, or empty for the user), abandoned."
     def _cells(self, row):
-        shown = {"step": row["step"], "time": time.strftime("%H:%M:%S", time.localtime(row["time"])), "act": row["act"], "what": row["what"]}
-        if any(o["by"] for o in self): shown["by"] = row["by"]
+        shown = {
+            "step": row["step"],
+            "time": time.strftime("%H:%M:%S", time.localtime(row["time"])),
+            "act": row["act"],
+            "what": row["what"],
+        }
+        if any(o["by"] for o in self):
+            shown["by"] = row["by"]
         return shown | ({"left behind": "yes" if row["abandoned"] else ""} if any(o["abandoned"] for o in self) else {})
 
     @classmethod
     def of(cls, history):
         "Return the entries among the events of a history."
         def what(e): return ACT_FORMATTERS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
-        return cls({"step": e["step"], "time": e["time"], "act": e["kind"], "what": what(e), "by": e["data"].get("by", ""), "abandoned": e["abandoned"]}
-                   for e in history.events if e["kind"] in ACT_FORMATTERS)
+        return cls(
+            {
+                "step": e["step"],
+                "time": e["time"],
+                "act": e["kind"],
+                "what": what(e),
+                "by": e["data"].get("by", ""),
+                "abandoned": e["abandoned"],
+            }
+            for e in history.events
+            if e["kind"] in ACT_FORMATTERS
+        )

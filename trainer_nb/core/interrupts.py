@@ -20,7 +20,8 @@ def _in_main_thread() -> bool: return threading.current_thread() is threading.ma
 
 def _sigint_is_handled() -> bool:
     "Return True if interrupts are enabled, so that their handler can be replaced."
-    return _signal.getsignal(signal.SIGINT) not in (None, signal.SIG_IGN)   # signal.getsignal takes 5 µs
+    # signal.getsignal takes 5 µs
+    return _signal.getsignal(signal.SIGINT) not in (None, signal.SIG_IGN)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a03
 # modules that hold a lock, or have sent part of a message, for a few instructions
@@ -35,14 +36,22 @@ _ENDS = frozenset(("__enter__", "__exit__", "__del__"))
 _METHODS = ("RunLock.", "InterruptGuard.", "Button.", "Reminder.", "_MultiProcessingDataLoaderIter.", "Popen.poll",
             "Popen.wait")
 # functions in which such code waits for an unbounded time
-_WAITS = frozenset((
-    ("threading", "wait"), ("selectors", "select"), ("multiprocessing.connection", "_recv"), ("zmq.sugar.poll", "poll")))
+_WAITS = frozenset(
+    (
+        ("threading", "wait"),
+        ("selectors", "select"),
+        ("multiprocessing.connection", "_recv"),
+        ("zmq.sugar.poll", "poll"),
+    )
+)
 
 def torn_by(frame) -> str:
     "Classify an interrupt at a frame: '' if it is safe, 'wait' inside a wait that may be interrupted, 'inside' if it would leave a lock behind."
     first = frame
-    while frame is not None and frame.f_code.co_flags & inspect.CO_OPTIMIZED:   # up to the cell or the module
-        code, module = frame.f_code, frame.f_globals.get("__name__")
+    # up to the cell or the module
+    while frame is not None and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        code = frame.f_code
+        module = frame.f_globals.get("__name__")
         if module in _DELICATE or code.co_name in _ENDS or code.co_qualname.startswith(_METHODS):
             where = first.f_globals.get("__name__"), first.f_code.co_name
             return "wait" if where in _WAITS else "inside"
@@ -51,8 +60,10 @@ def torn_by(frame) -> str:
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a16
 def _to_main_thread(number):
-    if hasattr(signal, "pthread_kill"): signal.pthread_kill(threading.main_thread().ident, number)
-    else: _thread.interrupt_main(number)
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident, number)
+    else:
+        _thread.interrupt_main(number)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a05
 class Reminder:
@@ -61,13 +72,17 @@ class Reminder:
 
     def __init__(self):
         self.lock, self.token = _thread.allocate_lock(), None
-        self.soon = False   # True: repeat until the interrupt is handled; False: only when a wait exceeds its limit
-        self.sent, self.since, self.place = False, None, None
+        # True: repeat until the interrupt is handled; False: only when a wait exceeds its limit
+        self.soon = False
+        self.sent = False
+        self.since = None
+        self.place = None
 
     def may_break(self, frame) -> bool:
         "Return True if an interrupt may be raised at this frame now."
         kind, place, before = torn_by(frame), frame and (id(frame), frame.f_lasti), self.place
-        if self.since is None: self.since = time.monotonic()
+        if self.since is None:
+            self.since = time.monotonic()
         self.place = place
         return not kind or (kind == "wait" and place == before) or time.monotonic() - self.since > self.LIMIT
 
@@ -75,14 +90,18 @@ class Reminder:
         "Start calling a handler repeatedly until `stop()`; if `ready` is given, only once it returns True (called in the thread)."
         token = self.token = object()
         self.soon = ready is None
-        try: _thread.start_new_thread(self._remind, (handler, ready or (lambda: True), token))
-        except RuntimeError: self.since = -self.LIMIT   # a thread could not be started: the next interrupt is raised anywhere
+        try:
+            _thread.start_new_thread(self._remind, (handler, ready or (lambda: True), token))
+        except RuntimeError:
+            # a thread could not be started: the next interrupt is raised anywhere
+            self.since = -self.LIMIT
 
     def _remind(self, handler, ready, token):
         pause = 0.002
         while self.token is token:
             time.sleep(pause if ready() else 0.1)
-            with self.lock:   # stop() waits for this lock until the signal has arrived
+            # stop() waits for this lock until the signal has arrived
+            with self.lock:
                 if self.token is token and ready() and _signal.getsignal(signal.SIGINT) == handler:
                     self.sent, pause = True, min(2 * pause, 0.05)
                     _to_main_thread(signal.SIGINT)
@@ -91,17 +110,25 @@ class Reminder:
         "After the first interrupt, abandon the step if the wait for a batch exceeds its limit."
         now = time.monotonic()
         def in_vain():
-            if AWAITED.in_vain(now): interrupts.enough, interrupts.in_vain = 1, True
+            if AWAITED.in_vain(now):
+                interrupts.enough = 1
+                interrupts.in_vain = True
             return interrupts.in_vain
-        if self.token is None: self.begin(interrupts._press, in_vain)
+        if self.token is None:
+            self.begin(interrupts._press, in_vain)
 
     def stop(self):
         "Stop calling the handler."
         if self.token is not None:
-            free = self.lock.acquire(timeout=1)   # a forked process has no copy of the thread
+            # a forked process has no copy of the thread
+            free = self.lock.acquire(timeout=1)
             self.token = None
-            if free: self.lock.release()
-        self.sent, self.soon, self.since, self.place = False, False, None, None
+            if free:
+                self.lock.release()
+        self.sent = False
+        self.soon = False
+        self.since = None
+        self.place = None
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a07
 class Awaited:
@@ -120,16 +147,24 @@ class InterruptGuard:
     "Count interrupts, and raise them only where that is safe."
     def __init__(self):
         # in_vain: the step is abandoned because a data worker did not answer
-        self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False
+        self.pressed = 0
+        self.enough = 2
+        self.abortable = False
+        self.in_vain = False
         self._depth, self._before, self._pid, self._grad, self._reminder = 0, None, 0, True, Reminder()
 
     def __enter__(self):
         if not _in_main_thread(): return self
         if self._depth == 0:
-            self.pressed, self.enough, self.abortable, self.in_vain = 0, 2, False, False
+            self.pressed = 0
+            self.enough = 2
+            self.abortable = False
+            self.in_vain = False
             self._pid, self._grad = os.getpid(), torch.is_grad_enabled()
-            if _sigint_is_handled(): self._before = _signal.signal(signal.SIGINT, self._press)
-            if isinstance(outer := getattr(self._before, "__self__", None), InterruptGuard): self.pressed = outer.handed_on()
+            if _sigint_is_handled():
+                self._before = _signal.signal(signal.SIGINT, self._press)
+            if isinstance(outer := getattr(self._before, "__self__", None), InterruptGuard):
+                self.pressed = outer.handed_on()
         self._depth += 1
         return self
 
@@ -139,22 +174,34 @@ class InterruptGuard:
         if self._depth: return
         self.abortable = False
         self._reminder.stop()
-        if kind is not None: torch.set_grad_enabled(self._grad)   # the interrupt may have been raised at the end of a no_grad block
-        before, self._before = self._before, None
+        if kind is not None:
+            # the interrupt may have been raised at the end of a no_grad block
+            torch.set_grad_enabled(self._grad)
+        before = self._before
+        self._before = None
         try:
-            if before is not None: _signal.signal(signal.SIGINT, before)
-        finally: unanswered, self.pressed = self.pressed if kind is None else 0, 0
+            if before is not None:
+                _signal.signal(signal.SIGINT, before)
+        finally:
+            unanswered = self.pressed if kind is None else 0
+            self.pressed = 0
         for _ in range(unanswered):
             before(signal.SIGINT, None) if callable(before) else signal.raise_signal(signal.SIGINT)
 
     def _press(self, number, frame):
         if os.getpid() != self._pid: return
-        if self._reminder.sent: self._reminder.sent = False
-        else: self.pressed += 1
-        if self.pressed < self.enough: self._reminder.lose_patience(self)
-        elif not self.abortable: pass
-        elif self._reminder.may_break(frame): self.check()
-        elif not self._reminder.soon: self._reminder.begin(self._press)
+        if self._reminder.sent:
+            self._reminder.sent = False
+        else:
+            self.pressed += 1
+        if self.pressed < self.enough:
+            self._reminder.lose_patience(self)
+        elif not self.abortable:
+            pass
+        elif self._reminder.may_break(frame):
+            self.check()
+        elif not self._reminder.soon:
+            self._reminder.begin(self._press)
 
     def check(self):
         "Raise KeyboardInterrupt if the button was pressed `enough` times."
@@ -168,11 +215,14 @@ class InterruptGuard:
         self.abortable = True
         self.check()
 
+    # as a context manager
     @contextmanager
-    def opened(self):   # as a context manager
+    def opened(self):
         self.open()
-        try: yield
-        finally: self.abortable = False
+        try:
+            yield
+        finally:
+            self.abortable = False
 
     def only_looking(self): self.enough = 1   # raise at the first interrupt
     def handed_on(self) -> int: return 0      # number of interrupts left to another handler
@@ -182,12 +232,15 @@ class Button(InterruptGuard):
     "Raise at the first interrupt, except where that would leave a lock behind."
     def __enter__(self):
         super().__enter__()
-        if _in_main_thread() and self._depth == 1: self.enough, self.abortable = 1, True
+        if _in_main_thread() and self._depth == 1:
+            self.enough = 1
+            self.abortable = True
         return self
 
     def handed_on(self) -> int:
         "Return the number of interrupts that are deferred, for the handler that replaces this one, and reset it."
-        pressed, self.pressed = self.pressed, 0
+        pressed = self.pressed
+        self.pressed = 0
         self._reminder.stop()
         return pressed
 
@@ -204,38 +257,55 @@ class RunLock:
     FAIR = 0.05   # seconds for which one low-priority thread may delay another
     def __init__(self):
         self.changed, self.holder, self.depth, self.since = threading.Condition(), None, 0, 0.0
-        self.waiting, self.waiting_patiently, self.patient = {}, {}, set()   # thread ids in order of arrival, with the time at which the wait began
-        self.urgent = False   # True if the last owner did not have low priority
+        # thread ids in order of arrival, with the time at which the wait began
+        self.waiting, self.waiting_patiently, self.patient = {}, {}, set()
+        # True if the last owner did not have low priority
+        self.urgent = False
         self.button = Button()
-        self.whole = False   # True while the lock must not be released between steps
+        # True while the lock must not be released between steps
+        self.whole = False
 
     def _first(self):
         "Return the id of the next thread: normal before low priority, unless a low-priority thread has waited too long."
         late = any(time.monotonic() - since > self.FAIR for since in self.waiting_patiently.values())
-        lines = (self.waiting_patiently, self.waiting) if late and self.urgent else (self.waiting, self.waiting_patiently)
+        lines = (
+            (self.waiting_patiently, self.waiting) if late and self.urgent else (self.waiting, self.waiting_patiently)
+        )
         return next((next(iter(line)) for line in lines if line), None)
 
     def take(self, depth: int = 1):
         "Acquire the lock, or increment its depth if this thread holds it. Raise `Interrupted` if interrupted while waiting."
         me = threading.get_ident()
-        if self.holder == me: self.depth += 1; return
+        if self.holder == me:
+            self.depth += 1
+            return
         line = self.waiting_patiently if me in self.patient else self.waiting
         try:
             with self.changed:
                 try:
                     line[me] = time.monotonic()
                     self.changed.wait_for(lambda: self.holder is None and self._first() == me)
-                    self.holder, self.depth, self.since, self.urgent = me, depth, time.monotonic(), me not in self.patient
-                finally: line.pop(me, None); self.changed.notify_all()
+                    self.holder, self.depth, self.since, self.urgent = (
+                        me,
+                        depth,
+                        time.monotonic(),
+                        me not in self.patient,
+                    )
+                finally:
+                    line.pop(me, None)
+                    self.changed.notify_all()
         except KeyboardInterrupt:
-            if self.holder == me: self.leave()
+            if self.holder == me:
+                self.leave()
             raise Interrupted("Given up while it waited for its turn. What trains in the background goes on.") from None
 
     def leave(self) -> int:
         "Release the lock and return its depth; raise RuntimeError if this thread does not hold it."
         if self.holder != threading.get_ident(): raise RuntimeError("It is not this thread's turn.")
         with self.changed:
-            depth, self.holder, self.depth = self.depth, None, 0
+            depth = self.depth
+            self.holder = None
+            self.depth = 0
             self.changed.notify_all()
         return depth
 
@@ -243,29 +313,40 @@ class RunLock:
         "Return True if this thread should release the lock between two steps."
         if self.whole: return False
         if self.waiting: return True
-        return bool(self.waiting_patiently) and self.holder in self.patient and time.monotonic() - self.since > self.FAIR
+        return (
+            bool(self.waiting_patiently) and self.holder in self.patient and time.monotonic() - self.since > self.FAIR
+        )
 
     def __enter__(self):
         self.button.__enter__()
-        try: self.take()
-        except BaseException: self.button.__exit__(*sys.exc_info()); raise
+        try:
+            self.take()
+        except BaseException:
+            self.button.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(self, kind, *error):
         last = self.depth == 1
         try:
-            if not last: self.depth -= 1
-            else: self.leave()
+            if not last:
+                self.depth -= 1
+            else:
+                self.leave()
         finally:
-            if last and kind is not None and issubclass(kind, KeyboardInterrupt): answered()
+            if last and kind is not None and issubclass(kind, KeyboardInterrupt):
+                answered()
             self.button.__exit__(kind, *error)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #dac30a15
 RUN_LOCK = RunLock()
-if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=RUN_LOCK.__init__)   # a forked child has no other threads
+if hasattr(os, "register_at_fork"):
+    # a forked child has no other threads
+    os.register_at_fork(after_in_child=RUN_LOCK.__init__)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #7d80a28f
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 def exclusive(method: Callable[P, R]) -> Callable[P, R]:
     "Decorate a method so that it holds the run lock of the process while it runs."
@@ -274,30 +355,40 @@ def exclusive(method: Callable[P, R]) -> Callable[P, R]:
         with RUN_LOCK:
             if (run := getattr(self, "run_state", None)) is not None:   # self is a learner
                 run.touched = True
-                if RUN_LOCK.depth == 1: show_pending_messages(run.news)
-                if run.team is not None and run.team.does(method.__name__): return run.team.do(self, method.__name__, args, kwargs)
+                if RUN_LOCK.depth == 1:
+                    show_pending_messages(run.news)
+                if run.team is not None and run.team.does(method.__name__):
+                    return run.team.do(self, method.__name__, args, kwargs)
             return method(self, *args, **kwargs)
     return in_its_turn
 
-def show_pending_messages(news: list):  # callables without arguments
+def show_pending_messages(
+    news: list,  # callables without arguments
+):
     "Call pending notifications once, unless this thread has low priority."
-    while news and threading.get_ident() not in RUN_LOCK.patient: news.pop(0)()
+    while news and threading.get_ident() not in RUN_LOCK.patient:
+        news.pop(0)()
 
 @contextmanager
 def no_preemption():
     "Keep the run lock between steps while the block runs."
     with RUN_LOCK:
-        before, RUN_LOCK.whole = RUN_LOCK.whole, True
-        try: yield
-        finally: RUN_LOCK.whole = before
+        before = RUN_LOCK.whole
+        RUN_LOCK.whole = True
+        try:
+            yield
+        finally:
+            RUN_LOCK.whole = before
 
 @contextmanager
 def low_priority():
     "Give this thread low priority while the block runs."
     me = threading.get_ident()
     RUN_LOCK.patient.add(me)
-    try: yield
-    finally: RUN_LOCK.patient.discard(me)
+    try:
+        yield
+    finally:
+        RUN_LOCK.patient.discard(me)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a15
 class Answered:
@@ -315,7 +406,10 @@ def answered():
     if getattr(shell, "kernel", None) is None or not _in_main_thread(): return
     def over(*ignored):
         shell.events.unregister("post_run_cell", over)
-        if _in_main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)   # as the kernel does shortly afterwards
+        if _in_main_thread():
+            # as the kernel does shortly afterwards
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     shell.events.register("post_run_cell", over)
     before = getattr(RUN_LOCK.button._before, "before", RUN_LOCK.button._before)
-    if callable(before): RUN_LOCK.button._before = Answered(before)
+    if callable(before):
+        RUN_LOCK.button._before = Answered(before)

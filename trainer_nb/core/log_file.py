@@ -19,10 +19,13 @@ __all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LOG_WRITER', 'to_plain_data', 'enco
 # %% ../../nbs/01_core/06_log_file.ipynb #20962831
 def _array_to_plain(value):
     "Return the values of a tensor or array as lists, or a short description if there are more than 1000."
-    if math.prod(value.shape) > 1000: return f"<{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}>"
+    if math.prod(value.shape) > 1000:
+        return f"<{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}>"
     return value.detach().cpu().tolist() if isinstance(value, torch.Tensor) else value.tolist()
 
-def _utf8(value: str): return str.__str__(value).encode("utf-8", "replace").decode()   # lone surrogates cannot be encoded
+# lone surrogates cannot be encoded
+def _utf8(value: str):
+    return str.__str__(value).encode("utf-8", "replace").decode()
 
 def _to_plain_data(value, depth):
     if depth > 20: return f"<{type(value).__name__}>"
@@ -30,31 +33,38 @@ def _to_plain_data(value, depth):
     if isinstance(value, str): return _utf8(value)
     if isinstance(value, float): return float(value)
     if isinstance(value, int) and int(value).bit_length() <= 63: return int(value)
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)): return to_plain_data(_array_to_plain(value), depth + 1)
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
+        return to_plain_data(_array_to_plain(value), depth + 1)
     if isinstance(value, os.PathLike): return to_plain_data(os.fspath(value), depth + 1)
-    if isinstance(value, dict): return {_utf8(k if isinstance(k, str) else str(k)): to_plain_data(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, dict):
+        return {_utf8(k if isinstance(k, str) else str(k)): to_plain_data(v, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)): return [to_plain_data(o, depth + 1) for o in value]
-    if isinstance(value, (set, frozenset)): return sorted((to_plain_data(o, depth + 1) for o in value), key=repr)
+    if isinstance(value, (set, frozenset)):
+        return sorted((to_plain_data(o, depth + 1) for o in value), key=repr)
     return _utf8(repr(value)[:2000])
 
 def to_plain_data(value, depth=0):
     "Convert a value to numbers, strings, lists and dicts; never raise."
-    try: return _to_plain_data(value, depth)
-    except Exception: return f"<{type(value).__name__}>"
+    try:
+        return _to_plain_data(value, depth)
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 # %% ../../nbs/01_core/06_log_file.ipynb #252f60b4
 NON_FINITE_WORD = re.compile(r"\\*(NaN|Infinity|-Infinity)")
 
 def encode_non_finite(value):
     "Replace the floats that JSON lacks by strings."
-    if isinstance(value, float) and not math.isfinite(value): return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, str): return "\\" + value if NON_FINITE_WORD.fullmatch(value) else value
     if isinstance(value, dict): return {k: encode_non_finite(v) for k, v in value.items()}
     return [encode_non_finite(o) for o in value] if isinstance(value, list) else value
 
 def decode_non_finite(value):
     "Invert `strict`."
-    if isinstance(value, str) and NON_FINITE_WORD.fullmatch(value): return value[1:] if value[0] == "\\" else float(value)
+    if isinstance(value, str) and NON_FINITE_WORD.fullmatch(value):
+        return value[1:] if value[0] == "\\" else float(value)
     if isinstance(value, dict): return {k: decode_non_finite(v) for k, v in value.items()}
     return [decode_non_finite(o) for o in value] if isinstance(value, list) else value
 
@@ -73,18 +83,21 @@ def log_path(output_dir, run_id: str) -> Path:
     return Path(output_dir).absolute() / "runs" / f"run-{validate_run_id(run_id)}.jsonl"
 
 # %% ../../nbs/01_core/06_log_file.ipynb #14785798
-LOG_SCHEMA = 3   # version of the format; a reader rejects newer versions
+# version of the format; a reader rejects newer versions
+LOG_SCHEMA = 3
 
+# True if the file is new
 def prepare_log_file(path: Path,
           head: dict    # other fields of the first line; contains `run`
-         ) -> bool:     # True if the file is new
+         ) -> bool:
     "Create a log with its first line, or remove a partial last line of an existing log."
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as f:
         f.seek(0)
         f.truncate(f.read().rfind(b"\n") + 1)
         new = os.fstat(f.fileno()).st_size == 0
-        if new: f.write(dump_line({"kind": "run", "schema": LOG_SCHEMA} | head).encode())
+        if new:
+            f.write(dump_line({"kind": "run", "schema": LOG_SCHEMA} | head).encode())
     return new
 
 # %% ../../nbs/01_core/06_log_file.ipynb #3bb5b077
@@ -100,7 +113,8 @@ class LogWriterThread:
                 self.thread.start()
         self.queue.put((log, item))
 
-    def wait(self, timeout: float) -> bool:  # seconds; returns False on timeout
+    # seconds; returns False on timeout
+    def wait(self, timeout: float) -> bool:
         "Wait until everything queued so far is written."
         done = threading.Event()
         self.put(None, done)
@@ -109,33 +123,43 @@ class LogWriterThread:
     def work(self):
         while True:
             batch = [self.queue.get()]
-            while len(batch) < 1000 and not self.queue.empty(): batch.append(self.queue.get())
+            while len(batch) < 1000 and not self.queue.empty():
+                batch.append(self.queue.get())
             write_batch(batch)
 
 LOG_WRITER = LogWriterThread()
 
 # %% ../../nbs/01_core/06_log_file.ipynb #7666f600
-def write_batch(batch: list):  # pairs of a log and a line; (None, event) is a request to be notified
+# pairs of a log and a line; (None, event) is a request to be notified
+def write_batch(batch: list):
     "Write lines, grouped by file; then set the events."
     lines = {}
     for log, item in batch:
-        if log is not None: lines.setdefault(log, []).append(item)
-    for log, items in lines.items(): log.write(items)
+        if log is not None:
+            lines.setdefault(log, []).append(item)
+    for log, items in lines.items():
+        log.write(items)
     for log, item in batch:
-        if log is None: item.set()
+        if log is None:
+            item.set()
 
 # %% ../../nbs/01_core/06_log_file.ipynb #941491e8
 def _at_exit():
-    if LOG_WRITER.thread is not None: LOG_WRITER.wait(10)
+    if LOG_WRITER.thread is not None:
+        LOG_WRITER.wait(10)
 
 @cache
 def _register_hooks():
     atexit.register(_at_exit)
-    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=LOG_WRITER.__init__)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=LOG_WRITER.__init__)
 
 # %% ../../nbs/01_core/06_log_file.ipynb #a8e7ae90
-try: import fcntl
-except ImportError: fcntl = None   # not available on Windows
+try:
+    import fcntl
+except ImportError:
+    # not available on Windows
+    fcntl = None
 
 # %% ../../nbs/01_core/06_log_file.ipynb #803ac105
 class FileClaim:
@@ -144,49 +168,72 @@ class FileClaim:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0))
         try:
-            if fcntl is not None: fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.drop()
-            raise BlockingIOError("another process has this run open; end it there, with learn.free() or by shutting its kernel down") from None
-        except OSError: pass
+            raise BlockingIOError(
+                "another process has this run open; end it there, with learn.free() or by shutting its kernel down"
+            ) from None
+        except OSError:
+            pass
 
-    def drop(self, close=os.close):   # bound here because module globals are cleared at interpreter exit before the last history is deleted
+    # close: bound here because module globals are cleared at interpreter exit before the last history is deleted
+    def drop(self, close=os.close):
         "Release the lock."
         fd, self.fd = getattr(self, "fd", None), None
-        if fd is not None: close(fd)
+        if fd is not None:
+            close(fd)
 
     def __del__(self): self.drop()   # the history was garbage-collected
 
 def is_claimed(path: Path) -> bool:
     "Return True if a process holds the lock of a file."
-    for _ in range(30 if path.is_file() else 0):   # a process that was just killed may take a moment to exit
-        try: FileClaim(path).drop()
-        except BlockingIOError: time.sleep(0.1)
-        else: return False
+    # a process that was just killed may take a moment to exit
+    for _ in range(30 if path.is_file() else 0):
+        try:
+            FileClaim(path).drop()
+        except BlockingIOError:
+            time.sleep(0.1)
+        else:
+            return False
     return path.is_file()
 
 # %% ../../nbs/01_core/06_log_file.ipynb #b68dc339
 class LogFile:
     "Append lines to a file until the first error."
-    def __init__(self, path: Path):  # a file created by `prepare_log_file`
+    def __init__(
+        self,
+        path: Path,  # a file created by `prepare_log_file`
+    ):
         self.path, self.error, self.pid = path, None, os.getpid()
         _register_hooks()
 
-    def put(self, line):  # a dict of plain values, or a function that returns one
+    def put(
+        self,
+        line,  # a dict of plain values, or a function that returns one
+    ):
         "Queue a line without waiting for the disk."
-        if self.pid == os.getpid(): LOG_WRITER.put(self, dump_line(line) if isinstance(line, dict) else line)
+        if self.pid == os.getpid():
+            LOG_WRITER.put(self, dump_line(line) if isinstance(line, dict) else line)
 
-    def wait(self, timeout: float = 60.0) -> bool:  # seconds; returns False on timeout
+    # seconds; returns False on timeout
+    def wait(self, timeout: float = 60.0) -> bool:
         "Wait until all queued lines are written or have failed; return False on timeout."
         return LOG_WRITER.wait(timeout)
 
-    def write(self, items: list):  # lines of text, or functions that return a dict
+    def write(
+        self,
+        items: list,  # lines of text, or functions that return a dict
+    ):
         "Append lines; called by the writer thread."
         if self.error: return
         try:
             data = "".join(dump_line(o()) if callable(o) else o for o in items).encode()
-            with open(self.path, "ab", opener=lambda path, flags: os.open(path, flags & ~os.O_CREAT)) as f: f.write(data)
-        except Exception as e: self.error = e
+            with open(self.path, "ab", opener=lambda path, flags: os.open(path, flags & ~os.O_CREAT)) as f:
+                f.write(data)
+        except Exception as e:
+            self.error = e
 
 # %% ../../nbs/01_core/06_log_file.ipynb #4ebf090d
 class NewerLog(ValueError):
@@ -196,34 +243,47 @@ def check_log_header(line: dict, path):
     "Validate the first line of a log; raise ValueError or NewerLog."
     if line["kind"] != "run": raise ValueError("the first line tells of no run")
     if line["schema"] > LOG_SCHEMA:
-        raise NewerLog(f"{path} has the schema {line['schema']}, and this version of trainer_nb reads up to {LOG_SCHEMA}: install a newer one.")
+        raise NewerLog(
+            f"{path} has the schema {line['schema']}, and this version of trainer_nb reads up to {LOG_SCHEMA}: install"
+            " a newer one."
+        )
 
 def reject_constant(name): raise ValueError(f"{name} is not JSON")
 
 def complete_lines(path: Path):
     "Yield the lines of a log; ignore a partial line at the end."
-    with open(path, "rb") as f: yield from (o for o in f if o.endswith(b"\n"))
+    with open(path, "rb") as f:
+        yield from (o for o in f if o.endswith(b"\n"))
 
 # %% ../../nbs/01_core/06_log_file.ipynb #d4cb4fbc
-def read_log_lines(path: Path,
-               take):       # called with each line as parsed from JSON; `decode_non_finite` restores special floats
+def read_log_lines(
+    path: Path,  # called with each line as parsed from JSON
+    take,  # `decode_non_finite` restores special floats
+):
     "Read a log line by line; raise ValueError for a damaged line."
     number = 0
     for number, line in enumerate(complete_lines(path), 1):
         try:
             line = json.loads(line, parse_constant=reject_constant)
-            if number == 1: check_log_header(line, path)
+            if number == 1:
+                check_log_header(line, path)
             take(line)
-        except NewerLog: raise
+        except NewerLog:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-            raise ValueError(f"Line {number} of {path} is damaged ({type(e).__name__}: {e}): restore the file, or cut it before that line.") from None
+            raise ValueError(
+                f"Line {number} of {path} is damaged ({type(e).__name__}: {e}): restore the file, or cut it before that"
+                " line."
+            ) from None
     if not number: raise ValueError(f"{path} is empty: its run was ended before it wrote a line.")
 
 # %% ../../nbs/01_core/06_log_file.ipynb #e6b41d8a
 def _start_time(path: Path) -> float:
     "Return the start time of the run of a log, or -inf if the file does not contain it."
-    try: return float(json.loads(next(complete_lines(path)))["started"])
-    except Exception: return -math.inf
+    try:
+        return float(json.loads(next(complete_lines(path)))["started"])
+    except Exception:
+        return -math.inf
 
 def find_log(path  # a log, the folder that holds it, or a run's output folder
             ) -> Path:
@@ -232,4 +292,7 @@ def find_log(path  # a log, the folder that holds it, or a run's output folder
     if path.is_file(): return path
     found = [*path.glob("run-*.jsonl"), *path.glob("runs/run-*.jsonl")]
     if found: return max(found, key=_start_time)
-    raise FileNotFoundError(f"There is no log of a run in {path}: give a file `run-<id>.jsonl`, or the `output_dir` of a run that kept a log.")
+    raise FileNotFoundError(
+        f"There is no log of a run in {path}: give a file `run-<id>.jsonl`, or the `output_dir` of a run that kept a"
+        " log."
+    )

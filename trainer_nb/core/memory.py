@@ -15,15 +15,22 @@ __all__ = ['MemoryUsage', 'MemoryMeter', 'make_memory_meter', 'measure_memory', 
 # %% ../../nbs/01_core/03_memory.ipynb #01625d5a
 def _reset_host_peak():
     try:
-        with open("/proc/self/clear_refs", "w") as f: f.write("5")
-    except OSError: pass
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")
+    except OSError:
+        pass
 
 def _host_peak() -> int:
     try:
-        with open("/proc/self/status") as f: return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM"))
-    except (OSError, StopIteration): pass
-    try: import resource
-    except ImportError: return 0   # Windows: the peak is unknown
+        with open("/proc/self/status") as f:
+            return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        import resource
+    except ImportError:
+        # Windows: the peak is unknown
+        return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
 
 class MemoryUsage:
@@ -33,7 +40,9 @@ class MemoryUsage:
         gc.collect()
         self.rss, self.cuda = psutil.Process().memory_info, torch.cuda.is_available()
         _reset_host_peak()
-        if self.cuda: torch.cuda.reset_peak_memory_stats(); torch.cuda.empty_cache()
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.empty_cache()
         self.begun = self.now()
 
     def now(self) -> dict:
@@ -44,9 +53,12 @@ class MemoryUsage:
         "Return the change since the beginning and the peak above the current use, in bytes, by metric name."
         peak = {"cpu": _host_peak()} | ({"gpu": torch.cuda.max_memory_allocated()} if self.cuda else {})
         gc.collect()
-        if self.cuda: torch.cuda.empty_cache()
+        if self.cuda:
+            torch.cuda.empty_cache()
         now = self.now()
-        return {f"mem_{w}_alloc_delta": now[w] - self.begun[w] for w in now} | {f"mem_{w}_peaked_delta": max(0, peak[w] - now[w]) for w in now}
+        return {f"mem_{w}_alloc_delta": now[w] - self.begun[w] for w in now} | {
+            f"mem_{w}_peaked_delta": max(0, peak[w] - now[w]) for w in now
+        }
 
 # %% ../../nbs/01_core/03_memory.ipynb #688634ad
 class MemoryMeter:
@@ -61,15 +73,20 @@ class MemoryMeter:
 
     def end(self) -> dict:
         "Return the metrics of the stage that ends."
-        use, self.use = self.use, None
+        use = self.use
+        self.use = None
         found = {f"{self.stage}_{k}": v for k, v in use.end().items()}
-        if self.stage == "init": self.untold = found | {f"before_init_mem_{w}": v for w, v in use.begun.items()}
-        else: found, self.untold = self.untold | found, {}
+        if self.stage == "init":
+            self.untold = found | {f"before_init_mem_{w}": v for w, v in use.begun.items()}
+        else:
+            found = self.untold | found
+            self.untold = {}
         self.found[self.stage] = found
         return found
 
 # %% ../../nbs/01_core/03_memory.ipynb #e1cc3167
-def make_memory_meter(args, settings) -> MemoryMeter | None:  # arguments of a Learner: args and keywords
+# arguments of a Learner: args and keywords
+def make_memory_meter(args, settings) -> MemoryMeter | None:
     "Return a meter that measures the construction of a learner; None unless `skip_memory_metrics` is False."
     given = args if isinstance(args, dict) else vars(args) if args is not None else {}
     if (given | settings).get("skip_memory_metrics", True) is not False: return None
@@ -80,44 +97,56 @@ def make_memory_meter(args, settings) -> MemoryMeter | None:  # arguments of a L
 @contextmanager
 def measure_memory(run, stage):
     "Measure a block as one stage; yield a dict that holds the metrics after the block."
-    found, mine = {}, run.meter is not None and run.meter.begin(stage)
+    found = {}
+    mine = run.meter is not None and run.meter.begin(stage)
     try:
         yield found
-        if mine and run.meter.use is not None: found.update(run.meter.end())
+        if mine and run.meter.use is not None:
+            found.update(run.meter.end())
     finally:
-        if mine: run.meter.use = None
+        if mine:
+            run.meter.use = None
 
 def memory_metrics(run, stage) -> dict:
     "Return the metrics of a stage, ending it if it is being measured; empty if it was not measured."
     if run.meter is None: return {}
-    if run.meter.use is not None and run.meter.stage == stage: run.meter.end()
+    if run.meter.use is not None and run.meter.stage == stage:
+        run.meter.end()
     return run.meter.found.get(stage, {})
 
 # %% ../../nbs/01_core/03_memory.ipynb #f4eea002
 def read_int_file(path: str) -> int | None:
     "Return the integer in a file; None if the file cannot be read or holds no integer."
     try:
-        with open(path) as f: return int(f.read())
-    except (OSError, ValueError): return None
+        with open(path) as f:
+            return int(f.read())
+    except (OSError, ValueError):
+        return None
 
 def cgroup_memory_left() -> list:
     "Return the remaining bytes of each control group of this process that has a limit."
     try:
-        with open("/proc/self/cgroup") as f: places = [line.strip().split(":", 2)[1:] for line in f]
-    except OSError: return []
+        with open("/proc/self/cgroup") as f:
+            places = [line.strip().split(":", 2)[1:] for line in f]
+    except OSError:
+        return []
     found = []
     for kind, path in places:
         if kind not in ("", "memory"): continue
         root, most, used = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes") if kind else
                             ("/sys/fs/cgroup", "memory.max", "memory.current"))
         for folder in {root, root + path.rstrip("/"), os.path.dirname(root + path)}:
-            limit, now = read_int_file(f"{folder}/{most}"), read_int_file(f"{folder}/{used}")
-            if limit is not None and now is not None: found.append(max(limit - now, 0))
+            limit = read_int_file(f"{folder}/{most}")
+            now = read_int_file(f"{folder}/{used}")
+            if limit is not None and now is not None:
+                found.append(max(limit - now, 0))
     return found
 
 def free_host_memory() -> int | None:
     "Return the bytes of host memory that this process may still allocate; None if the system does not report it."
     try:
-        with open("/proc/meminfo") as f: free = next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration): return None
+        with open("/proc/meminfo") as f:
+            free = next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
     return min([free, *cgroup_memory_left()])

@@ -16,7 +16,8 @@ __all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'mix_see
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
 
-def mix_seed(*place: int) -> int:  # integers that identify a position; their order matters
+# integers that identify a position; their order matters
+def mix_seed(*place: int) -> int:
     "Return a 64-bit seed computed from a few integers."
     h = 0
     for x in place:
@@ -31,12 +32,16 @@ SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE = range(1, 5)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #94bdc0b2
 _PYTHON_RANDOM = random.seed.__self__                           # generator used by random.random()
-_seed_python = super(random.Random, _PYTHON_RANDOM).seed        # what random.seed() calls for an integer, without its type checks
+# what random.seed() calls for an integer, without its type checks
+_seed_python = super(random.Random, _PYTHON_RANDOM).seed
 
-def seed_all(seed: int):  # 64-bit integer
+def seed_all(
+    seed: int,  # 64-bit integer
+):
     "Seed the generators of torch (CPU, and the current CUDA device if initialized), numpy and Python."
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized(): torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     _seed_python(seed)
     _PYTHON_RANDOM.gauss_next = None
@@ -44,12 +49,20 @@ def seed_all(seed: int):  # 64-bit integer
 # %% ../../nbs/01_core/01_seeding.ipynb #89dd32a5
 def generator_states() -> tuple:
     "Return the states of the generators of torch, numpy and Python."
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None, np.random.get_state(), random.getstate()
+    return (
+        torch.get_rng_state(),
+        torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+        np.random.get_state(),
+        random.getstate(),
+    )
 
-def set_generator_states(states: tuple):  # as returned by generator_states()
+def set_generator_states(
+    states: tuple,  # as returned by generator_states()
+):
     "Restore the states of the generators."
     torch.set_rng_state(states[0])
-    if states[1] is not None: torch.cuda.set_rng_state(states[1])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1])
     np.random.set_state(states[2])
     random.setstate(states[3])
 
@@ -57,16 +70,22 @@ def set_generator_states(states: tuple):  # as returned by generator_states()
 def preserve_generators():
     "Restore the states of the generators of torch, numpy and Python when the block ends."
     before = generator_states()
-    try: yield
-    finally: set_generator_states(before)
+    try:
+        yield
+    finally:
+        set_generator_states(before)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #899344a1
-def set_seed(seed: int, deterministic: bool = False):  # deterministic: use deterministic algorithms only
+def set_seed(
+    seed: int,
+    deterministic: bool = False,  # use deterministic algorithms only
+):
     "Seed torch, numpy and Python for code outside a run, such as constructing a model."
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     torch.manual_seed(seed)
-    if deterministic: enable_determinism()
+    if deterministic:
+        enable_determinism()
 
 # %% ../../nbs/01_core/01_seeding.ipynb #839f3827
 def enable_determinism():

@@ -28,7 +28,8 @@ def _label_tensor(values):
     if isinstance(first, torch.Tensor): return torch.stack(values)
     if isinstance(first, np.ndarray): return torch.from_numpy(np.stack(values))
     deepest = first
-    while isinstance(deepest, (list, tuple)) and deepest: deepest = deepest[0]
+    while isinstance(deepest, (list, tuple)) and deepest:
+        deepest = deepest[0]
     return torch.tensor(values, dtype=torch.long if isinstance(deepest, (int, np.integer)) else torch.float)
 
 def _column_tensor(values):
@@ -41,9 +42,15 @@ def _column_tensor(values):
 # %% ../../nbs/03_data/00_collate.ipynb #141114a0
 def require_pt_tensors(return_tensors):
     "Raise ValueError unless `return_tensors` is 'pt'."
-    if return_tensors != "pt": raise ValueError(f"return_tensors={return_tensors!r}: a model of torch is fed with torch's tensors; leave it out.")
+    if return_tensors != "pt":
+        raise ValueError(
+            f"return_tensors={return_tensors!r}: a model of torch is fed with torch's tensors; leave it out."
+        )
 
-def default_data_collator(features: list, return_tensors: str = "pt"):  # examples; only "pt" (torch) is supported
+def default_data_collator(
+    features: list,  # examples
+    return_tensors: str = "pt",  # only "pt" (torch) is supported
+):
     "Stack examples into a batch; raise ValueError with the name of a key whose values cannot be stacked."
     require_pt_tensors(return_tensors)
     first = features[0]
@@ -53,30 +60,40 @@ def default_data_collator(features: list, return_tensors: str = "pt"):  # exampl
         if value is None or isinstance(value, str): continue
         collate, name = (_label_tensor, "labels") if key in ("label", "label_ids") else (_column_tensor, key)
         values = [f[key] for f in features]
-        try: batch[name] = collate(values)
-        except (RuntimeError, ValueError, TypeError) as error: raise ragged_error(key, values, error) from error
+        try:
+            batch[name] = collate(values)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ragged_error(key, values, error) from error
     return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #e3793bb9
-def ragged_error(key, values, error):  # the key, its values in this batch, the error raised by stacking them
+# the key, its values in this batch, the error raised by stacking them
+def ragged_error(key, values, error):
     "Return a ValueError that explains why a key could not be stacked, and what to do."
     def size(v):
         shape = getattr(v, "shape", None)
         return tuple(shape) if shape is not None else len(v) if hasattr(v, "__len__") else None
     sizes = sorted({str(size(v)) for v in values})
     if len(sizes) < 2:
-        return ValueError(f"The values of {key!r} cannot be made into a tensor ({error}); give the Learner a data_collator= that can, "
-                          "or remove the column.")
-    return ValueError(f"The examples of a batch have different lengths in {key!r} ({', '.join(sizes[:4])}), so they cannot be stacked; "
-                      "give the Learner processing_class=tokenizer or data_collator=DataCollatorWithPadding(tokenizer) to pad them.")
+        return ValueError(
+            f"The values of {key!r} cannot be made into a tensor ({error}); give the Learner a data_collator= that can,"
+            " or remove the column."
+        )
+    return ValueError(
+        f"The examples of a batch have different lengths in {key!r} ({', '.join(sizes[:4])}), so they cannot be"
+        " stacked; give the Learner processing_class=tokenizer or data_collator=DataCollatorWithPadding(tokenizer) to"
+        " pad them."
+    )
 
 def _default_collate(features):
     "Stack examples by PyTorch's default rule; raise ValueError for examples of different lengths."
-    try: return torch.utils.data.default_collate(features)
+    try:
+        return torch.utils.data.default_collate(features)
     except (RuntimeError, ValueError) as error:
         parts = list(zip(*features)) if isinstance(features[0], (tuple, list)) else [features]
         for i, values in enumerate(parts):
-            if len({np.shape(v) for v in values}) > 1: raise ragged_error(f"item {i}" if len(parts) > 1 else "the example", values, error) from error
+            if len({np.shape(v) for v in values}) > 1:
+                raise ragged_error(f"item {i}" if len(parts) > 1 else "the example", values, error) from error
         raise
 
 # %% ../../nbs/03_data/00_collate.ipynb #498c34e5
@@ -84,22 +101,31 @@ def _default_collate(features):
 class DefaultDataCollator:
     "Stack examples into a batch."
     return_tensors: str = "pt"   # the only supported value
-    def __call__(self, features, return_tensors=None): return default_data_collator(features, return_tensors or self.return_tensors)
+    def __call__(self, features, return_tensors=None):
+        return default_data_collator(features, return_tensors or self.return_tensors)
 
 # %% ../../nbs/03_data/00_collate.ipynb #0d666982
-def pad_features(tokenizer, features, **how):  # how: padding=, max_length=, pad_to_multiple_of=; None is omitted
+def pad_features(
+    tokenizer, features,
+    **how,  # padding=, max_length=, pad_to_multiple_of=; None is omitted
+):
     "Pad features with a tokenizer and return tensors."
-    told = getattr(tokenizer, "deprecation_warnings", {})   # transformers: the warnings that were issued already
-    before, advice = dict(told), "Asking-to-pad-a-fast-tokenizer"
+    # transformers: the warnings that were issued already
+    told = getattr(tokenizer, "deprecation_warnings", {})
+    before = dict(told)
+    advice = "Asking-to-pad-a-fast-tokenizer"
     told[advice] = True
-    try: return tokenizer.pad(features, return_tensors="pt", **{k: v for k, v in how.items() if v is not None})
-    finally: told[advice] = before.get(advice, False)
+    try:
+        return tokenizer.pad(features, return_tensors="pt", **{k: v for k, v in how.items() if v is not None})
+    finally:
+        told[advice] = before.get(advice, False)
 
 # %% ../../nbs/03_data/00_collate.ipynb #ca11d8a1
 @dataclass
 class DataCollatorWithPadding:
     "Pad the examples of a batch with a tokenizer."
-    tokenizer: object                       # has pad(features, return_tensors=, padding=), and max_length=, pad_to_multiple_of= if they are used
+    # has pad(features, return_tensors=, padding=), and max_length=, pad_to_multiple_of= if they are used
+    tokenizer: object
     padding: bool | str = True              # True: pad to the longest example; "max_length": pad to max_length
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
@@ -108,60 +134,98 @@ class DataCollatorWithPadding:
     def __call__(self, features):
         "Return a padded batch; `label` and `label_ids` become `labels`."
         require_pt_tensors(self.return_tensors)
-        batch = pad_features(self.tokenizer, features, padding=self.padding, max_length=self.max_length, pad_to_multiple_of=self.pad_to_multiple_of)
+        batch = pad_features(
+            self.tokenizer,
+            features,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+        )
         for name in ("label", "label_ids"):
-            if name in batch: batch["labels"] = batch.pop(name)
+            if name in batch:
+                batch["labels"] = batch.pop(name)
         return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #e5da879e
-def kept_columns(columns, allowed, model_name="the model"):  # columns of the data set; names of the model's arguments
+# columns of the data set; names of the model's arguments
+def kept_columns(columns, allowed, model_name="the model"):
     "Return the columns that a model takes; raise ValueError if there are none."
     kept = [c for c in columns if c in allowed]
     if kept: return kept
-    raise ValueError(f"None of the data set's columns ({', '.join(map(str, columns))}) is an argument of {model_name}'s forward "
-                     f"({', '.join(sorted(allowed))}); rename the columns, or pass remove_unused_columns=False and a data_collator "
-                     "that renames them.")
+    raise ValueError(
+        f"None of the data set's columns ({', '.join(map(str, columns))}) is an argument of {model_name}'s forward "
+        f"({', '.join(sorted(allowed))}); rename the columns, or pass remove_unused_columns=False and a data_collator "
+        "that renames them."
+    )
 
 # %% ../../nbs/03_data/00_collate.ipynb #c79bdd95
 PACKAGE_LOGGER = logging.getLogger("trainer_nb")
 
-def log_dropped_columns(columns, kept, arguments, model_name="the model", which="data"):  # which: name of the data set, for the message
+def log_dropped_columns(
+    columns, kept, arguments, model_name="the model",
+    which="data",  # name of the data set, for the message
+):
     "Log the removed columns, and warn about one that may be misspelt."
     dropped = [str(c) for c in columns if c not in kept]
-    if dropped: PACKAGE_LOGGER.info("The %s set has columns that %s's forward does not take, and they are left out: %s.", which, model_name, ", ".join(dropped))
+    if dropped:
+        PACKAGE_LOGGER.info(
+            "The %s set has columns that %s's forward does not take, and they are left out: %s.",
+            which,
+            model_name,
+            ", ".join(dropped),
+        )
     for c in dropped:
         meant = difflib.get_close_matches(c, sorted(set(arguments) - set(kept)), n=1, cutoff=0.82)
-        if meant: warn(f"The column {c!r} of the {which} set is left out, since {model_name}'s forward does not take it; did you mean {meant[0]!r}? "
-                       "With remove_unused_columns=False all columns stay.")
+        if meant:
+            warn(
+                f"The column {c!r} of the {which} set is left out, since {model_name}'s forward does not take it; did"
+                f" you mean {meant[0]!r}? With remove_unused_columns=False all columns stay."
+            )
 
 # %% ../../nbs/03_data/00_collate.ipynb #53dcd0bf
 class RemoveColumns:
     "Wrap a collator so that it receives only the columns that a model takes."
     def __init__(self, collate, allowed, model_name="the model", which="data"):
-        self.collate, self.allowed, self.model_name, self.which, self.told = collate, frozenset(allowed), model_name, which, False
+        self.collate, self.allowed, self.model_name, self.which, self.told = (
+            collate,
+            frozenset(allowed),
+            model_name,
+            which,
+            False,
+        )
     def __call__(self, features):
         first = features[0]
         if isinstance(first, Mapping) and not self.allowed.issuperset(first):
             kept = kept_columns(first, self.allowed, self.model_name)
-            if not self.told: self.told = True; log_dropped_columns(first, kept, self.allowed, self.model_name, self.which)
+            if not self.told:
+                self.told = True
+                log_dropped_columns(first, kept, self.allowed, self.model_name, self.which)
             features = [{k: f[k] for k in kept} for f in features]
         return self.collate(features)
 
 # %% ../../nbs/03_data/00_collate.ipynb #7569ff80
-def infer_batch_size(batch) -> int | None:  # a tensor, or a nested dict, list or tuple of tensors
+def infer_batch_size(
+    batch,  # a tensor, or a nested dict, list or tuple of tensors
+) -> int | None:
     "Return the number of samples: the first dimension of the first tensor; None without a tensor."
     if isinstance(batch, (torch.Tensor, np.ndarray)): return batch.shape[0] if batch.ndim else None
-    if isinstance(batch, Mapping): batch = batch.values()
+    if isinstance(batch, Mapping):
+        batch = batch.values()
     elif not isinstance(batch, (list, tuple)): return None
     return next((n for n in map(infer_batch_size, batch) if n is not None), None)
 
 # %% ../../nbs/03_data/00_collate.ipynb #1ab22cd4
-def map_tensors(batch, change):  # change: a function of one tensor
+def map_tensors(
+    batch,
+    change,  # a function of one tensor
+):
     "Return the batch in new containers, with `change` applied to each tensor."
     if isinstance(batch, torch.Tensor): return change(batch)
     if isinstance(batch, dict): return {k: map_tensors(v, change) for k, v in batch.items()}
-    if isinstance(batch, Mapping): return type(batch)({k: map_tensors(v, change) for k, v in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"): return type(batch)(*(map_tensors(v, change) for v in batch))
+    if isinstance(batch, Mapping):
+        return type(batch)({k: map_tensors(v, change) for k, v in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(v, change) for v in batch))
     if isinstance(batch, (list, tuple)): return type(batch)(map_tensors(v, change) for v in batch)
     return batch
 
@@ -174,42 +238,60 @@ def is_identical(a, b) -> bool:
     "Return True if two values are identical, including types, dtypes and nan."
     if type(a) is not type(b): return False
     if isinstance(a, torch.Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
-    if isinstance(a, np.ndarray): return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+        return (
+            a.shape == b.shape
+            and a.dtype == b.dtype
+            and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+        )
+    if isinstance(a, np.ndarray):
+        return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
     if isinstance(a, dict): return a.keys() == b.keys() and all(is_identical(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(is_identical, a, b))
     return bool(a == b or (a != a and b != b))
 
 # %% ../../nbs/03_data/00_collate.ipynb #1afe1a7e
-def to_device(batch, device, pin=False):  # a torch.device; pin: copy to a GPU through page-locked memory
+# a torch.device; pin: copy to a GPU through page-locked memory
+def to_device(batch, device, pin=False):
     "Return the batch on a device, without a copy if it is there already; copy asynchronously from pinned memory."
-    if isinstance(batch, dict) and all(isinstance(t, torch.Tensor) and t.device == device for t in batch.values()): return batch
+    if isinstance(batch, dict) and all(isinstance(t, torch.Tensor) and t.device == device for t in batch.values()):
+        return batch
     return map_tensors(batch, lambda t: t if t.device == device else _copy_to_device(t, device, pin))
 
 def _copy_to_device(t, device, pin):
     "Return a tensor on another device."
-    if t.device.type != "cpu" or device.type != "cuda" or t.layout is not torch.strided: return t.to(device)
+    if t.device.type != "cpu" or device.type != "cuda" or t.layout is not torch.strided:
+        return t.to(device)
     if pin and not t.is_pinned(): t = t.pin_memory()
     return t.to(device, non_blocking=t.is_pinned())
 
 # %% ../../nbs/03_data/00_collate.ipynb #91e7ac71
 def round_up(n: int, multiple: int | None) -> int: return n if not multiple else -(-n // multiple) * multiple
 
-def pad_rows(rows, value, side="right", length=None, multiple=None):  # rows: lists, arrays or tensors of numbers; length: None: length of the longest row
+def pad_rows(
+    rows,  # lists, arrays or tensors of numbers
+    value, side="right",
+    length=None,  # None: length of the longest row
+    multiple=None,
+):
     "Pad rows of different lengths with a value on one side; return an int64 tensor."
     rows = [torch.as_tensor(r, dtype=torch.long) for r in rows]
     length = round_up(max(len(r) for r in rows) if length is None else length, multiple)
     out = torch.full((len(rows), max(length, *map(len, rows)), *rows[0].shape[1:]), value, dtype=torch.long)
-    for new, row in zip(out, rows): (new[:len(row)] if side == "right" else new[len(new) - len(row):]).copy_(row)
+    for new, row in zip(out, rows):
+        (new[:len(row)] if side == "right" else new[len(new) - len(row):]).copy_(row)
     return out
 
 def padding_side(tokenizer) -> str: return getattr(tokenizer, "padding_side", "right")
 
 # %% ../../nbs/03_data/00_collate.ipynb #381c80f4
-def find_special_tokens(tokenizer, ids):  # ids: shape (batch, length)
+def find_special_tokens(
+    tokenizer,
+    ids,  # shape (batch, length)
+):
     "Return a bool tensor that is True at special tokens."
     ask = getattr(tokenizer, "get_special_tokens_mask", None)
-    if ask is not None: return torch.tensor([ask(row, already_has_special_tokens=True) for row in ids.tolist()], dtype=torch.bool)
+    if ask is not None:
+        return torch.tensor([ask(row, already_has_special_tokens=True) for row in ids.tolist()], dtype=torch.bool)
     special = {*(getattr(tokenizer, "all_special_ids", None) or ()), getattr(tokenizer, "pad_token_id", None)} - {None}
     return torch.isin(ids, torch.tensor(sorted(special), dtype=torch.long))
 
@@ -220,7 +302,13 @@ def mask_token_id(tokenizer) -> int | None:
     return found if found is not None or token is None else tokenizer.convert_tokens_to_ids(token)
 
 # %% ../../nbs/03_data/00_collate.ipynb #019bf3b8
-def mask_tokens(ids, chosen, mask: int, words: int, replace: float, other: float, generator=None):  # chosen: bool tensor; words: size of the vocabulary
+def mask_tokens(
+    ids,
+    chosen,  # bool tensor
+    mask: int,
+    words: int,  # size of the vocabulary
+    replace: float, other: float, generator=None,
+):
     "Return the batch with some of the chosen tokens masked and some replaced by random tokens."
     def drawn(p): return torch.bernoulli(torch.full(ids.shape, p), generator=generator).bool()
     covered = drawn(replace) & chosen
@@ -230,9 +318,13 @@ def mask_tokens(ids, chosen, mask: int, words: int, replace: float, other: float
     return torch.where(changed, torch.randint(words, ids.shape, generator=generator), ids)
 
 # %% ../../nbs/03_data/00_collate.ipynb #591ab894
-def word_ids(offsets, special):  # offsets: (batch, length, 2), start and end of each token in the text; special: bool tensor
+def word_ids(
+    offsets,  # (batch, length, 2), start and end of each token in the text
+    special,  # bool tensor
+):
     "Return the index of each token's word (-1: none), and True at the first token of a word."
-    starts, ends = offsets[..., 0], offsets[..., 1]
+    starts = offsets[..., 0]
+    ends = offsets[..., 1]
     before = torch.cat([torch.full_like(ends[:, :1], -1), ends[:, :-1]], 1)
     after_special = torch.cat([torch.zeros_like(special[:, :1]), special[:, :-1]], 1)
     first = ~special & ((starts != before) | after_special)
@@ -246,33 +338,56 @@ def expand_to_words(numbers, chosen):
 # %% ../../nbs/03_data/00_collate.ipynb #bd151868
 def pad_texts(tokenizer, features, multiple):
     "Return a padded batch, its special tokens and its token offsets; None for those that the examples lack."
-    if not isinstance(features[0], Mapping): return {"input_ids": pad_token_lists(tokenizer, features, multiple)}, None, None
+    if not isinstance(features[0], Mapping):
+        return {"input_ids": pad_token_lists(tokenizer, features, multiple)}, None, None
     offsets = [f["offset_mapping"] for f in features] if "offset_mapping" in features[0] else None
-    batch = pad_features(tokenizer, [{k: v for k, v in f.items() if k != "offset_mapping"} for f in features], pad_to_multiple_of=multiple)
+    batch = pad_features(
+        tokenizer,
+        [{k: v for k, v in f.items() if k != "offset_mapping"} for f in features],
+        pad_to_multiple_of=multiple,
+    )
     special = batch.pop("special_tokens_mask", None)
-    if offsets is not None: offsets = pad_rows(offsets, 0, padding_side(tokenizer), batch["input_ids"].shape[1])
+    if offsets is not None:
+        offsets = pad_rows(offsets, 0, padding_side(tokenizer), batch["input_ids"].shape[1])
     return batch, special if special is None else torch.as_tensor(special).bool(), offsets
 
 def pad_token_lists(tokenizer, rows, multiple):
     "Return lists of tokens as one tensor; raise ValueError if they need padding and the tokenizer has no padding token."
-    lengths, pad = {len(r) for r in rows}, getattr(tokenizer, "pad_token_id", None)
+    lengths = {len(r) for r in rows}
+    pad = getattr(tokenizer, "pad_token_id", None)
     if pad is None and (len(lengths) > 1 or round_up(*lengths, multiple) not in lengths):
-        raise ValueError("The texts of a batch have different lengths, and the tokenizer has no padding token; give it one: "
-                         "tokenizer.pad_token = tokenizer.eos_token.")
+        raise ValueError(
+            "The texts of a batch have different lengths, and the tokenizer has no padding token; give it one: "
+            "tokenizer.pad_token = tokenizer.eos_token."
+        )
     return pad_rows(rows, pad or 0, padding_side(tokenizer), multiple=multiple)
 
 # %% ../../nbs/03_data/00_collate.ipynb #aeb1c734
 def check_masking(collator):
     "Raise ValueError for a tokenizer without a mask token and for invalid probabilities."
     if mask_token_id(collator.tokenizer) is None:
-        raise ValueError("The tokenizer has no mask token to hide others with; give mlm=False for a causal language model.")
-    replace, other = collator.mask_replace_prob, collator.random_replace_prob
-    for name, value in {"mlm_probability": collator.mlm_probability, "mask_replace_prob": replace, "random_replace_prob": other}.items():
-        if value is None or not 0 <= value <= 1: raise ValueError(f"{name}={value!r} should be between 0 and 1.")
+        raise ValueError(
+            "The tokenizer has no mask token to hide others with; give mlm=False for a causal language model."
+        )
+    replace = collator.mask_replace_prob
+    other = collator.random_replace_prob
+    for name, value in {
+        "mlm_probability": collator.mlm_probability,
+        "mask_replace_prob": replace,
+        "random_replace_prob": other,
+    }.items():
+        if value is None or not 0 <= value <= 1:
+            raise ValueError(f"{name}={value!r} should be between 0 and 1.")
     if replace + other > 1:
-        raise ValueError("mask_replace_prob and random_replace_prob are shares of the same tokens; together they should not exceed 1.")
+        raise ValueError(
+            "mask_replace_prob and random_replace_prob are shares of the same tokens; together they should not"
+            " exceed 1."
+        )
     if collator.whole_word_mask and (replace, other) not in ((0.8, 0.1), (1, 0)):
-        raise ValueError("whole_word_mask=True hides each chosen word, so mask_replace_prob and random_replace_prob have no effect; leave them out.")
+        raise ValueError(
+            "whole_word_mask=True hides each chosen word, so mask_replace_prob and random_replace_prob have no effect;"
+            " leave them out."
+        )
 
 # %% ../../nbs/03_data/00_collate.ipynb #7729d562
 @dataclass
@@ -291,16 +406,21 @@ class DataCollatorForLanguageModeling:
 
     def __post_init__(self):
         require_pt_tensors(self.return_tensors)
-        if not self.mlm and self.whole_word_mask: raise ValueError("whole_word_mask=True hides words, which is for mlm=True.")
-        if self.mlm: check_masking(self)
-        if self.whole_word_mask: self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
+        if not self.mlm and self.whole_word_mask:
+            raise ValueError("whole_word_mask=True hides words, which is for mlm=True.")
+        if self.mlm:
+            check_masking(self)
+        if self.whole_word_mask:
+            self.mask_replace_prob = 1.0
+            self.random_replace_prob = 0.0
 
     def __call__(self, features, return_tensors=None):
         "Return a padded batch with labels."
         require_pt_tensors(return_tensors or self.return_tensors)
         batch, special, offsets = pad_texts(self.tokenizer, features, self.pad_to_multiple_of)
         ids = batch["input_ids"]
-        if self.mlm: batch["input_ids"], batch["labels"] = self._mask(ids, special, offsets)
+        if self.mlm:
+            batch["input_ids"], batch["labels"] = self._mask(ids, special, offsets)
         else:
             pad = getattr(self.tokenizer, "pad_token_id", None)
             batch["labels"] = ids.clone() if pad is None else ids.masked_fill(ids == pad, -100)
@@ -309,17 +429,34 @@ class DataCollatorForLanguageModeling:
     def _mask(self, ids, special, offsets):
         "Return the masked inputs and the labels; raise ValueError if whole words are masked without offsets."
         special = find_special_tokens(self.tokenizer, ids) if special is None else special
-        own = None if self.seed is None else torch.Generator().manual_seed(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
-        kept, numbers = special, None
+        own = (
+            None
+            if self.seed is None
+            else torch.Generator().manual_seed(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
+        )
+        kept = special
+        numbers = None
         if self.whole_word_mask:
             if offsets is None:
-                raise ValueError("whole_word_mask=True has to see where words begin; tokenize with return_offsets_mapping=True, and keep the column "
-                                 "offset_mapping.")
+                raise ValueError(
+                    "whole_word_mask=True has to see where words begin; tokenize with return_offsets_mapping=True, and"
+                    " keep the column offset_mapping."
+                )
             numbers, first = word_ids(offsets, special)
             kept = ~first
-        chosen = torch.bernoulli(torch.full(ids.shape, float(self.mlm_probability)).masked_fill_(kept, 0.0), generator=own).bool()
+        chosen = torch.bernoulli(
+            torch.full(ids.shape, float(self.mlm_probability)).masked_fill_(kept, 0.0), generator=own
+        ).bool()
         if numbers is not None: chosen = expand_to_words(numbers, chosen)
-        inputs = mask_tokens(ids, chosen, mask_token_id(self.tokenizer), len(self.tokenizer), self.mask_replace_prob, self.random_replace_prob, own)
+        inputs = mask_tokens(
+            ids,
+            chosen,
+            mask_token_id(self.tokenizer),
+            len(self.tokenizer),
+            self.mask_replace_prob,
+            self.random_replace_prob,
+            own,
+        )
         return inputs, ids.masked_fill(~chosen, -100)
 
 # %% ../../nbs/03_data/00_collate.ipynb #50ac2756
@@ -329,7 +466,10 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
     whole_word_mask: bool = True
 
 # %% ../../nbs/03_data/00_collate.ipynb #bfa956ce
-def pop_labels(features, *names):  # names: possible names of the labels; the first that exists is used
+def pop_labels(
+    features,
+    *names,  # possible names of the labels; the first that exists is used
+):
     "Return the examples without their labels, and the labels or None."
     name = next((n for n in names if n in features[0]), None)
     rest = [{k: v for k, v in f.items() if k != name} for f in features]
@@ -340,7 +480,16 @@ def pad_texts_and_pop_labels(collator, features, return_tensors) -> tuple:
     "Return a padded batch of texts, and their unpadded labels or None."
     require_pt_tensors(return_tensors or collator.return_tensors)
     features, labels = pop_labels(features, "label", "labels")
-    return pad_features(collator.tokenizer, features, padding=collator.padding, max_length=collator.max_length, pad_to_multiple_of=collator.pad_to_multiple_of), labels
+    return (
+        pad_features(
+            collator.tokenizer,
+            features,
+            padding=collator.padding,
+            max_length=collator.max_length,
+            pad_to_multiple_of=collator.pad_to_multiple_of,
+        ),
+        labels,
+    )
 
 @dataclass
 class DataCollatorForTokenClassification:
@@ -355,7 +504,10 @@ class DataCollatorForTokenClassification:
     def __call__(self, features, return_tensors=None):
         "Return a padded batch; `label` becomes `labels`."
         batch, labels = pad_texts_and_pop_labels(self, features, return_tensors)
-        if labels is not None: batch["labels"] = pad_rows(labels, self.label_pad_token_id, padding_side(self.tokenizer), batch["input_ids"].shape[1])
+        if labels is not None:
+            batch["labels"] = pad_rows(
+                labels, self.label_pad_token_id, padding_side(self.tokenizer), batch["input_ids"].shape[1]
+            )
         return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #1cad9c51
@@ -363,8 +515,10 @@ class DataCollatorForTokenClassification:
 class DataCollatorForSeq2Seq:
     "Pad source texts and target texts."
     tokenizer: object
-    model: object = None                 # if it has prepare_decoder_input_ids_from_labels, that method makes decoder_input_ids
-    padding: bool | str = True           # True: pad to the longest example; "max_length": pad to max_length; False: do not pad
+    # if it has prepare_decoder_input_ids_from_labels, that method makes decoder_input_ids
+    model: object = None
+    # True: pad to the longest example; "max_length": pad to max_length; False: do not pad
+    padding: bool | str = True
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     label_pad_token_id: int = -100
@@ -376,7 +530,8 @@ class DataCollatorForSeq2Seq:
         if labels is None: return batch
         batch["labels"] = self._labels(labels)
         prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
-        if prepare is not None: batch["decoder_input_ids"] = prepare(labels=batch["labels"])
+        if prepare is not None:
+            batch["decoder_input_ids"] = prepare(labels=batch["labels"])
         return batch
 
     def _labels(self, labels):
@@ -404,7 +559,13 @@ class DataCollatorForMultipleChoice:
         features, labels = pop_labels(features, "label", "labels")
         choices = len(features[0]["input_ids"])
         flat = [{k: v[i] for k, v in f.items()} for f in features for i in range(choices)]
-        batch = pad_features(self.tokenizer, flat, padding=self.padding, max_length=self.max_length, pad_to_multiple_of=self.pad_to_multiple_of)
+        batch = pad_features(
+            self.tokenizer,
+            flat,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+        )
         batch = {k: v.view(len(features), choices, -1) for k, v in batch.items()}
         return batch if labels is None else batch | {"labels": torch.tensor(labels)}
 
@@ -425,12 +586,20 @@ class DataCollatorWithFlattening:
         first = self.separator_id if separator_id is None else separator_id
         texts = [torch.as_tensor(f["input_ids"]) for f in features]
         labels = [torch.as_tensor(f.get("labels", t)).clone() for f, t in zip(features, texts)]
-        for o in labels: o[:1] = first
+        for o in labels:
+            o[:1] = first
         sizes = [len(t) for t in texts]
         batch = {"input_ids": torch.cat(texts)[None], "labels": torch.cat(labels)[None]}
-        if self.return_position_ids: batch["position_ids"] = torch.cat([torch.arange(n) for n in sizes])[None] + self.position_ids_start
-        if self.return_seq_idx: batch["seq_idx"] = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(torch.tensor(sizes))[None]
+        if self.return_position_ids:
+            batch["position_ids"] = torch.cat([torch.arange(n) for n in sizes])[None] + self.position_ids_start
+        if self.return_seq_idx:
+            batch["seq_idx"] = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(torch.tensor(sizes))[None]
         if self.return_flash_attn_kwargs:
             ends = torch.tensor([0, *sizes]).cumsum(0).to(torch.int32)
-            batch |= {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": max(sizes), "max_length_k": max(sizes)}
+            batch |= {
+                "cu_seq_lens_q": ends,
+                "cu_seq_lens_k": ends,
+                "max_length_q": max(sizes),
+                "max_length_k": max(sizes),
+            }
         return batch

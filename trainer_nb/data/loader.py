@@ -21,9 +21,14 @@ __all__ = ['OpaqueSource', 'MicroBatch', 'make_source', 'ResumableLoader']
 class OpaqueSource(BatchSource):
     "Read any iterable of batches."
     def __init__(self, loader, seed, share=UNSHARDED):
-        self.loader, self.seed, self.share, self.running = loader, seed, share, None
-        try: self.batches = -(-len(loader) // share.together)
-        except TypeError: self.batches = None
+        self.loader = loader
+        self.seed = seed
+        self.share = share
+        self.running = None
+        try:
+            self.batches = -(-len(loader) // share.together)
+        except TypeError:
+            self.batches = None
 
     def open(self, cursor, bookmark=None):
         "Return an iterator of (batch, samples) from a cursor on."
@@ -32,9 +37,11 @@ class OpaqueSource(BatchSource):
         return skip_samples(read if self.share.together == 1 else self._mine(read), cursor.position)
 
     def _mine(self, batches):
-        rank, of = self.share.rank, self.share.together
+        rank = self.share.rank
+        of = self.share.together
         while group := list(islice(batches, of)):
-            samples, own = sum(n for _, n in group), group[rank] if rank < len(group) else None
+            samples = sum(n for _, n in group)
+            own = group[rank] if rank < len(group) else None
             self.weight = self.share.weight(own[1] if own else 0, samples)
             yield (own or group[0])[0], samples
 
@@ -42,17 +49,23 @@ class OpaqueSource(BatchSource):
         seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
         self.running, k = iter(self.loader), 0
         WORKER_WATCH.over(self)
-        batches = raise_worker_deaths(self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset))
+        batches = raise_worker_deaths(
+            self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset)
+        )
         while True:
-            seed_all(mix_seed(self.seed, SEED_FETCH, epoch, k, 0))   # the same for all processes: each reads all batches
-            try: batch = next(batches)
-            except StopIteration: return
+            # the same for all processes: each reads all batches
+            seed_all(mix_seed(self.seed, SEED_FETCH, epoch, k, 0))
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
             yield batch, infer_batch_size(batch) or 1
             k += 1
 
     def close(self):
         "Terminate the workers of the loader, if it has any."
-        if hasattr(self.running, "_shutdown_workers"): shut_down(self.running)
+        if hasattr(self.running, "_shutdown_workers"):
+            shut_down(self.running)
         self.running = None
     def batches_left(self, cursor): return None if cursor.position else self.batches
 
@@ -68,10 +81,13 @@ class MicroBatch(NamedTuple):
 # %% ../../nbs/03_data/04_loader.ipynb #f4595529
 def make_source(loader, seed, share=UNSHARDED):
     "Return the source for a loader."
-    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__: return OpaqueSource(loader, seed, share)
+    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
+        return OpaqueSource(loader, seed, share)
     if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share)
-    try: len(loader)
-    except TypeError: return OpaqueSource(loader, seed, share)
+    try:
+        len(loader)
+    except TypeError:
+        return OpaqueSource(loader, seed, share)
     return (OpaqueSource if loader.batch_sampler is None else MapSource)(loader, seed, share)
 
 # %% ../../nbs/03_data/04_loader.ipynb #64335001
@@ -79,14 +95,19 @@ class ResumableLoader:
     "Read micro-batches of the training data from any cursor on."
     def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
         self.loader, self.source = loader, make_source(loader, seed, share)
-        self._open, self._place, self._ahead = None, None, []
+        self._open = None
+        self._place = None
+        self._ahead = []
 
     @property
     def batches(self) -> int | None:
         "Return the number of micro-batches of an epoch, or None if it is unknown."
         return self.source.batches
 
-    def take(self, cursor: Cursor, n: int, bookmark: dict | None = None) -> list[MicroBatch]:  # bookmark: bookmark of the cursor, if any
+    def take(
+        self, cursor: Cursor, n: int,
+        bookmark: dict | None = None,  # bookmark of the cursor, if any
+    ) -> list[MicroBatch]:
         "Return up to `n` micro-batches from `cursor` on; fewer, or none, at the end of the epoch."
         window = []
         try:
@@ -105,7 +126,8 @@ class ResumableLoader:
         if self._place != cursor or self.source.moved():
             self.close(workers=False)
             self._open = self.source.open(cursor, bookmark)
-        self._place = None   # undefined until the batches are returned
+        # undefined until the batches are returned
+        self._place = None
 
     def _next(self):
         if self._ahead: return self._ahead.pop()
@@ -114,8 +136,11 @@ class ResumableLoader:
 
     def close(self, workers=True):
         "Discard the open iterator and, by default, its workers."
-        self._open, self._place, self._ahead = None, None, []
-        if workers: self.source.close()
+        self._open = None
+        self._place = None
+        self._ahead = []
+        if workers:
+            self.source.close()
 
     def at_end(self, cursor: Cursor, bookmark: dict | None = None) -> bool:
         "Return True if the epoch has no more batches, reading one if necessary; errors of fetching are left to `take`."
@@ -128,9 +153,16 @@ class ResumableLoader:
             self.close()
             if isinstance(error, Exception): return False
             raise
-        self._ahead, self._place = [] if step is None else [step], cursor
+        self._ahead = [] if step is None else [step]
+        self._place = cursor
         return step is None
 
-    def ends_here(self, cursor: Cursor) -> bool | None: return self.source.at_end(cursor)         # True at the end of the epoch; None: unknown until it is read
-    def batches_left(self, cursor: Cursor) -> int | None: return self.source.batches_left(cursor) # remaining batches of the epoch; None: unknown
-    def check(self, bookmark: dict | None): self.source.check(bookmark)                           # raise ValueError if a bookmark does not fit this data
+    # True at the end of the epoch; None: unknown until it is read
+    def ends_here(self, cursor: Cursor) -> bool | None:
+        return self.source.at_end(cursor)
+    # remaining batches of the epoch; None: unknown
+    def batches_left(self, cursor: Cursor) -> int | None:
+        return self.source.batches_left(cursor)
+    # raise ValueError if a bookmark does not fit this data
+    def check(self, bookmark: dict | None):
+        self.source.check(bookmark)

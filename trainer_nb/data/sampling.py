@@ -53,24 +53,40 @@ class RankBatch(NamedTuple):
     samples: int    # number of samples of all processes
     weight: float   # weight of its own mean; 0: the samples are only filler
 
-def split_evenly(share: RankShard, group: list) -> RankBatch:  # group: samples of a global batch, or their indices
+def split_evenly(
+    share: RankShard,
+    group: list,  # samples of a global batch, or their indices
+) -> RankBatch:
     "Return the part of a group that is split evenly."
     mine = group[share.places(len(group))]
     return RankBatch(mine or group[:1], len(group), share.weight(len(mine), len(group)))
 
-def take_own_batch(share: RankShard, batches: list) -> RankBatch:  # batches: lists, one per process; a single one if processes take turns
+def take_own_batch(
+    share: RankShard,
+    batches: list,  # lists, one per process; a single one if processes take turns
+) -> RankBatch:
     "Return the part of a process that gets a ready batch."
-    mine, n = batches[share.rank % len(batches)], sum(map(len, batches))
+    mine = batches[share.rank % len(batches)]
+    n = sum(map(len, batches))
     return RankBatch(mine, n, share.weight(len(mine), n))
 
 # %% ../../nbs/03_data/01_sampling.ipynb #45bc7d23
 def split_global_batch(settings: dict, n: int) -> dict:
     "Return settings with which n processes use the same global batch; raise ValueError if it cannot be divided."
-    if (settings.get("accelerator_config") or {}).get("split_batches"): return {}   # the batch size is global already
-    steps, size = settings["gradient_accumulation_steps"], settings["per_device_train_batch_size"]
+    if (settings.get("accelerator_config") or {}).get("split_batches"):
+        # the batch size is global already
+        return {}
+    steps = settings["gradient_accumulation_steps"]
+    size = settings["per_device_train_batch_size"]
     from_steps = math.gcd(steps, n)
-    if size % (n // from_steps): raise ValueError(f"keep_global_batch=True: {steps} micro-batches of {size} samples cannot be divided among {n} processes.")
-    return {"gradient_accumulation_steps": steps // from_steps, "per_device_train_batch_size": size // (n // from_steps)}
+    if size % (n // from_steps):
+        raise ValueError(
+            f"keep_global_batch=True: {steps} micro-batches of {size} samples cannot be divided among {n} processes."
+        )
+    return {
+        "gradient_accumulation_steps": steps // from_steps,
+        "per_device_train_batch_size": size // (n // from_steps),
+    }
 
 # %% ../../nbs/03_data/01_sampling.ipynb #5e2c9571
 class Cursor(NamedTuple):
@@ -92,17 +108,23 @@ class EpochSampler(Sampler):
         return torch.randperm(self.n, generator=torch.Generator().manual_seed(self.seed + epoch))
 
 # %% ../../nbs/03_data/01_sampling.ipynb #393a7bea
-def sample_lengths(dataset, column="length", inputs="input_ids") -> list[int]:  # column: name of the column of lengths; inputs: name of the column to measure instead
+def sample_lengths(
+    dataset,
+    column="length",  # name of the column of lengths
+    inputs="input_ids",  # name of the column to measure instead
+) -> list[int]:
     "Return the length of each sample; raise ValueError if it cannot be determined."
     names = getattr(dataset, "column_names", None) or ()
-    whole = (getattr(dataset, "format", None) or {}).get("type") != "custom"   # a transform may compute its columns from others
+    # a transform may compute its columns from others
+    whole = (getattr(dataset, "format", None) or {}).get("type") != "custom"
     if column in names: return [int(n) for n in dataset[column]]
     if whole and inputs in names and column == "length": return [len(o) for o in dataset[inputs]]
     with preserve_generators():
         first = dataset[0]
         has = list(first) if isinstance(first, Mapping) else []
         if column in has: return [int(dataset[i][column]) for i in range(len(dataset))]
-        if inputs in has and column == "length": return [len(dataset[i][inputs]) for i in range(len(dataset))]
+        if inputs in has and column == "length":
+            return [len(dataset[i][inputs]) for i in range(len(dataset))]
     there = f"it has {', '.join(map(repr, names or has))}" if names or has else f"a sample is a {type(first).__name__}"
     wanted = f"{column!r}" if column != "length" else f"{column!r} or {inputs!r}"
     raise ValueError(f"An order that goes by lengths needs a column {wanted} in the training data, and {there}; "
@@ -111,7 +133,10 @@ def sample_lengths(dataset, column="length", inputs="input_ids") -> list[int]:  
 # %% ../../nbs/03_data/01_sampling.ipynb #76569c94
 class LengthGroupedSampler(EpochSampler):
     "Sample a shuffled order in which samples of similar length are close to each other."
-    def __init__(self, lengths, seed: int, size: int):  # size: samples of one process in an optimizer step
+    def __init__(
+        self, lengths, seed: int,
+        size: int,  # samples of one process in an optimizer step
+    ):
         super().__init__(len(lengths), seed)
         self.lengths, self.size = torch.as_tensor(lengths), size
 
@@ -125,9 +150,14 @@ class LengthGroupedSampler(EpochSampler):
         return torch.cat(pieces)
 
 # %% ../../nbs/03_data/01_sampling.ipynb #2c8f8bf4
-def batch_cost(n: int, longest: int) -> float: return n * longest + 0.001 * n * longest * longest   # cost of n samples padded to the longest
+# cost of n samples padded to the longest
+def batch_cost(n: int, longest: int) -> float:
+    return n * longest + 0.001 * n * longest * longest
 
-def group_costs(counts, lengths) -> list:  # lengths: descending; counts: number of samples of each group, in consecutive order
+def group_costs(
+    counts,  # number of samples of each group, in consecutive order
+    lengths,  # descending
+) -> list:
     "Return the cost of each group."
     return [batch_cost(n, lengths[end - n]) if n else 0.0 for n, end in zip(counts, accumulate(counts))]
 
@@ -156,16 +186,24 @@ def balance_groups(lengths,         # lengths of the samples, in descending orde
             ) -> list:
     "Return the number of samples of each group."
     counts = [len(lengths) // groups + (g < len(lengths) % groups) for g in range(groups)]
-    best, least, seen, fixed = list(counts), float("inf"), set(), set()
+    best = list(counts)
+    least = float("inf")
+    seen = set()
+    fixed = set()
     for _ in range(max(30 * groups, rounds)):
         free = [g for g in range(groups) if g not in fixed]
         if tuple(counts) in seen or len(free) < 2: break
         seen.add(tuple(counts))
         costs = group_costs(counts, lengths)
-        dear, cheap = max(free, key=costs.__getitem__), min(free, key=costs.__getitem__)
-        if costs[dear] - costs[cheap] < least: best, least = list(counts), costs[dear] - costs[cheap]
+        dear = max(free, key=costs.__getitem__)
+        cheap = min(free, key=costs.__getitem__)
+        if costs[dear] - costs[cheap] < least:
+            best = list(counts)
+            least = costs[dear] - costs[cheap]
         if costs[dear] == costs[cheap]: break
-        if counts[dear] > 1: counts[dear] -= 1; counts[cheap] += 1
+        if counts[dear] > 1:
+            counts[dear] -= 1
+            counts[cheap] += 1
         else:
             members = concurrent_groups(costs, dear, together)
             fill_groups(counts, lengths, dear, members, fixed)
@@ -175,23 +213,35 @@ def balance_groups(lengths,         # lengths of the samples, in descending orde
 # %% ../../nbs/03_data/01_sampling.ipynb #d2f3ce9c
 class _BalancedPlan:
     "Plan the micro-batches of an epoch from any position on; the interface is that of the plans in `data.sources`."
-    def __init__(self, order: list, lengths, size: int, window: int, drop_last: bool, share):  # as in BalancedBatchSampler
-        self.order, self.lengths, self.window, self.share = order, lengths, window, share
-        self.size = size * window * share.together   # number of samples of a step
+    # as in BalancedBatchSampler
+    def __init__(self, order: list, lengths, size: int, window: int, drop_last: bool, share):
+        self.order = order
+        self.lengths = lengths
+        self.window = window
+        self.share = share
+        # number of samples of a step
+        self.size = size * window * share.together
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
 
     def from_(self, position):
         for start in range(position, self.samples, self.size):
-            groups, n = self.groups(self.order[start:min(start + self.size, self.samples)]), self.share.together
+            groups = self.groups(self.order[start:min(start + self.size, self.samples)])
+            n = self.share.together
             for some in (groups[i:i + n] for i in range(0, len(groups), n)):
-                yield take_own_batch(self.share, some) if len(some) == n else split_evenly(self.share, [i for g in some for i in g])
+                yield (
+                    take_own_batch(self.share, some)
+                    if len(some) == n
+                    else split_evenly(self.share, [i for g in some for i in g])
+                )
 
     def groups(self, step: list) -> list:
         "Return the samples of a step in groups, the most expensive first."
         step = sorted(step, key=lambda i: -self.lengths[i])
-        many, lengths = min(self.window * self.share.together, len(step)), [self.lengths[i] for i in step]
+        many = min(self.window * self.share.together, len(step))
+        lengths = [self.lengths[i] for i in step]
         counts = balance_groups(lengths, many, self.share.together, self.size)
-        costs, ends = group_costs(counts, lengths), list(accumulate(counts))
+        costs = group_costs(counts, lengths)
+        ends = list(accumulate(counts))
         return [step[ends[g] - counts[g]:ends[g]] for g in sorted(range(many), key=lambda g: -costs[g])]
 
     def left(self, position):
@@ -209,8 +259,13 @@ class BalancedBatchSampler(Sampler):
         self.shuffled = EpochSampler(len(self.lengths), seed)
 
     def set_epoch(self, epoch: int): self.shuffled.set_epoch(epoch)
-    def plan(self, epoch: int, share=UNSHARDED):  # share: the part of this process
+    def plan(
+        self, epoch: int,
+        share=UNSHARDED,  # the part of this process
+    ):
         "Return the plan of the micro-batches of an epoch."
-        return _BalancedPlan(self.shuffled.order(epoch).tolist(), self.lengths, self.size, self.window, self.drop_last, share)
+        return _BalancedPlan(
+            self.shuffled.order(epoch).tolist(), self.lengths, self.size, self.window, self.drop_last, share
+        )
     def __len__(self): return self.plan(0).left(0)
     def __iter__(self): return (part.mine for part in self.plan(self.shuffled.epoch).from_(0))

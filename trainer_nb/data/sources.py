@@ -30,25 +30,33 @@ class BatchRequest(NamedTuple):
     seed: int
     indices: list
 
-def ended_early(where: str) -> RuntimeError:  # where: description of the code that raised it
+def ended_early(
+    where: str,  # description of the code that raised it
+) -> RuntimeError:
     "Return the error that replaces a StopIteration other than the end of the data, which any iterating code would take for the end."
-    return RuntimeError(f"A StopIteration came out of the data loading where it does not mean the end of the data: {where}. "
-                        "next(iterator, default), or a try around next(iterator), keeps it inside.")
+    return RuntimeError(
+        f"A StopIteration came out of the data loading where it does not mean the end of the data: {where}. "
+        "next(iterator, default), or a try around next(iterator), keeps it inside."
+    )
 
 def batch_of(dataset, collate, request):
     "Fetch the samples of a request and collate them in this process; raise RuntimeError if the collator raises StopIteration."
-    try: return collate(dataset.__getitems__(request))
-    except StopIteration as error: raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
+    try:
+        return collate(dataset.__getitems__(request))
+    except StopIteration as error:
+        raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
 
 class SeededDataset(torch.utils.data.Dataset):
     "Wrap a map-style data set and seed the generators before each batch."
     def __init__(self, dataset): self.dataset = dataset
     def __getitems__(self, request: BatchRequest):
         seed_all(request.seed)
-        many, fetched = getattr(self.dataset, "__getitems__", None), []
+        many = getattr(self.dataset, "__getitems__", None)
+        fetched = []
         try:
             if many: return many(request.indices)
-            for i in request.indices: fetched.append(self.dataset[i])
+            for i in request.indices:
+                fetched.append(self.dataset[i])
         except StopIteration as error:
             where = f"one of the samples {request.indices}" if many else f"sample {request.indices[len(fetched)]}"
             raise ended_early(f"{type(self.dataset).__name__} raised it for {where}") from error
@@ -59,58 +67,86 @@ class SeededDataset(torch.utils.data.Dataset):
 def block_sigint():
     "Start processes with interrupts blocked, and defer interrupts until they have started."
     with InterruptGuard():
-        if not hasattr(signal, "pthread_sigmask"): yield; return
+        if not hasattr(signal, "pthread_sigmask"):
+            yield
+            return
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try: yield
-        finally: signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 def exit_with_parent(parent: int):
     "Wait until the parent process has ended, then exit."
-    while os.getppid() == parent: time.sleep(1)
+    while os.getppid() == parent:
+        time.sleep(1)
     os._exit(1)
 
 class WorkerInit:
     "Initialize a data worker: ignore interrupts, watch the parent, then run the user's own initialization."
     def __init__(self, then=None): self.then = then
     def __call__(self, worker_id):
-        if threading.current_thread() is threading.main_thread(): signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         if (parent := multiprocessing.parent_process()) is not None:
-            served = os.getppid() != parent.pid and parent.is_alive()   # started by a fork server, which ends with the parent
-            threading.Thread(target=exit_with_parent, args=(os.getppid() if served else parent.pid,), daemon=True).start()
-        if self.then is not None: self.then(worker_id)
+            # started by a fork server, which ends with the parent
+            served = os.getppid() != parent.pid and parent.is_alive()
+            threading.Thread(
+                target=exit_with_parent, args=(os.getppid() if served else parent.pid,), daemon=True
+            ).start()
+        if self.then is not None:
+            self.then(worker_id)
 
 # %% ../../nbs/03_data/02_sources.ipynb #88d4965d
-def check_importable(context, *things):  # context: multiprocessing context; None: the system's default; things: objects that are sent to workers
+def check_importable(
+    context,  # multiprocessing context; None: the system's default
+    *things,  # objects that are sent to workers
+):
     "Raise ValueError for objects defined in a cell if the workers are spawned and cannot import them."
-    how = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0] if context is None else context.get_start_method()
+    how = (
+        multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+        if context is None
+        else context.get_start_method()
+    )
     if how == "fork" or hasattr(sys.modules["__main__"], "__file__"): return
     for thing in things:
         while thing is not None:
             kind = thing if isinstance(thing, types.FunctionType) else type(thing)
             if kind.__module__ == "__main__":
-                raise ValueError(f"{kind.__qualname__} was made in a cell, and data workers that are spawned cannot import it; put it into a file and import it, "
-                                 "or give dataloader_multiprocessing_context='fork'.")
-            thing = next((v for v in map(getattr(thing, "__dict__", {}).get, ("dataset", "source", "collate")) if v is not None), None)
+                raise ValueError(
+                    f"{kind.__qualname__} was made in a cell, and data workers that are spawned cannot import it; put"
+                    " it into a file and import it, or give dataloader_multiprocessing_context='fork'."
+                )
+            thing = next(
+                (v for v in map(getattr(thing, "__dict__", {}).get, ("dataset", "source", "collate")) if v is not None),
+                None,
+            )
 
 # %% ../../nbs/03_data/02_sources.ipynb #4959fa78
 class WorkerDeathWatch:
     "Raise the death of a data worker when a batch is awaited, and not at any point of the main process as torch does."
     def __init__(self): self.torch, self.waiting, self.death, self.holders = None, None, "", weakref.WeakSet()
 
-    def over(self, holder):  # has `running`, an iterator with workers, or None
+    def over(
+        self,
+        holder,  # has `running`, an iterator with workers, or None
+    ):
         "Watch workers that have just been started."
         self.holders.add(holder)
         self.death = ""
-        if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread(): return
+        if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+            return
         found = signal.getsignal(signal.SIGCHLD)
         if getattr(found, "__module__", "").startswith("torch.utils.data"):
             self.torch = found
             signal.signal(signal.SIGCHLD, self)
 
     def __call__(self, signum, frame):
-        try: self.torch(signum, frame)
+        try:
+            self.torch(signum, frame)
         except RuntimeError as error:
-            if self.waiting == threading.get_ident() or not any(h.running is not None for h in self.holders): raise
+            if self.waiting == threading.get_ident() or not any(h.running is not None for h in self.holders):
+                raise
             self.death = str(error)
 
     @contextmanager
@@ -122,16 +158,26 @@ class WorkerDeathWatch:
             yield
         except (ConnectionError, EOFError) as error:
             if "in DataLoader worker" in str(error): raise   # raised by the data set
-            raise RuntimeError(self.death or "A data worker ended while it was handing over a batch; it may have been killed because "
-                                             "memory ran out.") from error
-        finally: self.waiting, AWAITED.since, self.death = None, None, ""
+            raise RuntimeError(
+                self.death
+                or "A data worker ended while it was handing over a batch; it may have been killed because memory ran out."
+            ) from error
+        finally:
+            self.waiting = None
+            AWAITED.since = None
+            self.death = ""
 
 WORKER_WATCH = WorkerDeathWatch()
 
 # %% ../../nbs/03_data/02_sources.ipynb #a9d920a7
-def check_complete(missing):  # requests without a batch
+def check_complete(
+    missing,  # requests without a batch
+):
     "Raise RuntimeError if batches are missing when the workers have ended."
-    if missing: raise RuntimeError(f"The data workers have ended, and {len(missing)} batches that they were asked for are missing.")
+    if missing:
+        raise RuntimeError(
+            f"The data workers have ended, and {len(missing)} batches that they were asked for are missing."
+        )
 
 class _PresetBatchSampler:
     "Batch sampler that yields the requests assigned last."
@@ -141,37 +187,55 @@ class _PresetBatchSampler:
 def out_of_fetch(error) -> bool:
     "Return True if an error was raised by a data set or a collator called by torch in this process."
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__") != "torch.utils.data._utils.fetch": trace = trace.tb_next
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") != "torch.utils.data._utils.fetch":
+        trace = trace.tb_next
     return trace is not None
 
-def raise_worker_deaths(batches, indexed=False):  # an iterator of a DataLoader; indexed: over a map-style data set, whose end is known
+def raise_worker_deaths(
+    batches,  # an iterator of a DataLoader
+    indexed=False,  # indexed: over a map-style data set, whose end is known
+):
     "Yield the batches; raise the death of a worker, and RuntimeError for a StopIteration that is not the end of the data."
     while True:
         try:
-            with WORKER_WATCH.telling(): batch = next(batches)
+            with WORKER_WATCH.telling():
+                batch = next(batches)
         except StopIteration as end:
             # torch re-raises a worker's error with its type, and the worker's traceback as the message
-            if isinstance(end.value, str) and end.value.startswith("Caught StopIteration"): raise ended_early(end.value.rstrip()) from None
-            if indexed and out_of_fetch(end): raise ended_early("the data set or the data_collator of the DataLoader raised it") from end
+            if isinstance(end.value, str) and end.value.startswith("Caught StopIteration"):
+                raise ended_early(end.value.rstrip()) from None
+            if indexed and out_of_fetch(end):
+                raise ended_early("the data set or the data_collator of the DataLoader raised it") from end
             return
         yield batch
 
 # %% ../../nbs/03_data/02_sources.ipynb #5d0c1b02
-def shut_down(batches, grace: float = 2.0):  # batches: an iterator of a DataLoader with workers; grace: seconds to wait before each escalation
+def shut_down(
+    batches,  # an iterator of a DataLoader with workers
+    grace: float = 2.0,  # seconds to wait before each escalation
+):
     "End the workers of an iterator within a few seconds, even if they hang."
     failed = []
     def end():
-        try: batches._shutdown_workers()
-        except BaseException as error: failed.append(error)
+        try:
+            batches._shutdown_workers()
+        except BaseException as error:
+            failed.append(error)
     thread = threading.Thread(target=end, name="trainer_nb-workers", daemon=True)
-    try: thread.start()
-    except RuntimeError: return batches._shutdown_workers()   # a thread could not be started, or the interpreter is exiting
+    try:
+        thread.start()
+    except RuntimeError:
+        # a thread could not be started, or the interpreter is exiting
+        return batches._shutdown_workers()
     thread.join(grace)
     for stop in ("terminate", "kill"):
         if not thread.is_alive(): break
-        if batches._worker_pids_set: _remove_worker_pids(id(batches))   # prevents torch from reporting their end as an error
+        if batches._worker_pids_set:
+            # prevents torch from reporting their end as an error
+            _remove_worker_pids(id(batches))
         batches._worker_pids_set = False
-        for worker in batches._workers: getattr(worker, stop)()
+        for worker in batches._workers:
+            getattr(worker, stop)()
         thread.join(grace)
     if failed: raise failed[0]
 
@@ -180,59 +244,92 @@ def _signal_end(event, queues):
     "Ask workers to end. Garbage in a cycle is deleted in any order; if the queues were closed first, each worker would be awaited for five seconds."
     event.set()
     for q in queues:
-        try: q.put(None)
-        except ValueError: pass   # the queue is closed already
+        try:
+            q.put(None)
+        except ValueError:
+            # the queue is closed already
+            pass
 
 class DataWorkers:
     "Run data workers with the settings of a loader over another data set."
-    def __init__(self, loader, dataset, collate, **how):  # how: batch_sampler=, or batch_size=None
+    def __init__(
+        self, loader, dataset, collate,
+        **how,  # batch_sampler=, or batch_size=None
+    ):
         self.running = self._farewell = None
         check_importable(loader.multiprocessing_context, dataset, collate)
-        self.loader = DataLoader(dataset, collate_fn=collate, num_workers=loader.num_workers, pin_memory=loader.pin_memory,
-                                 timeout=loader.timeout, worker_init_fn=WorkerInit(loader.worker_init_fn), prefetch_factor=loader.prefetch_factor,
-                                 multiprocessing_context=loader.multiprocessing_context, persistent_workers=loader.persistent_workers, **how)
+        self.loader = DataLoader(
+            dataset,
+            collate_fn=collate,
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=WorkerInit(loader.worker_init_fn),
+            prefetch_factor=loader.prefetch_factor,
+            multiprocessing_context=loader.multiprocessing_context,
+            persistent_workers=loader.persistent_workers,
+            **how,
+        )
 
     def begin(self):
         "Return an iterator of batches."
-        if not self.loader.persistent_workers: self.close()
-        with block_sigint(), WORKER_WATCH.telling(): self.running = iter(self.loader)
+        if not self.loader.persistent_workers:
+            self.close()
+        with block_sigint(), WORKER_WATCH.telling():
+            self.running = iter(self.loader)
         WORKER_WATCH.over(self)
         if self._farewell is None:
-            self._farewell = weakref.finalize(self, _signal_end, self.running._workers_done_event, self.running._index_queues)
+            self._farewell = weakref.finalize(
+                self, _signal_end, self.running._workers_done_event, self.running._index_queues
+            )
             self._farewell.atexit = False
         return raise_worker_deaths(self.running)
 
     def close(self):
         "Terminate the processes now; otherwise they would outlive an error whose traceback holds the iterator, and be copied into forked processes."
-        if self._farewell is not None: self._farewell.detach()
-        if self.running is not None: shut_down(self.running)
-        self.running, self._farewell, WORKER_WATCH.death = None, None, ""
+        if self._farewell is not None:
+            self._farewell.detach()
+        if self.running is not None:
+            shut_down(self.running)
+        self.running = None
+        self._farewell = None
+        WORKER_WATCH.death = ""
 
 # %% ../../nbs/03_data/02_sources.ipynb #d05c257f
 class BatchSource:
     "Base class of sources of micro-batches. Subclasses add open(cursor, bookmark), batches_left(cursor), close(), and `batches` of an epoch, or None."
     bookmark = None   # plain values that, besides the cursor, open the source after the last batch
     weight = 1.0      # weight of the last batch if several processes share the data: see sampling.Share
-    def at_end(self, cursor) -> bool | None: return None   # True if the epoch ends at a cursor; None: unknown until it is read
+    # True if the epoch ends at a cursor; None: unknown until it is read
+    def at_end(self, cursor) -> bool | None:
+        return None
     def check(self, bookmark): pass                        # raise ValueError if a bookmark does not fit this source
-    def moved(self) -> bool: return False                  # True if other code has moved the data that the open iterator reads
+    # True if other code has moved the data that the open iterator reads
+    def moved(self) -> bool:
+        return False
 
 # %% ../../nbs/03_data/02_sources.ipynb #876ff313
 class _SlicedPlan:
     "Cut an order (a tensor or a range) into batches; `size` is that of one process."
     def __init__(self, order, size, drop_last, share):
-        self.order, self.size, self.share = order, size * share.together, share
+        self.order = order
+        self.size = size * share.together
+        self.share = share
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
     def from_(self, position):
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
-            yield split_evenly(self.share, part if isinstance(part, list) else part.tolist() if isinstance(part, torch.Tensor) else list(part))
+            yield split_evenly(
+                self.share,
+                part if isinstance(part, list) else part.tolist() if isinstance(part, torch.Tensor) else list(part),
+            )
     def left(self, position): return -(-(self.samples - position) // self.size)
 
 class _ListedPlan:
     "Group the batches of a sampler, one for each process."
     def __init__(self, batches, share=UNSHARDED, drop_last=False):
-        n, self.share = share.together, share
+        n = share.together
+        self.share = share
         self.groups = [batches[i:i + n] for i in range(0, len(batches) - (len(batches) % n if drop_last else 0), n)]
         self.samples = sum(len(b) for group in self.groups for b in group)
     def from_(self, position):
@@ -242,7 +339,8 @@ class _ListedPlan:
             behind += len(whole)
             left = whole[max(position - behind, -len(whole)):]
             complete = len(left) == len(whole) and len(group) == self.share.together
-            if behind > position: yield take_own_batch(self.share, group) if complete else split_evenly(self.share, left)
+            if behind > position:
+                yield take_own_batch(self.share, group) if complete else split_evenly(self.share, left)
     def left(self, position): return sum(1 for _ in self.from_(position))
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf1
@@ -250,19 +348,26 @@ def _reseed(sampler, seed):
     "Seed the generators held by a sampler or collator and by samplers within it."
     for part in (sampler, getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)):
         for own in getattr(part, "__dict__", {}).values():
-            if isinstance(own, torch.Generator): own.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
-            elif isinstance(own, random.Random): own.seed(seed)
-            elif isinstance(own, np.random.RandomState): own.seed(seed & 0xFFFFFFFF)
-            elif isinstance(own, np.random.Generator): own.bit_generator.state = type(own.bit_generator)(seed).state
+            if isinstance(own, torch.Generator):
+                own.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+            elif isinstance(own, random.Random):
+                own.seed(seed)
+            elif isinstance(own, np.random.RandomState):
+                own.seed(seed & 0xFFFFFFFF)
+            elif isinstance(own, np.random.Generator):
+                own.bit_generator.state = type(own.bit_generator)(seed).state
 
 def set_epoch(epoch, *parts):
     "Call `set_epoch` on all objects that define it."
     for part in parts:
-        if hasattr(part, "set_epoch"): part.set_epoch(epoch)
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
 
 def _epoch_order(sampler, epoch):
     "Return the order of an epoch: a range for sequential data; a list if it is short, since lists are sliced faster."
-    if type(sampler) is SequentialSampler: return range(len(sampler))   # otherwise an EpochSampler or a subclass
+    if type(sampler) is SequentialSampler:
+        # otherwise an EpochSampler or a subclass
+        return range(len(sampler))
     order = sampler.order(epoch)
     return order.tolist() if len(order) <= 1 << 20 else order
 
@@ -272,16 +377,23 @@ _GENERATOR_TYPES = (torch.Generator, random.Random, np.random.RandomState, np.ra
 def with_seeded_generators(collate):
     "Return a collator whose own generators are seeded for each batch."
     inner = collate
-    while isinstance(inner, RemoveColumns): inner = inner.collate
-    plain = isinstance(inner, (types.FunctionType, types.BuiltinFunctionType)) or type(inner).__module__.startswith("trainer_nb.")
+    while isinstance(inner, RemoveColumns):
+        inner = inner.collate
+    plain = isinstance(inner, (types.FunctionType, types.BuiltinFunctionType)) or type(inner).__module__.startswith(
+        "trainer_nb."
+    )
     return collate if plain else SeededCollate(collate, inner)
 
 class SeededCollate:
     "Wrap a collator of another library or the user, and seed its generators for each batch."
-    def __init__(self, collate, inner): self.collate, self.inner = collate, inner   # inner: object that may hold generators
+    # inner: object that may hold generators
+    def __init__(self, collate, inner):
+        self.collate, self.inner = collate, inner
     def __call__(self, features):
         inner, seed = self.inner, getattr(self.inner, "seed", None)
-        if seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng"): inner.create_rng()   # transformers' collator, before its first batch
+        if seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng"):
+            # transformers' collator, before its first batch
+            inner.create_rng()
         if any(isinstance(v, _GENERATOR_TYPES) for v in getattr(inner, "__dict__", {}).values()):
             _reseed(inner, mix_seed(seed if isinstance(seed, int) else 0, int(torch.randint(1 << 62, ()))))
         return self.collate(features)
@@ -299,7 +411,9 @@ def batch_requests(plan, cursor, seed, share):
 class MapSource(BatchSource):
     "Read a map-style data set from any position on, without reading the data before it."
     def __init__(self, loader, seed, share=UNSHARDED):
-        self.loader, self.seed, self.share = loader, seed, share
+        self.loader = loader
+        self.seed = seed
+        self.share = share
         self.dataset, self._epoch, self._workers = SeededDataset(loader.dataset), None, None
         self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
         n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
@@ -308,17 +422,22 @@ class MapSource(BatchSource):
 
     def plan(self, epoch):
         "Return the plan of the batches of an epoch."
-        if epoch != self._epoch: self._epoch, self._plan = epoch, self._make_plan(epoch)
+        if epoch != self._epoch:
+            self._epoch, self._plan = epoch, self._make_plan(epoch)
         return self._plan
 
     def _make_plan(self, epoch):
-        batches, sampler = self.loader.batch_sampler, self.loader.sampler
+        batches = self.loader.batch_sampler
+        sampler = self.loader.sampler
         set_epoch(epoch, sampler, batches)
         if hasattr(batches, "plan"): return batches.plan(epoch, self.share)
-        by_epoch = type(sampler) is SequentialSampler or getattr(type(sampler), "__iter__", None) is EpochSampler.__iter__
+        by_epoch = (
+            type(sampler) is SequentialSampler or getattr(type(sampler), "__iter__", None) is EpochSampler.__iter__
+        )
         if type(batches) is BatchSampler and by_epoch:
             return _SlicedPlan(_epoch_order(sampler, epoch), batches.batch_size, self.drop_last, self.share)
-        with preserve_generators():   # a plan is also computed outside of steps
+        # a plan is also computed outside of steps
+        with preserve_generators():
             seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
             _reseed(batches, mix_seed(self.seed, SEED_ORDER, epoch))
             return _ListedPlan([list(b) for b in batches], self.share, self.drop_last)
@@ -333,25 +452,31 @@ class MapSource(BatchSource):
             yield None if request is None else batch_of(self.dataset, self.collate, request), samples
 
     def _with_workers(self, asked):
-        told = deque()   # for each request: True if it is its own, samples, weight
+        # for each request: True if it is its own, samples, weight
+        told = deque()
         def counted():
             for request, *about in asked:
                 told.append((request is not None, *about))
-                if request is not None: yield request
-        if self._workers is None: self._workers = DataWorkers(self.loader, self.dataset, self.collate, batch_sampler=_PresetBatchSampler())
+                if request is not None:
+                    yield request
+        if self._workers is None:
+            self._workers = DataWorkers(self.loader, self.dataset, self.collate, batch_sampler=_PresetBatchSampler())
         self._workers.loader.batch_sampler.requests = counted()
         return self._in_order(self._workers.begin(), told)
 
     def _in_order(self, batches, told):
-        for batch in chain(batches, [_PresetBatchSampler]):   # batches of other processes may follow its own last one
-            while told and not told[0][0]: yield None, told.popleft()[1]
+        # batches of other processes may follow its own last one
+        for batch in chain(batches, [_PresetBatchSampler]):
+            while told and not told[0][0]:
+                yield None, told.popleft()[1]
             if batch is _PresetBatchSampler: return check_complete(told)
             _, samples, self.weight = told.popleft()
             yield batch, samples
 
     def close(self):
         "Terminate the workers."
-        if self._workers is not None: self._workers.close()
+        if self._workers is not None:
+            self._workers.close()
         self._workers = None
 
     def at_end(self, cursor) -> bool: return cursor.position >= self.plan(cursor.epoch).samples

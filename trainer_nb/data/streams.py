@@ -21,7 +21,8 @@ __all__ = ['MIN_DATASETS_VERSION', 'is_stateful', 'copy_state', 'DatasetStates',
            'skip_samples', 'update_marks', 'check_same_readers', 'StreamSource']
 
 # %% ../../nbs/03_data/03_streams.ipynb #e477976d
-_END = object()   # sentinel for the end of an iterator
+# sentinel for the end of an iterator
+_END = object()
 
 def is_stateful(dataset) -> bool:
     "Return True if a data set has state_dict() and load_state_dict(state) with these signatures."
@@ -29,29 +30,38 @@ def is_stateful(dataset) -> bool:
         inspect.signature(dataset.state_dict).bind()
         inspect.signature(dataset.load_state_dict).bind({})
         return True
-    except (AttributeError, TypeError, ValueError): return False
+    except (AttributeError, TypeError, ValueError):
+        return False
 
 # %% ../../nbs/03_data/03_streams.ipynb #e7792a0e
 _PLAIN_TYPES = frozenset((int, float, str, bool, bytes, type(None)))
 
 def copy_state(state):
     "Return a deep copy, with a fast path for plain values."
-    if type(state) is dict: return {k: v if type(v) in _PLAIN_TYPES else copy_state(v) for k, v in state.items()}
+    if type(state) is dict:
+        return {k: v if type(v) in _PLAIN_TYPES else copy_state(v) for k, v in state.items()}
     if type(state) is list: return [v if type(v) in _PLAIN_TYPES else copy_state(v) for v in state]
     return copy.deepcopy(state)
 
 # %% ../../nbs/03_data/03_streams.ipynb #1b6b381f
 class DatasetStates:
     "Take the states of a data set, and continue from one."
-    cheap, share = 1e-4, 0.1   # seconds up to which a state is taken every time; share of the time for expensive states
+    cheap = 1e-4
+    share = 0.1   # seconds up to which a state is taken every time; share of the time for expensive states
 
     def __init__(self, dataset): self.dataset = dataset; self.forget()
 
     def forget(self):
         "Discard the last state, which does not belong to the next iteration."
-        self.last, self.at, self.cost, self.when = None, 0, 0.0, 0.0
+        self.last = None
+        self.at = 0
+        self.cost = 0.0
+        self.when = 0.0
 
-    def take(self, behind: int):  # behind: number of examples that were read
+    def take(
+        self,
+        behind: int,  # number of examples that were read
+    ):
         "Return a state and the number of examples read when it was taken: an older one if a new one would cost too much."
         now = time.perf_counter()
         if self.cost <= self.cheap or now - self.when > self.cost / self.share:
@@ -63,8 +73,10 @@ class DatasetStates:
     def now(self): return copy_state(self.dataset.state_dict())
     def quiet(self):
         "Return the state, or None if there is no state before the first example."
-        try: return self.now()
-        except Exception: return None
+        try:
+            return self.now()
+        except Exception:
+            return None
 
     def load(self, state): self.dataset.load_state_dict(copy_state(state))
 
@@ -72,10 +84,16 @@ class DatasetStates:
         "Return True if other code has moved the data set."
         if self.cost > self.cheap or self.last is None: return False
         now = self.dataset.state_dict()
-        try: return now != self.last and not is_identical(now, self.last)
-        except (RuntimeError, ValueError): return not is_identical(now, self.last)   # the state contains tensors or arrays
+        try:
+            return now != self.last and not is_identical(now, self.last)
+        except (RuntimeError, ValueError):
+            # the state contains tensors or arrays
+            return not is_identical(now, self.last)
 
-    def after(self, mark):  # a Mark as a dict
+    def after(
+        self,
+        mark,  # a Mark as a dict
+    ):
         "Yield the examples after a mark; add a note to an error raised on the way there."
         self.forget()
         try:
@@ -83,8 +101,10 @@ class DatasetStates:
             examples = iter(self.dataset)
             first = next(examples, _END)
         except Exception as error:
-            error.add_note(f"(The stream was to go on after sample {mark['at']}, from what its state_dict() gave there. "
-                           "learn.train_dataset = learn.train_dataset makes the run read it from its beginning instead.)")
+            error.add_note(
+                f"(The stream was to go on after sample {mark['at']}, from what its state_dict() gave there. "
+                "learn.train_dataset = learn.train_dataset makes the run read it from its beginning instead.)"
+            )
             raise
         if first is _END: return
         yield first
@@ -95,28 +115,43 @@ class DatasetStates:
 # %% ../../nbs/03_data/03_streams.ipynb #0376e894
 class StartStates:
     "Record how a data set starts its epochs in this process."
-    def __init__(self): self.before, self.after, self.sticky = None, {}, False   # states: initially; after the first example, by epoch
+    # states: initially; after the first example, by epoch
+    def __init__(self):
+        self.before, self.after, self.sticky = None, {}, False
 
-_START_STATES = weakref.WeakKeyDictionary()   # from a data set to its Beginnings
+# from a data set to its Beginnings
+_START_STATES = weakref.WeakKeyDictionary()
 
 def start_states(dataset) -> StartStates:
     "Return the record of a data set."
-    try: return _START_STATES.setdefault(getattr(dataset.state_dict, "__self__", dataset), StartStates())   # of the data set itself, not of a wrapper
-    except TypeError: return StartStates()   # the object does not support weak references
+    try:
+        # of the data set itself, not of a wrapper
+        return _START_STATES.setdefault(getattr(dataset.state_dict, "__self__", dataset), StartStates())
+    except TypeError:
+        # the object does not support weak references
+        return StartStates()
 
 def restart_stream(states, epoch):
     "Yield the examples of an epoch from its beginning, resetting a data set that would continue where it was left."
     states.forget()
-    known, generators = start_states(states.dataset), generator_states()
-    if known.before is None: known.before = states.quiet()
+    known = start_states(states.dataset)
+    generators = generator_states()
+    if known.before is None:
+        known.before = states.quiet()
     for state in (known.before,) if known.sticky else (None, known.before, None):
         set_generator_states(generators)
-        if state is not None: states.load(state)
+        if state is not None:
+            states.load(state)
         examples = iter(states.dataset)
-        first, now = next(examples, _END), states.now()
+        first = next(examples, _END)
+        now = states.now()
         if epoch not in known.after: break
-        if is_identical(now, known.after[epoch]): known.sticky = state is not None; break
-    if len(known.after) > 10: del known.after[list(known.after)[1]]   # the first is kept for a new run
+        if is_identical(now, known.after[epoch]):
+            known.sticky = state is not None
+            break
+    if len(known.after) > 10:
+        # the first is kept for a new run
+        del known.after[list(known.after)[1]]
     known.after.setdefault(epoch, now)
     if first is _END: return
     yield first
@@ -126,22 +161,40 @@ def restart_stream(states, epoch):
 class InexactState(Exception):
     "Raised if a state may not lead to the position where it was taken."
 
-MIN_DATASETS_VERSION = (5, 2)   # the version of datasets that was tested
-_EXACT_ITERABLES = ("ArrowExamplesIterable", "RebatchedArrowExamplesIterable", "SelectColumnsIterable", "StepExamplesIterable", "SkipExamplesIterable",
-          "TakeExamplesIterable", "RepeatExamplesIterable", "FormattedExamplesIterable", "MappedExamplesIterable", "FilteredExamplesIterable",
-          "VerticallyConcatenatedMultiSourcesExamplesIterable", "HorizontallyConcatenatedMultiSourcesExamplesIterable")
+# the version of datasets that was tested
+MIN_DATASETS_VERSION = (5, 2)
+_EXACT_ITERABLES = (
+    "ArrowExamplesIterable",
+    "RebatchedArrowExamplesIterable",
+    "SelectColumnsIterable",
+    "StepExamplesIterable",
+    "SkipExamplesIterable",
+    "TakeExamplesIterable",
+    "RepeatExamplesIterable",
+    "FormattedExamplesIterable",
+    "MappedExamplesIterable",
+    "FilteredExamplesIterable",
+    "VerticallyConcatenatedMultiSourcesExamplesIterable",
+    "HorizontallyConcatenatedMultiSourcesExamplesIterable",
+)
 _REREADING_ITERABLES = ("ExamplesIterable", "InterleavedShardsExamplesIterable",
                "CyclingMultiSourcesExamplesIterable", "RandomlyCyclingMultiSourcesExamplesIterable")
 
-def child_iterables(node): return [node.ex_iterable] if hasattr(node, "ex_iterable") else list(getattr(node, "ex_iterables", ()))   # the nodes that a node reads from
+# the nodes that a node reads from
+def child_iterables(node):
+    return [node.ex_iterable] if hasattr(node, "ex_iterable") else list(getattr(node, "ex_iterables", ()))
 
-def rereads_on_resume(node) -> bool | None:  # a node of a datasets.IterableDataset
+def rereads_on_resume(
+    node,  # a node of a datasets.IterableDataset
+) -> bool | None:
     "Return True if a node or one below it restores a state by reading again; None if it does not restore it exactly."
     name = type(node).__name__
-    if type(node).__module__ != "datasets.iterable_dataset" or name not in _EXACT_ITERABLES + _REREADING_ITERABLES: return None
+    if type(node).__module__ != "datasets.iterable_dataset" or name not in _EXACT_ITERABLES + _REREADING_ITERABLES:
+        return None
     again = name in _REREADING_ITERABLES
     if hasattr(node, "function"):
-        if inspect.iscoroutinefunction(node.function) or (node.formatting and node.formatting.is_table): return None
+        if inspect.iscoroutinefunction(node.function) or (node.formatting and node.formatting.is_table):
+            return None
         again = node.batched
     below = [rereads_on_resume(child) for child in child_iterables(node)]
     return None if None in below else again or any(below)
@@ -150,34 +203,53 @@ def rereads_on_resume(node) -> bool | None:  # a node of a datasets.IterableData
 def copy_iterable(node):
     "Return copies of a node and of all nodes below it."
     new = copy.copy(node)
-    if hasattr(new, "ex_iterable"): new.ex_iterable = copy_iterable(new.ex_iterable)
-    if hasattr(new, "ex_iterables"): new.ex_iterables = [copy_iterable(child) for child in new.ex_iterables]
+    if hasattr(new, "ex_iterable"):
+        new.ex_iterable = copy_iterable(new.ex_iterable)
+    if hasattr(new, "ex_iterables"):
+        new.ex_iterables = [copy_iterable(child) for child in new.ex_iterables]
     return new
 
-def is_hf_iterable(dataset, version=()) -> bool:  # version: (major, minor), the minimum
+def is_hf_iterable(
+    dataset,
+    version=(),  # (major, minor), the minimum
+) -> bool:
     "Return True for a datasets.IterableDataset, of at least the given version of the library."
     datasets = sys.modules.get("datasets")
     if datasets is None or not isinstance(dataset, datasets.IterableDataset): return False
-    try: return not version or tuple(int(part) for part in datasets.__version__.split(".")[:2]) >= version
-    except ValueError: return False
+    try:
+        return not version or tuple(int(part) for part in datasets.__version__.split(".")[:2]) >= version
+    except ValueError:
+        return False
 
-def copy_dataset(dataset):  # a datasets.IterableDataset
+def copy_dataset(
+    dataset,  # a datasets.IterableDataset
+):
     "Return a copy of the data set with a position and an epoch of its own."
     new = object.__new__(type(dataset))
-    vars(new).update(vars(dataset) | {"_ex_iterable": copy_iterable(dataset._ex_iterable), "_epoch": copy.deepcopy(dataset._epoch)})
+    vars(new).update(
+        vars(dataset) | {"_ex_iterable": copy_iterable(dataset._ex_iterable), "_epoch": copy.deepcopy(dataset._epoch)}
+    )
     return new
 
 def isolate_dataset(dataset):
     "Return a copy of the data set that no other code reads if that is possible, otherwise the data set itself."
-    try: return copy_dataset(dataset) if is_hf_iterable(dataset, MIN_DATASETS_VERSION) else dataset
-    except Exception: return dataset   # its construction differs from the tested version
+    try:
+        return copy_dataset(dataset) if is_hf_iterable(dataset, MIN_DATASETS_VERSION) else dataset
+    except Exception:
+        # its construction differs from the tested version
+        return dataset
 
 # %% ../../nbs/03_data/03_streams.ipynb #af396f52
 class HFDatasetStates(DatasetStates):
     "Take the states of a datasets.IterableDataset."
-    def __init__(self, dataset, again):  # again: result of rereads_on_resume
+    def __init__(
+        self, dataset,
+        again,  # result of rereads_on_resume
+    ):
         super().__init__(copy_dataset(dataset))
-        self.again, self.start = again, dataset._starting_state_dict   # starting position set by the user
+        # starting position set by the user
+        self.again = again
+        self.start = dataset._starting_state_dict
 
     def now(self): return self.dataset.state_dict()             # state_dict() returns a copy
     def load(self, state): self.dataset.load_state_dict(state)  # load_state_dict() copies what it changes
@@ -185,10 +257,15 @@ class HFDatasetStates(DatasetStates):
 
     def after(self, mark):
         "Yield the examples after a mark; raise Doubt before the first one if the state may not lead there."
-        generators, examples = generator_states(), super().after(mark)
-        try: first = next(examples, _END)
-        except (LookupError, TypeError) as error: raise InexactState("the state does not fit") from error   # occurs with concatenated streams in workers
-        if self.again and not is_identical(generators, generator_states()): raise InexactState("random numbers were drawn")
+        generators = generator_states()
+        examples = super().after(mark)
+        try:
+            first = next(examples, _END)
+        except (LookupError, TypeError) as error:
+            # occurs with concatenated streams in workers
+            raise InexactState("the state does not fit") from error
+        if self.again and not is_identical(generators, generator_states()):
+            raise InexactState("random numbers were drawn")
         if first is _END: return
         yield first
         yield from examples
@@ -204,15 +281,26 @@ def dataset_states(dataset) -> DatasetStates | None:
     if not is_stateful(dataset): return None
     if not is_hf_iterable(dataset):
         states = DatasetStates(dataset)
-        try: states.now()
-        except NotImplementedError: return None   # state_dict() of an abstract base class
-        except Exception: pass                    # there may be no state before the first example
+        try:
+            states.now()
+        except NotImplementedError:
+            # state_dict() of an abstract base class
+            return None
+        except Exception:
+            # there may be no state before the first example
+            pass
         return states
-    if not is_hf_iterable(dataset, MIN_DATASETS_VERSION) or type(dataset) is not sys.modules["datasets"].IterableDataset: return None
+    if (
+        not is_hf_iterable(dataset, MIN_DATASETS_VERSION)
+        or type(dataset) is not sys.modules["datasets"].IterableDataset
+    ):
+        return None
     try:
         again = rereads_on_resume(dataset._ex_iterable)
         return None if again is None else HFDatasetStates(dataset, again)
-    except Exception: return None   # its construction differs from the tested version
+    except Exception:
+        # its construction differs from the tested version
+        return None
 
 # %% ../../nbs/03_data/03_streams.ipynb #b66092e4
 @dataclass
@@ -227,17 +315,32 @@ class StreamMark:
 # %% ../../nbs/03_data/03_streams.ipynb #6fe67ae3
 class SeededStream(IterableDataset):
     "Cut an iterable data set into batches of examples, each with seeded generators and a mark."
-    def __init__(self, dataset, states, size, drop_last, seed, together=1):   # together: number of batches read at once, one per process
-        self.dataset, self.states, self.size, self.drop_last, self.seed = dataset, states, size, drop_last, seed
+    def __init__(
+        self, dataset, states, size, drop_last, seed,
+        together=1,  # number of batches read at once, one per process
+    ):
+        self.dataset = dataset
+        self.states = states
+        self.size = size
+        self.drop_last = drop_last
+        self.seed = seed
         self.together, self.each = together, (size or 1) * together
-        self.epoch, self.start = 0, 0           # start: position of the run when reading from the beginning; a batch ends there
-        self.marks, self.last = None, -1        # marks of all readers as dicts, or None; the worker that yielded the last batch
-        self.then = self.each                   # number of examples per read up to the position of the run
+        # start: position of the run when reading from the beginning; a batch ends there
+        self.epoch = 0
+        self.start = 0
+        # marks of all readers as dicts, or None; the worker that yielded the last batch
+        self.marks = None
+        self.last = -1
+        # number of examples per read up to the position of the run
+        self.then = self.each
 
     def __iter__(self):
         info = get_worker_info()
-        seed, worker = self.seed, info.id if info else 0   # the same for all processes: each reads the whole stream
-        if worker <= self.last: yield None
+        # the same for all processes: each reads the whole stream
+        seed = self.seed
+        worker = info.id if info else 0
+        if worker <= self.last:
+            yield None
         mark = self.marks[worker] if self.marks else None
         if mark and mark["ended"]: return
         behind, given = (mark["at"], mark["given"]) if mark else (0, 0)
@@ -251,7 +354,9 @@ class SeededStream(IterableDataset):
             ended = len(group) < size
             if not group or (self.drop_last and ended): return
             behind += len(group)
-            if behind > given: yield group, self.mark(worker, behind, ended)   # size None: the stream yields ready batches, and these are some of them
+            if behind > given:
+                # size None: the stream yields ready batches, and these are some of them
+                yield group, self.mark(worker, behind, ended)
 
     def examples(self, mark):
         "Return an iterator of the examples after a mark; without one, of all examples of the epoch."
@@ -275,19 +380,25 @@ class CountingCollate:
             if not self.size: return *self._ready(group), mark
             mine, samples, weight = split_evenly(self.share, group)
             return self.collate(mine), samples, weight, mark
-        except StopIteration as error: raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
+        except StopIteration as error:
+            raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
 
     def _place(self, mark) -> str:
-        info, upto = get_worker_info(), "" if mark is None else f" at sample {mark.given} of this reader"
+        info = get_worker_info()
+        upto = "" if mark is None else f" at sample {mark.given} of this reader"
         return upto + ("" if info is None else f" in data worker {info.id}")
 
     def _ready(self, batches):
-        sizes, mine = [infer_batch_size(b) or 1 for b in batches], self.share.rank if self.share.together > 1 else 0
+        sizes = [infer_batch_size(b) or 1 for b in batches]
+        mine = self.share.rank if self.share.together > 1 else 0
         own = sizes[mine] if mine < len(batches) else 0
         return self.collate(batches[mine if own else 0]), sum(sizes), self.share.weight(own, sum(sizes))
 
 # %% ../../nbs/03_data/03_streams.ipynb #73dd44bb
-def skip_samples(batches, samples: int):  # an iterator of (batch, samples); number of samples to skip
+def skip_samples(
+    batches,  # an iterator of (batch, samples)
+    samples: int,  # number of samples to skip
+):
     "Read up to a position, with a progress bar if it takes longer than a second; raise ValueError if no batch ends there."
     if not samples: return batches
     from tqdm import tqdm
@@ -296,17 +407,24 @@ def skip_samples(batches, samples: int):  # an iterator of (batch, samples); num
         while behind < samples:
             step = next(batches, None)
             if step is None:
-                raise ValueError(f"The data stream ended after {behind} samples, but the run stands at sample {samples}; "
-                                 "it is shorter than it was, or it does not begin at its beginning when iterated anew.")
+                raise ValueError(
+                    f"The data stream ended after {behind} samples, but the run stands at sample {samples}; "
+                    "it is shorter than it was, or it does not begin at its beginning when iterated anew."
+                )
             behind += step[1]
             bar.update(step[1])
     if behind > samples:
-        raise ValueError(f"The run stands at sample {samples} of the epoch, but the data is now cut into batches that pass it by; "
-                         "give them the size they had, and change it at the end of an epoch.")
+        raise ValueError(
+            f"The run stands at sample {samples} of the epoch, but the data is now cut into batches that pass it by; "
+            "give them the size they had, and change it at the end of an epoch."
+        )
     return batches
 
 # %% ../../nbs/03_data/03_streams.ipynb #c47fca89
-def update_marks(marks, mark, workers) -> list:  # marks: marks of all readers as dicts; None: no batch was yielded yet
+def update_marks(
+    marks,  # marks of all readers as dicts; None: no batch was yielded yet
+    mark, workers,
+) -> list:
     "Return the marks with that of one reader updated."
     marks = list(marks or [None] * max(workers, 1))
     state = mark.state if mark.at == mark.given else marks[mark.worker]["state"]
@@ -314,20 +432,31 @@ def update_marks(marks, mark, workers) -> list:  # marks: marks of all readers a
     return marks
 
 # %% ../../nbs/03_data/03_streams.ipynb #b5bb7ff5
-def check_same_readers(then, now):  # dicts with num_workers and infer_batch_size
+# dicts with num_workers and infer_batch_size
+def check_same_readers(then, now):
     "Raise ValueError if the number of workers, or with workers the batch size, has changed: the remaining samples would be unknown."
-    name = next((n for n in ("num_workers", *(["batch_size"] if now["num_workers"] else [])) if then.get(n, now[n]) != now[n]), None)
+    name = next(
+        (n for n in ("num_workers", *(["batch_size"] if now["num_workers"] else [])) if then.get(n, now[n]) != now[n]),
+        None,
+    )
     if name is None: return
-    raise ValueError(f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it is {now[name]}: "
-                     f"nobody would know which samples are left. Load the data with {name}={then[name]}, or go to a place at the end of an epoch.")
+    raise ValueError(
+        f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it is"
+        f" {now[name]}: nobody would know which samples are left. Load the data with {name}={then[name]}, or go to a"
+        " place at the end of an epoch."
+    )
 
 # %% ../../nbs/03_data/03_streams.ipynb #d3d1c5b5
 class StreamSource(BatchSource):
     "Read an iterable data set from a position on, by states or by reading up to it."
     def __init__(self, loader, seed, share=UNSHARDED):
-        self.loader, self.share, self._workers = loader, share, None
-        try: self.batches = len(loader) // share.together if loader.drop_last else -(-len(loader) // share.together)
-        except TypeError: self.batches = None
+        self.loader = loader
+        self.share = share
+        self._workers = None
+        try:
+            self.batches = len(loader) // share.together if loader.drop_last else -(-len(loader) // share.together)
+        except TypeError:
+            self.batches = None
         self.size = loader.batch_size and loader.batch_size * share.together
         self.states = dataset_states(loader.dataset)
         read = isolate_dataset(loader.dataset) if self.states is None else self.states.dataset
@@ -335,12 +464,21 @@ class StreamSource(BatchSource):
 
     def open(self, cursor, bookmark=None):
         "Return an iterator of (batch, samples) from a cursor on; after each, `bookmark` is that of its end."
-        if bookmark and bookmark.get("place", list(cursor)) != list(cursor): bookmark = None   # the bookmark belongs to another position
+        if bookmark and bookmark.get("place", list(cursor)) != list(cursor):
+            # the bookmark belongs to another position
+            bookmark = None
         self.check(bookmark)
-        if self.states is not None or self.dataset.epoch != cursor.epoch: self.close()   # persistent workers would not receive the new position
+        if self.states is not None or self.dataset.epoch != cursor.epoch:
+            # persistent workers would not receive the new position
+            self.close()
         self.dataset.epoch = cursor.epoch
-        for dataset in {id(d): d for d in (self.loader.dataset, self.dataset.dataset)}.values(): set_epoch(cursor.epoch, dataset)
-        return self._from_marks(cursor, bookmark) if self.states and bookmark and "marks" in bookmark else self._from_beginning(cursor)
+        for dataset in {id(d): d for d in (self.loader.dataset, self.dataset.dataset)}.values():
+            set_epoch(cursor.epoch, dataset)
+        return (
+            self._from_marks(cursor, bookmark)
+            if self.states and bookmark and "marks" in bookmark
+            else self._from_beginning(cursor)
+        )
 
     def _from_beginning(self, cursor):
         self.dataset.start = cursor.position
@@ -353,30 +491,43 @@ class StreamSource(BatchSource):
                 position += samples
                 yield batch, samples
             return
-        except InexactState: self.close()
+        except InexactState:
+            self.close()
         yield from self._from_beginning(Cursor(cursor.epoch, position))
 
     def _read(self, cursor, bookmark=None):
-        stream, workers, size, position = self.dataset, self.loader.num_workers, self.size, cursor.position
-        marks, last, stream.then = (bookmark["marks"], bookmark["last"], bookmark["batch_size"]) if bookmark else (None, -1, size)
-        stream.marks, stream.last = marks, last if workers else -1
-        counted, readers = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share), {"num_workers": workers, "batch_size": size}
+        stream = self.dataset
+        workers = self.loader.num_workers
+        size = self.size
+        position = cursor.position
+        marks, last, stream.then = (
+            (bookmark["marks"], bookmark["last"], bookmark["batch_size"]) if bookmark else (None, -1, size)
+        )
+        stream.marks = marks
+        stream.last = last if workers else -1
+        counted = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share)
+        readers = {"num_workers": workers, "batch_size": size}
         self.bookmark = readers
-        if workers and self._workers is None: self._workers = DataWorkers(self.loader, stream, counted, batch_size=None)
+        if workers and self._workers is None:
+            self._workers = DataWorkers(self.loader, stream, counted, batch_size=None)
         for given in self._workers.begin() if workers else map(counted, stream):
             if given is None: continue
             batch, samples, self.weight, mark = given
             position += samples
             if mark is not None:
-                marks, last = update_marks(marks, mark, workers), mark.worker
+                marks = update_marks(marks, mark, workers)
+                last = mark.worker
                 self.bookmark = readers | {"place": [cursor.epoch, position], "last": last, "marks": marks}
             yield batch, samples
 
     def close(self):
         "Terminate the workers."
-        if self._workers is not None: self._workers.close()
+        if self._workers is not None:
+            self._workers.close()
         self._workers = None
 
     def moved(self) -> bool: return self.states is not None and not self.loader.num_workers and self.states.moved()
-    def check(self, bookmark): check_same_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.size})
-    def batches_left(self, cursor): return self.batches and max(self.batches - -(-cursor.position // (self.size or 1)), 0)
+    def check(self, bookmark):
+        check_same_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.size})
+    def batches_left(self, cursor):
+        return self.batches and max(self.batches - -(-cursor.position // (self.size or 1)), 0)

@@ -27,36 +27,52 @@ def _accelerate_state() -> list[dict]:
     states = [AcceleratorState._shared_state, GradientState._shared_state]
     return states if PartialState._shared_state.get("num_processes", 1) > 1 else [*states, PartialState._shared_state]
 
-def _swap_state(contents: list[dict]) -> list[dict]:  # contents: as returned by _shared
+def _swap_state(
+    contents: list[dict],  # as returned by _shared
+) -> list[dict]:
     "Replace the contents of Accelerate's state; return the previous contents."
     shared = _accelerate_state()
     before = [dict(s) for s in shared]
-    for s, c in zip(shared, contents): s.clear(); s.update(c)
+    for s, c in zip(shared, contents):
+        s.clear()
+        s.update(c)
     return before
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #305a0531
-def mixed_precision(args) -> str:  # args: TrainingArguments
+def mixed_precision(
+    args,  # TrainingArguments
+) -> str:
     "Return Accelerate's name of the precision: 'no', 'bf16' or 'fp16'."
     return "bf16" if args.bf16 else "fp16" if args.fp16 else "no"
 
 def _check_precision(kind, device):
     if kind == "fp16" and device.type == "cpu":
-        raise ValueError("fp16=True needs a GPU: on a CPU, mixed precision in fp16 would silently train in fp32. Pass bf16=True, or neither.")
+        raise ValueError(
+            "fp16=True needs a GPU: on a CPU, mixed precision in fp16 would silently train in fp32. Pass bf16=True, or"
+            " neither."
+        )
     if kind == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise ValueError("bf16=True is not supported by this GPU; pass fp16=True, or neither.")
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #ef0a51ac
-_PREPARED_FLAG, _FORWARD_NAMES = "_is_accelerate_prepared", ("forward", "_original_forward")   # attributes that Accelerate sets on a module
+# attributes that Accelerate sets on a module
+_PREPARED_FLAG = "_is_accelerate_prepared"
+_FORWARD_NAMES = ("forward", "_original_forward")
 
 def _pop_attributes(module, names) -> dict:
     "Remove these attributes from a module instance; return the existing ones."
     return {name: vars(module).pop(name) for name in names if name in vars(module)}
 
-def _set_forward(module, forward: dict) -> dict:  # forward: Accelerate's attributes; empty in full precision
+def _set_forward(
+    module,
+    forward: dict,  # Accelerate's attributes; empty in full precision
+) -> dict:
     "Set these attributes on a module, in place of those of another active learner; return the previous ones."
     before = _pop_attributes(module, _FORWARD_NAMES)
-    plain = before.get(_FORWARD_NAMES[-1], before.get("forward"))   # the user may have set one on the instance, too
-    if plain is not None and getattr(plain, "__func__", None) is not type(module).forward: module.forward = plain
+    # the user may have set one on the instance, too
+    plain = before.get(_FORWARD_NAMES[-1], before.get("forward"))
+    if plain is not None and getattr(plain, "__func__", None) is not type(module).forward:
+        module.forward = plain
     vars(module).update(forward)
     return before
 
@@ -64,24 +80,37 @@ def _set_forward(module, forward: dict) -> dict:  # forward: Accelerate's attrib
 def should_use_cpu(args) -> bool:
     "Return whether to use the CPU. With several processes without a GPU, also set the environment variable that Accelerate needs."
     cpu = args.use_cpu or (world_size() > 1 and not torch.cuda.is_available())
-    if cpu and world_size() > 1: os.environ["ACCELERATE_USE_CPU"] = "1"
+    if cpu and world_size() > 1:
+        os.environ["ACCELERATE_USE_CPU"] = "1"
     return cpu
 
 def kwargs_handlers(args) -> list:
     "Return Accelerate's settings for connecting processes and averaging gradients."
     if world_size() == 1: return []
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
-    ddp = {"find_unused_parameters": bool(args.ddp_find_unused_parameters), "broadcast_buffers": False, "static_graph": bool(args.ddp_static_graph),
-           "gradient_as_bucket_view": True}   # no second copy of the gradients: they are views of the buckets
-    if args.ddp_bucket_cap_mb is not None: ddp["bucket_cap_mb"] = args.ddp_bucket_cap_mb
+    # no second copy of the gradients: they are views of the buckets
+    ddp = {
+        "find_unused_parameters": bool(args.ddp_find_unused_parameters),
+        "broadcast_buffers": False,
+        "static_graph": bool(args.ddp_static_graph),
+        "gradient_as_bucket_view": True,
+    }
+    if args.ddp_bucket_cap_mb is not None:
+        ddp["bucket_cap_mb"] = args.ddp_bucket_cap_mb
     backend = {} if args.ddp_backend is None else {"backend": args.ddp_backend}
-    return [DistributedDataParallelKwargs(**ddp), InitProcessGroupKwargs(timeout=timedelta(seconds=args.ddp_timeout), **backend)]
+    return [
+        DistributedDataParallelKwargs(**ddp),
+        InitProcessGroupKwargs(timeout=timedelta(seconds=args.ddp_timeout), **backend),
+    ]
 
 def make_world(accelerator) -> World:
     "Return the processes that Accelerate has connected. Raise RuntimeError if their number is not the one that was started."
     if accelerator.num_processes != world_size():
-        raise RuntimeError(f"{world_size()} processes were started (WORLD_SIZE), and Accelerate has connected {accelerator.num_processes}: each would train "
-                           "for itself. Another Accelerator may have been made before, on another device.")
+        raise RuntimeError(
+            f"{world_size()} processes were started (WORLD_SIZE), and Accelerate has connected"
+            f" {accelerator.num_processes}: each would train for itself. Another Accelerator may have been made before,"
+            " on another device."
+        )
     if accelerator.num_processes == 1: return SINGLE_PROCESS
     destroy_process_group_at_exit()
     return World(accelerator.process_index, accelerator.num_processes, accelerator.local_process_index)
@@ -100,27 +129,40 @@ def unwrap(wrapped):
 # %% ../../nbs/04_device/04_accelerator.ipynb #41223f4a
 class AcceleratorHolder:
     "Hold a learner's own Accelerator, and activate its state while the learner works."
-    def __init__(self, args):  # args: TrainingArguments: use_cpu, bf16, fp16
+    def __init__(
+        self,
+        args,  # TrainingArguments: use_cpu, bf16, fp16
+    ):
         from accelerate import Accelerator
         check_launch_environment(mixed_precision(args))
         before = _swap_state([{}, {}, {}])
         try:
-            self.accelerator = Accelerator(cpu=should_use_cpu(args), mixed_precision=mixed_precision(args), kwargs_handlers=kwargs_handlers(args))
+            self.accelerator = Accelerator(
+                cpu=should_use_cpu(args), mixed_precision=mixed_precision(args), kwargs_handlers=kwargs_handlers(args)
+            )
             self.device, self.world = self.accelerator.device, make_world(self.accelerator)
             self._borrowed, self._wrappers, self._trained, self.fitted, self.sharded = [], [], [], PatchSet(), None
-            self._find_unused, self._unused = (getattr(args, "ddp_find_unused_parameters", None), getattr(args, "ddp_static_graph", None)), None
+            self._find_unused, self._unused = (
+                getattr(args, "ddp_find_unused_parameters", None),
+                getattr(args, "ddp_static_graph", None),
+            ), None
             self._asked = None if self.world.alone else resolve_sharding(args.fsdp, args.fsdp_config)
             _check_precision(mixed_precision(args), self.device)
-        finally: self._state = _swap_state(before)
+        finally:
+            self._state = _swap_state(before)
 
     @contextmanager
     def in_force(self):
         "Activate this learner's Accelerate state and model patches inside the block."
-        before, found = _swap_state(self._state), [(m, _set_forward(m, forward)) for m, forward in self._borrowed]
+        before = _swap_state(self._state)
+        found = [(m, _set_forward(m, forward)) for m, forward in self._borrowed]
         try:
-            with self.fitted.in_force(): yield self
+            with self.fitted.in_force():
+                yield self
         finally:
-            for m, forward in found: _pop_attributes(m, _FORWARD_NAMES); vars(m).update(forward)
+            for m, forward in found:
+                _pop_attributes(m, _FORWARD_NAMES)
+                vars(m).update(forward)
             self._state = _swap_state(before)
 
     def hold(self):
@@ -132,25 +174,37 @@ class ShardingDevice(AcceleratorHolder):
     "Add the operations of a sharded model; they have no effect on other models."
     def _divided(self, model, loss, optimizers):
         "Shard the model; return it prepared for the precision."
-        prepared = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)   # only the precision is left
-        self.sharded = ShardedModel(model, self._asked, self.world, self.device, self.accelerator.mixed_precision, loss, optimizers)
+        # only the precision is left
+        prepared = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
+        self.sharded = ShardedModel(
+            model, self._asked, self.world, self.device, self.accelerator.mixed_precision, loss, optimizers
+        )
         return prepared
 
     @property
-    def divides(self) -> bool: return self._asked is not None   # whether models are sharded here
+    def divides(self) -> bool:
+        return self._asked is not None  # whether models are sharded here
 
     def exchanged(self) -> int:
         "Return the number of exchanges between processes: equal if they are in sync."
-        return 0 if self.world.alone else self.world.shown + torch.distributed.group.WORLD._get_sequence_number_for_group()
+        return (
+            0 if self.world.alone else self.world.shown + torch.distributed.group.WORLD._get_sequence_number_for_group()
+        )
 
     def settle(self):
         "Reshard a sharded model; leave any other one unchanged."
-        if self.sharded is not None: self.sharded.settle()
+        if self.sharded is not None:
+            self.sharded.settle()
 
-    def give_up(self, wrapped):  # wrapped: the model of the failed step
+    def give_up(
+        self,
+        wrapped,  # the model of the failed step
+    ):
         "Return the wrapped model to continue with after a failed step; None if it has to be wrapped again."
         if self.world.alone: return wrapped
-        if self.sharded is None: return None   # DDP fails in the next step after a failed backward pass
+        if self.sharded is None:
+            # DDP fails in the next step after a failed backward pass
+            return None
         self.sharded.give_up()
         return wrapped
 
@@ -163,12 +217,18 @@ class Averaging(ShardingDevice):
     def _watch_unused(self, wrapped) -> UnusedParameters | None:
         "Return the object that fills in missing gradients; None if DDP does so itself, or averages no gradients."
         find, static = self._find_unused
-        if not isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) or find or static: return None
+        if not isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) or find or static:
+            return None
         return UnusedParameters(wrapped, strict=find is False)
 
-    def averaging(self, wrapped, now: bool, first: bool = True):  # now: with this backward pass; False: with a later one of the same step; first: first micro-batch of a step
+    def averaging(
+        self, wrapped,
+        now: bool,  # with this backward pass; False: with a later one of the same step
+        first: bool = True,  # first micro-batch of a step
+    ):
         "Return a context for the forward and the backward pass of a micro-batch."
-        if self.sharded is not None: self.sharded.synchronize(now)
+        if self.sharded is not None:
+            self.sharded.synchronize(now)
         if self._unused is not None:
             self._unused.begin(now, first)
             if now: return self._completed(wrapped)
@@ -181,10 +241,16 @@ class Averaging(ShardingDevice):
         parameter = self._unused.complete(wrapped)
         if parameter is None: return
         name = next(n for n, p in unwrap(wrapped).named_parameters() if p is parameter)
-        raise ValueError(f"{name!r} got no gradient in this step on rank {self.world.rank}, and with ddp_find_unused_parameters=False the others would wait for "
-                         "it forever; leave ddp_find_unused_parameters out.")
+        raise ValueError(
+            f"{name!r} got no gradient in this step on rank {self.world.rank}, and with"
+            " ddp_find_unused_parameters=False the others would wait for it forever; leave ddp_find_unused_parameters"
+            " out."
+        )
 
-    def unused_numbers(self, params: list) -> list[int]:  # params: the model's first, as in Run.params
+    def unused_numbers(
+        self,
+        params: list,  # the model's first, as in Run.params
+    ) -> list[int]:
         "Return the indices of the parameters without a gradient of their own in this step; DDP's are filled with zeros by now."
         count = 0 if self.sharded is not None else self.wrapped_parameters
         more = [i for i in range(count, len(params)) if params[i].requires_grad and params[i].grad is None]
@@ -197,26 +263,39 @@ class Device(Averaging):
     @property
     def scaler(self): return self.accelerator.scaler   # of the gradients, None without fp16
 
-    def prepare(self, model, loss=None, optimizers=()):  # loss: the loss function, if it is a module; optimizers: existing ones with the model's parameters
+    def prepare(
+        self, model,
+        loss=None,  # the loss function, if it is a module
+        optimizers=(),  # existing ones with the model's parameters
+    ):
         "Move a model to the device and wrap it for the precision and the strategy; release its previous wrapper."
         self._unwrap(model)
         with self.in_force():
             found = _set_forward(model, {}) | _pop_attributes(model, [_PREPARED_FLAG])
             try:
                 with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")   # of DDP; Accelerate uses this name
-                    prepared = self.accelerator.prepare_model(model) if self._asked is None else self._divided(model, loss, optimizers)
-            finally: ours = _pop_attributes(model, [*_FORWARD_NAMES, _PREPARED_FLAG]); vars(model).update(found)
+                    # of DDP; Accelerate uses this name
+                    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
+                    prepared = (
+                        self.accelerator.prepare_model(model)
+                        if self._asked is None
+                        else self._divided(model, loss, optimizers)
+                    )
+            finally:
+                ours = _pop_attributes(model, [*_FORWARD_NAMES, _PREPARED_FLAG])
+                vars(model).update(found)
         self._borrowed.append((model, {n: ours[n] for n in _FORWARD_NAMES if _FORWARD_NAMES[-1] in ours}))
         self._trained = [p.requires_grad for p in model.parameters()]
-        if prepared is not model: self._wrappers.append(prepared)
+        if prepared is not model:
+            self._wrappers.append(prepared)
         self._unused = self._watch_unused(prepared)
         return prepared
 
     def _unwrap(self, model):
         "Remove the hooks of an earlier wrapper from the parameters, even if other references to it exist, such as an error's frames."
         for old in self._wrappers:
-            if old.module is model: old.reducer = old.logger = None
+            if old.module is model:
+                old.reducer = old.logger = None
         self._wrappers = [w for w in self._wrappers if w.module is not model]
         self.accelerator._models[:] = [m for m in self.accelerator._models if unwrap(m) is not model]
         self._borrowed = [(m, forward) for m, forward in self._borrowed if m is not model]
@@ -224,23 +303,33 @@ class Device(Averaging):
     def backward(self, loss):
         "Run backward; scale the loss if there is a scaler."
         (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
-        if self._unused is not None: self._unused.after_backward(self._wrappers[-1])
+        if self._unused is not None:
+            self._unused.after_backward(self._wrappers[-1])
 
     def renew_scaler(self):
         "Replace the scaler by one with the same scale and no state of a failed step."
         if self.scaler is None: return
-        state, kind = self.scaler.state_dict(), type(self.scaler)
+        state = self.scaler.state_dict()
+        kind = type(self.scaler)
         self.accelerator.scaler = kind(self.device.type) if kind is torch.amp.GradScaler else kind()
         self.accelerator.scaler.load_state_dict(state)
 
-    def fits(self, params) -> bool:  # params: the model's first; reading a list at each step is twenty times as fast as traversing the modules
+    def fits(
+        self,
+        params,  # the model's first; reading a list at each step is twenty times as fast as traversing the modules
+    ) -> bool:
         "Return whether the wrapped model averages the gradients of the parameters that are trainable now: DDP checks this once."
-        return self.sharded.fits() if self.sharded is not None else self.world.alone or self._trained == [p.requires_grad for p in params[:len(self._trained)]]
+        return (
+            self.sharded.fits()
+            if self.sharded is not None
+            else self.world.alone or self._trained == [p.requires_grad for p in params[: len(self._trained)]]
+        )
 
     def release(self):
         "Release the models."
         self.fitted.clear()
-        for held in (self.accelerator._models, self._borrowed, self._wrappers): held.clear()
+        for held in (self.accelerator._models, self._borrowed, self._wrappers):
+            held.clear()
         self.sharded = self._unused = None
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #0b8c7ff1
@@ -248,15 +337,20 @@ _COPY_STREAMS = {}   # by device
 
 class AsyncHostCopy:
     "Copy tensors from a GPU asynchronously."
-    def __init__(self, pairs):  # pairs: pinned tensors on the host, with their sources
+    def __init__(
+        self,
+        pairs,  # pinned tensors on the host, with their sources
+    ):
         self.device = pairs[0][1].device
         stream = _COPY_STREAMS.get(self.device) or _COPY_STREAMS.setdefault(self.device, torch.cuda.Stream(self.device))
-        stream.wait_stream(torch.cuda.current_stream(self.device))   # copies start after the computations that are queued now
+        # copies start after the computations that are queued now
+        stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             self.begun = stream.record_event(torch.cuda.Event(enable_timing=True))
             for copy, t in pairs:
                 copy.copy_(t, non_blocking=True)
-                t.record_stream(stream)                              # its memory is not reused before the copy
+                # its memory is not reused before the copy
+                t.record_stream(stream)
             self.event = stream.record_event(torch.cuda.Event(enable_timing=True))
 
     def before_update(self):
@@ -274,10 +368,12 @@ class AsyncHostCopy:
 
 def copy_in_stream_order(pairs):
     "Copy on the main stream; the copies are done when a later event of the same GPU is."
-    for copy, t in pairs: copy.copy_(t, non_blocking=True)
+    for copy, t in pairs:
+        copy.copy_(t, non_blocking=True)
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #84401106
 def empty_device_cache(device):
     "Return unused cached memory of a device to its driver."
     library = getattr(torch, device.type, None)
-    if device.type != "cpu" and hasattr(library, "empty_cache"): library.empty_cache()
+    if device.type != "cpu" and hasattr(library, "empty_cache"):
+        library.empty_cache()

@@ -19,37 +19,62 @@ __all__ = ['SINGLE_PROCESS', 'has_exited', 'list_cells', 'shared_scalars_nbytes'
 def has_exited(pid: int) -> bool:
     "Return whether a process of this machine has ended, or is a zombie."
     import psutil
-    try: return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess: return True
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return True
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0012
-_SLOT_CELLS, _HEADER_CELLS = 4, 1   # cells of eight bytes: two pairs per process; its process id before them
-_WORD = 32             # number of flags in a cell of a list
-_LISTED = 1 << 62      # in the second cell of a number's pair: a list of flags belongs to it
+# cells of eight bytes: two pairs per process; its process id before them
+_SLOT_CELLS = 4
+_HEADER_CELLS = 1
+# number of flags in a cell of a list
+_WORD = 32
+# in the second cell of a number's pair: a list of flags belongs to it
+_LISTED = 1 << 62
 
 def list_cells(flags: int) -> int: return 2 * (-(-flags // _WORD))   # number of cells of a list, each with its check
 
-def shared_scalars_nbytes(size: int, flags: int = 0) -> int: return 8 * size * (_HEADER_CELLS + _SLOT_CELLS + 2 * list_cells(flags))   # bytes of a slate for so many processes
+# bytes of a slate for so many processes
+def shared_scalars_nbytes(size: int, flags: int = 0) -> int:
+    return 8 * size * (_HEADER_CELLS + _SLOT_CELLS + 2 * list_cells(flags))
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e001c
-def write_list(cells, places: range, count: int, flags):  # places: of pairs of cells; flags: indices of the flags that are set
+def write_list(
+    cells,
+    places: range,  # of pairs of cells
+    count: int,
+    flags,  # indices of the flags that are set
+):
     "Write a list of flags."
     words = [0] * len(places)
-    for number in flags: words[number // _WORD] |= 1 << number % _WORD
+    for number in flags:
+        words[number // _WORD] |= 1 << number % _WORD
     for at, word in zip(places, words):
         cells[at] = word
         cells[at + 1] = word ^ count
 
-def read_list(cells, places: range, count: int) -> set:  # places, count: as in write_list
+def read_list(
+    cells,
+    places: range,  # as in write_list
+    count: int,  # as in write_list
+) -> set:
     "Return the flags that are set; the number with them may be visible a moment earlier."
-    while any(cells[at] ^ cells[at + 1] != count for at in places): time.sleep(2e-5)
+    while any(cells[at] ^ cells[at + 1] != count for at in places):
+        time.sleep(2e-5)
     return {_WORD * i + bit for i, at in enumerate(places) for bit in range(_WORD) if cells[at] >> bit & 1}
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0005
 class SharedScalars:
     "Share numbers between the processes of one machine through memory."
-    def __init__(self, path: str, rank: int, size: int, flags: int = 0):  # path: of a file from create_shared_scalars; flags: maximum number in a list
-        with open(path, "r+b") as file: self._memory = mmap.mmap(file.fileno(), shared_scalars_nbytes(size, flags))
+    def __init__(
+        self,
+        path: str,  # of a file from create_shared_scalars
+        rank: int, size: int,
+        flags: int = 0,  # maximum number in a list
+    ):
+        with open(path, "r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), shared_scalars_nbytes(size, flags))
         self.flags = flags
         self._cells, self.rank, self.size, self.shown = memoryview(self._memory).cast("q"), rank, size, 0
         self._cells[self._head(rank)] = os.getpid()
@@ -62,59 +87,91 @@ class SharedScalars:
         start = self._head(self.size) + length * (2 * rank + count % 2)
         return range(start, start + length, 2)
 
-    def show(self, value: float, flags=()) -> int:  # flags: indices of the flags that are set
+    def show(
+        self, value: float,
+        flags=(),  # indices of the flags that are set
+    ) -> int:
         "Write the next number; return the count of this process, which identifies the others' numbers."
         count, (bits,) = self.shown + 1, struct.unpack("q", struct.pack("d", value))
         at = self._place(self.rank, count)
-        if flags: write_list(self._cells, self._list(self.rank, count), count, flags)
+        if flags:
+            write_list(self._cells, self._list(self.rank, count), count, flags)
         self._cells[at], self._cells[at + 1] = bits, bits ^ count ^ (_LISTED if flags else 0)
-        self.shown = count   # after an interrupt before this line, the same slot is written again
+        # after an interrupt before this line, the same slot is written again
+        self.shown = count
         return count
 
-    def seen(self, count: int, seconds: float = 30.0) -> list[float]:  # count: as returned by show; seconds: timeout for the slowest process
+    def seen(
+        self,
+        count: int,  # as returned by show
+        seconds: float = 30.0,  # timeout for the slowest process
+    ) -> list[float]:
         "Return the numbers of all processes, by rank. Raise RuntimeError if one of them has ended, or after the timeout."
-        return [self._of(rank, count) if self._there(rank, count) else self._wait(rank, count, seconds) for rank in range(self.size)]
+        return [
+            self._of(rank, count) if self._there(rank, count) else self._wait(rank, count, seconds)
+            for rank in range(self.size)
+        ]
 
     def all_there(self, count: int) -> bool: return all(self._there(rank, count) for rank in range(self.size))
     def _there(self, rank: int, count: int) -> bool:
         at = self._place(rank, count)
         return (self._cells[at] ^ self._cells[at + 1]) & ~_LISTED == count
 
-    def listed(self, count: int) -> list[set]:  # count: as returned by show
+    def listed(
+        self,
+        count: int,  # as returned by show
+    ) -> list[set]:
         "Return the flags that each process has set, by rank. Raise RuntimeError as seen does."
         self.seen(count)
-        return [read_list(self._cells, self._list(rank, count), count) if self._has_list(rank, count) else set() for rank in range(self.size)]
+        return [
+            read_list(self._cells, self._list(rank, count), count) if self._has_list(rank, count) else set()
+            for rank in range(self.size)
+        ]
 
     def _has_list(self, rank: int, count: int) -> bool:
         at = self._place(rank, count)
         return bool((self._cells[at] ^ self._cells[at + 1]) & _LISTED)
 
-    def _of(self, rank: int, count: int) -> float: return struct.unpack("d", struct.pack("q", self._cells[self._place(rank, count)]))[0]
+    def _of(self, rank: int, count: int) -> float:
+        return struct.unpack("d", struct.pack("q", self._cells[self._place(rank, count)]))[0]
 
     def _wait(self, rank: int, count: int, seconds: float) -> float:
-        end, pause = time.monotonic() + seconds, 2e-5
+        end = time.monotonic() + seconds
+        pause = 2e-5
         while not self._there(rank, count):
             time.sleep(pause)   # first only yield the core
             pause = min(pause + 2e-5, 0.01)
-            if pause == 0.01: self._check(rank, end)
+            if pause == 0.01:
+                self._check(rank, end)
         return self._of(rank, count)
 
     def _check(self, rank: int, end: float):
-        if has_exited(self._cells[self._head(rank)]): raise RuntimeError(f"The process of rank {rank} has ended, and its loss is not known.")
-        if time.monotonic() > end: raise RuntimeError(f"The process of rank {rank} has not said what its loss is.")
+        if has_exited(self._cells[self._head(rank)]):
+            raise RuntimeError(f"The process of rank {rank} has ended, and its loss is not known.")
+        if time.monotonic() > end:
+            raise RuntimeError(f"The process of rank {rank} has not said what its loss is.")
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0007
-def create_shared_scalars(size: int, flags: int = 0) -> str | None:  # flags: as in Slate
+def create_shared_scalars(
+    size: int,
+    flags: int = 0,  # as in Slate
+) -> str | None:
     "Create an empty file for a slate; return its path, or None if that fails. The caller removes it when all processes have opened it."
-    try: file, path = tempfile.mkstemp(prefix="trainer_nb-slate-")
-    except OSError: return None
-    with contextlib.suppress(OSError), open(file, "wb") as made: made.write(bytes(shared_scalars_nbytes(size, flags)))   # on a full disk it is too short to be opened
+    try:
+        file, path = tempfile.mkstemp(prefix="trainer_nb-slate-")
+    except OSError:
+        return None
+    with contextlib.suppress(OSError), open(file, "wb") as made:
+        # on a full disk it is too short to be opened
+        made.write(bytes(shared_scalars_nbytes(size, flags)))
     return path
 
 def open_shared_scalars(path: str | None, rank: int, size: int, flags: int = 0) -> SharedScalars | None:
     "Open the slate of a file; return None if it is not accessible from this process."
-    try: return None if path is None else SharedScalars(path, rank, size, flags)
-    except (OSError, ValueError): return None
+    try:
+        return None if path is None else SharedScalars(path, rank, size, flags)
+    except (OSError, ValueError):
+        return None
 
 # %% ../../nbs/04_device/00_collectives.ipynb #a4417b9f
 def world_size() -> int:
@@ -124,7 +181,8 @@ def world_size() -> int:
 # %% ../../nbs/04_device/00_collectives.ipynb #db35656d
 class TensorCollectives:
     "Reduce and broadcast tensors over several processes; the tensors stay on their device."
-    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0): self.rank, self.size, self.local_rank = rank, size, local_rank
+    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0):
+        self.rank, self.size, self.local_rank = rank, size, local_rank
 
     @property
     def alone(self) -> bool: return self.size == 1
@@ -147,7 +205,10 @@ class TensorCollectives:
         dist.all_reduce(t)
         return t
 
-    def mean(self, value):   # value: a number, or a tensor; the result is a new tensor
+    def mean(
+        self,
+        value,  # a number, or a tensor; the result is a new tensor
+    ):
         "Return the mean over all processes."
         if self.alone: return value
         value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
@@ -158,13 +219,20 @@ class TensorCollectives:
         if self.alone or not tensors: return
         import torch.distributed as dist
         kinds = {}
-        for t in tensors: kinds.setdefault((t.dtype, t.device), []).append(t)
+        for t in tensors:
+            kinds.setdefault((t.dtype, t.device), []).append(t)
         with torch.no_grad():
             for some in kinds.values():
                 flat = torch.cat([t.reshape(-1) for t in some])
                 dist.broadcast(flat, src=0)
-                if not self.first: torch._foreach_copy_([t.view(-1) if t.is_contiguous() else t for t in some],
-                                                        [part if t.is_contiguous() else part.view(t.shape) for t, part in zip(some, flat.split([t.numel() for t in some]))])
+                if not self.first:
+                    torch._foreach_copy_(
+                        [t.view(-1) if t.is_contiguous() else t for t in some],
+                        [
+                            part if t.is_contiguous() else part.view(t.shape)
+                            for t, part in zip(some, flat.split([t.numel() for t in some]))
+                        ],
+                    )
 
 # %% ../../nbs/04_device/00_collectives.ipynb #7e3a1dc7
 class MainProcessFailed(RuntimeError):
@@ -189,13 +257,21 @@ class ObjectCollectives(TensorCollectives):
         dist.all_gather_object(said, value, group=self.host)
         return said
 
-    def decided(self, act, tell=lambda found: found):  # act: a function without arguments; tell: maps its result to the value for the other ranks
+    def decided(
+        self,
+        act,  # a function without arguments
+        tell=lambda found: found,  # maps its result to the value for the other ranks
+    ):
         "Run a function on rank 0; return its result there, and its broadcast value on all others. An error is raised on all processes."
         if self.alone: return act()
         found = error = None
-        try: found = act() if self.first else None
-        except Exception as raised: error = raised
-        heard, why = self.told((None if error or not self.first else tell(found), error and f"{type(error).__name__}: {error}"))
+        try:
+            found = act() if self.first else None
+        except Exception as raised:
+            error = raised
+        heard, why = self.told(
+            (None if error or not self.first else tell(found), error and f"{type(error).__name__}: {error}")
+        )
         if error is not None: raise error
         if why is not None: raise MainProcessFailed(f"The first process could not go on ({why}).")
         return found if self.first else heard
@@ -214,14 +290,22 @@ class ObjectCollectives(TensorCollectives):
         return said
 
 # %% ../../nbs/04_device/00_collectives.ipynb #155a0003
-def with_flags(value: torch.Tensor, flags, total: int) -> torch.Tensor:  # value: of one element; flags: indices of those that are set; total: number of flags
+def with_flags(
+    value: torch.Tensor,  # of one element
+    flags,  # indices of those that are set
+    total: int,  # number of flags
+) -> torch.Tensor:
     "Return a tensor of the number, followed by a one for each flag that is set and a zero for all others."
     together = torch.zeros(1 + total, dtype=value.dtype, device=value.device)
     together[0] = value.detach().reshape(())
-    if flags: together[1 + torch.tensor(sorted(flags), device=value.device)] = 1
+    if flags:
+        together[1 + torch.tensor(sorted(flags), device=value.device)] = 1
     return together
 
-def all_gather_mean_async(value: torch.Tensor, size: int, flags=(), total: int = 0):  # value: on the CPU; others as in with_flags
+def all_gather_mean_async(
+    value: torch.Tensor,  # on the CPU; others as in with_flags
+    size: int, flags=(), total: int = 0,
+):
     "Return the deferred mean over all processes, and a function that returns the flags that all have set."
     import torch.distributed as dist
     mine = with_flags(value, flags, total)
@@ -240,34 +324,54 @@ class World(ObjectCollectives):
     "Describe the processes that train together, from the view of one of them."
     slate = last = None   # the shared memory for losses on one machine; the last requested mean
 
-    def make_slate(self, flags: int = 0):  # flags: as in Slate
+    def make_slate(
+        self,
+        flags: int = 0,  # as in Slate
+    ):
         "Create a slate if all processes are on one machine and can open it."
         if self.alone or self.slate is not None or self.speakers != [0]: return
         path, flags = self.told((create_shared_scalars(self.size, flags) if self.first else None, flags))
         mine = open_shared_scalars(path, self.rank, self.size, flags)
-        if all(self.everyone(mine is not None)): self.slate = mine
-        if self.first and path is not None: os.unlink(path)
+        if all(self.everyone(mine is not None)):
+            self.slate = mine
+        if self.first and path is not None:
+            os.unlink(path)
 
     @property
     def shown(self) -> int: return 0 if self.slate is None else self.slate.shown   # number of losses so far
 
-    def mean_soon(self, value):  # value: a number, or a one-element tensor
+    def mean_soon(
+        self,
+        value,  # a number, or a one-element tensor
+    ):
         "Return the mean over all processes: a number, a tensor, or a Soon. The previous mean is complete then."
         return self.mean_with_flags(value)[0]
 
-    def mean_with_flags(self, value, flags=(), total: int = 0):  # flags: indices of those that are set here; total: their number, the same in all processes
+    def mean_with_flags(
+        self, value,
+        flags=(),  # indices of those that are set here
+        total: int = 0,  # their number, the same in all processes
+    ):
         "Return the mean as mean_soon does, and a function that returns the flags that are set in all processes; only that function waits."
         if self.alone: return value, lambda: set(flags)
-        value, (last, self.last) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (self.last, None)
+        value, (last, self.last) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (
+            self.last,
+            None,
+        )
         if value.device.type != "cpu": return self._mean_on_device(value, flags, total)
         by_slate = self.slate is not None and total <= self.slate.flags
-        self.last, common = self._shown(value, flags) if by_slate else all_gather_mean_async(value, self.size, flags, total)
-        if last is not None: last.tensor()
+        self.last, common = (
+            self._shown(value, flags) if by_slate else all_gather_mean_async(value, self.size, flags, total)
+        )
+        if last is not None:
+            last.tensor()
         return self.last, common
 
     def _shown(self, value, flags):
         slate, count = self.slate, self.slate.show(value.item(), flags)
-        mean = DeferredScalar(lambda: torch.tensor(slate.seen(count), dtype=value.dtype).sum() / self.size, lambda: slate.all_there(count))
+        mean = DeferredScalar(
+            lambda: torch.tensor(slate.seen(count), dtype=value.dtype).sum() / self.size, lambda: slate.all_there(count)
+        )
         return mean, lambda: set.intersection(*slate.listed(count))
 
     def _mean_on_device(self, value, flags, total):

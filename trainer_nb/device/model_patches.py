@@ -21,13 +21,19 @@ __all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'ModelPatch', 'GlobalPatch', '
            'make_patches', 'apply_patches']
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #7bfadb31
-def _hook_tables(m) -> dict: return {k: v for k, v in vars(m).items() if isinstance(v, OrderedDict) and "hooks" in k}   # the hook tables of a module
+# the hook tables of a module
+def _hook_tables(m) -> dict:
+    return {k: v for k, v in vars(m).items() if isinstance(v, OrderedDict) and "hooks" in k}
 
 class ModelPatch:
     "Record a change of a model's modules once; apply and remove it afterwards."
-    def __init__(self, model, act):  # act: a function without arguments that changes the model; if it raises an error, its changes are undone
+    def __init__(
+        self, model,
+        act,  # a function without arguments that changes the model; if it raises an error, its changes are undone
+    ):
         before = [(m, dict(vars(m)), {k: dict(v) for k, v in _hook_tables(m).items()}) for m in model.modules()]
-        try: act()
+        try:
+            act()
         finally:
             self.changes = [c for c in (self._change(*b) for b in before) if c[1] or c[3]]
             self.off()
@@ -41,20 +47,25 @@ class ModelPatch:
         "Apply the change."
         for m, new, _, hung in self.changes:
             vars(m).update(new)
-            for k, v in hung.items(): vars(m)[k].update(v)
+            for k, v in hung.items():
+                vars(m)[k].update(v)
 
     def off(self):
         "Remove the change."
         for m, new, old, hung in self.changes:
             for k, v in hung.items():
-                for i in v: vars(m)[k].pop(i, None)
-            for k in new.keys() - old.keys(): vars(m).pop(k, None)
+                for i in v:
+                    vars(m)[k].pop(i, None)
+            for k in new.keys() - old.keys():
+                vars(m).pop(k, None)
             vars(m).update(old)
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #1b6226e9
 class GlobalPatch:
     "Set a process-wide value while it is on; restore it afterwards."
-    def __init__(self, get, put, value): self.get, self.put, self.value = get, put, value   # get: a function without arguments; put: a function of a value
+    # get: a function without arguments; put: a function of a value
+    def __init__(self, get, put, value):
+        self.get, self.put, self.value = get, put, value
     def on(self):
         "Set the value."
         self.before = self.get()
@@ -64,44 +75,68 @@ class GlobalPatch:
         self.put(self.before)
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #1715dd9a
-PATCH_ARGS = ("activation_checkpointing", "activation_checkpointing_kwargs", "use_cache", "neftune_noise_alpha", "torch_compile", "torch_compile_backend",
-          "torch_compile_mode", "tf32", "use_liger_kernel", "liger_kernel_config", "debug")   # the settings that patch a model
+# the settings that patch a model
+PATCH_ARGS = (
+    "activation_checkpointing",
+    "activation_checkpointing_kwargs",
+    "use_cache",
+    "neftune_noise_alpha",
+    "torch_compile",
+    "torch_compile_backend",
+    "torch_compile_mode",
+    "tf32",
+    "use_liger_kernel",
+    "liger_kernel_config",
+    "debug",
+)
 
 class PatchSet:
     "Hold a learner's patches, which are applied inside `in_force`."
     at_work = []   # of all learners, the innermost last
     def __init__(self): self.all, self.key = [], None
 
-    def fit(self, key, make):  # key: determines the patches; make: a function that returns a list of them
+    def fit(
+        self,
+        key,  # determines the patches
+        make,  # a function that returns a list of them
+    ):
         "Replace the patches if the key has changed."
         if key == self.key: return
         self.clear()
         self.all, self.key = make(), key
-        if self.at_work[-1:] == [self]: self._on()
+        if self.at_work[-1:] == [self]:
+            self._on()
 
     def clear(self):
         "Remove all patches."
-        if self.at_work[-1:] == [self]: self._off()
-        self.all, self.key = [], None
+        if self.at_work[-1:] == [self]:
+            self._off()
+        self.all = []
+        self.key = None
 
     @contextmanager
     def in_force(self):
         "Apply these patches inside the block, and no other learner's."
         outer = self.at_work[-1:]
-        for o in outer: o._off()
+        for o in outer:
+            o._off()
         self.at_work.append(self)
         self._on()
-        try: yield
+        try:
+            yield
         finally:
             self._off()
             self.at_work.pop()
-            for o in outer: o._on()
+            for o in outer:
+                o._on()
 
     def _on(self):
-        for f in self.all: f.on()
+        for f in self.all:
+            f.on()
 
     def _off(self):
-        for f in reversed(self.all): f.off()
+        for f in reversed(self.all):
+            f.off()
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #4b8ed28c
 class BufferRestorer:
@@ -111,25 +146,39 @@ class BufferRestorer:
 
     def __enter__(self):
         self.now = [(m, dict(m._buffers)) for m, _ in self.then]
-        for m, then in self.then: m._buffers.update({k: None if b is None else b.clone() for k, b in then.items()})
+        for m, then in self.then:
+            m._buffers.update({k: None if b is None else b.clone() for k, b in then.items()})
 
     def __exit__(self, *error):
-        for m, slots in self.now: m._buffers.update(slots)
+        for m, slots in self.now:
+            m._buffers.update(slots)
 
-def buffer_context(modules): return {"context_fn": lambda: (nullcontext(), BufferRestorer(modules))} if modules else {}   # further arguments of torch's `checkpoint`
+# further arguments of torch's `checkpoint`
+def buffer_context(modules):
+    return {"context_fn": lambda: (nullcontext(), BufferRestorer(modules))} if modules else {}
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #8e9f97ad
-def _is_block(m) -> bool: return any(True for _ in m.children()) and type(m).forward is not torch.nn.Module.forward   # can be called, and has inner layers
+# can be called, and has inner layers
+def _is_block(m) -> bool:
+    return any(True for _ in m.children()) and type(m).forward is not torch.nn.Module.forward
 
 def find_blocks(model) -> list:
     "Return the blocks in the outermost lists of layers; an empty list if there is none."
-    inner = [b for b in model.children() if _is_block(b)] if isinstance(model, (torch.nn.ModuleList, torch.nn.Sequential)) else []
+    inner = (
+        [b for b in model.children() if _is_block(b)]
+        if isinstance(model, (torch.nn.ModuleList, torch.nn.Sequential))
+        else []
+    )
     return inner if len(inner) > 1 else [b for m in model.children() for b in find_blocks(m)]
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #e252d02c
-def checkpointed_forward(block, how: dict):  # how: further arguments of torch's `checkpoint`
+def checkpointed_forward(
+    block,
+    how: dict,  # further arguments of torch's `checkpoint`
+):
     "Return a forward function for a block that computes it again in the backward pass."
-    plain, how = block.forward, buffer_context([m for m in block.modules() if m._buffers]) | how
+    plain = block.forward
+    how = buffer_context([m for m in block.modules() if m._buffers]) | how
     def forward(*args, **kwargs):
         if not torch.is_grad_enabled(): return plain(*args, **kwargs)
         return checkpoint(plain, *args, **how, **kwargs)
@@ -140,11 +189,18 @@ def checkpoint_blocks(model, how: dict, every: int):
     "Compute every n-th block of a plain module twice. Raise ValueError if it has no blocks."
     found = find_blocks(model)
     if not found:
-        raise ValueError(f"activation_checkpointing=True finds no layers in {type(model).__name__}: it has no method activation_checkpointing_enable, and no "
-                         "nn.ModuleList or nn.Sequential of blocks that have layers inside. Put its layers into one, or call torch.utils.checkpoint in its forward.")
+        raise ValueError(
+            f"activation_checkpointing=True finds no layers in {type(model).__name__}: it has no method"
+            " activation_checkpointing_enable, and no nn.ModuleList or nn.Sequential of blocks that have layers"
+            " inside. Put its layers into one, or call torch.utils.checkpoint in its forward."
+        )
     if how["use_reentrant"]:
-        raise ValueError("use_reentrant=True is for models that have a method activation_checkpointing_enable; for plain modules leave it out.")
-    for b in found[::every]: b.forward = checkpointed_forward(b, how)
+        raise ValueError(
+            "use_reentrant=True is for models that have a method activation_checkpointing_enable; for plain modules"
+            " leave it out."
+        )
+    for b in found[::every]:
+        b.forward = checkpointed_forward(b, how)
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #21df1ccd
 def _accepted_names(method) -> set | None:
@@ -152,76 +208,125 @@ def _accepted_names(method) -> set | None:
     taken = inspect.signature(method).parameters.values()
     return None if any(p.kind is p.VAR_KEYWORD for p in taken) else {p.name for p in taken}
 
-def checkpoint_by_method(model, method, how: dict, further: dict):  # method: its name; further: every_n_layers and offload, if given
+def checkpoint_by_method(
+    model,
+    method,  # its name
+    how: dict,
+    further: dict,  # every_n_layers and offload, if given
+):
     "Enable checkpointing by a model's own method. Raise ValueError for an argument that it does not accept."
     norms = [m for m in model.modules() if getattr(m, "track_running_stats", False)]
     if not how["use_reentrant"]: how = buffer_context(norms) | how
-    kwargs, room = {f"{method.removesuffix('_enable')}_kwargs": how} | further, _accepted_names(getattr(model, method))
+    kwargs = {f"{method.removesuffix('_enable')}_kwargs": how} | further
+    room = _accepted_names(getattr(model, method))
     if room is not None:
-        for name in further.keys() - room: raise ValueError(f"{type(model).__name__}.{method} takes no {name}; leave it out of activation_checkpointing_kwargs.")
+        for name in further.keys() - room:
+            raise ValueError(
+                f"{type(model).__name__}.{method} takes no {name}; leave it out of activation_checkpointing_kwargs."
+            )
         kwargs = {k: v for k, v in kwargs.items() if k in room}
     getattr(model, method)(**kwargs)
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #c68ebb50
 CHECKPOINTING_METHODS = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
 
-def enable_activation_checkpointing(model, args):  # args: TrainingArguments
+def enable_activation_checkpointing(
+    model,
+    args,  # TrainingArguments
+):
     "Enable activation checkpointing as the settings specify. Raise ValueError if the model does not support it."
     how = {"use_reentrant": False} | (args.activation_checkpointing_kwargs or {})
     further = {name: how.pop(name) for name in ("every_n_layers", "offload") if name in how}
     every = further.get("every_n_layers", 1)
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1: raise ValueError(f"every_n_layers={every!r} is no number of layers; give one from 1 on.")
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"every_n_layers={every!r} is no number of layers; give one from 1 on.")
     method = next((m for m in CHECKPOINTING_METHODS if callable(getattr(model, m, None))), None)
-    if method is not None: checkpoint_by_method(model, method, how, further)
-    elif further.get("offload"): raise ValueError("offload=True is for models that have a method activation_checkpointing_enable; for plain modules leave it out.")
-    else: checkpoint_blocks(model, how, every)
+    if method is not None:
+        checkpoint_by_method(model, method, how, further)
+    elif further.get("offload"):
+        raise ValueError(
+            "offload=True is for models that have a method activation_checkpointing_enable; for plain modules leave it"
+            " out."
+        )
+    else:
+        checkpoint_blocks(model, how, every)
 
 def activation_checkpointing_patch(model, args) -> ModelPatch | None:
     "Return the patch; None if activation checkpointing is off."
     if not args.activation_checkpointing: return None
-    if args.use_cache: warn("use_cache=True has no effect with activation_checkpointing=True: layers that are computed twice keep no cache.")
+    if args.use_cache:
+        warn(
+            "use_cache=True has no effect with activation_checkpointing=True: layers that are computed twice keep no"
+            " cache."
+        )
     return ModelPatch(model, lambda: enable_activation_checkpointing(model, args))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #da45313c
 def use_cache_patch(model, args) -> ModelPatch | None:
     "Return a patch that sets use_cache in each call; None if the configuration already has this value or has no such option."
-    base = model.get_base_model() if callable(getattr(model, "get_base_model", None)) else model   # of an adapter
+    # of an adapter
+    base = model.get_base_model() if callable(getattr(model, "get_base_model", None)) else model
     own = getattr(getattr(base, "config", None), "use_cache", None)
-    if own is None or own == args.use_cache or "use_cache" not in inspect.signature(base.forward).parameters: return None
+    if own is None or own == args.use_cache or "use_cache" not in inspect.signature(base.forward).parameters:
+        return None
     def told(module, given, kwargs): return given, {"use_cache": args.use_cache} | kwargs
     return ModelPatch(base, lambda: base.register_forward_pre_hook(told, with_kwargs=True))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #c6f6b717
-def should_compile(args) -> bool: return bool(args.torch_compile or args.torch_compile_backend or args.torch_compile_mode)   # whether the settings enable compilation
+# whether the settings enable compilation
+def should_compile(args) -> bool:
+    return bool(args.torch_compile or args.torch_compile_backend or args.torch_compile_mode)
 
 def check_compile_backend(name, device):
     "Raise ValueError for an unknown backend, or if its compiler is missing."
-    if name == "inductor" and device.type == "cpu" and not any(map(shutil.which, [*os.environ.get("CXX", "").split()[:1], "g++", "c++", "clang++"])):
-        raise ValueError("torch_compile=True uses the backend 'inductor', which needs a C++ compiler on a CPU, and none was found; install one (apt-get install g++), "
-                         "or give torch_compile_backend='aot_eager', which compiles nothing down to the machine.")
+    if (
+        name == "inductor"
+        and device.type == "cpu"
+        and not any(map(shutil.which, [*os.environ.get("CXX", "").split()[:1], "g++", "c++", "clang++"]))
+    ):
+        raise ValueError(
+            "torch_compile=True uses the backend 'inductor', which needs a C++ compiler on a CPU, and none was found;"
+            " install one (apt-get install g++), or give torch_compile_backend='aot_eager', which compiles nothing down"
+            " to the machine."
+        )
     if name in ("inductor", "eager", "aot_eager"): return
     known = torch._dynamo.list_backends(exclude_tags=())
-    if name not in known: raise ValueError(f"torch_compile_backend={name!r} is not a backend of torch.compile here; there are {', '.join(known)}.{suggest_names(name, known)}")
+    if name not in known:
+        raise ValueError(
+            f"torch_compile_backend={name!r} is not a backend of torch.compile here; there are"
+            f" {', '.join(known)}.{suggest_names(name, known)}"
+        )
 
 def compile_patches(model, args, device) -> list:
     "Return the patches; an empty list if compilation is off."
     if not should_compile(args): return []
     backend = args.torch_compile_backend or "inductor"
     check_compile_backend(backend, device)
-    def call(*given, **kwargs): return model._call_impl(*given, **kwargs)   # a function outside of torch: torch does not compile functions of its own modules
-    compiled = torch.compile(call, backend=backend, **({"mode": args.torch_compile_mode} if args.torch_compile_mode else {}))
+    # a function outside of torch: torch does not compile functions of its own modules
+    def call(*given, **kwargs):
+        return model._call_impl(*given, **kwargs)
+    compiled = torch.compile(
+        call, backend=backend, **({"mode": args.torch_compile_mode} if args.torch_compile_mode else {})
+    )
     config = torch._dynamo.config
-    heeded = GlobalPatch(lambda: config.skip_nnmodule_hook_guards, lambda v: setattr(config, "skip_nnmodule_hook_guards", v), False)
+    heeded = GlobalPatch(
+        lambda: config.skip_nnmodule_hook_guards, lambda v: setattr(config, "skip_nnmodule_hook_guards", v), False
+    )
     return [heeded, ModelPatch(model, lambda: vars(model).update(_compiled_call_impl=compiled))]
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #1e258c4b
-def supports_tf32(device) -> bool: return device.type == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(device)[0] >= 8
+def supports_tf32(device) -> bool:
+    return device.type == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(device)[0] >= 8
 
 def tf32_patch(args, device) -> GlobalPatch | None:
     "Return the patch; None if tf32 is not set. Raise ValueError if the device does not support it."
     if args.tf32 is None: return None
     if not supports_tf32(device):
-        if args.tf32: raise ValueError(f"tf32=True needs an NVIDIA GPU of the Ampere generation or newer, and training is on {device.type}; leave it out.")
+        if args.tf32:
+            raise ValueError(
+                f"tf32=True needs an NVIDIA GPU of the Ampere generation or newer, and training is on {device.type};"
+                " leave it out."
+            )
         return None
     def put(value): torch.backends.fp32_precision = value
     return GlobalPatch(lambda: torch.backends.fp32_precision, put, "tf32" if args.tf32 else "ieee")
@@ -230,12 +335,18 @@ def tf32_patch(args, device) -> GlobalPatch | None:
 def liger_patch(model, args, device) -> ModelPatch | None:
     "Return the patch; None if use_liger_kernel is off. Raise ValueError without a GPU or for a model outside of transformers, ImportError without the library."
     if not args.use_liger_kernel: return None
-    if device.type != "cuda": raise ValueError(f"use_liger_kernel=True needs a GPU, and training is on {device.type}; leave it out.")
-    try: from liger_kernel.transformers import _apply_liger_kernel_to_instance
-    except ImportError: raise ImportError("use_liger_kernel=True needs the package liger-kernel: pip install liger-kernel.") from None
-    base, library = model.get_base_model() if hasattr(model, "get_base_model") else model, sys.modules.get("transformers")
+    if device.type != "cuda":
+        raise ValueError(f"use_liger_kernel=True needs a GPU, and training is on {device.type}; leave it out.")
+    try:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    except ImportError:
+        raise ImportError("use_liger_kernel=True needs the package liger-kernel: pip install liger-kernel.") from None
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    library = sys.modules.get("transformers")
     if library is None or not isinstance(base, library.PreTrainedModel):
-        raise ValueError(f"use_liger_kernel=True is for models of transformers, and {type(base).__name__} is none; leave it out.")
+        raise ValueError(
+            f"use_liger_kernel=True is for models of transformers, and {type(base).__name__} is none; leave it out."
+        )
     return ModelPatch(base, lambda: _apply_liger_kernel_to_instance(model=base, **(args.liger_kernel_config or {})))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #a8d8fff0
@@ -250,39 +361,57 @@ def neftune_hook(args):
 def neftune_patch(model, args) -> ModelPatch | None:
     "Return the patch; None if noise is off. Raise ValueError for a model whose embeddings are unknown."
     if not args.neftune_noise_alpha: return None
-    try: embeddings = model.get_input_embeddings()
-    except (AttributeError, NotImplementedError): embeddings = None
+    try:
+        embeddings = model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        embeddings = None
     if not isinstance(embeddings, torch.nn.Module):
-        raise ValueError(f"neftune_noise_alpha adds noise to the input's embeddings, and {type(model).__name__} does not say which these are; give it a method "
-                         "get_input_embeddings() that returns the layer.")
+        raise ValueError(
+            f"neftune_noise_alpha adds noise to the input's embeddings, and {type(model).__name__} does not say which"
+            " these are; give it a method get_input_embeddings() that returns the layer."
+        )
     return ModelPatch(embeddings, lambda: embeddings.register_forward_hook(neftune_hook(args)))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #da375cbe
 def iter_named_tensors(label: str, value):
     "Yield the floating-point tensors in a value, each with its position."
     if isinstance(value, torch.Tensor):
-        if value.is_floating_point() and value.numel(): yield label, value
+        if value.is_floating_point() and value.numel():
+            yield label, value
     elif isinstance(value, Mapping):
-        for k, v in value.items(): yield from iter_named_tensors(f"{label}[{k!r}]", v)
+        for k, v in value.items():
+            yield from iter_named_tensors(f"{label}[{k!r}]", v)
     elif isinstance(value, (tuple, list)):
-        for i, v in enumerate(value): yield from iter_named_tensors(f"{label}[{i}]", v)
+        for i, v in enumerate(value):
+            yield from iter_named_tensors(f"{label}[{i}]", v)
 
 class LayerCall:
     "Record a layer's call: magnitudes of its weights, inputs and outputs."
     def __init__(self, name, module, given, output):
         self.name, self.kind = name or "(the model)", type(module).__name__
-        found = [*((n, p) for n, p in module.named_parameters(recurse=False)), *iter_named_tensors("input", given), *iter_named_tensors("output", output)]
+        found = [
+            *((n, p) for n, p in module.named_parameters(recurse=False)),
+            *iter_named_tensors("input", given),
+            *iter_named_tensors("output", output),
+        ]
         found = [(label, t) for label, t in found if t.numel()]
         self.labels = [label for label, _ in found]
-        with torch.no_grad(): ranges = [torch.stack(t.detach().abs().float().aminmax()) for _, t in found]
-        self.ranges = torch.stack([r.to(ranges[0].device) for r in ranges]).tolist() if ranges else []   # this synchronizes
+        with torch.no_grad():
+            ranges = [torch.stack(t.detach().abs().float().aminmax()) for _, t in found]
+        # this synchronizes
+        self.ranges = torch.stack([r.to(ranges[0].device) for r in ranges]).tolist() if ranges else []
 
     def wrong(self) -> str | None:
         "Return the label of the first non-finite tensor, weights first; None if all are finite."
         return next((label for label, (_, most) in zip(self.labels, self.ranges) if not abs(most) < float("inf")), None)
 
     def __str__(self):
-        return "\n".join([f"{'':17} {self.name} {self.kind}", *(f"{least:8.2e} {most:8.2e} {label}" for label, (least, most) in zip(self.labels, self.ranges))])
+        return "\n".join(
+            [
+                f"{'':17} {self.name} {self.kind}",
+                *(f"{least:8.2e} {most:8.2e} {label}" for label, (least, most) in zip(self.labels, self.ranges)),
+            ]
+        )
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #c00069e4
 class NotFinite(ValueError):
@@ -290,13 +419,21 @@ class NotFinite(ValueError):
     def __init__(self, said: str, frames: list):
         super().__init__(said)
         self.frames = frames
-        self.add_note(f"(the last {len(frames)} layers, each with the smallest and the largest magnitude)\n" + "\n".join(map(str, frames)))
+        self.add_note(
+            f"(the last {len(frames)} layers, each with the smallest and the largest magnitude)\n"
+            + "\n".join(map(str, frames))
+        )
 
 class OverflowDetector:
     "Check the calls of all layers with hooks."
-    def __init__(self, model, where, most: int = 21):   # where: a function that returns the step and micro-batch as text; most: number of frames to keep
+    def __init__(
+        self, model,
+        where,  # a function that returns the step and micro-batch as text
+        most: int = 21,  # number of frames to keep
+    ):
         self.names, self.where, self.frames = {m: n for n, m in model.named_modules()}, where, deque(maxlen=most)
-        for m in self.names: m.register_forward_hook(self.look)
+        for m in self.names:
+            m.register_forward_hook(self.look)
 
     def look(self, module, given, output):
         "Check one call of a layer. Raise NotFinite for a non-finite value."
@@ -307,29 +444,60 @@ class OverflowDetector:
         frames = list(self.frames)
         self.frames.clear()
         which = f"the {wrong} of" if wrong.startswith(("input", "output")) else f"{wrong!r}, a weight of"
-        undo = "the step is taken back" if wrong.startswith(("input", "output")) else "learn.rewind(n) or learn.restore(...) goes back to better ones"
-        raise NotFinite(f"{which[0].upper()}{which[1:]} {frame.name!r} ({frame.kind}) is not finite, {self.where()}; {undo}.", frames)
+        undo = (
+            "the step is taken back"
+            if wrong.startswith(("input", "output"))
+            else "learn.rewind(n) or learn.restore(...) goes back to better ones"
+        )
+        raise NotFinite(
+            f"{which[0].upper()}{which[1:]} {frame.name!r} ({frame.kind}) is not finite, {self.where()}; {undo}.",
+            frames,
+        )
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #85610892
-def overflow_patch(learner) -> ModelPatch | None:  # learner: a learner
+def overflow_patch(
+    learner,  # a learner
+) -> ModelPatch | None:
     "Return the patch; None if overflow detection is off."
     if "underflow_overflow" not in (learner.args.debug or ""): return None
     def where():
-        within = f", micro-batch {learner.current_micro_batch + 1} of {learner.current_gradient_accumulation_steps}" if learner.current_gradient_accumulation_steps > 1 else ""
-        return f"in step {learner.state.global_step + 1}{within}" if learner.run_state.phase in ("step", "debug") else f"in an evaluation after step {learner.state.global_step}"
+        within = (
+            f", micro-batch {learner.current_micro_batch + 1} of {learner.current_gradient_accumulation_steps}"
+            if learner.current_gradient_accumulation_steps > 1
+            else ""
+        )
+        return (
+            f"in step {learner.state.global_step + 1}{within}"
+            if learner.run_state.phase in ("step", "debug")
+            else f"in an evaluation after step {learner.state.global_step}"
+        )
     return ModelPatch(learner.model, lambda: OverflowDetector(learner.model, where))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #a3d4a09d
 def make_patches(learner) -> list:
     "Return the patches that the settings require. Raise ValueError for contradictory settings."
-    args, model, device = learner.args, learner.run_state.model, learner.run_state.device.device
+    args = learner.args
+    model = learner.run_state.model
+    device = learner.run_state.device.device
     if args.debug and should_compile(args):
-        raise ValueError("debug='underflow_overflow' looks at every layer, and torch_compile=True makes one piece of them; leave torch_compile out to look.")
-    made = (tf32_patch(args, device), liger_patch(model, args, device), activation_checkpointing_patch(model, args), neftune_patch(model, args), use_cache_patch(model, args),
-            overflow_patch(learner), *compile_patches(model, args, device))
+        raise ValueError(
+            "debug='underflow_overflow' looks at every layer, and torch_compile=True makes one piece of them; leave"
+            " torch_compile out to look."
+        )
+    made = (
+        tf32_patch(args, device),
+        liger_patch(model, args, device),
+        activation_checkpointing_patch(model, args),
+        neftune_patch(model, args),
+        use_cache_patch(model, args),
+        overflow_patch(learner),
+        *compile_patches(model, args, device),
+    )
     return [f for f in made if f is not None]
 
 def apply_patches(learner):
     "Update the patches of the learner's device for the current settings."
     run = learner.run_state
-    run.device.fitted.fit((id(run.model), *(repr(getattr(run.args, name)) for name in PATCH_ARGS)), lambda: make_patches(learner))
+    run.device.fitted.fit(
+        (id(run.model), *(repr(getattr(run.args, name)) for name in PATCH_ARGS)), lambda: make_patches(learner)
+    )

@@ -20,40 +20,69 @@ __all__ = ['UNSUPPORTED_STRATEGIES', 'is_dtensor', 'to_local', 'is_sharded', 'fu
 def is_dtensor(t) -> bool: return type(t).__name__ == "DTensor"
 def to_local(t): return t._local_tensor if is_dtensor(t) else t   # of this process, in the same memory
 def is_sharded(t) -> bool: return is_dtensor(t) and not t.placements[0].is_replicate()
-def full_tensor(t): return t.full_tensor() if is_dtensor(t) else t   # a collective: all processes must call it at the same time
+# a collective: all processes must call it at the same time
+def full_tensor(t):
+    return t.full_tensor() if is_dtensor(t) else t
 
 def local_nbytes(t) -> int:
     "Return the number of bytes that a process holds of a tensor; the same in all processes."
     return t.numel() * t.element_size() // (t.device_mesh.size() if is_sharded(t) else 1)
 
-def shard_rows(n: int, rank: int, size: int) -> slice:  # n: number of rows of the full tensor
+def shard_rows(
+    n: int,  # number of rows of the full tensor
+    rank: int, size: int,
+) -> slice:
     "Return the slice of rows of a rank."
     each = -(-n // size)
     return slice(min(rank * each, n), min((rank + 1) * each, n))
 
 # %% ../../nbs/04_device/01_sharding.ipynb #d87b3fac
-def local_rows(t, value: torch.Tensor) -> torch.Tensor:  # t: sharded; value: full, or this process's shard
+def local_rows(
+    t,  # sharded
+    value: torch.Tensor,  # full, or this process's shard
+) -> torch.Tensor:
     "Return the rows of a value for this process."
     part = to_local(t)
     if value.shape == part.shape or not is_sharded(t): return value
     return value[shard_rows(t.shape[0], t.device_mesh.get_local_rank(), t.device_mesh.size())]
 
-def shard_like(t, value: torch.Tensor):  # t: sharded; value: as in local_rows
+def shard_like(
+    t,  # sharded
+    value: torch.Tensor,  # as in local_rows
+):
     "Return a new tensor with the sharding of another one."
     from torch.distributed.tensor import DTensor
-    return DTensor.from_local(local_rows(t, value).to(t.device, copy=True), t.device_mesh, t.placements, run_check=False, shape=t.shape, stride=t.stride())
+    return DTensor.from_local(
+        local_rows(t, value).to(t.device, copy=True),
+        t.device_mesh,
+        t.placements,
+        run_check=False,
+        shape=t.shape,
+        stride=t.stride(),
+    )
 
-def replicate_like(t, value: torch.Tensor):  # t: sharded
+def replicate_like(
+    t,  # sharded
+    value: torch.Tensor,
+):
     "Return a new replicated tensor, for computations with a sharded one."
     from torch.distributed.tensor import DTensor, Replicate
     return DTensor.from_local(value.to(t.device, copy=True), t.device_mesh, [Replicate()], run_check=False)
 
-def copy_into(t, value: torch.Tensor):  # t: any tensor; value: of its shape, or this process's shard
+def copy_into(
+    t,  # any tensor
+    value: torch.Tensor,  # of its shape, or this process's shard
+):
     "Copy a value into a tensor."
-    with torch.no_grad(): t.copy_(shard_like(t, value) if is_dtensor(t) else value)
+    with torch.no_grad():
+        t.copy_(shard_like(t, value) if is_dtensor(t) else value)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #62fa4b43
-def gather_full(part: torch.Tensor, shape, world, to=0) -> torch.Tensor | None:  # part: on the host; to: a rank
+def gather_full(
+    part: torch.Tensor,  # on the host
+    shape, world,
+    to=0,  # a rank
+) -> torch.Tensor | None:
     "Gather a full tensor on one process; return None on all others."
     import torch.distributed as dist
     each = -(-shape[0] // world.size)
@@ -71,19 +100,29 @@ def gather_full_per_machine(part, shape, world) -> torch.Tensor | None:
     found = [gather_full(part, shape, world, rank) for rank in world.speakers]
     return next((t for t in found if t is not None), None)
 
-def dtypes_and_shapes(tensors: dict) -> dict: return {n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()}   # the argument of broadcast_tensors on the other processes
+# the argument of broadcast_tensors on the other processes
+def dtypes_and_shapes(tensors: dict) -> dict:
+    return {n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()}
 
-def broadcast_tensors(tensors: dict, world) -> dict:  # tensors: on the host, by name, on rank 0; an outline on all others
+def broadcast_tensors(
+    tensors: dict,  # on the host, by name, on rank 0; an outline on all others
+    world,
+) -> dict:
     "Broadcast the tensors of rank 0 by name; return them on all processes."
     if world.alone: return tensors
     import torch.distributed as dist
     found = {n: (t.detach().contiguous() if world.first else torch.empty(t[1], dtype=t[0])) for n, t in tensors.items()}
     for t in found.values():
-        if t.numel(): dist.broadcast(t.reshape(-1).view(torch.uint8), src=0, group=world.host)   # works for any dtype
+        if t.numel():
+            # works for any dtype
+            dist.broadcast(t.reshape(-1).view(torch.uint8), src=0, group=world.host)
     return found
 
 # %% ../../nbs/04_device/01_sharding.ipynb #7cfe3141
-def concat_shards(parts: list, shapes: dict) -> dict:  # parts: tensors by name, one dictionary per rank; shapes: of the sharded tensors, by name
+def concat_shards(
+    parts: list,  # tensors by name, one dictionary per rank
+    shapes: dict,  # of the sharded tensors, by name
+) -> dict:
     "Return the full tensors from the shards of all ranks."
     return {n: torch.cat([p[n] for p in parts]) for n in shapes}
 
@@ -91,60 +130,111 @@ def concat_shards(parts: list, shapes: dict) -> dict:  # parts: tensors by name,
 UNSUPPORTED_STRATEGIES = {
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed, which is not connected yet; use fsdp=True of the Learner, or DDP",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM, which is not connected; use fsdp=True of the Learner, or DDP",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config (tensor or context parallel), which is not connected yet; use fsdp=True of the Learner, or DDP",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": (
+        "a parallelism_config (tensor or context parallel), which is not connected yet; use fsdp=True of the Learner,"
+        " or DDP"
+    ),
     "ACCELERATE_USE_FSDP": "FSDP; say it to the Learner instead: fsdp=True, fsdp_config={...}",
 }
 
-def check_launch_environment(kind: str, environment=os.environ):  # kind: of mixed precision, from the settings
+def check_launch_environment(
+    kind: str,  # of mixed precision, from the settings
+    environment=os.environ,
+):
     "Raise ValueError if a launcher's configuration conflicts with the settings."
     def asks(name): return environment.get(name, "").lower() in ("true", "1", "yes")
     for name, what in UNSUPPORTED_STRATEGIES.items():
-        if asks(name): raise ValueError(f"The launcher was configured for {what}. Take it out of the configuration of accelerate launch ({name} in the environment).")
+        if asks(name):
+            raise ValueError(
+                f"The launcher was configured for {what}. Take it out of the configuration of accelerate launch ({name}"
+                " in the environment)."
+            )
     if environment.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() not in ("", "no"):
-        raise ValueError("The launcher was configured to compile the model, which is not connected; take it out of the configuration of accelerate launch (ACCELERATE_DYNAMO_BACKEND in the environment).")
+        raise ValueError(
+            "The launcher was configured to compile the model, which is not connected; take it out of the configuration"
+            " of accelerate launch (ACCELERATE_DYNAMO_BACKEND in the environment)."
+        )
     told = environment.get("ACCELERATE_MIXED_PRECISION") or kind
-    if told not in ("no", kind): raise ValueError(f"The launcher was configured for mixed precision in {told}, and the settings say {kind!r}; give the Learner {told}=True.")
+    if told not in ("no", kind):
+        raise ValueError(
+            f"The launcher was configured for mixed precision in {told}, and the settings say {kind!r}; give the"
+            f" Learner {told}=True."
+        )
 
 # %% ../../nbs/04_device/01_sharding.ipynb #7137bf71
 def require_several_processes(args, processes: int, verb: str):
     "Raise ValueError if fsdp is set and there is only one process."
     if processes > 1 or resolve_sharding(args.fsdp, args.fsdp_config) is None: return
-    raise ValueError(f"{verb} has one process, and fsdp={args.fsdp!r} divides the model among several: learn.launch(num_processes=2) starts them here, torchrun or "
-                     "accelerate launch starts a script in them; learn.args.fsdp = None trains in one process.")
+    raise ValueError(
+        f"{verb} has one process, and fsdp={args.fsdp!r} divides the model among several: learn.launch(num_processes=2)"
+        " starts them here, torchrun or accelerate launch starts a script in them; learn.args.fsdp = None trains in"
+        " one process."
+    )
 
 def require_unsharded(run, verb: str, why: str):
     "Raise Refused for an operation that needs a full model in each process."
     if run.device is not None and run.device.sharded is not None:
-        raise InvalidOperation(f"{verb} {why}, and this process has a part of the model (fsdp). Save it with learn.save_checkpoint(), and go on from that in a notebook or in one process.")
+        raise InvalidOperation(
+            f"{verb} {why}, and this process has a part of the model (fsdp). Save it with learn.save_checkpoint(), and"
+            " go on from that in a notebook or in one process."
+        )
 
 # %% ../../nbs/04_device/01_sharding.ipynb #407d35ee
-def wrapped_layers(model, asked: ShardingConfig) -> list:  # returns modules; inner ones before outer ones
+def wrapped_layers(
+    model,  # returns modules
+    asked: ShardingConfig,  # inner ones before outer ones
+) -> list:
     "Return the layers that are wrapped separately, without the root. Raise ValueError for a class that does not occur."
     below = [m for m in model.modules() if m is not model][::-1]
     if asked.policy == "NO_WRAP": return []
-    if asked.policy == "SIZE_BASED_WRAP": return [m for m in below if sum(p.numel() for p in m.parameters()) > asked.min_params and not _holds_modules_only(m)]
+    if asked.policy == "SIZE_BASED_WRAP":
+        return [
+            m for m in below if sum(p.numel() for p in m.parameters()) > asked.min_params and not _holds_modules_only(m)
+        ]
     names = asked.classes if asked.classes is not None else tuple(getattr(model, "_no_split_modules", None) or ())
     there = {c.__name__ for m in below for c in type(m).__mro__}
     missing = next((n for n in names if n not in there), None)
     if missing is not None and asked.classes is not None:
-        raise ValueError(f"transformer_layer_cls_to_wrap has {missing!r}, and no layer of the model is of such a class; there are {', '.join(sorted({type(m).__name__ for m in below}))}.")
+        raise ValueError(
+            f"transformer_layer_cls_to_wrap has {missing!r}, and no layer of the model is of such a class; there are"
+            f" {', '.join(sorted({type(m).__name__ for m in below}))}."
+        )
     return [m for m in below if any(c.__name__ in names for c in type(m).__mro__)]
 
-def _holds_modules_only(m) -> bool: return isinstance(m, (torch.nn.ModuleList, torch.nn.ModuleDict))   # their forward is never called
+# their forward is never called
+def _holds_modules_only(m) -> bool:
+    return isinstance(m, (torch.nn.ModuleList, torch.nn.ModuleDict))
 
 # %% ../../nbs/04_device/01_sharding.ipynb #fad46c23
-def check_shardable(model, loss, layers: list):  # loss: the loss function, if it is a module
+def check_shardable(
+    model,
+    loss,  # the loss function, if it is a module
+    layers: list,
+):
     "Raise ValueError for a model that sharding would train incorrectly."
-    limited = next((n for n, m in model.named_modules() if getattr(m, "max_norm", None) is not None and hasattr(m, "weight")), None)
-    if limited is not None: raise ValueError(f"{limited!r} has max_norm, so it changes its weights as it looks them up, and in shards (fsdp) that would be lost; leave max_norm out.")
-    group, of = {}, {}   # by module, by parameter
+    limited = next(
+        (n for n, m in model.named_modules() if getattr(m, "max_norm", None) is not None and hasattr(m, "weight")), None
+    )
+    if limited is not None:
+        raise ValueError(
+            f"{limited!r} has max_norm, so it changes its weights as it looks them up, and in shards (fsdp) that would"
+            " be lost; leave max_norm out."
+        )
+    group = {}
+    of = {}   # by module, by parameter
     for i, layer in enumerate([*layers, model]):
-        for m in layer.modules(): group.setdefault(m, i)   # inner layers come first
+        for m in layer.modules():
+            # inner layers come first
+            group.setdefault(m, i)
     for path, m in model.named_modules():
         for k, p in m._parameters.items():
             if p is not None and of.setdefault(p, group[m]) != group[m]:
-                raise ValueError(f"{f'{path}.{k}'.lstrip('.')!r} is shared with a layer that is wrapped by itself, and a weight can be in one group only (fsdp); wrap neither, or untie them.")
-    if loss is not None and any(p in of for p in loss.parameters()): raise ValueError("The loss shares weights with the model, which cannot be divided (fsdp) yet.")
+                raise ValueError(
+                    f"{f'{path}.{k}'.lstrip('.')!r} is shared with a layer that is wrapped by itself, and a weight can"
+                    " be in one group only (fsdp); wrap neither, or untie them."
+                )
+    if loss is not None and any(p in of for p in loss.parameters()):
+        raise ValueError("The loss shares weights with the model, which cannot be divided (fsdp) yet.")
 
 # %% ../../nbs/04_device/01_sharding.ipynb #9bbb0c12
 class ModelSharder:
@@ -156,39 +246,63 @@ class ModelSharder:
         named = self._by_name(optimizers)
         self._from_first(world)
         whole = {p for p in model.parameters() if not p.ndim}
-        for p in whole: p.data = p.data.to(self.device)
+        for p in whole:
+            p.data = p.data.to(self.device)
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if kind == "bf16" else MixedPrecisionPolicy()
-        for m in layers: fully_shard(m, mesh=mesh, reshard_after_forward=asked.reshard, mp_policy=policy, ignored_params=whole)
-        fully_shard(model, mesh=mesh, mp_policy=policy, ignored_params=whole, reshard_after_forward=asked.reshard and None)
+        for m in layers:
+            fully_shard(m, mesh=mesh, reshard_after_forward=asked.reshard, mp_policy=policy, ignored_params=whole)
+        fully_shard(
+            model, mesh=mesh, mp_policy=policy, ignored_params=whole, reshard_after_forward=asked.reshard and None
+        )
         new = dict(model.named_parameters())
-        for group in named: group["params"] = [new[p] if isinstance(p, str) else p for p in group["params"]]
+        for group in named:
+            group["params"] = [new[p] if isinstance(p, str) else p for p in group["params"]]
 
     def _by_name(self, optimizers) -> list:
         "Replace the parameters in optimizers by their names: a reference would keep the full parameter in device memory. Raise ValueError for an optimizer with state."
         names = {id(p): n for n, p in self.model.named_parameters()}
         found = [(o, g) for o in optimizers for g in o.param_groups if any(id(p) in names for p in g["params"])]
         if any(o.state for o, _ in found):
-            raise ValueError("The optimizer that was given has a state already, of weights that are about to be divided (fsdp); give a new one, or optimizer_cls_and_kwargs=.")
-        for _, g in found: g["params"] = [names.get(id(p), p) for p in g["params"]]
+            raise ValueError(
+                "The optimizer that was given has a state already, of weights that are about to be divided (fsdp); give"
+                " a new one, or optimizer_cls_and_kwargs=."
+            )
+        for _, g in found:
+            g["params"] = [names.get(id(p), p) for p in g["params"]]
         return [g for _, g in found]
 
     def _from_first(self, world):
         "Broadcast rank 0's weights and buffers, on any device; one at a time if they are not on the target device yet."
         for t in (*self.model.parameters(), *self.model.buffers()):
-            if not all(stride or size < 2 for stride, size in zip(t.stride(), t.shape)): continue   # expanded
+            if not all(stride or size < 2 for stride, size in zip(t.stride(), t.shape)):
+                # expanded
+                continue
             there = t.detach().to(self.device)
             world.spread([there])
-            if there.data_ptr() != t.data_ptr(): t.data.copy_(there)
+            if there.data_ptr() != t.data_ptr():
+                t.data.copy_(there)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #342c2190
 class ShardedModel(ModelSharder):
     "Wrap a model whose parameters are sharded among processes."
-    def __init__(self, model, asked: ShardingConfig, world, device, kind, loss=None, optimizers=()):  # kind: of mixed precision; loss: a module, or None; optimizers: created for the model
+    def __init__(
+        self, model, asked: ShardingConfig, world, device,
+        kind,  # of mixed precision
+        loss=None,  # a module, or None
+        optimizers=(),  # created for the model
+    ):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule
-        if not hasattr(FSDPModule, "reset_iter_state"): raise RuntimeError(f"fsdp needs torch 2.13 or newer, where a step that has failed can be put right; this is {torch.__version__}.")
-        self.model, self.device, self.syncs = model, device, True
-        if not isinstance(model, FSDPModule): self._divide(asked, world, init_device_mesh(device.type, (world.size,)), kind, loss, optimizers)
+        if not hasattr(FSDPModule, "reset_iter_state"):
+            raise RuntimeError(
+                "fsdp needs torch 2.13 or newer, where a step that has failed can be put right; this is"
+                f" {torch.__version__}."
+            )
+        self.model = model
+        self.device = device
+        self.syncs = True
+        if not isinstance(model, FSDPModule):
+            self._divide(asked, world, init_device_mesh(device.type, (world.size,)), kind, loss, optimizers)
         self.parts = [m for m in model.modules() if isinstance(m, FSDPModule)]
         self.trained = [p.requires_grad for p in model.parameters()]
 
@@ -196,18 +310,21 @@ class ShardedModel(ModelSharder):
 
     def settle(self):
         "Reshard all parameters."
-        for m in self.parts: m.reshard()
+        for m in self.parts:
+            m.reshard()
 
     def give_up(self):
         "Reset the state of a failed step."
         self.model.reset_iter_state()
         for p in (p for g in self.groups() for p in g.fsdp_params):
             p.unsharded_accumulated_grad = None
-            if hasattr(p, "_unsharded_param"): p._unsharded_param.grad = None
+            if hasattr(p, "_unsharded_param"):
+                p._unsharded_param.grad = None
 
     def show_parts(self):
         "Register the shards as the modules' parameters, and change nothing else: another thread may be in the middle of a step."
-        for p in (p for g in self.groups() for p in g.fsdp_params): p._setattr_on_modules(p.sharded_param)
+        for p in (p for g in self.groups() for p in g.fsdp_params):
+            p._setattr_on_modules(p.sharded_param)
 
     def synchronize(self, now: bool):
         "Set whether the next backward pass reduces gradients, or keeps them for a later one of the same step."
@@ -220,17 +337,27 @@ class ShardedModel(ModelSharder):
         "Return True; update the model if parameters were frozen or unfrozen."
         if (now := [p.requires_grad for p in self.model.parameters()]) != self.trained:
             self.trained = now
-            for g in self.groups(): g._init_mp_dtypes()
+            for g in self.groups():
+                g._init_mp_dtypes()
         return True
 
 # %% ../../nbs/04_device/01_sharding.ipynb #140a7447
 def _sum_of_squares(grads: list, device) -> torch.Tensor:
-    return torch.stack([n.float() for n in torch._foreach_norm(grads)]).square().sum() if grads else torch.zeros((), device=device)
+    return (
+        torch.stack([n.float() for n in torch._foreach_norm(grads)]).square().sum()
+        if grads
+        else torch.zeros((), device=device)
+    )
 
-def clip_sharded_grad_norm(params: list, limit: float, world) -> torch.Tensor:  # params: with gradients; limit: maximum norm, 0: no clipping
+def clip_sharded_grad_norm(
+    params: list,  # with gradients
+    limit: float,  # maximum norm, 0: no clipping
+    world,
+) -> torch.Tensor:
     "Clip gradients in place, some of which are sharded; return their norm before clipping."
     parts, whole = ([to_local(p.grad) for p in params if is_dtensor(p.grad) == divided] for divided in (True, False))
     device = (parts or whole)[0].device
     norm = (world.total(_sum_of_squares(parts, device)) + _sum_of_squares(whole, device)).sqrt()
-    if limit > 0: torch._foreach_mul_([*parts, *whole], (limit / (norm + 1e-6)).clamp(max=1.0))
+    if limit > 0:
+        torch._foreach_mul_([*parts, *whole], (limit / (norm + 1e-6)).clamp(max=1.0))
     return norm

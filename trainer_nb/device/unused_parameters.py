@@ -42,25 +42,35 @@ def expect_gradients(wrapped: DistributedDataParallel):
     wrapped.reducer.prepare_for_backward([])
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900007
-def fill_with_zeros(parameters: list, sparse: list):  # sparse: whether the gradients of each are sparse
+def fill_with_zeros(
+    parameters: list,
+    sparse: list,  # whether the gradients of each are sparse
+):
     "Run a backward pass that gives these parameters gradients of zeros."
     if not parameters: return
     zeros = [torch.sparse_coo_tensor(size=p.shape, dtype=p.dtype, device=p.device) if is_sparse else torch.zeros_like(p)
              for p, is_sparse in zip(parameters, sparse)]
     torch.autograd.backward(parameters, zeros)
 
-def reachable_parameters(nodes: list) -> set:  # nodes: `grad_fn` of the outputs of a forward pass
+def reachable_parameters(
+    nodes: list,  # `grad_fn` of the outputs of a forward pass
+) -> set:
     "Return the ids of the parameters that a backward pass from these nodes can reach."
-    found, seen, todo = set(), set(nodes), list(nodes)
+    found = set()
+    seen = set(nodes)
+    todo = list(nodes)
     while todo:
         node = todo.pop()
-        if hasattr(node, "variable"): found.add(id(node.variable))
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
         new = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= new
         todo.extend(new)
     return found
 
-def output_nodes(output) -> list:  # output: a tensor, a container of tensors, or an object with tensors as attributes
+def output_nodes(
+    output,  # a tensor, a container of tensors, or an object with tensors as attributes
+) -> list:
     "Return the `grad_fn` of each tensor in a model's output."
     tensors = [*_find_tensors(output)] or [*_find_tensors(dict(getattr(output, "__dict__", {})))]
     return [t.grad_fn for t in tensors if t.grad_fn is not None]
@@ -68,34 +78,50 @@ def output_nodes(output) -> list:  # output: a tensor, a container of tensors, o
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900009
 class UnusedParameters:
     "Track the parameters that a process has not used in a step, and give them gradients of zeros."
+    # raise an error instead of filling in zeros
     def __init__(self,
                  wrapped: DistributedDataParallel,
-                 strict: bool = False):   # raise an error instead of filling in zeros
+                 strict: bool = False):
         self.strict = strict
-        self.unused = None           # parameters by id, once gradients have been averaged in this step
-        self._missing = {}           # of the current reduction: already filled in
-        self._nodes = []             # of the outputs of the forward passes since the last reduction
-        self._active = False         # whether the current micro-batch averages gradients
+        # parameters by id, once gradients have been averaged in this step
+        self.unused = None
+        # of the current reduction: already filled in
+        self._missing = {}
+        # of the outputs of the forward passes since the last reduction
+        self._nodes = []
+        # whether the current micro-batch averages gradients
+        self._active = False
         self._watched = next((p for p in wrapped._module_parameters if p.requires_grad), None)
-        self._before = None          # the gradient of that parameter, and its version counter, before the backward pass
+        # the gradient of that parameter, and its version counter, before the backward pass
+        self._before = None
         if strict: return
         wrapped.register_forward_pre_hook(self._before_forward)
         wrapped.register_forward_hook(self._after_forward)
 
-    def begin(self, active: bool, first: bool):   # active: whether the micro-batch averages gradients; first: whether it is the first of a step
+    def begin(
+        self,
+        active: bool,  # whether the micro-batch averages gradients
+        first: bool,  # whether it is the first of a step
+    ):
         "Start a micro-batch."
-        if first: self.unused = None
-        self._missing, self._nodes, self._active = {}, [], active
-        if active: self._remember()
+        if first:
+            self.unused = None
+        self._missing = {}
+        self._nodes = []
+        self._active = active
+        if active:
+            self._remember()
 
     def _remember(self):
         grad = None if self._watched is None else self._watched.grad
         self._before = grad, None if grad is None else grad._version
 
     def _before_forward(self, wrapped, inputs):
-        if self._active and torch.is_grad_enabled() and missing_indices(wrapped): self.complete(wrapped)
+        if self._active and torch.is_grad_enabled() and missing_indices(wrapped):
+            self.complete(wrapped)
     def _after_forward(self, wrapped, inputs, output):
-        if self._active and torch.is_grad_enabled(): self._nodes += output_nodes(output)
+        if self._active and torch.is_grad_enabled():
+            self._nodes += output_nodes(output)
 
     def after_backward(self, wrapped: DistributedDataParallel):
         "Fill in the parameters that no later backward pass of this step can reach."
@@ -110,17 +136,26 @@ class UnusedParameters:
         found = missing_parameters(wrapped)
         if not found and self._nothing_arrived():
             found = reduced_parameters(wrapped)
-            if not self.strict: expect_gradients(wrapped)
+            if not self.strict:
+                expect_gradients(wrapped)
         if found and self.strict: return found[0][0]
         self._fill(found)
-        self.unused = self._missing if self.unused is None else {i: p for i, p in self.unused.items() if i in self._missing}
-        self._missing, self._nodes = {}, []
+        self.unused = (
+            self._missing if self.unused is None else {i: p for i, p in self.unused.items() if i in self._missing}
+        )
+        self._missing = {}
+        self._nodes = []
         self._remember()
         return None
 
-    def _fill(self, found: list):   # found: parameters, and whether their gradients are sparse
+    def _fill(
+        self,
+        found: list,  # parameters, and whether their gradients are sparse
+    ):
         # A parameter with a gradient was used by an earlier micro-batch of the same step.
-        self._missing |= {id(p): p for p, _ in found if p.grad is None or (self.unused is not None and id(p) in self.unused)}
+        self._missing |= {
+            id(p): p for p, _ in found if p.grad is None or (self.unused is not None and id(p) in self.unused)
+        }
         fill_with_zeros([p for p, _ in found], [is_sparse for _, is_sparse in found])
 
     def _nothing_arrived(self) -> bool:

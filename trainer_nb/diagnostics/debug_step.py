@@ -15,8 +15,17 @@ from ..engine.overrides import StepOverrides
 from ..engine.prepare import prepare
 from ..engine.step import Step
 from ..engine.tasks import record_step
-from ..engine.loop import (before_step, run_all_pending, handle_end_of_data, enter_training, handle_failure, start_running, capture_editable_state,
-                                    record_manual_changes, check_can_train)
+from trainer_nb.engine.loop import (
+    before_step,
+    run_all_pending,
+    handle_end_of_data,
+    enter_training,
+    handle_failure,
+    start_running,
+    capture_editable_state,
+    record_manual_changes,
+    check_can_train,
+)
 
 # %% auto #0
 __all__ = ['Gradients', 'is_training_step_overridden', 'next_phase', 'StepView', 'DebugStep', 'check_open', 'run_phase',
@@ -30,7 +39,15 @@ class Gradients(Table):
         "Measure the present gradients of a model's parameters."
         rows = cls()
         for name, p in model.named_parameters():
-            row = {"name": name, "shape": tuple(p.shape), "grad_norm": None, "grad_mean": None, "grad_max": None, "weight_norm": full_tensor(p.detach()).norm().item(), "ratio": None}
+            row = {
+                "name": name,
+                "shape": tuple(p.shape),
+                "grad_norm": None,
+                "grad_mean": None,
+                "grad_max": None,
+                "weight_norm": full_tensor(p.detach()).norm().item(),
+                "ratio": None,
+            }
             if p.grad is not None:
                 g = full_tensor(p.grad.detach()).float()
                 row |= {"grad_norm": g.norm().item(), "grad_mean": g.mean().item(), "grad_max": g.abs().max().item()}
@@ -53,7 +70,10 @@ def is_training_step_overridden(learner) -> bool:
     "Check whether forward and backward form a single phase, in an overridden training_step."
     return type(learner).training_step is not StepOverrides.training_step
 
-def next_phase(step, loss) -> str:  # loss: result of forward that backward has not used yet
+def next_phase(
+    step,
+    loss,  # result of forward that backward has not used yet
+) -> str:
     "Return the name of the next phase."
     if not step.more(): return "update"
     return "backward" if loss is not None or is_training_step_overridden(step.learner) else "forward"
@@ -88,29 +108,45 @@ class DebugStep(StepView):
     "Optimizer step taken by hand: forward, backward, grads, update or abort."
     def __init__(self, learner):
         run = learner.run_state
-        if run.open_step is not None: run.open_step.abort()
+        if run.open_step is not None:
+            run.open_step.abort()
         check_can_train(learner, "debug_step()")
         if run.finished:
-            raise InvalidOperation(f"debug_step() has nothing to do: the run is finished after step {learner.state.global_step}. "
-                          "learn.set(max_steps=...) prolongs it.")
+            raise InvalidOperation(
+                f"debug_step() has nothing to do: the run is finished after step {learner.state.global_step}. "
+                "learn.set(max_steps=...) prolongs it."
+            )
         with run.interrupts:
             record_manual_changes(run)
-            try: prepare(learner); require_several_processes(run.args, run.device.world.size, "debug_step()")
-            except BaseException as error: handle_failure(learner, error)
+            try:
+                prepare(learner)
+                require_several_processes(run.args, run.device.world.size, "debug_step()")
+            except BaseException as error:
+                handle_failure(learner, error)
         self._moves, self._step, self._loss, self.loss = learner, Step(learner, record_step), None, None
-        self.outcome, self._generators = "", None   # generator states after the last phase
-        try: begun = run_phase(self, lambda: begin_debug_step(self))
-        except BaseException:   # interrupted at the very end: no reference to the open step would exist
-            if run.open_step is self: self.abort()
+        # generator states after the last phase
+        self.outcome = ""
+        self._generators = None
+        try:
+            begun = run_phase(self, lambda: begin_debug_step(self))
+        except BaseException:
+            # interrupted at the very end: no reference to the open step would exist
+            if run.open_step is self:
+                self.abort()
             raise
         if not begun:
-            raise InvalidOperation(f"debug_step() has nothing to do: what was still due has finished the run after step {run.state.global_step}.")
+            raise InvalidOperation(
+                "debug_step() has nothing to do: what was still due has finished the run after step"
+                f" {run.state.global_step}."
+            )
 
     @exclusive
     def forward(self):
         "Return the loss of the next micro-batch, as the step counts it, as a detached tensor."
         learner = self._check("forward")
-        self._loss = run_phase(self, lambda: learner.forward_move(learner.run_state.wrapped, self._step.batch(), self._step.items))
+        self._loss = run_phase(
+            self, lambda: learner.forward_move(learner.run_state.wrapped, self._step.batch(), self._step.items)
+        )
         return self._loss.detach()
 
     @exclusive
@@ -128,9 +164,12 @@ class DebugStep(StepView):
         run_phase(self, self._step.commit, last=True)
         record = learner.run_state.history[-1]
         with learner.run_state.interrupts, preserve_generators(), learner.run_state.device.in_force():
-            try: run_all_pending(learner)
-            except BaseException as error: handle_failure(learner, error)
-            finally: learner.run_state.pausing = False
+            try:
+                run_all_pending(learner)
+            except BaseException as error:
+                handle_failure(learner, error)
+            finally:
+                learner.run_state.pausing = False
         return record
 
     @exclusive
@@ -145,32 +184,50 @@ class DebugStep(StepView):
     def __exit__(self, *error): self.abort()
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #beb15f05
-def check_open(debug, move):  # move: name of a phase; None: only inspection
+def check_open(
+    debug,
+    move,  # name of a phase; None: only inspection
+):
     "Return the learner of an open step; raise Refused if it is over or another phase is next."
     if debug._moves is None:
         raise InvalidOperation(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. "
                       "learn.debug_step() begins the next one.")
     wanted = next_phase(debug._step, debug._loss)
     if move == "forward" and is_training_step_overridden(debug._moves):
-        raise InvalidOperation("training_step is overridden, so forward and backward are one move here; call backward().")
+        raise InvalidOperation(
+            "training_step is overridden, so forward and backward are one move here; call backward()."
+        )
     if move not in (None, wanted):
-        raise InvalidOperation(f"{move}() is not the next move of this step; {wanted}() is (micro-batch {debug._number} of {debug.substeps}).")
+        raise InvalidOperation(
+            f"{move}() is not the next move of this step; {wanted}() is (micro-batch {debug._number} of"
+            f" {debug.substeps})."
+        )
     return debug._moves
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #e4ea3ad1
-def run_phase(debug, move, last=False):  # move: a function; last: the step is over afterwards in any case
+def run_phase(
+    debug,
+    move,  # a function
+    last=False,  # the step is over afterwards in any case
+):
     "Run a phase; if it raises an error, abort the step."
-    learner, run, before = debug._moves, debug._moves.run_state, debug._moves.state.global_step
+    learner = debug._moves
+    run = debug._moves.run_state
+    before = debug._moves.state.global_step
     with run.interrupts, preserve_generators(), run.device.in_force():
         try:
             run.phase, run.interrupts.abortable = "step", not last
             run.start_clock()
-            if debug._generators is not None: set_generator_states(debug._generators)
-            if last: record_touched(debug)
-            else: enter_training(run)
+            if debug._generators is not None:
+                set_generator_states(debug._generators)
+            if last:
+                record_touched(debug)
+            else:
+                enter_training(run)
             result = move()
             debug._generators = generator_states()
-            if not last: run.read_clock()
+            if not last:
+                run.read_clock()
             run.phase = "debug" if run.open_step is not None else "idle"
             return result
         except BaseException as error:
@@ -183,25 +240,33 @@ def run_phase(debug, move, last=False):  # move: a function; last: the step is o
             run.interrupts.abortable = False
             run.modes.see(run.model)
             if last:
-                close_debug_step(debug, "updated" if run.state.global_step > before else "given up because the optimizer failed")
+                close_debug_step(
+                    debug, "updated" if run.state.global_step > before else "given up because the optimizer failed"
+                )
                 run.phase = "idle"
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #67c44ea6
 def capture_editable_tensors(run) -> dict:
     "Return the versions of weights and gradients, by which changes by hand are detected."
-    return {"weights": [p._version for p in run.params], "gradients": [None if p.grad is None else (id(p.grad), p.grad._version) for p in run.params]}
+    return {
+        "weights": [p._version for p in run.params],
+        "gradients": [None if p.grad is None else (id(p.grad), p.grad._version) for p in run.params],
+    }
 
 def record_touched(debug):
     "Record in the history which values were changed by hand since the last backward."
     run = debug._moves.run_state
     changed = [name for name, value in capture_editable_tensors(run).items() if debug._touched[name] != value]
-    if changed: run.history.note("by hand", run.state.global_step, changed=changed)
+    if changed:
+        run.history.note("by hand", run.state.global_step, changed=changed)
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #e4c83b71
 def begin_debug_step(debug) -> bool:
     "Run pending tasks and fetch the micro-batches; return False if the run ends before the step."
-    learner, run = debug._moves, debug._moves.run_state
-    run.phase, run.taken_back = "idle", False
+    learner = debug._moves
+    run = debug._moves.run_state
+    run.phase = "idle"
+    run.taken_back = False
     start_running(run)
     while before_step(learner):
         run.phase = "step"
@@ -214,8 +279,11 @@ def begin_debug_step(debug) -> bool:
 
 def run_backward(debug):
     "Run backward, and complete the gradients after the last micro-batch."
-    step, loss, debug._loss = debug._step, debug._loss, None
-    if is_training_step_overridden(debug._moves): step.substep()
+    step = debug._step
+    loss = debug._loss
+    debug._loss = None
+    if is_training_step_overridden(debug._moves):
+        step.substep()
     else:
         debug._moves.backward_move(loss)
         step.add(loss.detach())
@@ -225,5 +293,10 @@ def run_backward(debug):
 
 def close_debug_step(debug, outcome):
     "Mark the step as over and drop its references."
-    debug._moves.run_state.open_step, debug._moves.run_state.hands = None, capture_editable_state(debug._moves.run_state)
-    debug.outcome, debug._moves, debug._step, debug._loss = outcome, None, None, None
+    debug._moves.run_state.open_step, debug._moves.run_state.hands = None, capture_editable_state(
+        debug._moves.run_state
+    )
+    debug.outcome = outcome
+    debug._moves = None
+    debug._step = None
+    debug._loss = None

@@ -32,20 +32,32 @@ __all__ = ['SOUND_KEYS', 'FORMULA_TOLERANCE', 'MAX_CLASSES', 'get_eval_loader', 
            'make_top_loss', 'find_worst', 'TopLosses', 'top_losses', 'Confusion', 'confusion']
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #f3667a27
-def get_eval_loader(learner, dataset, verb):  # dataset: a data set, the name of one, or None for the learner's own
+def get_eval_loader(
+    learner,
+    dataset,  # a data set, the name of one, or None for the learner's own
+    verb,
+):
     "Return the loader of the requested data set, and the data set; raise ValueError if none or ambiguous."
-    own, call = learner.eval_dataset, f"{verb[:-1]}dataset="
+    own = learner.eval_dataset
+    call = f"{verb[:-1]}dataset="
     if dataset is None and own is None:
         raise ValueError(f"{verb} has nothing to look at; give the Learner an eval_dataset=, or call {call}...).")
     if dataset is None and isinstance(own, Mapping):
-        raise ValueError(f"There are several evaluation sets; name one of them, for example {call}{next(iter(own))!r}).")
-    return eval_dataloader(learner, dataset), own if dataset is None else own[dataset] if isinstance(dataset, str) else dataset
+        raise ValueError(
+            f"There are several evaluation sets; name one of them, for example {call}{next(iter(own))!r})."
+        )
+    return eval_dataloader(learner, dataset), (
+        own if dataset is None else own[dataset] if isinstance(dataset, str) else dataset
+    )
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #9ce15673
 def _dataset_class_names(dataset, keys) -> list:
     "Return the names that a data set has for its classes; empty if it has none."
-    features, classes = getattr(dataset, "features", None), getattr(dataset, "classes", None)
-    found = [getattr(features.get(k), "names", None) for k in [*keys, *features]] if isinstance(features, Mapping) else []
+    features = getattr(dataset, "features", None)
+    classes = getattr(dataset, "classes", None)
+    found = (
+        [getattr(features.get(k), "names", None) for k in [*keys, *features]] if isinstance(features, Mapping) else []
+    )
     found.append(classes if isinstance(classes, (list, tuple)) else None)
     return [str(o) for o in next(filter(None, found), ())]
 
@@ -55,7 +67,8 @@ def class_names(learner, dataset) -> list:
         if names := _dataset_class_names(dataset, [*learner.label_names, "label", "labels"]): return names
         dataset = getattr(dataset, "dataset", None)
     named = getattr(getattr(learner.model, "config", None), "id2label", None) or {}
-    told = all(i in named and named[i] != f"LABEL_{i}" for i in range(len(named)))   # LABEL_0 is the placeholder of transformers for a missing name
+    # LABEL_0 is the placeholder of transformers for a missing name
+    told = all(i in named and named[i] != f"LABEL_{i}" for i in range(len(named)))
     return [str(named[i]) for i in range(len(named))] if told else []
 
 def class_name(names, number):
@@ -63,7 +76,9 @@ def class_name(names, number):
     return names[number] if isinstance(number, int) and 0 <= number < len(names) else number
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #92e1a02d
-def is_image(sample) -> bool:  # sample: a tensor without the batch dimension
+def is_image(
+    sample,  # a tensor without the batch dimension
+) -> bool:
     "Check whether a tensor looks like one image."
     if sample.ndim == 2:
         return sample.shape[0] == sample.shape[1] >= 8 and (sample.is_floating_point() or sample.dtype == torch.uint8)
@@ -74,10 +89,15 @@ def is_image(sample) -> bool:  # sample: a tensor without the batch dimension
 def collect_tensors(batch, name="") -> dict:
     "Return the tensors of a batch by name; in a tuple, by index."
     if isinstance(batch, torch.Tensor): return {name or "0": batch}
-    if isinstance(batch, Mapping): parts = batch.items()
-    elif isinstance(batch, (tuple, list)): parts = enumerate(batch)
-    else: return {}
-    return {k: t for key, part in parts for k, t in collect_tensors(part, f"{name}.{key}" if name else str(key)).items()}
+    if isinstance(batch, Mapping):
+        parts = batch.items()
+    elif isinstance(batch, (tuple, list)):
+        parts = enumerate(batch)
+    else:
+        return {}
+    return {
+        k: t for key, part in parts for k, t in collect_tensors(part, f"{name}.{key}" if name else str(key)).items()
+    }
 
 def find_images(inputs):
     "Return the first tensor of a batch that holds images; None if there is none."
@@ -95,23 +115,35 @@ def _without_workers(loader):
 def get_first_batch(learner, dataset=None):
     "Return the first training batch, or the first evaluation batch of another set; None if there is none."
     with preserve_generators():
-        before = capture_user_state(learner.run_state, find=code_holders)   # a data set may count, or draw from its own generator
-        try: return _get_first_batch(learner, dataset)
-        finally: restore_user_state(learner.run_state, before, find=code_holders)
+        # a data set may count, or draw from its own generator
+        before = capture_user_state(learner.run_state, find=code_holders)
+        try:
+            return _get_first_batch(learner, dataset)
+        finally:
+            restore_user_state(learner.run_state, before, find=code_holders)
 
 def _get_first_batch(learner, dataset):
     if dataset is not None:
         loader, _ = get_eval_loader(learner, dataset, "show_batch()")
         return next(eval_batches(learner, _without_workers(loader)), (None, 0))[0]
     feed = ResumableLoader(_without_workers(learner.get_train_dataloader()), learner.args.order_seed)
-    try: return next((o.batch for o in feed.take(Cursor(), 1)), None)
-    finally: feed.close()
+    try:
+        return next((o.batch for o in feed.take(Cursor(), 1)), None)
+    finally:
+        feed.close()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #465406ae
 def _tensor_row(name, tensor) -> dict:
     "Describe a tensor by its shape, dtype and first values."
-    values = ", ".join(format_value(v) for v in tensor.detach().flatten()[:5].tolist()) + (", …" if tensor.numel() > 5 else "")
-    return {"key": name, "shape": str(tuple(tensor.shape)), "type": str(tensor.dtype).removeprefix("torch."), "first values": values}
+    values = ", ".join(format_value(v) for v in tensor.detach().flatten()[:5].tolist()) + (
+        ", …" if tensor.numel() > 5 else ""
+    )
+    return {
+        "key": name,
+        "shape": str(tuple(tensor.shape)),
+        "type": str(tensor.dtype).removeprefix("torch."),
+        "first values": values,
+    }
 
 def shape_rows(batch) -> list:
     "Return a row for each tensor of a batch."
@@ -120,47 +152,74 @@ def shape_rows(batch) -> list:
 def decode_texts(batch, processing_class, n) -> list:
     "Decode the first `n` examples; return an empty list without tokens or a decoder."
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
-    if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or not hasattr(processing_class, "decode"): return []
+    if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or not hasattr(processing_class, "decode"):
+        return []
     return [processing_class.decode(row, skip_special_tokens=False) for row in ids[:n].tolist()]
 
 def first_labels(labels, n, names) -> list:
     "Return the names of the first labels; an empty list unless each label is a single value."
     labels = labels[0] if isinstance(labels, tuple) and labels else labels
-    if not isinstance(labels, torch.Tensor) or labels.ndim == 0 or labels.numel() != len(labels): return []
+    if not isinstance(labels, torch.Tensor) or labels.ndim == 0 or labels.numel() != len(labels):
+        return []
     return [class_name(names, v) for v in labels[:n].reshape(-1).tolist()]
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #57c27a33
-SOUND_KEYS = ("input_values", "audio", "waveform", "speech", "signal")   # keys that batches of audio have
+# keys that batches of audio have
+SOUND_KEYS = ("input_values", "audio", "waveform", "speech", "signal")
 
 def find_sounds(batch):
     "Return a batch's audio as (examples, samples in time), first channel; None if there is none."
     for name, t in collect_tensors(batch).items():
         long = t.is_floating_point() and t.ndim in (2, 3) and t.shape[-1] >= 400 and (t.ndim == 2 or t.shape[1] <= 8)
-        if long and (name in SOUND_KEYS or t.ndim == 2 and t.shape[-1] >= 4000 or t.ndim == 3 and t.shape[1] <= 2): return t if t.ndim == 2 else t[:, 0]
+        if long and (name in SOUND_KEYS or t.ndim == 2 and t.shape[-1] >= 4000 or t.ndim == 3 and t.shape[1] <= 2):
+            return t if t.ndim == 2 else t[:, 0]
 
-def example_rows(batch, n, names=()) -> list[dict]:  # n: number of examples
+def example_rows(
+    batch,
+    n,  # number of examples
+    names=(),
+) -> list[dict]:
     "Return the first examples as rows of numbers; empty above twenty columns or without such data."
-    size, columns = infer_batch_size(batch), {}
+    size = infer_batch_size(batch)
+    columns = {}
     for name, t in collect_tensors(batch).items():
         if not t.ndim or len(t) != size: continue
         flat = t.detach().reshape(size, -1)[:n].tolist()
-        for i in range(len(flat[0]) if flat else 0): columns[name if len(flat[0]) == 1 else f"{name}[{i}]"] = [row[i] for row in flat]
+        for i in range(len(flat[0]) if flat else 0):
+            columns[name if len(flat[0]) == 1 else f"{name}[{i}]"] = [row[i] for row in flat]
         if len(columns) > 20: return []
-    return [{k: class_name(names, v[i]) if k in ("label", "labels", "1") else v[i] for k, v in columns.items()} for i in range(min(n, size or 0))]
+    return [
+        {k: class_name(names, v[i]) if k in ("label", "labels", "1") else v[i] for k, v in columns.items()}
+        for i in range(min(n, size or 0))
+    ]
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #7906b4ee
 class BatchPreview(HtmlDisplay):
     "Picture of a batch; the batch itself is in `batch`."
     def __init__(self, batch, labels, processing_class=None, names=(), n=9, show=None):
         self.batch, rows = batch, shape_rows(batch)
-        images, words, known = find_images(batch), decode_texts(batch, processing_class, n), first_labels(labels, n, names)
-        sounds, table = find_sounds(batch), example_rows(batch, n, names)
-        if show is not None: shown = to_html(show(batch, n))
-        elif images is not None: shown = image_grid(images[:n], [format_value(o) for o in known] or None, columns=9)
-        elif words: shown = html_table([{"text": w} | ({"label": l} if known else {}) for w, l in zip(words, known or words)])
-        elif sounds is not None: shown = html_table([{"sound": HtmlDisplay(waveform_svg(s), "")} | ({"label": l} if known else {}) for s, l in zip(sounds[:n], known or sounds[:n])])
-        elif table: shown = html_table(table)
-        else: shown = html_table(rows)
+        images = find_images(batch)
+        words = decode_texts(batch, processing_class, n)
+        known = first_labels(labels, n, names)
+        sounds = find_sounds(batch)
+        table = example_rows(batch, n, names)
+        if show is not None:
+            shown = to_html(show(batch, n))
+        elif images is not None:
+            shown = image_grid(images[:n], [format_value(o) for o in known] or None, columns=9)
+        elif words:
+            shown = html_table([{"text": w} | ({"label": l} if known else {}) for w, l in zip(words, known or words)])
+        elif sounds is not None:
+            shown = html_table(
+                [
+                    {"sound": HtmlDisplay(waveform_svg(s), "")} | ({"label": l} if known else {})
+                    for s, l in zip(sounds[:n], known or sounds[:n])
+                ]
+            )
+        elif table:
+            shown = html_table(table)
+        else:
+            shown = html_table(rows)
         lines = " &nbsp;·&nbsp; ".join(escape_html(f"{r['key']} {r['shape']} {r['type']}") for r in rows)
         about = "" if shown == html_table(rows) else f'<div style="font-size:12px;opacity:.7">{lines}</div>'
         plain = [f"{r['key']}  {r['shape']}  {r['type']}  {r['first values']}" for r in rows]
@@ -179,7 +238,10 @@ def show_batch(learner,
                show=None         # a function of (batch, n) that returns HTML or an object with a rich representation
               ) -> BatchPreview:
     "Show the first batch as the model receives it."
-    if show is not None and not callable(show): raise TypeError(f"show is a function of (batch, n) that gives HTML, or something that shows itself; it is {show!r}.")
+    if show is not None and not callable(show):
+        raise TypeError(
+            f"show is a function of (batch, n) that gives HTML, or something that shows itself; it is {show!r}."
+        )
     batch = get_first_batch(learner, dataset)
     if batch is None: raise ValueError("There is nothing to show: the data gave no batch.")
     own = learner.eval_dataset[dataset] if isinstance(dataset, str) else dataset
@@ -193,7 +255,8 @@ def iterate_predictions(learner, loader):
     run.eval_dataloader = loader
     for batch, n in eval_batches(learner, loader):
         batch = learner._prepare_inputs(batch)
-        with left_there(learner, NO_GENERATION): _, predicted, labels = learner.prediction_step(unwrap(run.wrapped), shallow_copy_batch(batch), False)
+        with left_there(learner, NO_GENERATION):
+            _, predicted, labels = learner.prediction_step(unwrap(run.wrapped), shallow_copy_batch(batch), False)
         predicted, labels = (o[0] if isinstance(o, (tuple, list)) and o else o for o in (predicted, labels))
         yield batch, n, predicted, labels
         fire_event(learner, "on_prediction_step")
@@ -205,25 +268,38 @@ def is_classification(predicted, labels) -> bool:
     return columns and not labels.is_floating_point()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #d2a6086f
-def formula_losses(predicted, labels):  # predicted, labels: tensors of one batch
+def formula_losses(
+    predicted,  # tensors of one batch
+    labels,  # tensors of one batch
+):
     "Return the loss of each example; None if no formula applies."
-    if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor) and labels.ndim): return None
+    if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor) and labels.ndim):
+        return None
     predicted = predicted.detach().float()
-    if is_classification(predicted, labels) and labels.ndim == 1: return F.cross_entropy(predicted, labels.long(), reduction="none")
+    if is_classification(predicted, labels) and labels.ndim == 1:
+        return F.cross_entropy(predicted, labels.long(), reduction="none")
     if not labels.is_floating_point(): return None
-    if predicted.ndim == labels.ndim + 1 and predicted.shape[-1] == 1: predicted = predicted[..., 0]
+    if predicted.ndim == labels.ndim + 1 and predicted.shape[-1] == 1:
+        predicted = predicted[..., 0]
     if predicted.shape != labels.shape: return None
     squares = (predicted - labels.float()).square()
     return squares.flatten(1).mean(1) if labels.ndim > 1 else squares
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #44d5ee3c
-def select_example(batch, i: int, n: int):  # n: number of samples in the batch
+def select_example(
+    batch, i: int,
+    n: int,  # number of samples in the batch
+):
     "Return example `i` of a batch as a batch of one."
     return map_tensors(batch, lambda t: t[i:i + 1] if t.ndim and len(t) == n else t)
 
-def single_example_loss(learner, batch) -> float:  # batch: is not reused afterwards
+def single_example_loss(
+    learner,
+    batch,  # is not reused afterwards
+) -> float:
     "Return the learner's own loss of a batch of one; raise ValueError without labels."
-    try: loss = learner.prediction_step(unwrap(learner.run_state.wrapped), batch, True)[0]
+    try:
+        loss = learner.prediction_step(unwrap(learner.run_state.wrapped), batch, True)[0]
     except Exception as error:
         error.add_note("(top_losses asks the model for the loss of single examples: batches of one)")
         raise
@@ -252,39 +328,51 @@ def _scalar_or_none(t):
 def make_top_loss(batch, i, n, index, loss, predicted, labels) -> TopLoss:
     "Extract example `i` of a batch."
     inputs = map_tensors(select_example(batch, i, n), lambda t: t.detach().cpu().clone())
-    guess, right, probability = (o[i] if isinstance(o, torch.Tensor) and o.ndim and len(o) == n else None for o in (predicted, labels, None))
+    guess, right, probability = (
+        o[i] if isinstance(o, torch.Tensor) and o.ndim and len(o) == n else None for o in (predicted, labels, None)
+    )
     if is_classification(predicted, labels) and labels.ndim == 1:
         probability = guess.float().softmax(-1)[right].item()
         guess = guess.argmax()
     return TopLoss(index, loss, _scalar_or_none(guess), _scalar_or_none(right), probability, None, inputs)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #48ee1e6f
-FORMULA_TOLERANCE = 1e-3   # relative tolerance; beyond it a formula is not the learner's loss
+# relative tolerance; beyond it a formula is not the learner's loss
+FORMULA_TOLERANCE = 1e-3
 
-def _formula_matches(learner, batch, loss) -> bool: return math.isclose(single_example_loss(learner, batch), loss, rel_tol=FORMULA_TOLERANCE, abs_tol=1e-6)
+def _formula_matches(learner, batch, loss) -> bool:
+    return math.isclose(single_example_loss(learner, batch), loss, rel_tol=FORMULA_TOLERANCE, abs_tol=1e-6)
 
 def _masked_examples(labels, n):
     "Return the indices of the examples whose labels are all masked (-100)."
-    if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or not labels.ndim or len(labels) != n: return set()
+    if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or not labels.ndim or len(labels) != n:
+        return set()
     return set(torch.where((labels.reshape(n, -1) == -100).all(1))[0].tolist())
 
 def _example_losses(learner, batch, n, predicted, labels, by_formula):
     "Return the loss of each example, by formula or one by one; None if the formula does not apply."
-    if not by_formula: return [single_example_loss(learner, select_example(batch, i, n)) for i in range(n)]
+    if not by_formula:
+        return [single_example_loss(learner, select_example(batch, i, n)) for i in range(n)]
     losses = formula_losses(predicted, labels)
     return None if losses is None or len(losses) != n else losses.tolist()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #df0880f3
 def find_worst(learner, loader, k, by_formula):
     "Return the `k` examples with the largest loss; None if the formula differs from the learner's loss."
-    found, seen = [], 0
+    found = []
+    seen = 0
     for batch, n, predicted, labels in iterate_predictions(learner, loader):
         if infer_batch_size(batch) != n:
             raise ValueError(f"top_losses cannot tell the examples of a batch apart: {n} examples became a batch of "
                              f"{infer_batch_size(batch)}. Use a data_collator that keeps them.")
         losses = _example_losses(learner, batch, n, predicted, labels, by_formula)
         if losses is None: return None
-        if by_formula and not seen and not all(_formula_matches(learner, select_example(batch, i, n), losses[i]) for i in range(min(4, n))): return None
+        if (
+            by_formula
+            and not seen
+            and not all(_formula_matches(learner, select_example(batch, i, n), losses[i]) for i in range(min(4, n)))
+        ):
+            return None
         skip = _masked_examples(labels, n)
         order = sorted((i for i in range(n) if i not in skip), key=lambda i: -loss_sort_key(losses[i]))[:k]
         found += [make_top_loss(batch, i, n, seen + i, losses[i], predicted, labels) for i in order]
@@ -321,44 +409,63 @@ def top_losses(learner,
                dataset=None     # a data set, or the name of one of several; None: the learner's evaluation set
               ) -> TopLosses:
     "Return the examples with the largest losses."
-    if isinstance(k, bool) or not isinstance(k, int) or k < 0: raise ValueError(f"k is a number of examples from 0 on, not {k!r}.")
+    if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+        raise ValueError(f"k is a number of examples from 0 on, not {k!r}.")
     loader, dataset = get_eval_loader(learner, dataset, "top_losses()")
     with evaluation_mode(learner):
         found = find_worst(learner, loader, k, by_formula=True)
-        if found is None or not all(_formula_matches(learner, learner._prepare_inputs(o.inputs), o.loss) for o in found):
+        if found is None or not all(
+            _formula_matches(learner, learner._prepare_inputs(o.inputs), o.loss) for o in found
+        ):
             found = find_worst(learner, loader, k, by_formula=False)
-    names, reader = class_names(learner, dataset), learner.processing_class
+    names = class_names(learner, dataset)
+    reader = learner.processing_class
     return TopLosses(o._replace(predicted=class_name(names, o.predicted), actual=class_name(names, o.actual),
                                 text=next(iter(decode_texts(o.inputs, reader, 1)), None)) for o in found)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #cf885917
 class Confusion:
     "Confusion matrix of a classifier."
-    def __init__(self, counts, names=(), unknown: int = 0):  # counts: (classes, classes), a row per actual class; unknown: number of non-finite predictions
+    def __init__(
+        self,
+        counts,  # (classes, classes), a row per actual class
+        names=(),
+        unknown: int = 0,  # number of non-finite predictions
+    ):
         self.counts, self.unknown = np.asarray(counts), unknown
         self.names = [str(class_name(names, i)) for i in range(len(self.counts))]
 
     @property
     def accuracy(self) -> float: return float(self.counts.trace() / max(self.counts.sum(), 1))
 
-    def most_confused(self, min_count: int = 1) -> list:  # min_count: leave out rarer pairs
+    def most_confused(
+        self,
+        min_count: int = 1,  # leave out rarer pairs
+    ) -> list:
         "Return the mistakes as (actual, predicted, count), the most frequent first."
-        pairs = [(self.names[i], self.names[j], int(self.counts[i, j])) for i, j in zip(*np.nonzero(self.counts)) if i != j]
+        pairs = [
+            (self.names[i], self.names[j], int(self.counts[i, j])) for i, j in zip(*np.nonzero(self.counts)) if i != j
+        ]
         return sorted((p for p in pairs if p[2] >= min_count), key=lambda p: -p[2])
 
     def frame(self):
         "Return a pandas DataFrame with a row per actual class and a column per predicted class."
         frame = to_frame(self.counts)
-        frame.index, frame.columns = self.names, self.names
+        frame.index = self.names
+        frame.columns = self.names
         return frame.rename_axis(index="actual", columns="predicted")
 
     def _head(self):
-        lost = f"; of {self.unknown} more the predictions are not finite, and they are not counted" if self.unknown else ""
+        lost = (
+            f"; of {self.unknown} more the predictions are not finite, and they are not counted" if self.unknown else ""
+        )
         return f"accuracy {self.accuracy:.4g}: {self.counts.trace()} of {self.counts.sum()} right{lost}"
 
     def __repr__(self):
-        if len(self.names) > 12: lines = [f"{c:6}  {format_value(a)} taken for {format_value(p)}" for a, p, c in self.most_confused()[:12]]
-        else: lines = _align_columns(self.counts, self.names)
+        if len(self.names) > 12:
+            lines = [f"{c:6}  {format_value(a)} taken for {format_value(p)}" for a, p, c in self.most_confused()[:12]]
+        else:
+            lines = _align_columns(self.counts, self.names)
         return "\n".join([self._head(), *lines])
 
     def _repr_html_(self):
@@ -376,15 +483,20 @@ def _align_columns(counts, names) -> list:
     return ["  ".join(c.rjust(w) for c, w in zip(row, widths)) for row in cells]
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #7bf52480
-MAX_CLASSES = 2000   # classes; beyond this the matrix would have more than 4 million cells
+# classes; beyond this the matrix would have more than 4 million cells
+MAX_CLASSES = 2000
 
 def _count_batch(predicted, labels):
     "Return the matrix of one batch, and the number of its non-finite predictions."
-    actual, guess, classes = labels.reshape(-1), predicted.argmax(-1).reshape(-1), predicted.shape[-1]
+    actual = labels.reshape(-1)
+    guess = predicted.argmax(-1).reshape(-1)
+    classes = predicted.shape[-1]
     actual, guess = actual[actual != -100].cpu(), guess[actual != -100].cpu()
     if len(actual) and not 0 <= int(actual.min()) <= int(actual.max()) < classes:
-        raise ValueError(f"The labels go from {int(actual.min())} to {int(actual.max())}, but the model has {classes} outputs "
-                         f"(0 to {classes - 1}); number the classes from 0.")
+        raise ValueError(
+            f"The labels go from {int(actual.min())} to {int(actual.max())}, but the model has {classes} outputs "
+            f"(0 to {classes - 1}); number the classes from 0."
+        )
     finite = predicted.reshape(-1, classes).isfinite().all(1)[labels.reshape(-1) != -100].cpu()
     pairs = (actual.long() * classes + guess)[finite]
     return torch.bincount(pairs, minlength=classes * classes).reshape(classes, classes).numpy(), int((~finite).sum())
@@ -399,9 +511,11 @@ def _describe_tensor(t) -> str:
 def _check_classification(learner, predicted, labels):
     "Raise ValueError for outputs that are no classification, or that have too many classes."
     if not is_classification(predicted, labels) or learner.model_facts.shifts_labels or learner.model_facts.is_causal:
-        raise ValueError("confusion is for classification: class numbers as labels, and predictions with a column for each class. "
-                         f"This model's are {_describe_tensor(predicted)} and the labels {_describe_tensor(labels)}; "
-                         "top_losses() and evaluate() work for any loss.")
+        raise ValueError(
+            "confusion is for classification: class numbers as labels, and predictions with a column for each class. "
+            f"This model's are {_describe_tensor(predicted)} and the labels {_describe_tensor(labels)}; "
+            "top_losses() and evaluate() work for any loss."
+        )
     if predicted.shape[-1] > MAX_CLASSES:
         raise ValueError(f"A confusion matrix of {predicted.shape[-1]} classes is not one to look at; "
                          "top_losses() shows single examples.")
@@ -409,11 +523,13 @@ def _check_classification(learner, predicted, labels):
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #75dba4c8
 def _count_all(learner, loader):
     "Return the matrix of all batches, None without batches, and the number of non-finite predictions."
-    counts, unknown = None, 0
+    counts = None
+    unknown = 0
     for _, _, predicted, labels in iterate_predictions(learner, loader):
         _check_classification(learner, predicted, labels)
         found, lost = _count_batch(predicted, labels)
-        counts, unknown = found + (0 if counts is None else counts), unknown + lost
+        counts = found + (0 if counts is None else counts)
+        unknown = unknown + lost
     return counts, unknown
 
 def confusion(learner,
@@ -421,6 +537,7 @@ def confusion(learner,
              ) -> Confusion:
     "Count the predicted classes for each actual class; leave out labels of -100."
     loader, dataset = get_eval_loader(learner, dataset, "confusion()")
-    with evaluation_mode(learner): counts, unknown = _count_all(learner, loader)
+    with evaluation_mode(learner):
+        counts, unknown = _count_all(learner, loader)
     if counts is None: raise ValueError("There is nothing to count: the data set is empty.")
     return Confusion(counts, class_names(learner, dataset), unknown)

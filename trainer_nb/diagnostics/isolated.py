@@ -25,22 +25,31 @@ from ..engine.loop import capture_editable_state, record_manual_changes, check_c
 __all__ = ['SHARED_FIELDS', 'scratch_run', 'isolated_training', 'make_tool_interrupted', 'ConstantSchedule']
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #7b60566a
-SHARED_FIELDS = ("model", "modes", "lr_scheduler", "optimizer", "device", "learner")   # kept fields that a tool works with and that are restored
+# kept fields that a tool works with and that are restored
+SHARED_FIELDS = ("model", "modes", "lr_scheduler", "optimizer", "device", "learner")
 
 def scratch_run(run):
     "Return a copy of a run for training; it shares the model, the optimizer and the device."
     scratch = copy.copy(run)
     for f in fields(run):
-        if f.metadata["kind"] == "value": setattr(scratch, f.name, copy.deepcopy(getattr(run, f.name)))
-        elif f.metadata["kind"] == "of_step": setattr(scratch, f.name, f.default if f.default_factory is MISSING else f.default_factory())
+        if f.metadata["kind"] == "value":
+            setattr(scratch, f.name, copy.deepcopy(getattr(run, f.name)))
+        elif f.metadata["kind"] == "of_step":
+            setattr(scratch, f.name, f.default if f.default_factory is MISSING else f.default_factory())
     scratch.history, scratch.callbacks, scratch.due, scratch.later = History(), CallbackHandler([]), deque(), []
     scratch.args, scratch.ring, scratch.saver = copy.copy(run.args), None, None
-    scratch.window = None if run.window is None else [f._replace(batch=map_tensors(f.batch, torch.clone)) for f in run.window]   # a model may write to its input
+    # a model may write to its input
+    scratch.window = (
+        None if run.window is None else [f._replace(batch=map_tensors(f.batch, torch.clone)) for f in run.window]
+    )
     return scratch
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #36fe260e
 @contextmanager
-def isolated_training(learner, verb: str):  # verb: its name, for messages
+def isolated_training(
+    learner,
+    verb: str,  # its name, for messages
+):
     "Allow training within the block and restore the run afterwards; raise Refused within a step or verb."
     check_can_train(learner, verb)
     release_last_traceback()
@@ -49,29 +58,42 @@ def isolated_training(learner, verb: str):  # verb: its name, for messages
         record_manual_changes(run)
         prepare(learner)
         require_several_processes(run.args, run.device.world.size, verb)
-        taken, first = capture_snapshot(run, kept=SHARED_FIELDS), weight_versions(run) == run.versions
-        window, shadows = run.window, run.shadows
+        taken = capture_snapshot(run, kept=SHARED_FIELDS)
+        first = weight_versions(run) == run.versions
+        window = run.window
+        shadows = run.shadows
         learner.run_state = scratch_run(run)
         try:
             run.interrupts.only_looking()
-            with run.device.in_force(): yield learner.run_state
-        except KeyboardInterrupt: raise make_tool_interrupted(run, verb) from None
+            with run.device.in_force():
+                yield learner.run_state
+        except KeyboardInterrupt:
+            raise make_tool_interrupted(run, verb) from None
         except BaseException as error:
-            error.add_note(f"(in {verb}, which trains a copy of the run: steps in the message are the copy's. The run is as it was, {describe_position(run)}.)")
+            error.add_note(
+                f"(in {verb}, which trains a copy of the run: steps in the message are the copy's. The run is as it"
+                f" was, {describe_position(run)}.)"
+            )
             free_after_failure(error)
             raise
         finally:
             run.interrupts.abortable = False
             learner.run_state = run
-            lost, run.lost = run.lost, {}
+            lost = run.lost
+            run.lost = {}
             restore_fields(run, taken, SHARED_FIELDS)
             lost, run.lost = run.lost, lost
-            run.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(learner).__name__}.")}   # no callback was called
+            # no callback was called
+            run.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(learner).__name__}.")}
             report_lost(run, verb)
             run.window, run.shadows, run.hands = window, shadows, capture_editable_state(run)
-            if first: run.versions = weight_versions(run)
+            if first:
+                run.versions = weight_versions(run)
 
-def make_tool_interrupted(run, verb) -> Paused:  # run: the user's run, not the copy
+def make_tool_interrupted(
+    run,  # the user's run, not the copy
+    verb,
+) -> Paused:
     "Return the exception for an interrupted tool."
     install_excepthook()
     return Paused(f"{verb} was given up. The run is as it was, {describe_position(run)}.")

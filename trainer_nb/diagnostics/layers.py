@@ -31,8 +31,19 @@ from ..engine.step import Step
 from ..engine.evaluate import evaluation_mode
 from .debug_step import capture_editable_tensors
 from .isolated import isolated_training
-from .tensor_stats import (BINS, NoiseScale, Moments, dead_fraction, first_tensor, compute_histogram, measure_noise_scale,
-                                                 saturated_fraction, rebin_shares, compute_moments, combine_moments)
+from trainer_nb.diagnostics.tensor_stats import (
+    BINS,
+    NoiseScale,
+    Moments,
+    dead_fraction,
+    first_tensor,
+    compute_histogram,
+    measure_noise_scale,
+    saturated_fraction,
+    rebin_shares,
+    compute_moments,
+    combine_moments,
+)
 from .interpret import get_first_batch
 
 # %% auto #0
@@ -46,55 +57,98 @@ __all__ = ['CHANNEL_LAYERS', 'OUTLIER_RATIO', 'DEAD_WARNING', 'MAX_TABLE_ROWS', 
            'measure_output_shapes', 'summarize_model']
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #cdaab5b8
-CHANNEL_LAYERS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+CHANNEL_LAYERS = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._BatchNorm,
+    nn.GroupNorm,
+    nn.modules.instancenorm._InstanceNorm,
+)
 
 def named_layers(model) -> dict:
     "Return the modules that are measured, by name."
-    return {name or "(the model)": m for name, m in model.named_modules() if not any(True for _ in m.children()) or any(True for _ in m.parameters(recurse=False))}
+    return {
+        name or "(the model)": m
+        for name, m in model.named_modules()
+        if not any(True for _ in m.children()) or any(True for _ in m.parameters(recurse=False))
+    }
 
-def own_parameters(layers: dict) -> dict:  # layers: as returned by `named_layers`
+def own_parameters(
+    layers: dict,  # as returned by `named_layers`
+) -> dict:
     "Return each layer's own parameters as (name, parameter), shared ones only for the first layer."
     seen = set()
-    return {name: [(n if name == "(the model)" else f"{name}.{n}", p) for n, p in m.named_parameters(recurse=False) if id(p) not in seen and not seen.add(id(p))]
-            for name, m in layers.items()}
+    return {
+        name: [
+            (n if name == "(the model)" else f"{name}.{n}", p)
+            for n, p in m.named_parameters(recurse=False)
+            if id(p) not in seen and not seen.add(id(p))
+        ]
+        for name, m in layers.items()
+    }
 
 def output_stats(module, out) -> torch.Tensor | None:
     "Return sums, dead and saturated share, and histogram of a module's output; on its device."
     t = first_tensor(out)
     if t is None or not t.numel(): return None
     first = isinstance(module, CHANNEL_LAYERS) or None
-    return torch.cat([compute_moments(t), dead_fraction(t, first)[None], saturated_fraction(t, module)[None], compute_histogram(t)])
+    return torch.cat(
+        [compute_moments(t), dead_fraction(t, first)[None], saturated_fraction(t, module)[None], compute_histogram(t)]
+    )
 
 @contextmanager
-def measure_outputs(layers: dict, numbers=output_stats):  # layers: by name
+def measure_outputs(
+    layers: dict,  # by name
+    numbers=output_stats,
+):
     "Measure the outputs of layers within the block; yield a dict of numbers by name, of the last call."
-    found, hooks = {}, []
+    found = {}
+    hooks = []
     def measured(name):
         def hook(module, inputs, out):
-            with torch.no_grad(): found[name] = numbers(module, out)
+            with torch.no_grad():
+                found[name] = numbers(module, out)
         return hook
     try:
         hooks += [m.register_forward_hook(measured(name)) for name, m in layers.items()]
         yield found
     finally:
-        for h in hooks: h.remove()
+        for h in hooks:
+            h.remove()
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8e9928b6
 def copy_optimizer(optimizer):
     "Copy an optimizer in its present state, with its own parameters, without hooks and schedules."
-    held = [t for g in optimizer.param_groups for p in g["params"] for t in (p, *optimizer.state.get(p, {}).values()) if is_dtensor(t)]
-    twin = copy.deepcopy(optimizer, {id(t): t.detach().clone() for t in held})   # torch's optimizers copy only their groups and state
+    held = [
+        t
+        for g in optimizer.param_groups
+        for p in g["params"]
+        for t in (p, *optimizer.state.get(p, {}).values())
+        if is_dtensor(t)
+    ]
+    # torch's optimizers copy only their groups and state
+    twin = copy.deepcopy(optimizer, {id(t): t.detach().clone() for t in held})
     for name, value in vars(optimizer).items():
-        if name not in vars(twin) and name != "step": setattr(twin, name, value)
+        if name not in vars(twin) and name != "step":
+            setattr(twin, name, value)
     return twin
 
-def update_norms(optimizer) -> dict:  # optimizer: its parameters have gradients
+def update_norms(
+    optimizer,  # its parameters have gradients
+) -> dict:
     "Return the norm of the next update of each parameter by its id(), on its device."
-    twin, moved = copy_optimizer(optimizer), {}
-    pairs = [(p, q) for g, h in zip(optimizer.param_groups, twin.param_groups) for p, q in zip(g["params"], h["params"]) if p.grad is not None]
-    for p, q in pairs: q.grad = p.grad.clone()
+    twin = copy_optimizer(optimizer)
+    moved = {}
+    pairs = [
+        (p, q)
+        for g, h in zip(optimizer.param_groups, twin.param_groups)
+        for p, q in zip(g["params"], h["params"])
+        if p.grad is not None
+    ]
+    for p, q in pairs:
+        q.grad = p.grad.clone()
     twin.step()
-    for p, q in pairs: moved[id(p)] = full_tensor(torch.linalg.vector_norm((q.detach() - p.detach()).float()))
+    for p, q in pairs:
+        moved[id(p)] = full_tensor(torch.linalg.vector_norm((q.detach() - p.detach()).float()))
     return moved
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #f61a01c4
@@ -111,15 +165,29 @@ class LayerStats(NamedTuple):
     without: tuple = ()         # trainable parameters without a gradient
     shapes: dict = {}           # histograms by kind: shares of the bins, and the reach of the bins
 
+    # ratio of the update to the weight
     @property
-    def ratio(self) -> float: return self.update / self.weight.norm if self.weight.norm else math.nan   # ratio of the update to the weight
+    def ratio(self) -> float:
+        return self.update / self.weight.norm if self.weight.norm else math.nan
 
     def row(self) -> dict:
         "Return the numbers by name."
-        sums = {f"{what} {name}": getattr(s, name) for what, s in (("weight", self.weight), ("gradient", self.grad), ("output", self.output))
-                for name in ("norm", "mean", "spread") if s.n}
-        return {"layer": self.name, "kind": self.kind, "parameters": int(self.weight.n)} | sums | {
-            "update/weight": self.ratio, "dead": self.dead, "saturated": self.saturated, "without gradient": len(self.without)}
+        sums = {
+            f"{what} {name}": getattr(s, name)
+            for what, s in (("weight", self.weight), ("gradient", self.grad), ("output", self.output))
+            for name in ("norm", "mean", "spread")
+            if s.n
+        }
+        return (
+            {"layer": self.name, "kind": self.kind, "parameters": int(self.weight.n)}
+            | sums
+            | {
+                "update/weight": self.ratio,
+                "dead": self.dead,
+                "saturated": self.saturated,
+                "without gradient": len(self.without),
+            }
+        )
 
 def mean_of_known(values) -> float:
     "Return the mean of the values that are not nan."
@@ -130,12 +198,22 @@ def merge_layers(name: str, layers: list) -> LayerStats:
     "Combine several layers to one."
     if len(layers) == 1: return layers[0]._replace(name=name)
     moved = [o.update for o in layers if o.update == o.update]
-    return LayerStats(name, f"{len(layers)} layers", combine_moments([o.weight for o in layers]), combine_moments([o.grad for o in layers]),
-                 math.sqrt(sum(m * m for m in moved)) if moved else math.nan, combine_moments([o.output for o in layers]),
-                 mean_of_known(o.dead for o in layers), mean_of_known(o.saturated for o in layers), tuple(n for o in layers for n in o.without))
+    return LayerStats(
+        name,
+        f"{len(layers)} layers",
+        combine_moments([o.weight for o in layers]),
+        combine_moments([o.grad for o in layers]),
+        math.sqrt(sum(m * m for m in moved)) if moved else math.nan,
+        combine_moments([o.output for o in layers]),
+        mean_of_known(o.dead for o in layers),
+        mean_of_known(o.saturated for o in layers),
+        tuple(n for o in layers for n in o.without),
+    )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #7f4d7c50
-def fetch_stats(numbers: dict) -> dict:  # numbers: one-dimensional tensors, or None
+def fetch_stats(
+    numbers: dict,  # one-dimensional tensors, or None
+) -> dict:
     "Copy tensors to the host as lists, in one transfer."
     there = {k: t for k, t in numbers.items() if t is not None}
     if not there: return {}
@@ -144,87 +222,174 @@ def fetch_stats(numbers: dict) -> dict:  # numbers: one-dimensional tensors, or 
     ends = np.cumsum([t.numel() for t in there.values()]).tolist()
     return {k: flat[end - t.numel():end] for (k, t), end in zip(there.items(), ends)}
 
-def parameter_stats(params: list, moved: dict) -> dict:  # params: (name, parameter); moved: as returned by `update_norms`
+def parameter_stats(
+    params: list,  # (name, parameter)
+    moved: dict,  # as returned by `update_norms`
+) -> dict:
     "Return sums and histograms of parameters and gradients by (name, kind); on their devices."
     found = {}
     for name, p in params:
         found[name, "weight"] = torch.cat([compute_moments(p), compute_histogram(p)])
-        if p.grad is not None: found[name, "gradient"] = torch.cat([compute_moments(p.grad), compute_histogram(p.grad)])
-        if id(p) in moved: found[name, "update"] = moved[id(p)][None]
+        if p.grad is not None:
+            found[name, "gradient"] = torch.cat([compute_moments(p.grad), compute_histogram(p.grad)])
+        if id(p) in moved:
+            found[name, "update"] = moved[id(p)][None]
     return found
 
-def make_layer_stats(name, module, own: list, numbers: dict, out: list | None) -> LayerStats:  # own: (name, parameter); numbers, out: on the host
+def make_layer_stats(
+    name, module,
+    own: list,  # (name, parameter)
+    numbers: dict,  # on the host
+    out: list | None,  # on the host
+) -> LayerStats:
     "Build a layer's statistics from its numbers."
     def of(what): return [numbers[n, what] for n, _ in own if (n, what) in numbers]
     largest = max(own, key=lambda o: o[1].numel())[0] if own else None
     shapes = {what: numbers[largest, what][6:] for what in ("weight", "gradient") if (largest, what) in numbers}
     moved = [v[0] for v in of("update")]
     without = tuple(n for n, p in own if p.requires_grad and (n, "gradient") not in numbers)
-    return LayerStats(name, type(module).__name__, combine_moments([Moments(*v[:6]) for v in of("weight")]), combine_moments([Moments(*v[:6]) for v in of("gradient")]),
-                 math.sqrt(sum(m * m for m in moved)) if moved else math.nan, without=without,
-                 **({} if out is None else dict(output=Moments(*out[:6]), dead=out[6], saturated=out[7])), shapes=shapes | ({} if out is None else {"output": out[8:]}))
+    return LayerStats(
+        name,
+        type(module).__name__,
+        combine_moments([Moments(*v[:6]) for v in of("weight")]),
+        combine_moments([Moments(*v[:6]) for v in of("gradient")]),
+        math.sqrt(sum(m * m for m in moved)) if moved else math.nan,
+        without=without,
+        **({} if out is None else dict(output=Moments(*out[:6]), dead=out[6], saturated=out[7])),
+        shapes=shapes | ({} if out is None else {"output": out[8:]})
+    )
 
-def measure_layers(run, outputs: dict) -> list[LayerStats]:  # outputs: as yielded by `measure_outputs`
+def measure_layers(
+    run,
+    outputs: dict,  # as yielded by `measure_outputs`
+) -> list[LayerStats]:
     "Measure all layers of a run, in the order of the model."
     layers = named_layers(run.model)
     own = own_parameters(layers)
     moved = update_norms(run.optimizer) if any(p.grad is not None for p in run.params) else {}
-    numbers = fetch_stats(parameter_stats([o for each in own.values() for o in each], moved) | {(n, "output"): t for n, t in outputs.items()})
+    numbers = fetch_stats(
+        parameter_stats([o for each in own.values() for o in each], moved) | {
+            (n, "output"): t for n, t in outputs.items()
+        }
+    )
     return [make_layer_stats(name, m, own[name], numbers, numbers.get((name, "output"))) for name, m in layers.items()]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #6689a87c
-OUTLIER_RATIO, DEAD_WARNING = 10, 0.4   # factor of the median; share of dead units or saturated outputs
+# factor of the median; share of dead units or saturated outputs
+OUTLIER_RATIO = 10
+DEAD_WARNING = 0.4
 
 def describe_unusual(layers: list[LayerStats]) -> list[str]:
     "Return sentences about unusual layers, the most severe first."
-    found = [(grade / 10, i, f"{o.name}: its {what} is not finite") for i, o in enumerate(layers)
-             for grade, what, s in ((0, "weight", o.weight), (1, "output", o.output), (2, "gradient", o.grad)) if s.n and not math.isfinite(s.norm)]
+    found = [
+        (grade / 10, i, f"{o.name}: its {what} is not finite")
+        for i, o in enumerate(layers)
+        for grade, what, s in ((0, "weight", o.weight), (1, "output", o.output), (2, "gradient", o.grad))
+        if s.n and not math.isfinite(s.norm)
+    ]
     found += [(1, 0, f"{n} got no gradient") for o in layers for n in o.without]
     ratios = [o.ratio for o in layers if math.isfinite(o.ratio) and o.ratio > 0 and "Norm" not in o.kind]
     middle = float(np.median(ratios)) if ratios else 0.0
-    for o in (o for o in layers if middle and "Norm" not in o.kind):   # the few weights of a norm, all near 1, hardly move
+    # the few weights of a norm, all near 1, hardly move
+    for o in (o for o in layers if middle and "Norm" not in o.kind):
         times = o.ratio / middle
-        if times >= OUTLIER_RATIO: found.append((2, -times, f"{o.name}: update ratio {format_value(o.ratio)}, {format_value(float(f'{times:.2g}'))} times the median"))
-        elif 0 <= times <= 1 / OUTLIER_RATIO: found.append((4, times, f"{o.name}: update ratio {format_value(o.ratio)}, " + (f"1/{1 / times:.2g} of the median" if times else "it does not move")))
-    found += [(3, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead") for o in layers if o.dead >= DEAD_WARNING and o.kind != "Embedding"]   # all tokens of a batch may be of one type
-    found += [(3, -o.saturated, f"{o.name}: {o.saturated:.0%} of its outputs are saturated") for o in layers if o.saturated >= DEAD_WARNING]
+        if times >= OUTLIER_RATIO:
+            found.append(
+                (
+                    2,
+                    -times,
+                    (
+                        f"{o.name}: update ratio {format_value(o.ratio)}, {format_value(float(f'{times:.2g}'))} times"
+                        " the median"
+                    ),
+                )
+            )
+        elif 0 <= times <= 1 / OUTLIER_RATIO:
+            found.append(
+                (
+                    4,
+                    times,
+                    f"{o.name}: update ratio {format_value(o.ratio)}, "
+                    + (f"1/{1 / times:.2g} of the median" if times else "it does not move"),
+                )
+            )
+    # all tokens of a batch may be of one type
+    found += [
+        (3, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead")
+        for o in layers
+        if o.dead >= DEAD_WARNING and o.kind != "Embedding"
+    ]
+    found += [
+        (3, -o.saturated, f"{o.name}: {o.saturated:.0%} of its outputs are saturated")
+        for o in layers
+        if o.saturated >= DEAD_WARNING
+    ]
     return [said for _, _, said in sorted(found)]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #a50696d2
-MAX_TABLE_ROWS = 40   # number of rows that fit a page
+# number of rows that fit a page
+MAX_TABLE_ROWS = 40
 
 def group_by_prefix(names: list[str], depth: int) -> dict:
     "Group names by their first `depth` parts; return the indices by prefix."
     groups = {}
-    for i, name in enumerate(names): groups.setdefault(".".join(name.split(".")[:depth]), []).append(i)
+    for i, name in enumerate(names):
+        groups.setdefault(".".join(name.split(".")[:depth]), []).append(i)
     return groups
 
 def group_names(names: list[str], most: int = MAX_TABLE_ROWS) -> dict:
     "Group names by the longest prefixes that yield at most `most` groups."
     depth = max((name.count(".") for name in names), default=0) + 1
-    while len(groups := group_by_prefix(names, depth)) > most and depth > 1: depth -= 1
+    while len(groups := group_by_prefix(names, depth)) > most and depth > 1:
+        depth -= 1
     return groups
 
 def fold_layers(layers: list[LayerStats], most: int = MAX_TABLE_ROWS) -> list[LayerStats]:
     "Combine layers by name prefixes until there are at most `most`."
-    return [merge_layers(name, [layers[i] for i in places]) for name, places in group_names([o.name for o in layers], most).items()]
+    return [
+        merge_layers(name, [layers[i] for i in places])
+        for name, places in group_names([o.name for o in layers], most).items()
+    ]
 
 def layer_row(o: LayerStats) -> dict:
     "Return the row of a layer as displayed."
     def share(x): return None if x != x else f"{x:.0%}"
     def number(x): return None if x != x else x
-    return {"layer": o.name, "kind": o.kind, "parameters": f"{int(o.weight.n):,}" if o.weight.n else None, "weight": number(o.weight.norm) if o.weight.n else None,
-            "gradient": number(o.grad.norm) if o.grad.n else None, "update/weight": number(o.ratio), "output mean": number(o.output.mean),
-            "output spread": number(o.output.spread), "dead": share(o.dead), "saturated": share(o.saturated)}
+    return {
+        "layer": o.name,
+        "kind": o.kind,
+        "parameters": f"{int(o.weight.n):,}" if o.weight.n else None,
+        "weight": number(o.weight.norm) if o.weight.n else None,
+        "gradient": number(o.grad.norm) if o.grad.n else None,
+        "update/weight": number(o.ratio),
+        "output mean": number(o.output.mean),
+        "output spread": number(o.output.spread),
+        "dead": share(o.dead),
+        "saturated": share(o.saturated),
+    }
 
 def foldable_table(layers: list[LayerStats], depth: int = 1) -> str:
     "Return the table as HTML with expandable groups."
     if len(layers) <= MAX_TABLE_ROWS or depth > 8: return html_table([layer_row(o) for o in layers])
-    groups = {name: [layers[i] for i in places] for name, places in group_by_prefix([o.name for o in layers], depth).items()}
+    groups = {
+        name: [layers[i] for i in places] for name, places in group_by_prefix([o.name for o in layers], depth).items()
+    }
     if len(groups) == 1: return foldable_table(layers, depth + 1)
-    def head(o): return " &nbsp; ".join(escape_html(f"{k} {format_value(v)}" if k not in ("layer", "kind") else v) for k, v in layer_row(o).items() if v is not None)
-    return "".join(f"<details><summary>{head(merge_layers(name, group))}</summary><div style='margin-left:1.2em'>{foldable_table(group, depth + 1)}</div></details>"
-                   if len(group) > 1 else f"<div>{head(group[0])}</div>" for name, group in groups.items())
+    def head(o):
+        return " &nbsp; ".join(
+            escape_html(f"{k} {format_value(v)}" if k not in ("layer", "kind") else v)
+            for k, v in layer_row(o).items()
+            if v is not None
+        )
+    return "".join(
+        (
+            f"<details><summary>{head(merge_layers(name, group))}</summary><div"
+            f" style='margin-left:1.2em'>{foldable_table(group, depth + 1)}</div></details>"
+            if len(group) > 1
+            else f"<div>{head(group[0])}</div>"
+        )
+        for name, group in groups.items()
+    )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8b028ffe
 def layer_points_panel(layers, title, value, name="", x="", log=True, marks=()) -> Panel:
@@ -235,18 +400,39 @@ def layer_points_panel(layers, title, value, name="", x="", log=True, marks=()) 
 
 def output_spread_panel(layers) -> Panel:
     "Return a panel with the distribution of each layer's outputs, in units of their root mean square."
-    shown, edges = [o for o in layers if "output" in o.shapes and o.output.norm > 0], np.linspace(-4, 4, 2 * BINS + 1)
+    shown = [o for o in layers if "output" in o.shapes and o.output.norm > 0]
+    edges = np.linspace(-4, 4, 2 * BINS + 1)
     def row(o):
-        shares, reach = np.array(o.shapes["output"][:BINS]), o.shapes["output"][BINS] / (o.output.norm / math.sqrt(o.output.n))
+        shares = np.array(o.shapes["output"][:BINS])
+        reach = o.shapes["output"][BINS] / (o.output.norm / math.sqrt(o.output.n))
         return rebin_shares(edges, shares, reach) / np.diff(edges)[0]
     middle = (edges[1:] + edges[:-1]) / 2
-    return Panel("outputs, how they are spread", [Heatmap(middle, [o.name for o in shown], [np.where(row(o) > 1e-3, row(o), np.nan) for o in shown], log=True, label="share")] if shown else [], x="value / its root mean square")
+    return Panel(
+        "outputs, how they are spread",
+        (
+            [
+                Heatmap(
+                    middle,
+                    [o.name for o in shown],
+                    [np.where(row(o) > 1e-3, row(o), np.nan) for o in shown],
+                    log=True,
+                    label="share",
+                )
+            ]
+            if shown
+            else []
+        ),
+        x="value / its root mean square",
+    )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #b8948267
 class LayerReport(PanelDisplay):
     "Statistics of each layer at one step."
     def __init__(self, layers: list[LayerStats], step: int, words=(), noise: NoiseScale | None = None):
-        self.layers, self.step, self.noise = layers, step, noise   # step: the step to which the gradients belong
+        # step: the step to which the gradients belong
+        self.layers = layers
+        self.step = step
+        self.noise = noise
         self.words = [*words, *([repr(noise)] if noise is not None else [])]
 
     @property
@@ -254,9 +440,12 @@ class LayerReport(PanelDisplay):
     def __getitem__(self, name) -> LayerStats:
         "Return a layer by its name; raise KeyError if there is none."
         found = {o.name: o for o in self.layers}
-        if name not in found: raise KeyError(f"There is no layer {name!r}.{suggest_names(str(name), found)}")
+        if name not in found:
+            raise KeyError(f"There is no layer {name!r}.{suggest_names(str(name), found)}")
         return found[name]
-    def missing(self) -> list[str]: return [n for o in self.layers for n in o.without]   # trainable parameters without a gradient
+    # trainable parameters without a gradient
+    def missing(self) -> list[str]:
+        return [n for o in self.layers for n in o.without]
     def frame(self):
         "Return a pandas DataFrame with a row for each layer."
         return to_frame([o.row() for o in self.layers])
@@ -264,7 +453,13 @@ class LayerReport(PanelDisplay):
     def said(self):
         found = self.unusual
         more = [f"... and {len(found) - 8} more in .unusual"] if len(found) > 8 else []
-        return [f"Step {self.step}, {len(self.layers)} layers. " + ("Nothing stands out." if not found else "What stands out:"), *(f"• {o}" for o in found[:8]), *more, *self.words]
+        return [
+            f"Step {self.step}, {len(self.layers)} layers. "
+            + ("Nothing stands out." if not found else "What stands out:"),
+            *(f"• {o}" for o in found[:8]),
+            *more,
+            *self.words,
+        ]
 
     def panels(self):
         rows = fold_layers(self.layers)
@@ -273,74 +468,140 @@ class LayerReport(PanelDisplay):
         dead = layer_points_panel(rows, "dead units, saturated outputs", lambda o: 100 * o.dead, "dead", "%", log=False)
         other = layer_points_panel(rows, "", lambda o: 100 * o.saturated, "saturated", log=False).of(LineSeries)
         dead.things = [*dead.things, *(o._replace(color=1) for o in other)]
-        found = [layer_points_panel([o for o in rows if o.weight.n], "update / weight", lambda o: o.ratio, x="ratio of norms", marks=middle),
-                 layer_points_panel([o for o in rows if o.weight.n], "gradient", lambda o: o.grad.norm, x="norm"), output_spread_panel(rows), dead]
+        found = [
+            layer_points_panel(
+                [o for o in rows if o.weight.n], "update / weight", lambda o: o.ratio, x="ratio of norms", marks=middle
+            ),
+            layer_points_panel([o for o in rows if o.weight.n], "gradient", lambda o: o.grad.norm, x="norm"),
+            output_spread_panel(rows),
+            dead,
+        ]
         return [p for p in found if p.things]
 
-    def html(self): return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'
+    def html(self):
+        return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #91991b5b
 def make_window(learner, batch) -> list[MicroBatch]:
     "Return a user's batch as the micro-batches of a step."
     n = infer_batch_size(batch)
-    if not n: raise ValueError("inspect() takes a batch as the model is fed it, for example next(iter(learn.get_train_dataloader())); this one has no tensor with samples.")
+    if not n:
+        raise ValueError(
+            "inspect() takes a batch as the model is fed it, for example next(iter(learn.get_train_dataloader())); this"
+            " one has no tensor with samples."
+        )
     return [MicroBatch(batch, n, learner.run_state.cursor)]
 
 def inspect_next_step(learner, batch=None) -> LayerReport:
     "Measure the layers at the next step."
     with isolated_training(learner, "inspect()") as run:
-        if batch is not None: run.window = make_window(learner, batch)
+        if batch is not None:
+            run.window = make_window(learner, batch)
         step = Step(learner)
         run.phase, run.interrupts.abortable = "step", True
         run.interrupts.check()
-        if not step.begin(): raise InvalidOperation("inspect() has no batch to look at: the data of the epoch is at its end. learn.step() begins the next one, and inspect(batch) takes yours.")
-        with measure_outputs(named_layers(run.model)) as outputs: step.substep()
-        while step.more(): step.substep()
+        if not step.begin():
+            raise InvalidOperation(
+                "inspect() has no batch to look at: the data of the epoch is at its end. learn.step() begins the next"
+                " one, and inspect(batch) takes yours."
+            )
+        with measure_outputs(named_layers(run.model)) as outputs:
+            step.substep()
+        while step.more():
+            step.substep()
         step.gradients()
-        layers, words = measure_layers(run, outputs), describe_clipping(run, step.norm)
-        if not any(float(g["lr"]) for g in run.optimizer.param_groups): words.append("The learning rate of this step is 0, so no weight would move.")
-        try: noise = measure_noise_scale(learner)
-        except Exception as error: noise, words = None, [*words, f"The gradient noise could not be measured: parts of the batch do not go through the model ({type(error).__name__}: {error})."]
+        layers = measure_layers(run, outputs)
+        words = describe_clipping(run, step.norm)
+        if not any(float(g["lr"]) for g in run.optimizer.param_groups):
+            words.append("The learning rate of this step is 0, so no weight would move.")
+        try:
+            noise = measure_noise_scale(learner)
+        except Exception as error:
+            noise = None
+            words = [
+                *words,
+                (
+                    "The gradient noise could not be measured: parts of the batch do not go through the model"
+                    f" ({type(error).__name__}: {error})."
+                ),
+            ]
         return LayerReport(layers, learner.run_state.state.global_step + 1, words, noise)
 
 def describe_clipping(run, norm) -> list[str]:
     "Return a sentence if the gradients were clipped."
-    norm, limit = float(norm), run.args.max_grad_norm
-    return [f"The gradients were clipped: their norm was {format_value(norm)}, and max_grad_norm is {format_value(float(limit))}."] if 0 < limit < norm else []
+    norm = float(norm)
+    limit = run.args.max_grad_norm
+    return (
+        [
+            f"The gradients were clipped: their norm was {format_value(norm)}, and max_grad_norm is"
+            f" {format_value(float(limit))}."
+        ]
+        if 0 < limit < norm
+        else []
+    )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #93b0ccb2
 def inspect_open_step(learner, debug) -> LayerReport:
     "Measure the layers at the open debug step."
     run = learner.run_state
     k = max(debug._step.done - 1, 0)
-    words = [] if any(p.grad is not None for p in run.params) else ["There are no gradients yet: backward() of this step has not been called."]
-    if debug._loss is not None: words.append("Outputs are not measured between forward() and backward(), which needs what the forward pass has left.")
+    words = (
+        []
+        if any(p.grad is not None for p in run.params)
+        else ["There are no gradients yet: backward() of this step has not been called."]
+    )
+    if debug._loss is not None:
+        words.append(
+            "Outputs are not measured between forward() and backward(), which needs what the forward pass has left."
+        )
     with run.interrupts, preserve_generators(), run.device.in_force():
-        before, copies = capture_editable_tensors(run), None if debug._loss is not None else FullBackup(run)
-        if copies is not None: copies.keep()
+        before = capture_editable_tensors(run)
+        copies = None if debug._loss is not None else FullBackup(run)
+        if copies is not None:
+            copies.keep()
         outputs = {} if debug._loss is not None else replay_outputs(learner, k)
         middle = [p._version for p in run.params]
         layers = measure_layers(run, outputs)
-        if copies is not None and middle != [p._version for p in run.params]: copies.put_back()   # an optimizer with its own references has moved the weights
-        if (then := getattr(debug, "_touched", None)) is not None:   # restoring does not count as a change by hand
-            debug._touched = {name: now if then[name] == before[name] else then[name] for name, now in capture_editable_tensors(run).items()}
+        if copies is not None and middle != [p._version for p in run.params]:
+            # an optimizer with its own references has moved the weights
+            copies.put_back()
+        # restoring does not count as a change by hand
+        if (then := getattr(debug, "_touched", None)) is not None:
+            debug._touched = {
+                name: now if then[name] == before[name] else then[name]
+                for name, now in capture_editable_tensors(run).items()
+            }
         return LayerReport(layers, run.state.global_step + 1, words)
 
-def replay_outputs(learner, k: int) -> dict:  # k: index of the micro-batch
+def replay_outputs(
+    learner,
+    k: int,  # index of the micro-batch
+) -> dict:
     "Run a micro-batch of the open step again and return the measured outputs."
-    run, shadows = learner.run_state, AdaptiveBackup(run_modules(learner.run_state))   # everything that a forward pass in training may change
+    # everything that a forward pass in training may change
+    run = learner.run_state
+    shadows = AdaptiveBackup(run_modules(learner.run_state))
     shadows.keep()
     try:
         seed_all(mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, k))
-        given, _ = learner.model_arguments(learner._prepare_inputs(map_tensors(run.window[k].batch, torch.clone)))   # a model may write to its input
-        with torch.no_grad(), measure_outputs(named_layers(run.model)) as outputs: call_model(unwrap(run.wrapped), given)
-    finally: shadows.put_back()
+        # a model may write to its input
+        given, _ = learner.model_arguments(learner._prepare_inputs(map_tensors(run.window[k].batch, torch.clone)))
+        with torch.no_grad(), measure_outputs(named_layers(run.model)) as outputs:
+            call_model(unwrap(run.wrapped), given)
+    finally:
+        shadows.put_back()
     return outputs
 
-def inspect_layers(learner, batch=None) -> LayerReport:  # batch: as the model receives it; None: the micro-batches of the next step
+def inspect_layers(
+    learner,
+    batch=None,  # as the model receives it; None: the micro-batches of the next step
+) -> LayerReport:
     "Measure each layer at the next step, or at the open debug step."
     if learner.run_state.open_step is None: return inspect_next_step(learner, batch)
-    if batch is not None: raise InvalidOperation("inspect(batch) cannot take another batch while a debug step is open; inspect() looks at that step.")
+    if batch is not None:
+        raise InvalidOperation(
+            "inspect(batch) cannot take another batch while a debug step is open; inspect() looks at that step."
+        )
     return inspect_open_step(learner, learner.run_state.open_step)
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #19a59c58
@@ -348,9 +609,13 @@ def named_layer_groups(learner) -> dict:
     "Return the layer groups by name: lists of (name, parameter), from input to output."
     return dict(layer_groups(learner.model, learner.args.layer_groups))
 
-def resolve_group_names(groups: dict, which) -> list[str]:  # which: names, or indices from the input (-1 is the last)
+def resolve_group_names(
+    groups: dict,
+    which,  # names, or indices from the input (-1 is the last)
+) -> list[str]:
     "Return the names of the selected groups; raise ValueError for an unknown one."
-    names, which = list(groups), [x for w in which for x in (w if isinstance(w, (list, tuple)) else [w])]
+    names = list(groups)
+    which = [x for w in which for x in (w if isinstance(w, (list, tuple)) else [w])]
     for w in which:
         if isinstance(w, int) and not isinstance(w, bool) and -len(names) <= w < len(names): continue
         if w in groups: continue
@@ -358,29 +623,48 @@ def resolve_group_names(groups: dict, which) -> list[str]:  # which: names, or i
     return [names[w] if isinstance(w, int) else w for w in which]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #1286a961
-def set_trainable(learner, which, trainable: bool, eval_mode: bool = False):  # which: layer groups; empty: all but the last to freeze, all to unfreeze
+def set_trainable(
+    learner,
+    which,  # layer groups; empty: all but the last to freeze, all to unfreeze
+    trainable: bool, eval_mode: bool = False,
+):
     "Freeze or unfreeze layer groups from the next step on, their modules in evaluation or training mode."
-    groups, run = named_layer_groups(learner), learner.run_state
+    groups = named_layer_groups(learner)
+    run = learner.run_state
     names = resolve_group_names(groups, which) if which else list(groups) if trainable else groups_to_freeze(groups)
-    if run.optimizer is not None and trainable: check_known(run.optimizer, [p for name in names for _, p in groups[name]])
+    if run.optimizer is not None and trainable:
+        check_known(run.optimizer, [p for name in names for _, p in groups[name]])
     hold_eval_mode(run.modes, learner.model, groups, names, eval_mode)
     for name in names:
-        for _, p in groups[name]: p.requires_grad_(trainable); p.grad = None
-    run.shadows = None   # rebuilt for the present trainable parameters
-    if run.optimizer is not None and trainable: add_missing_parameters(learner)
-    record_act(run, "unfreeze" if trainable else "freeze", groups=list(names), **({"eval_mode": True} if eval_mode else {}))
+        for _, p in groups[name]:
+            p.requires_grad_(trainable)
+            p.grad = None
+    # rebuilt for the present trainable parameters
+    run.shadows = None
+    if run.optimizer is not None and trainable:
+        add_missing_parameters(learner)
+    record_act(
+        run, "unfreeze" if trainable else "freeze", groups=list(names), **({"eval_mode": True} if eval_mode else {})
+    )
 
 def groups_to_freeze(groups: dict) -> list[str]:
     "Return all groups except the last; raise ValueError if there is only one."
     if len(groups) > 1: return list(groups)[:-1]
-    raise ValueError(f"freeze() freezes all layer groups but the last, and there is only one, {', '.join(groups)!r}. Give the Learner layer_groups=, "
-                     "a list of prefixes of parameter names from input to output, or freeze this one by its name.")
+    raise ValueError(
+        f"freeze() freezes all layer groups but the last, and there is only one, {', '.join(groups)!r}. Give the"
+        " Learner layer_groups=, a list of prefixes of parameter names from input to output, or freeze this one by its"
+        " name."
+    )
 
 def check_known(optimizer, params):
     "Refuse, with a ValueError, to give more parameters to an optimizer that keeps something by their place."
     known = {id(p) for g in optimizer.param_groups for p in g["params"]}
     if all(id(p) in known for p in params): return
-    refuse_regrouping(optimizer, "These layers cannot be unfrozen", "Take the first step before you freeze them, or make a new Learner")
+    refuse_regrouping(
+        optimizer,
+        "These layers cannot be unfrozen",
+        "Take the first step before you freeze them, or make a new Learner",
+    )
 
 def add_missing_parameters(learner):
     "Add every trainable parameter to the optimizer."
@@ -391,8 +675,10 @@ def add_missing_parameters(learner):
         missing = [p for p in fresh["params"] if id(p) not in known]
         if not missing: continue
         home = next((known[id(p)] for p in fresh["params"] if id(p) in known), None)
-        if home is not None: home["params"].extend(missing)
-        else: add_scheduled_group(run.optimizer, run.lr_scheduler, fresh, without=TARGET_GROUP_KEYS)
+        if home is not None:
+            home["params"].extend(missing)
+        else:
+            add_scheduled_group(run.optimizer, run.lr_scheduler, fresh, without=TARGET_GROUP_KEYS)
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #3da79999
 class GroupedInt(int):
@@ -409,24 +695,34 @@ def measure_output_shapes(learner) -> dict:
     "Return the output shape of each layer for the first training batch; empty without one."
     batch = None if learner.train_dataset is None else get_first_batch(learner)
     if batch is None: return {}
-    shapes, hooks = {}, []
-    def note(name): return lambda module, inputs, out: shapes.__setitem__(name, tuple(out.shape)) if isinstance(out, torch.Tensor) else None
+    shapes = {}
+    hooks = []
+    def note(name):
+        return lambda module, inputs, out: (
+            shapes.__setitem__(name, tuple(out.shape)) if isinstance(out, torch.Tensor) else None
+        )
     try:
         with evaluation_mode(learner) as run, torch.no_grad():
             hooks = [m.register_forward_hook(note(n)) for n, m in learner.model.named_modules()]
             given, _ = learner.model_arguments(learner._prepare_inputs(batch))
             call_model(run.model, given)
     finally:
-        for h in hooks: h.remove()
+        for h in hooks:
+            h.remove()
     return shapes
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #6d7d2553
 def summarize_model(learner) -> ModelSummary:
     "Return a row for each layer with its own parameters."
     prepare_model(learner)
-    shapes, rows = measure_output_shapes(learner), ModelSummary()
+    shapes = measure_output_shapes(learner)
+    rows = ModelSummary()
     group_of = {id(p): g for g, params in named_layer_groups(learner).items() for _, p in params}
-    rate_of = {} if learner.optimizer is None else {id(p): g["lr"] for g in learner.optimizer.param_groups for p in g["params"]}
+    rate_of = (
+        {}
+        if learner.optimizer is None
+        else {id(p): g["lr"] for g in learner.optimizer.param_groups for p in g["params"]}
+    )
     for name, module in learner.model.named_modules():
         own = list(module.parameters(recurse=False))
         if not own: continue
@@ -436,6 +732,8 @@ def summarize_model(learner) -> ModelSummary:
                      "parameters": GroupedInt(sum(p.numel() for p in own)),
                      "trainable": "yes" if all(trained) else "in part" if any(trained) else "no",
                      "group": group_of.get(id(own[0])), "lr": None if rate is None else float(rate)})
-    every, free = [sum(p.numel() for p in learner.model.parameters() if not only or p.requires_grad) for only in (False, True)]
+    every, free = [
+        sum(p.numel() for p in learner.model.parameters() if not only or p.requires_grad) for only in (False, True)
+    ]
     rows.title = f"{every:,} parameters, {free:,} of them trainable"
     return rows

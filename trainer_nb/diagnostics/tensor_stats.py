@@ -21,21 +21,26 @@ __all__ = ['SMALL_NUMEL', 'BINS', 'SAMPLE_SIZE', 'DEAD_TOLERANCE', 'ACTIVATION_R
            'measure_noise_scale']
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #5dc0369a
-SMALL_NUMEL = 1 << 16   # entries; up to this size the spread is measured around the mean
+# entries; up to this size the spread is measured around the mean
+SMALL_NUMEL = 1 << 16
 
 def dense_values(t: torch.Tensor) -> torch.Tensor:
     "Return the detached entries of a tensor: the stored ones if sparse, both parts if complex."
     t = full_tensor(t.detach())
-    if t.layout is not torch.strided: t = t.coalesce().values() if t.layout is torch.sparse_coo else t.to_dense()
+    if t.layout is not torch.strided:
+        t = t.coalesce().values() if t.layout is torch.sparse_coo else t.to_dense()
     return torch.view_as_real(t) if t.is_complex() else t
 
-def compute_moments(t: torch.Tensor) -> torch.Tensor:  # t: any shape and dtype
+def compute_moments(
+    t: torch.Tensor,  # any shape and dtype
+) -> torch.Tensor:
     "Return (count, mean, variance, norm, smallest, largest) on the tensor's device; variance divides by n."
     t = dense_values(t)
     if t.dtype not in (torch.float32, torch.float64): t = t.float()
     n = t.numel()
     if not n: return torch.zeros(6, device=t.device)
-    mean, norm = t.mean(), torch.linalg.vector_norm(t)
+    mean = t.mean()
+    norm = torch.linalg.vector_norm(t)
     variance = t.var(correction=0) if n <= SMALL_NUMEL else (norm.square() / n - mean.square()).clamp(min=0)
     low, high = torch.aminmax(t)
     return torch.stack([torch.full_like(mean, n), mean, variance, norm, low, high]).float()
@@ -50,8 +55,10 @@ class Moments(NamedTuple):
     low: float = math.inf
     high: float = -math.inf
 
+    # standard deviation
     @property
-    def spread(self) -> float: return math.sqrt(self.variance) if self.variance >= 0 else math.nan   # standard deviation
+    def spread(self) -> float:
+        return math.sqrt(self.variance) if self.variance >= 0 else math.nan
     @property
     def largest(self) -> float: return max(abs(self.low), abs(self.high)) if self.n else math.nan
 
@@ -62,10 +69,19 @@ def combine_moments(parts: list) -> Moments:
     if not n: return Moments()
     mean = sum(p.n * p.mean for p in parts) / n
     variance = sum(p.n * (p.variance + (p.mean - mean) ** 2) for p in parts) / n
-    return Moments(n, mean, variance, math.sqrt(sum(p.norm ** 2 for p in parts)), min(p.low for p in parts), max(p.high for p in parts))
+    return Moments(
+        n,
+        mean,
+        variance,
+        math.sqrt(sum(p.norm**2 for p in parts)),
+        min(p.low for p in parts),
+        max(p.high for p in parts),
+    )
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #36863fb8
-BINS, SAMPLE_SIZE = 40, 8192   # bins of a histogram; maximum number of sampled entries
+# bins of a histogram; maximum number of sampled entries
+BINS = 40
+SAMPLE_SIZE = 8192
 
 def compute_histogram(t: torch.Tensor) -> torch.Tensor:
     "Return the share of entries in each of 40 bins, then the reach of the bins; on the tensor's device."
@@ -79,31 +95,51 @@ def compute_histogram(t: torch.Tensor) -> torch.Tensor:
     return torch.cat([whole.diff() / len(flat), reach[None]])
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #1e8c3639
-def rebin_shares(edges, shares, reach: float) -> np.ndarray:  # edges: ascending or descending; shares, reach: of a histogram
+def rebin_shares(
+    edges,  # ascending or descending
+    shares,  # of a histogram
+    reach: float,  # of a histogram
+) -> np.ndarray:
     "Return the share of entries between successive edges."
     below = np.interp(edges, np.linspace(-reach, reach, BINS + 1), np.r_[0, np.cumsum(shares)])
     return np.abs(np.diff(below))
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #6c473d65
-DEAD_TOLERANCE = 1e-6   # a unit is dead if its range is at most this share of the layer's largest output
+# a unit is dead if its range is at most this share of the layer's largest output
+DEAD_TOLERANCE = 1e-6
 
-def units_last(t: torch.Tensor, channels_first: bool | None = None) -> torch.Tensor:  # channels_first: None: true for four or more dimensions
+def units_last(
+    t: torch.Tensor,
+    channels_first: bool | None = None,  # None: true for four or more dimensions
+) -> torch.Tensor:
     "Return the output with shape (places, units)."
     first = t.ndim > 3 if channels_first is None else channels_first
-    return (t.movedim(1, -1) if first and t.ndim > 2 else t).reshape(-1, t.shape[1] if first and t.ndim > 2 else t.shape[-1])
+    return (t.movedim(1, -1) if first and t.ndim > 2 else t).reshape(
+        -1, t.shape[1] if first and t.ndim > 2 else t.shape[-1]
+    )
 
-def dead_fraction(t: torch.Tensor, channels_first: bool | None = None) -> torch.Tensor:  # t: the output for a batch
+def dead_fraction(
+    t: torch.Tensor,  # the output for a batch
+    channels_first: bool | None = None,
+) -> torch.Tensor:
     "Return the share of units with constant output, on the tensor's device; nan if undecidable."
     t = t.detach()
     if t.ndim < 2 or not t.numel(): return torch.full((), math.nan, device=t.device)
     units = units_last(t, channels_first)
     if len(units) < 2: return torch.full((), math.nan, device=t.device)
-    low, high = units.amin(0).float(), units.amax(0).float()
+    low = units.amin(0).float()
+    high = units.amax(0).float()
     largest = torch.maximum(low.abs().max(), high.abs().max())
     return torch.where(largest.isfinite(), (high - low <= DEAD_TOLERANCE * largest).float().mean(), math.nan)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #11f1a015
-ACTIVATION_RANGES = {nn.Tanh: (-1.0, 1.0), nn.Sigmoid: (0.0, 1.0), nn.Hardtanh: (-1.0, 1.0), nn.Hardsigmoid: (0.0, 1.0), nn.Softsign: (-1.0, 1.0)}
+ACTIVATION_RANGES = {
+    nn.Tanh: (-1.0, 1.0),
+    nn.Sigmoid: (0.0, 1.0),
+    nn.Hardtanh: (-1.0, 1.0),
+    nn.Hardsigmoid: (0.0, 1.0),
+    nn.Softsign: (-1.0, 1.0),
+}
 
 def saturated_fraction(t: torch.Tensor, module: nn.Module) -> torch.Tensor:
     "Return the share of outputs near the ends of their module's range; nan without such a range."
@@ -127,34 +163,63 @@ class NoiseScale(NamedTuple):
     part: int      # number of samples in each part
 
     def __repr__(self):
-        if not math.isfinite(self.scale): return f"The gradient noise hides the gradient in {self.batch} samples: a larger batch would give a better direction."
-        advice = "a larger batch would give a better direction" if self.scale > 2 * self.batch else "a smaller batch would do nearly as well" if self.scale < self.batch / 2 else "the batch is of about that size"
-        return f"The gradient noise scale is about {float(f'{self.scale:.2g}'):g} samples, from one step of {self.batch}: {advice}."
+        if not math.isfinite(self.scale):
+            return (
+                f"The gradient noise hides the gradient in {self.batch} samples: a larger batch would give a better"
+                " direction."
+            )
+        advice = (
+            "a larger batch would give a better direction"
+            if self.scale > 2 * self.batch
+            else (
+                "a smaller batch would do nearly as well"
+                if self.scale < self.batch / 2
+                else "the batch is of about that size"
+            )
+        )
+        return (
+            f"The gradient noise scale is about {float(f'{self.scale:.2g}'):g} samples, from one step of {self.batch}:"
+            f" {advice}."
+        )
 
-def estimate_noise_scale(of_parts: list, of_whole: float, part: int) -> NoiseScale:  # squared norms of gradients; part: number of samples in a part
+# squared norms of gradients; part: number of samples in a part
+def estimate_noise_scale(of_parts: list, of_whole: float, part: int) -> NoiseScale:
     "Estimate the scale from the squared gradient norms of equal parts and of their mean."
-    b, B = part, part * len(of_parts)
+    b = part
+    B = part * len(of_parts)
     small = sum(of_parts) / len(of_parts)
-    signal, noise = (B * of_whole - b * small) / (B - b), (small - of_whole) / (1 / b - 1 / B)
+    signal = (B * of_whole - b * small) / (B - b)
+    noise = (small - of_whole) / (1 / b - 1 / B)
     return NoiseScale(max(noise, 0.0) / signal if signal > 0 else math.inf, B, part)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #07b98239
-def split_window(window: list, most: int = 4) -> list[MicroBatch]:  # window: micro-batches of a step
+def split_window(
+    window: list,  # micro-batches of a step
+    most: int = 4,
+) -> list[MicroBatch]:
     "Return equal parts of a step's data; fewer than two if it has too few samples."
     if len(window) > 1: return [f for f in window if f.samples == window[0].samples]
     fetched = window[0]
-    n, k = fetched.samples, max(min(most, fetched.samples // 2), 1)   # a part with a single sample would be too small for BatchNorm
+    # a part with a single sample would be too small for BatchNorm
+    n = fetched.samples
+    k = max(min(most, fetched.samples // 2), 1)
     size = n // k
     def cut(i): return map_tensors(fetched.batch, lambda t: t[i * size:(i + 1) * size] if t.ndim and len(t) == n else t)
     return [MicroBatch(cut(i), size, fetched.after) for i in range(k)]
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #603c8f90
-def squared_norm(t) -> torch.Tensor: return full_tensor(torch.linalg.vector_norm(t.float())).square()   # the squared norm, over the shards of all processes
+# the squared norm, over the shards of all processes
+def squared_norm(t) -> torch.Tensor:
+    return full_tensor(torch.linalg.vector_norm(t.float())).square()
 
-def measure_noise_scale(learner) -> NoiseScale | None:  # call inside isolated.without_trace; also None if the batch cannot be cut
+# call inside isolated.without_trace; also None if the batch cannot be cut
+def measure_noise_scale(learner) -> NoiseScale | None:
     "Estimate the noise scale of the next step; None with under four samples or non-finite gradients."
     run = learner.run_state
-    step, total, squares, before = Step(learner), {}, [], run.state.global_step
+    step = Step(learner)
+    total = {}
+    squares = []
+    before = run.state.global_step
     if not step.begin(): return None
     parts = split_window(run.window)
     if len(parts) < 2: return None
@@ -164,10 +229,13 @@ def measure_noise_scale(learner) -> NoiseScale | None:  # call inside isolated.w
         step.begin()
         run.interrupts.check()
         step.substep()
-        grads = {id(p): p.grad for p in run.params if p.grad is not None and p.grad.layout is torch.strided}   # a part need not use every layer
+        # a part need not use every layer
+        grads = {id(p): p.grad for p in run.params if p.grad is not None and p.grad.layout is torch.strided}
         squares.append(sum(squared_norm(g) for g in grads.values()))
-        for key, g in grads.items(): total[key] = total[key].add_(g) if key in total else g.clone()
+        for key, g in grads.items():
+            total[key] = total[key].add_(g) if key in total else g.clone()
     whole = sum(map(squared_norm, total.values())) / len(parts) ** 2
     run.state.global_step = before
-    squares, whole = [float(s) for s in squares], float(whole)
+    squares = [float(s) for s in squares]
+    whole = float(whole)
     return estimate_noise_scale(squares, whole, parts[0].samples) if math.isfinite(sum(squares) + whole) else None

@@ -12,8 +12,15 @@ from ..display.charts import Chart, PanelDisplay
 from ..core.errors import suggest_names
 from ..core.callbacks import TrainerCallback
 from .layers import CHANNEL_LAYERS, group_names, named_layers, own_parameters
-from .tensor_stats import (BINS, dead_fraction, first_tensor, compute_histogram, saturated_fraction,
-                                                 rebin_shares, compute_moments)
+from trainer_nb.diagnostics.tensor_stats import (
+    BINS,
+    dead_fraction,
+    first_tensor,
+    compute_histogram,
+    saturated_fraction,
+    rebin_shares,
+    compute_moments,
+)
 from ..display.panels import Heatmap, Panel, nan_mean, format_tick
 from ..device.sharding import full_tensor
 from ..display.tables import to_frame
@@ -25,37 +32,67 @@ __all__ = ['WATCH_COLUMNS', 'DEFAULT_QUANTITIES', 'DEFAULT_PANELS', 'SHARE_TITLE
            'WatchReport', 'heatmap_panel', 'histogram_series', 'histogram_panel', 'watch_panels', 'histogram_chart']
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #7bd8f72c
-WATCH_COLUMNS = {"output": ("output norm", "output mean", "output spread", "dead", "saturated"), "weight": ("weight norm", "weight mean", "weight spread"),
-           "gradient": ("gradient norm", "gradient mean", "gradient spread"), "update": ("update norm", "update/weight")}
+WATCH_COLUMNS = {
+    "output": ("output norm", "output mean", "output spread", "dead", "saturated"),
+    "weight": ("weight norm", "weight mean", "weight spread"),
+    "gradient": ("gradient norm", "gradient mean", "gradient spread"),
+    "update": ("update norm", "update/weight"),
+}
 DEFAULT_QUANTITIES = ("output", "gradient", "update", "histogram")   # default
 
-def split_quantities(what) -> tuple[list, dict, dict]:  # what: names, and functions
+def split_quantities(
+    what,  # names, and functions
+) -> tuple[list, dict, dict]:
     "Split `what` into names, output functions and parameter functions; raise ValueError for an unknown name."
     names = [w for w in what if not callable(w)]
     for w in names:
-        if w not in (*WATCH_COLUMNS, "histogram"): raise ValueError(f"There is nothing called {w!r} to watch; there are {', '.join(WATCH_COLUMNS)}, histogram, and functions.{suggest_names(str(w), [*WATCH_COLUMNS, 'histogram'])}")
+        if w not in (*WATCH_COLUMNS, "histogram"):
+            raise ValueError(
+                f"There is nothing called {w!r} to watch; there are {', '.join(WATCH_COLUMNS)}, histogram, and"
+                f" functions.{suggest_names(str(w), [*WATCH_COLUMNS, 'histogram'])}"
+            )
     own = [w for w in what if callable(w)]
     called = [getattr(w, "__name__", "own") for w in own]
-    if twice := next((n for i, n in enumerate(called) if n in called[:i]), None): raise ValueError(f"Two functions to watch are called {twice}; give each a name of its own with def.")
+    if twice := next((n for i, n in enumerate(called) if n in called[:i]), None):
+        raise ValueError(f"Two functions to watch are called {twice}; give each a name of its own with def.")
     functions = {name: (w, len(inspect.signature(w).parameters)) for name, w in zip(called, own)}
     for name, (_, n) in functions.items():
-        if n not in (2, 3): raise ValueError(f"{name} takes {n} arguments; a function to watch takes (module, inputs, output), or (parameter, gradient).")
-    return names, {k: f for k, (f, n) in functions.items() if n == 3}, {k: f for k, (f, n) in functions.items() if n == 2}
+        if n not in (2, 3):
+            raise ValueError(
+                f"{name} takes {n} arguments; a function to watch takes (module, inputs, output), or (parameter,"
+                " gradient)."
+            )
+    return (
+        names,
+        {k: f for k, (f, n) in functions.items() if n == 3},
+        {k: f for k, (f, n) in functions.items() if n == 2},
+    )
 
-def select_layers(model, layers) -> dict:  # layers: None: all; names, prefixes, or patterns with *
+def select_layers(
+    model,
+    layers,  # None: all; names, prefixes, or patterns with *
+) -> dict:
     "Return the selected modules by name; raise ValueError if a name matches none."
     every = named_layers(model)
     if layers is None: return every
-    layers, found = [layers] if isinstance(layers, str) else list(layers), {}
-    if not layers: raise ValueError("layers=[] would watch nothing; leave layers out for all of them, or call learn.unwatch().")
+    layers = [layers] if isinstance(layers, str) else list(layers)
+    found = {}
+    if not layers:
+        raise ValueError("layers=[] would watch nothing; leave layers out for all of them, or call learn.unwatch().")
     for wish in layers:
         fits = {n: m for n, m in every.items() if n == wish or n.startswith(f"{wish}.") or fnmatch.fnmatchcase(n, wish)}
-        if not fits: raise ValueError(f"There is no layer {wish!r}.{suggest_names(str(wish), every)} learn.summary() lists them.")
+        if not fits:
+            raise ValueError(
+                f"There is no layer {wish!r}.{suggest_names(str(wish), every)} learn.summary() lists them."
+            )
         found |= fits
     return {n: m for n, m in every.items() if n in found}
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #074e9621
-def layer_moments(params: list, of: torch.Tensor) -> torch.Tensor:  # params: per parameter the six numbers of tensor_stats.sums; of: (layers, parameters), 1 where a layer has a parameter
+def layer_moments(
+    params: list,  # per parameter the six numbers of tensor_stats.sums
+    of: torch.Tensor,  # (layers, parameters), 1 where a layer has a parameter
+) -> torch.Tensor:
     "Return norm, mean and spread of each layer, shape (layers, 3)."
     numbers = torch.stack(params).double()
     n, mean, variance, norm = numbers[:, :4].unbind(1)
@@ -68,42 +105,86 @@ def layer_moments(params: list, of: torch.Tensor) -> torch.Tensor:  # params: pe
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #322596c3
 class LayerSampler:
     "Measurements of some layers at one step."
-    def __init__(self, layers: dict, names, of_outputs: dict, of_parameters: dict):  # layers: modules by name; names: as in COLUMNS
-        self.layers, self.names, self.of_outputs, self.of_parameters = layers, names, of_outputs, of_parameters
+    def __init__(
+        self,
+        layers: dict,  # modules by name
+        names,  # as in COLUMNS
+        of_outputs: dict, of_parameters: dict,
+    ):
+        self.layers = layers
+        self.names = names
+        self.of_outputs = of_outputs
+        self.of_parameters = of_parameters
         self.params = [(i, p) for i, own in enumerate(own_parameters(layers).values()) for _, p in own]
-        self.hooks, self.outputs, self.found, self.before = [], {}, {}, None
+        self.hooks = []
+        self.outputs = {}
+        self.found = {}
+        self.before = None
 
-    def listen(self, active):  # active: returns whether the model is training now
+    def listen(
+        self,
+        active,  # returns whether the model is training now
+    ):
         "Register hooks that measure the outputs of the layers."
         def hook_of(name):
             def hook(module, inputs, out):
                 if active():
-                    with torch.no_grad(): self.outputs[name] = self.of_output(module, inputs, out)
+                    with torch.no_grad():
+                        self.outputs[name] = self.of_output(module, inputs, out)
             return hook
         if "output" in self.names or "histogram" in self.names or self.of_outputs:
             self.hooks = [m.register_forward_hook(hook_of(name)) for name, m in self.layers.items()]
 
     def deafen(self):
         "Remove the hooks."
-        for h in self.hooks: h.remove()
+        for h in self.hooks:
+            h.remove()
         self.hooks = []
 
     def of_output(self, module, inputs, out):
         t = first_tensor(out)
         if t is None or not t.numel(): return None
-        first, own = isinstance(module, CHANNEL_LAYERS) or None, [to_scalar_tensor(f(module, inputs, out), t.device, name) for name, f in self.of_outputs.items()]
+        first = isinstance(module, CHANNEL_LAYERS) or None
+        own = [to_scalar_tensor(f(module, inputs, out), t.device, name) for name, f in self.of_outputs.items()]
         numbers = compute_moments(t)
-        head = torch.stack([numbers[3], numbers[1], numbers[2].sqrt(), dead_fraction(t, first), saturated_fraction(t, module).float(), *own])
+        head = torch.stack(
+            [
+                numbers[3],
+                numbers[1],
+                numbers[2].sqrt(),
+                dead_fraction(t, first),
+                saturated_fraction(t, module).float(),
+                *own,
+            ]
+        )
         return head, compute_histogram(t) if "histogram" in self.names else None
 
     def before_update(self):
         "Measure the weights and the complete gradients."
         there = [(i, p) for i, p in self.params if p.grad is not None]
-        if "weight" in self.names or "update" in self.names: self.of_params("weight", [(i, compute_moments(p)) for i, p in self.params])
-        if "gradient" in self.names: self.of_params("gradient", [(i, compute_moments(p.grad)) for i, p in there])
-        if "update" in self.names: self.before = [(i, p, p.detach().clone()) for i, p in there]
+        if "weight" in self.names or "update" in self.names:
+            self.of_params("weight", [(i, compute_moments(p)) for i, p in self.params])
+        if "gradient" in self.names:
+            self.of_params("gradient", [(i, compute_moments(p.grad)) for i, p in there])
+        if "update" in self.names:
+            self.before = [(i, p, p.detach().clone()) for i, p in there]
         for name, f in self.of_parameters.items():
-            self.of_params(name, [(i, torch.stack([torch.ones((), device=p.device), to_scalar_tensor(f(full_tensor(p.detach()), full_tensor(p.grad)), p.device, name), *torch.zeros(4, device=p.device)])) for i, p in there])
+            self.of_params(
+                name,
+                [
+                    (
+                        i,
+                        torch.stack(
+                            [
+                                torch.ones((), device=p.device),
+                                to_scalar_tensor(f(full_tensor(p.detach()), full_tensor(p.grad)), p.device, name),
+                                *torch.zeros(4, device=p.device),
+                            ]
+                        ),
+                    )
+                    for i, p in there
+                ],
+            )
 
     def after_update(self):
         "Measure how far the weights have moved."
@@ -111,35 +192,60 @@ class LayerSampler:
         self.of_params("update", [(i, compute_moments(p.detach() - then)) for i, p, then in self.before])
         self.before = None
 
-    def of_params(self, what, rows):  # rows: (layer, six numbers)
+    def of_params(
+        self, what,
+        rows,  # (layer, six numbers)
+    ):
         if not rows: return
         of = torch.zeros(len(self.layers), len(rows))
-        for k, (i, _) in enumerate(rows): of[i, k] = 1
+        for k, (i, _) in enumerate(rows):
+            of[i, k] = 1
         self.found[what] = layer_moments([r for _, r in rows], of.to(rows[0][1].device, non_blocking=True))
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #39babebd
 def to_scalar_tensor(value, device, name="") -> torch.Tensor:
     "Return a user function's result as a tensor on the device; raise ValueError if it is not one number."
     if isinstance(value, torch.Tensor) and value.numel() != 1:
-        raise ValueError(f"{name} has to return one number, and it returned a tensor of shape {tuple(value.shape)}; learn.unwatch() ends the watch.")
-    return value.detach().float().reshape(()).to(device) if isinstance(value, torch.Tensor) else torch.full((), float(value), device=device)
+        raise ValueError(
+            f"{name} has to return one number, and it returned a tensor of shape {tuple(value.shape)}; learn.unwatch()"
+            " ends the watch."
+        )
+    return (
+        value.detach().float().reshape(()).to(device)
+        if isinstance(value, torch.Tensor)
+        else torch.full((), float(value), device=device)
+    )
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #d6cd3146
 def watch_columns(sampled: LayerSampler) -> list[str]:
     "Return the names of the columns of `numbers_of`."
     outputs = [*WATCH_COLUMNS["output"], *sampled.of_outputs] if "output" in sampled.names or sampled.of_outputs else []
-    return [*outputs, *(c for what in ("weight", "gradient", "update") if what in sampled.names for c in WATCH_COLUMNS[what]), *sampled.of_parameters]
+    return [
+        *outputs,
+        *(c for what in ("weight", "gradient", "update") if what in sampled.names for c in WATCH_COLUMNS[what]),
+        *sampled.of_parameters,
+    ]
 
 def watch_values(sampled: LayerSampler) -> torch.Tensor:
     "Return the numbers, shape (layers, columns), on the device; nan for missing values."
-    device, n, parts = sampled.params[0][1].device if sampled.params else torch.device("cpu"), len(sampled.layers), []
+    device = sampled.params[0][1].device if sampled.params else torch.device("cpu")
+    n = len(sampled.layers)
+    parts = []
     unknown = torch.full((n, 3), math.nan, device=device)
     if "output" in sampled.names or sampled.of_outputs:
         width = len(WATCH_COLUMNS["output"]) + len(sampled.of_outputs)
         none = torch.full((width,), math.nan, device=device)
-        parts.append(torch.stack([none if (found := sampled.outputs.get(name)) is None else found[0].to(device) for name in sampled.layers]))
+        parts.append(
+            torch.stack(
+                [
+                    none if (found := sampled.outputs.get(name)) is None else found[0].to(device)
+                    for name in sampled.layers
+                ]
+            )
+        )
     for what in ("weight", "gradient"):
-        if what in sampled.names: parts.append(sampled.found.get(what, unknown))
+        if what in sampled.names:
+            parts.append(sampled.found.get(what, unknown))
     if "update" in sampled.names:
         moved, weight = (sampled.found.get(what, unknown)[:, :1] for what in ("update", "weight"))
         parts.append(torch.cat([moved, moved / weight], 1))
@@ -155,9 +261,11 @@ def output_histograms(sampled: LayerSampler) -> tuple[list, torch.Tensor | None]
 class Watch(TrainerCallback):
     "Callback that measures layers every few steps."
     def __init__(self, model, every: int = 10, what=DEFAULT_QUANTITIES, layers=None):
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1: raise ValueError(f"every is a number of steps from 1 on, not {every!r}.")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"every is a number of steps from 1 on, not {every!r}.")
         what = (what,) if isinstance(what, str) or callable(what) else tuple(what)
-        if not what: raise ValueError("what=() would watch nothing; leave what out, or call learn.unwatch().")
+        if not what:
+            raise ValueError("what=() would watch nothing; leave what out, or call learn.unwatch().")
         self.every, self.wishes, self.layers = every, split_quantities(what), select_layers(model, layers)
         self.sampled = None
 
@@ -169,48 +277,59 @@ class Watch(TrainerCallback):
         self.sampled.listen(lambda: run.phase in ("step", "debug"))
 
     def on_substep_end(self, args, state, control, **kwargs):
-        if self.sampled is not None: self.sampled.deafen()
+        if self.sampled is not None:
+            self.sampled.deafen()
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if self.sampled is None: return
         self.sampled.deafen()
-        with torch.no_grad(): self.sampled.before_update()
+        with torch.no_grad():
+            self.sampled.before_update()
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         if self.sampled is None: return
-        with torch.no_grad(): self.sampled.after_update()
+        with torch.no_grad():
+            self.sampled.after_update()
 
     def on_step_end(self, args, state, control, learner, **kwargs):
         if self.sampled is None: return
         history, row = learner.run_state.history, len(learner.run_state.history) - 1
         says = {"kind": "watch", "layers": list(self.layers), "columns": watch_columns(self.sampled)}
-        if says["columns"]: history.readings.add(row, history.readings.table(says), watch_values(self.sampled))
+        if says["columns"]:
+            history.readings.add(row, history.readings.table(says), watch_values(self.sampled))
         names, shapes = output_histograms(self.sampled)
-        if shapes is not None: history.readings.add(row, history.readings.table({"kind": "histogram", "layers": names}), shapes)
+        if shapes is not None:
+            history.readings.add(row, history.readings.table({"kind": "histogram", "layers": names}), shapes)
         self.forget()
 
     def on_exception(self, args, state, control, **kwargs): self.forget()
 
     def forget(self):
         "Discard the measurements of a step that has begun."
-        if self.sampled is not None: self.sampled.deafen()
+        if self.sampled is not None:
+            self.sampled.deafen()
         self.sampled = None
 
     def __repr__(self):
         names, outputs, parameters = self.wishes
-        return f"Watching {len(self.layers)} layers every {self.every} steps: {', '.join([*names, *outputs, *parameters])}. learn.watched shows it, learn.unwatch() ends it."
+        return (
+            f"Watching {len(self.layers)} layers every {self.every} steps:"
+            f" {', '.join([*names, *outputs, *parameters])}. learn.watched shows it, learn.unwatch() ends it."
+        )
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #e9f4371b
 def watch(learner, every: int = 10, what=DEFAULT_QUANTITIES, layers=None) -> Watch:
     "Measure layers every few steps, replacing an earlier watch; raise ValueError for invalid arguments."
     new = Watch(learner.model, every, what, layers)
     unwatch(learner)
-    learner.run_state.callbacks.add_callback(new)   # not recorded as an act, since it does not affect the run
+    # not recorded as an act, since it does not affect the run
+    learner.run_state.callbacks.add_callback(new)
     return new
 
 def unwatch(learner):
     "Stop measuring; keep the results."
-    while (old := learner.run_state.callbacks.pop_callback(Watch)) is not None: old.forget()
+    while (old := learner.run_state.callbacks.pop_callback(Watch)) is not None:
+        old.forget()
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #c3955c3b
 class WatchTable(NamedTuple):
@@ -225,33 +344,54 @@ class WatchTable(NamedTuple):
 def read_watch_tables(history) -> list[WatchTable]:
     "Return the measurements in a history, without abandoned steps."
     history.fetch()
-    steps, gone, found = history.column("step"), history.columns.abandoned, []
+    steps = history.column("step")
+    gone = history.columns.abandoned
+    found = []
     for i, says in enumerate(history.readings.tables):
         if says.get("kind") not in ("watch", "histogram"): continue
         rows, values = history.readings.of(i)
         there = [k for k, row in enumerate(rows) if row < len(steps) and not gone[row]]
         columns = says.get("columns", [])
         shape = len(there), len(says["layers"]), len(columns) or BINS + 1
-        found.append(WatchTable(says["kind"], list(says["layers"]), list(columns), rows := [rows[k] for k in there], steps[rows], values[there].reshape(shape)))
+        found.append(
+            WatchTable(
+                says["kind"],
+                list(says["layers"]),
+                list(columns),
+                rows := [rows[k] for k in there],
+                steps[rows],
+                values[there].reshape(shape),
+            )
+        )
     return found
 
 def watched_names(history) -> list[str]:
     "Return the names of the measured numbers, without copying the numbers."
-    return list(dict.fromkeys(c for says in history.readings.tables if says.get("kind") == "watch" for c in says["columns"]))
+    return list(
+        dict.fromkeys(c for says in history.readings.tables if says.get("kind") == "watch" for c in says["columns"])
+    )
 
-def combine_tables(found: list[WatchTable], column: str) -> tuple[np.ndarray, list, np.ndarray]:  # found: tables with this column, perhaps of different layers
+def combine_tables(
+    found: list[WatchTable],  # tables with this column, perhaps of different layers
+    column: str,
+) -> tuple[np.ndarray, list, np.ndarray]:
     "Return one column of several tables: the steps, the layers, and the numbers (steps, layers)."
     layers = list(dict.fromkeys(n for o in found for n in o.layers))
     steps = {row: step for o in found for row, step in zip(o.rows, o.steps)}
     place = {row: i for i, row in enumerate(sorted(steps))}
     numbers = np.full((len(place), len(layers)), np.nan, np.float32)
     for o in found:
-        if o.rows: numbers[np.ix_([place[r] for r in o.rows], [layers.index(n) for n in o.layers])] = o.values[..., o.columns.index(column)]
+        if o.rows:
+            numbers[np.ix_([place[r] for r in o.rows], [layers.index(n) for n in o.layers])] = o.values[
+                ..., o.columns.index(column)
+            ]
     return np.array([steps[row] for row in place], dtype=found[0].steps.dtype), layers, numbers
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #06db9fa4
-DEFAULT_PANELS = ("gradient norm", "update/weight", "output spread", "dead")   # default columns, if they were measured
-SHARE_TITLES = {"dead": "dead units", "saturated": "saturated outputs"}     # columns that are shares, and their titles
+# default columns, if they were measured
+DEFAULT_PANELS = ("gradient norm", "update/weight", "output spread", "dead")
+# columns that are shares, and their titles
+SHARE_TITLES = {"dead": "dead units", "saturated": "saturated outputs"}
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #769b51f5
 class WatchReport(PanelDisplay):
@@ -264,16 +404,27 @@ class WatchReport(PanelDisplay):
 
     def values(self, column: str) -> tuple[np.ndarray, list, np.ndarray]:
         "Return the steps, the layers, and one column (steps, layers); raise KeyError if it was not measured."
-        if found := [o for o in self.of_kind("watch") if column in o.columns]: return combine_tables(found, column)
-        raise KeyError(f"Nobody has watched {column!r}.{suggest_names(column, self.names())} learn.watch(what=...) says what is measured from then on.")
+        if found := [o for o in self.of_kind("watch") if column in o.columns]:
+            return combine_tables(found, column)
+        raise KeyError(
+            f"Nobody has watched {column!r}.{suggest_names(column, self.names())} learn.watch(what=...) says what is"
+            " measured from then on."
+        )
 
     def panels(self): return watch_panels(self)
-    def histograms(self, layers=None) -> Chart:  # layers: names; None: the first nine with a histogram
+    def histograms(
+        self,
+        layers=None,  # names; None: the first nine with a histogram
+    ) -> Chart:
         "Show the distribution of layers' outputs per step; raise KeyError for a layer that was not watched."
         return histogram_chart(self, layers)
 
     def said(self):
-        return [] if any(o.rows for o in self.of_kind("watch")) else ["Nothing has been watched yet. learn.watch() begins with the next step."]
+        return (
+            []
+            if any(o.rows for o in self.of_kind("watch"))
+            else ["Nothing has been watched yet. learn.watch() begins with the next step."]
+        )
 
     def frame(self):
         "Return a pandas DataFrame with a row for each step and layer."
@@ -281,7 +432,8 @@ class WatchReport(PanelDisplay):
         for column in self.names():
             steps, layers, numbers = self.values(column)
             for s, step in enumerate(steps.tolist()):
-                for i, layer in enumerate(layers): rows.setdefault((step, layer), {"step": step, "layer": layer})[column] = float(numbers[s, i])
+                for i, layer in enumerate(layers):
+                    rows.setdefault((step, layer), {"step": step, "layer": layer})[column] = float(numbers[s, i])
         return to_frame(list(rows.values()))
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #8f667fc5
@@ -293,28 +445,43 @@ def heatmap_panel(watched: WatchReport, column: str) -> Panel | None:
     groups = group_names([layers[i] for i in known])
     rows = np.stack([nan_mean(numbers[:, [known[k] for k in places]], 1) for places in groups.values()])
     log = column not in SHARE_TITLES and (np.nan_to_num(rows, nan=1.0) > 0).any()
-    return Panel(SHARE_TITLES.get(column, column), [Heatmap(steps, list(groups), rows, log, span=(0.0, 1.0) if column in SHARE_TITLES else None)])   # a fixed range, so that a small share looks small
+    # a fixed range, so that a small share looks small
+    return Panel(
+        SHARE_TITLES.get(column, column),
+        [Heatmap(steps, list(groups), rows, log, span=(0.0, 1.0) if column in SHARE_TITLES else None)],
+    )
 
 def histogram_series(watched: WatchReport, layer: str) -> tuple[list, np.ndarray]:
     "Return a layer's steps and histograms (steps, BINS + 1); raise KeyError if there are none."
-    found, known = {}, {}
+    found = {}
+    known = {}
     for o in watched.of_kind("histogram"):
         known |= dict.fromkeys(o.layers)
-        if layer in o.layers: found |= {row: (step, value) for row, step, value in zip(o.rows, o.steps.tolist(), o.values[:, o.layers.index(layer)])}
-    if not found: raise KeyError(f"There is no histogram of a layer {layer!r}.{suggest_names(layer, [n for n in known if n != layer])}")
+        if layer in o.layers:
+            found |= {
+                row: (step, value)
+                for row, step, value in zip(o.rows, o.steps.tolist(), o.values[:, o.layers.index(layer)])
+            }
+    if not found:
+        raise KeyError(
+            f"There is no histogram of a layer {layer!r}.{suggest_names(layer, [n for n in known if n != layer])}"
+        )
     return [found[row][0] for row in sorted(found)], np.stack([found[row][1] for row in sorted(found)])
 
 def histogram_panel(watched: WatchReport, layer: str) -> Panel:
     "Return a panel with a layer's histograms in common bins; raise KeyError if there are none."
     steps, mine = histogram_series(watched, layer)
     known = np.isfinite(mine).all(1)
-    reach = float(np.quantile(mine[known, -1], 0.9)) or 1.0 if known.any() else 1.0   # a spike of one step does not compress the rest
+    # a spike of one step does not compress the rest
+    reach = float(np.quantile(mine[known, -1], 0.9)) or 1.0 if known.any() else 1.0
     mine = np.where(known[:, None], mine, 0.0)
     edges = np.linspace(reach, -reach, BINS + 1)   # largest value at the top
     shares = np.stack([rebin_shares(edges, m[:-1], max(m[-1], 1e-9)) for m in mine], 1)
     shares[:, ~known] = np.nan
     there = np.flatnonzero(np.nansum(shares, 1) > 0)
-    if not len(there): return Panel(layer, [])   # no step of it was finite
+    if not len(there):
+        # no step of it was finite
+        return Panel(layer, [])
     seen = slice(there[0], there[-1] + 1)
     names = [format_tick(float(f"{(a + b) / 2:.2g}")) for a, b in zip(edges, edges[1:])]
     return Panel(layer, [Heatmap(steps, names[seen], np.log1p(1000 * shares[seen]))])
@@ -327,7 +494,16 @@ def watch_panels(watched: WatchReport) -> list[Panel]:
     own = [c for c in columns if not any(c in known for known in WATCH_COLUMNS.values())]
     return [p for p in (heatmap_panel(watched, c) for c in dict.fromkeys([*chosen, *own])) if p is not None]
 
-def histogram_chart(watched: WatchReport, layers=None) -> Chart:  # layers: None: the first nine with a histogram
+def histogram_chart(
+    watched: WatchReport,
+    layers=None,  # None: the first nine with a histogram
+) -> Chart:
     "Show the distribution of layers' outputs per step."
     known = list(dict.fromkeys(name for o in watched.of_kind("histogram") for name in o.layers))
-    return Chart([histogram_panel(watched, layer) for layer in (known[:9] if layers is None else [layers] if isinstance(layers, str) else layers)], columns=3)
+    return Chart(
+        [
+            histogram_panel(watched, layer)
+            for layer in (known[:9] if layers is None else [layers] if isinstance(layers, str) else layers)
+        ],
+        columns=3,
+    )

@@ -8,8 +8,26 @@ import math
 from pathlib import Path
 import numpy as np
 from .tables import escape_html
-from .panels import Histogram, Heatmap, LineSeries, Marker, Panel, panel_height, panel_to_text, format_tick, downsample
-from .svg import GRID_COLOR, TEXT_COLOR, VIRIDIS, reduce_columns, series_color, color_values, render_svg
+from trainer_nb.display.panels import (
+    Histogram,
+    Heatmap,
+    LineSeries,
+    Marker,
+    Panel,
+    panel_height,
+    panel_to_text,
+    format_tick,
+    downsample,
+)
+from trainer_nb.display.svg import (
+    GRID_COLOR,
+    TEXT_COLOR,
+    VIRIDIS,
+    reduce_columns,
+    series_color,
+    color_values,
+    render_svg,
+)
 
 # %% auto #0
 __all__ = ['DASH_STYLES', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'TRACE_BUILDERS', 'PLOTLY_MIME', 'SVG_MIME',
@@ -21,25 +39,49 @@ def round_values(values) -> list:
     "Return floats rounded to five significant digits, and None for values that are not finite."
     return [float(f"{v:.5g}") if math.isfinite(v) else None for v in np.asarray(values, float).tolist()]
 
-def exact_x_values(values) -> list:  # steps: integers that several traces often share
+def exact_x_values(
+    values,  # steps: integers that several traces often share
+) -> list:
     "Return x coordinates unrounded; integral values as int, values that are not finite as None."
-    return [int(v) if math.isfinite(v) and v == int(v) else v if math.isfinite(v) else None for v in np.asarray(values, float).tolist()]
+    return [
+        int(v) if math.isfinite(v) and v == int(v) else v if math.isfinite(v) else None
+        for v in np.asarray(values, float).tolist()
+    ]
 
 DASH_STYLES = {"dashed": "dot"}
 
 def line_trace(line: LineSeries) -> dict:
     "Return a series as a plotly trace of points or of a line."
     x, y = downsample(line.x, line.y)
-    look = {"color": series_color(line.color), "width": 1 if line.style == "faint" else 2, "dash": DASH_STYLES.get(line.style, "solid")}
+    look = {
+        "color": series_color(line.color),
+        "width": 1 if line.style == "faint" else 2,
+        "dash": DASH_STYLES.get(line.style, "solid"),
+    }
     points = line.style == "points" or len(x) == 1
-    return {"type": "scatter", "mode": "markers" if points else "lines", "x": exact_x_values(x), "y": round_values(y), "name": line.name,
-            "opacity": {"faint": 0.4, "dashed": 0.6}.get(line.style, 1), **({"marker": {"color": series_color(line.color), "size": 7}} if points else {"line": look})}
+    return {
+        "type": "scatter",
+        "mode": "markers" if points else "lines",
+        "x": exact_x_values(x),
+        "y": round_values(y),
+        "name": line.name,
+        "opacity": {"faint": 0.4, "dashed": 0.6}.get(line.style, 1),
+        **({"marker": {"color": series_color(line.color), "size": 7}} if points else {"line": look}),
+    }
 
 def histogram_trace(bars: Histogram) -> dict:
     "Return a histogram as a plotly trace with a stepped outline."
-    edges, counts = np.asarray(bars.edges, float), np.asarray(bars.counts, float)
-    return {"type": "scatter", "mode": "lines", "fill": "tozeroy", "line": {"shape": "hv", "width": 1, "color": series_color(bars.color)},
-            "x": round_values(edges), "y": round_values([*counts, 0]), "name": bars.name}
+    edges = np.asarray(bars.edges, float)
+    counts = np.asarray(bars.counts, float)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "fill": "tozeroy",
+        "line": {"shape": "hv", "width": 1, "color": series_color(bars.color)},
+        "x": round_values(edges),
+        "y": round_values([*counts, 0]),
+        "name": bars.name,
+    }
 
 # %% ../../nbs/00_display/03_charts.ipynb #41bd8197
 def heatmap_trace(heat: Heatmap) -> dict:
@@ -48,47 +90,151 @@ def heatmap_trace(heat: Heatmap) -> dict:
     shown, low, high = color_values(heat)
     scale = [[i / (len(VIRIDIS) - 1), f"rgb({r:.0f},{g:.0f},{b:.0f})"] for i, (r, g, b) in enumerate(VIRIDIS)]
     at = [low, (low + high) / 2, high]
-    bar = {"thickness": 8, "outlinewidth": 0, "tickvals": at, "ticktext": [format_tick(float(f"{(10 ** o if heat.log else o):.2g}")) for o in at]}
+    bar = {
+        "thickness": 8,
+        "outlinewidth": 0,
+        "tickvals": at,
+        "ticktext": [format_tick(float(f"{(10 ** o if heat.log else o):.2g}")) for o in at],
+    }
     names = [f"{i} {n}" if heat.rows.count(n) > 1 else n for i, n in enumerate(heat.rows)]
-    return {"type": "heatmap", "x": exact_x_values(heat.x), "y": names, "z": [round_values(row) for row in shown], "zmin": low, "zmax": high, "colorscale": scale,
-            "colorbar": bar, "customdata": [round_values(row) for row in heat.values] if heat.log else None,
-            "hovertemplate": "%{y}, " + "%{x}: " + ("%{customdata:.3g}" if heat.log else "%{z:.3g}") + "<extra></extra>"}
+    return {
+        "type": "heatmap",
+        "x": exact_x_values(heat.x),
+        "y": names,
+        "z": [round_values(row) for row in shown],
+        "zmin": low,
+        "zmax": high,
+        "colorscale": scale,
+        "colorbar": bar,
+        "customdata": [round_values(row) for row in heat.values] if heat.log else None,
+        "hovertemplate": "%{y}, " + "%{x}: " + ("%{customdata:.3g}" if heat.log else "%{z:.3g}") + "<extra></extra>",
+    }
 
 # %% ../../nbs/00_display/03_charts.ipynb #d34d0020
-FIGURE_PANEL_HEIGHT, COLUMN_GAP, WIDE_COLUMN_GAP = 290, 0.1, 0.2   # height of a row of panels in pixels; gap between two panels as a share of the width, without and with row names or a colour bar
+# height of a row of panels in pixels; gap between two panels as a share of the width, without and with row names or a colour bar
+FIGURE_PANEL_HEIGHT = 290
+COLUMN_GAP = 0.1
+WIDE_COLUMN_GAP = 0.2
 
-def panel_domain(i: int, n: int, columns: int, between: float = COLUMN_GAP) -> tuple[list, list]:  # panel i of n; between: gap as a share of the width
+# panel i of n; between: gap as a share of the width
+def panel_domain(i: int, n: int, columns: int, between: float = COLUMN_GAP) -> tuple[list, list]:
     "Return the domains of a panel in its figure: [left, right] and [bottom, top] as shares of the area."
-    rows, gap = math.ceil(n / columns), 0.26 / max(math.ceil(n / columns), 1)
-    width, height = (1 - between * (columns - 1)) / columns, (1 - gap * (rows - 1)) / rows
-    left, top = (i % columns) * (width + between), 1 - (i // columns) * (height + gap)
+    rows = math.ceil(n / columns)
+    gap = 0.26 / max(math.ceil(n / columns), 1)
+    width = (1 - between * (columns - 1)) / columns
+    height = (1 - gap * (rows - 1)) / rows
+    left = (i % columns) * (width + between)
+    top = 1 - (i // columns) * (height + gap)
     return [round(left, 4), round(left + width, 4)], [round(max(top - height, 0), 4), round(top, 4)]
 
-def axes_layout(panel: Panel, n: str, across, up) -> dict:  # n: axis suffix: "" for the first panel, then "2", "3", ...
+def axes_layout(
+    panel: Panel,
+    n: str,  # axis suffix: "" for the first panel, then "2", "3", ...
+    across, up,
+) -> dict:
     "Return the layout of the two axes of a panel."
-    look = {"gridcolor": "rgba(125,125,125,.22)", "zeroline": False, "automargin": True, "linecolor": GRID_COLOR, "tickcolor": GRID_COLOR}
-    heat, names = bool(panel.of(Heatmap)), {"range": [len(panel.rows) - 0.5, -0.5], "tickvals": list(range(len(panel.rows))), "ticktext": panel.rows}
-    return {f"xaxis{n}": look | {"domain": across, "anchor": f"y{n}", "showgrid": False, "type": "log" if panel.xlog else "linear",
-                                 "title": {"text": panel.x, "standoff": 6, "font": {"size": 11}}, "exponentformat": "e"},
-            f"yaxis{n}": look | {"domain": up, "anchor": f"x{n}", "type": "log" if panel.ylog else "category" if heat else "linear",
-                                 "title": {"text": panel.y, "font": {"size": 11}}, "exponentformat": "e"} | ({"autorange": "reversed"} if heat else names if panel.rows else {})}
+    look = {
+        "gridcolor": "rgba(125,125,125,.22)",
+        "zeroline": False,
+        "automargin": True,
+        "linecolor": GRID_COLOR,
+        "tickcolor": GRID_COLOR,
+    }
+    heat = bool(panel.of(Heatmap))
+    names = {"range": [len(panel.rows) - 0.5, -0.5], "tickvals": list(range(len(panel.rows))), "ticktext": panel.rows}
+    return {
+        f"xaxis{n}": (
+            look | {
+                "domain": across,
+                "anchor": f"y{n}",
+                "showgrid": False,
+                "type": "log" if panel.xlog else "linear",
+                "title": {"text": panel.x, "standoff": 6, "font": {"size": 11}},
+                "exponentformat": "e",
+            }
+        ),
+        f"yaxis{n}": (
+            look
+            | {
+                "domain": up,
+                "anchor": f"x{n}",
+                "type": "log" if panel.ylog else "category" if heat else "linear",
+                "title": {"text": panel.y, "font": {"size": 11}},
+                "exponentformat": "e",
+            }
+            | ({"autorange": "reversed"} if heat else names if panel.rows else {})
+        ),
+    }
 
 def panel_annotations(panel: Panel, n: str, across, up) -> tuple[list, list]:
     "Return the title, note and marks of a panel as plotly annotations and shapes."
-    words = [{"text": f"<b>{panel.title}</b>", "xref": "paper", "yref": "paper", "x": across[0], "y": up[1], "xanchor": "left", "yanchor": "bottom",
-              "yshift": 8, "showarrow": False, "font": {"size": 13}}]
-    if panel.note: words.append({"text": f"<b>{panel.note}</b>", "xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 0, "xanchor": "left", "yanchor": "top",
-                                 "yshift": -24, "showarrow": False, "font": {"size": 11}})
+    words = [
+        {
+            "text": f"<b>{panel.title}</b>",
+            "xref": "paper",
+            "yref": "paper",
+            "x": across[0],
+            "y": up[1],
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "yshift": 8,
+            "showarrow": False,
+            "font": {"size": 13},
+        }
+    ]
+    if panel.note:
+        words.append(
+            {
+                "text": f"<b>{panel.note}</b>",
+                "xref": f"x{n} domain",
+                "yref": f"y{n} domain",
+                "x": 0,
+                "y": 0,
+                "xanchor": "left",
+                "yanchor": "top",
+                "yshift": -24,
+                "showarrow": False,
+                "font": {"size": 11},
+            }
+        )
     shapes = []
     for i, mark in enumerate(panel.of(Marker)):
         x = math.log10(mark.x) if panel.xlog and mark.x > 0 else mark.x
         said = {"text": mark.word, "xref": f"x{n}", "x": x, "font": {"size": 11, "color": series_color(mark.color)}}
         if mark.y is None:
-            shapes.append({"type": "line", "xref": f"x{n}", "yref": f"y{n} domain", "x0": mark.x, "x1": mark.x, "y0": 0, "y1": 1,
-                           "line": {"dash": "dot", "width": 1, "color": series_color(mark.color)}})
-            words.append(said | {"yref": f"y{n} domain", "y": 1 - 0.07 * (i % 4), "xanchor": "left", "yanchor": "top", "showarrow": False})
-        else: words.append(said | {"yref": f"y{n}", "y": math.log10(mark.y) if panel.ylog and mark.y > 0 else mark.y, "showarrow": True, "arrowhead": 2,
-                                   "arrowcolor": series_color(mark.color), "ax": 24, "ay": -24 - 14 * (i % 3)})
+            shapes.append(
+                {
+                    "type": "line",
+                    "xref": f"x{n}",
+                    "yref": f"y{n} domain",
+                    "x0": mark.x,
+                    "x1": mark.x,
+                    "y0": 0,
+                    "y1": 1,
+                    "line": {"dash": "dot", "width": 1, "color": series_color(mark.color)},
+                }
+            )
+            words.append(
+                said | {
+                    "yref": f"y{n} domain",
+                    "y": 1 - 0.07 * (i % 4),
+                    "xanchor": "left",
+                    "yanchor": "top",
+                    "showarrow": False,
+                }
+            )
+        else:
+            words.append(
+                said | {
+                    "yref": f"y{n}",
+                    "y": math.log10(mark.y) if panel.ylog and mark.y > 0 else mark.y,
+                    "showarrow": True,
+                    "arrowhead": 2,
+                    "arrowcolor": series_color(mark.color),
+                    "ax": 24,
+                    "ay": -24 - 14 * (i % 3),
+                }
+            )
     return words, shapes
 
 # %% ../../nbs/00_display/03_charts.ipynb #3c0c0181
@@ -97,30 +243,55 @@ TRACE_BUILDERS = {LineSeries: line_trace, Histogram: histogram_trace, Heatmap: h
 def panel_traces(panel: Panel, n: str) -> list[dict]:
     "Return the traces of a panel, assigned to its axes and grouped in the legend by name."
     many = len(panel.named()) > 1
-    found = [TRACE_BUILDERS[type(o)](o) | {"xaxis": f"x{n}", "yaxis": f"y{n}"} for o in panel.things if type(o) in TRACE_BUILDERS]
-    return [t if t["type"] == "heatmap" else t | {"showlegend": many and bool(t["name"]), "legendgroup": t["name"]} for t in found]
+    found = [
+        TRACE_BUILDERS[type(o)](o) | {"xaxis": f"x{n}", "yaxis": f"y{n}"}
+        for o in panel.things
+        if type(o) in TRACE_BUILDERS
+    ]
+    return [
+        t if t["type"] == "heatmap" else t | {"showlegend": many and bool(t["name"]), "legendgroup": t["name"]}
+        for t in found
+    ]
 
 def plotly_spec(panels: list, columns: int = 2) -> dict:
     "Return a plotly figure with the panels side by side, as a dict with `data` and `layout`."
     columns = max(1, min(columns, len(panels)))
-    rows, data, words, shapes, axes, listed = math.ceil(len(panels) / columns), [], [], [], {}, set()
+    rows = math.ceil(len(panels) / columns)
+    data = []
+    words = []
+    shapes = []
+    axes = {}
+    listed = set()
     between = WIDE_COLUMN_GAP if any(p.rows or p.of(Heatmap) for p in panels) else COLUMN_GAP
     for i, panel in enumerate(panels):
         n, (across, up) = "" if not i else str(i + 1), panel_domain(i, len(panels), columns, between)
         for trace in panel_traces(panel, n):
-            if trace["type"] == "heatmap": trace["colorbar"] |= {"x": across[1], "xpad": 4, "y": sum(up) / 2, "len": up[1] - up[0]}
-            elif trace["showlegend"]: trace["showlegend"] = trace["name"] not in listed; listed.add(trace["name"])
+            if trace["type"] == "heatmap":
+                trace["colorbar"] |= {"x": across[1], "xpad": 4, "y": sum(up) / 2, "len": up[1] - up[0]}
+            elif trace["showlegend"]:
+                trace["showlegend"] = trace["name"] not in listed
+                listed.add(trace["name"])
             data.append(trace)
         axes |= axes_layout(panel, n, across, up)
         more_words, more_shapes = panel_annotations(panel, n, across, up)
-        words, shapes = words + more_words, shapes + more_shapes
-    layout = {"height": panel_height(panels, FIGURE_PANEL_HEIGHT) * max(rows, 1) + 60, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "font": {"color": TEXT_COLOR, "size": 11},
-              "margin": {"l": 50, "r": 30, "t": 60, "b": 45}, "hovermode": "closest", "annotations": words, "shapes": shapes,
-              "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"}}
+        words = words + more_words
+        shapes = shapes + more_shapes
+    layout = {
+        "height": panel_height(panels, FIGURE_PANEL_HEIGHT) * max(rows, 1) + 60,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": TEXT_COLOR, "size": 11},
+        "margin": {"l": 50, "r": 30, "t": 60, "b": 45},
+        "hovermode": "closest",
+        "annotations": words,
+        "shapes": shapes,
+        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"},
+    }
     return {"data": data, "layout": layout | axes}
 
 # %% ../../nbs/00_display/03_charts.ipynb #c1027a17
-PLOTLY_MIME, SVG_MIME = "application/vnd.plotly.v1+json", "image/svg+xml"
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+SVG_MIME = "image/svg+xml"
 
 # %% ../../nbs/00_display/03_charts.ipynb #eb7d99d4
 class PanelDisplay:
@@ -147,7 +318,8 @@ class PanelDisplay:
     def save(self, path) -> Path:
         "Write the chart to a `.svg` file, or to an interactive `.html` file; return the path. Raise ValueError for other suffixes."
         path = Path(path)
-        if path.suffix not in (".svg", ".html"): raise ValueError(f"A chart is saved as .svg or .html, not as {path.name!r}.")
+        if path.suffix not in (".svg", ".html"):
+            raise ValueError(f"A chart is saved as .svg or .html, not as {path.name!r}.")
         path.write_text(self.svg() if path.suffix == ".svg" else self.figure().to_html(), "utf-8")
         return path
 
@@ -157,18 +329,26 @@ class PanelDisplay:
 
     def bundle(self) -> dict:
         "Return all representations of the panels by MIME type."
-        return {PLOTLY_MIME: plotly_spec(self.panels(), self.columns), SVG_MIME: self.svg(), "text/plain": "\n".join(line for panel in self.panels() for line in panel_to_text(panel))}
+        return {
+            PLOTLY_MIME: plotly_spec(self.panels(), self.columns),
+            SVG_MIME: self.svg(),
+            "text/plain": "\n".join(line for panel in self.panels() for line in panel_to_text(panel)),
+        }
 
-    def __repr__(self): return "\n".join([*self.said(), *(line for panel in self.panels() for line in panel_to_text(panel))])
+    def __repr__(self):
+        return "\n".join([*self.said(), *(line for panel in self.panels() for line in panel_to_text(panel))])
 
     def _ipython_display_(self):
         from IPython.display import display
-        if html := self.html(): display({"text/html": html, "text/plain": "\n".join(self.said())}, raw=True)
-        if self.panels(): display(self.bundle(), raw=True)
+        if html := self.html():
+            display({"text/html": html, "text/plain": "\n".join(self.said())}, raw=True)
+        if self.panels():
+            display(self.bundle(), raw=True)
 
 # %% ../../nbs/00_display/03_charts.ipynb #fbe55ee4
 class Chart(PanelDisplay):
     "Display given panels with given text."
-    def __init__(self, panels: list, said=(), columns: int = 2): self._panels, self._said, self.columns = panels, list(said), columns
+    def __init__(self, panels: list, said=(), columns: int = 2):
+        self._panels, self._said, self.columns = panels, list(said), columns
     def panels(self): return self._panels
     def said(self): return self._said

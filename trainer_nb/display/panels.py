@@ -16,11 +16,14 @@ __all__ = ['MAX_POINTS', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'down
            'axis_range', 'nan_mean', 'panel_height', 'sparkline', 'panel_to_text']
 
 # %% ../../nbs/00_display/01_panels.ipynb #deb86227
-MAX_POINTS = 800   # maximum number of points of a line
+# maximum number of points of a line
+MAX_POINTS = 800
 
-def downsample(x, y, most: int = MAX_POINTS):  # arrays of the same length; most: approximate number of points to keep
+# arrays of the same length; most: approximate number of points to keep
+def downsample(x, y, most: int = MAX_POINTS):
     "Downsample a series to about `most` points: the minimum and maximum of each interval, in order."
-    x, y = np.asarray(x, float), np.asarray(y, float)
+    x = np.asarray(x, float)
+    y = np.asarray(y, float)
     if len(x) <= most: return x, y
     kept = {0, len(x) - 1}
     for part in np.array_split(np.arange(len(x)), most // 2):
@@ -30,12 +33,20 @@ def downsample(x, y, most: int = MAX_POINTS):  # arrays of the same length; most
     return x[kept], y[kept]
 
 # %% ../../nbs/00_display/01_panels.ipynb #4d6f6442
-def exponential_moving_average(y, weight: float = 0.9) -> np.ndarray:  # weight of the previous mean, 0 <= weight < 1; 0 returns the values unchanged
+def exponential_moving_average(
+    y,  # weight of the previous mean, 0 <= weight < 1
+    weight: float = 0.9,  # 0 returns the values unchanged
+) -> np.ndarray:
     "Return the bias-corrected exponential moving average of a series; raise ValueError if the weight is outside [0, 1)."
-    if not 0 <= weight < 1: raise ValueError(f"The weight of a running mean is from 0 to below 1, not {weight}.")
-    mean, left, out = 0.0, 1.0, []
+    if not 0 <= weight < 1:
+        raise ValueError(f"The weight of a running mean is from 0 to below 1, not {weight}.")
+    mean = 0.0
+    left = 1.0
+    out = []
     for value in np.asarray(y, float).tolist():
-        if math.isfinite(value): mean, left = weight * mean + (1 - weight) * value, left * weight
+        if math.isfinite(value):
+            mean = weight * mean + (1 - weight) * value
+            left = left * weight
         out.append(mean / (1 - left) if left < 1 else math.nan)
     return np.array(out)
 
@@ -85,21 +96,29 @@ class Panel:
     rows: list = field(default_factory=list)     # names of the values 0, 1, 2, ... of the y axis, from top to bottom
 
     def of(self, kind) -> list: return [o for o in self.things if isinstance(o, kind)]   # elements of one type
-    def named(self) -> list: return [o for o in self.things if isinstance(o, (LineSeries, Histogram)) and o.name]   # elements of the legend
+    # elements of the legend
+    def named(self) -> list:
+        return [o for o in self.things if isinstance(o, (LineSeries, Histogram)) and o.name]
 
 # %% ../../nbs/00_display/01_panels.ipynb #5a092ffa
-def linear_ticks(low: float, high: float, n: int = 5) -> list[float]:  # n: approximate number of ticks
+def linear_ticks(
+    low: float, high: float,
+    n: int = 5,  # approximate number of ticks
+) -> list[float]:
     "Return round numbers from low to high."
-    if not (math.isfinite(low) and math.isfinite(high)) or high <= low: return [low] if math.isfinite(low) else []
+    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
+        return [low] if math.isfinite(low) else []
     rough = (high - low) / n
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
-def log_ticks(low: float, high: float, n: int = 6) -> list[float]:  # both above 0
+# both above 0
+def log_ticks(low: float, high: float, n: int = 6) -> list[float]:
     "Return powers of ten from low to high; if fewer than two fit, include 2 and 5 times a power of ten."
-    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    first = math.floor(math.log10(low) + 1e-9)
+    last = math.ceil(math.log10(high) - 1e-9)
     powers = [e for e in range(first, last + 1) if low * 0.999 <= 10.0 ** e <= high * 1.001]
     if len(powers) >= 2: return [10.0 ** e for e in powers[::max(1, -(-len(powers) // n))]]
     every = [m * 10.0 ** e for e in range(first - 1, last + 1) for m in (1, 2, 5)]
@@ -114,26 +133,35 @@ def format_tick(value: float) -> str:
     return f"{value:.4g}"
 
 # %% ../../nbs/00_display/01_panels.ipynb #c7378d85
-def axis_range(values: list, log: bool = False) -> tuple[float, float]:  # arrays
+# arrays
+def axis_range(values: list, log: bool = False) -> tuple[float, float]:
     "Return the (low, high) range of an axis for these values."
     every = np.concatenate([np.asarray(v, float).reshape(-1) for v in values]) if values else np.zeros(0)
     every = every[np.isfinite(every) & ((every > 0) if log else True)]
     if not len(every): return (0.1, 1.0) if log else (0.0, 1.0)
-    low, high = float(every.min()), float(every.max())
-    if low == high: return (low / 2, high * 2) if log else (low - (abs(low) / 10 or 0.5), high + (abs(high) / 10 or 0.5))
+    low = float(every.min())
+    high = float(every.max())
+    if low == high:
+        return (low / 2, high * 2) if log else (low - (abs(low) / 10 or 0.5), high + (abs(high) / 10 or 0.5))
     return low, high
 
 # %% ../../nbs/00_display/01_panels.ipynb #56c72d62
-def nan_mean(values, axis: int) -> np.ndarray:  # any shape; nan: unknown
+def nan_mean(
+    values,  # any shape
+    axis: int,  # nan: unknown
+) -> np.ndarray:
     "Return the mean over an axis, ignoring nan; nan if all values are nan."
     values = np.asarray(values)
     known = (~np.isnan(values)).sum(axis)
     return np.where(known > 0, np.nansum(values, axis) / np.maximum(known, 1), np.nan).astype(values.dtype)
 
 # %% ../../nbs/00_display/01_panels.ipynb #acad275b
-ROW_HEIGHT, MAX_PANEL_HEIGHT = 13, 900   # height of a named row; maximum height of a panel; in pixels
+# height of a named row; maximum height of a panel; in pixels
+ROW_HEIGHT = 13
+MAX_PANEL_HEIGHT = 900
 
-def panel_height(panels: list, least: int) -> int:  # pixels
+# pixels
+def panel_height(panels: list, least: int) -> int:
     "Return the height in pixels that the rows of the panels need, at least `least`."
     rows = max((len(names) for p in panels for names in (p.rows, *(h.rows for h in p.of(Heatmap)))), default=0)
     return max(least, min(80 + ROW_HEIGHT * rows, MAX_PANEL_HEIGHT))
@@ -147,17 +175,32 @@ def sparkline(y, width: int = 40) -> str:
     y = y[np.isfinite(y)]
     if not len(y): return ""
     means = np.array([part.mean() for part in np.array_split(y, min(width, len(y)))])
-    low, high = means.min(), means.max()
+    low = means.min()
+    high = means.max()
     return "".join(SPARK_BLOCKS[int((v - low) / ((high - low) or 1) * (len(SPARK_BLOCKS) - 1) + 0.5)] for v in means)
 
 def panel_to_text(panel: Panel) -> list[str]:
     "Return a panel as lines of text."
     lines = [": ".join(o for o in (panel.title, panel.note) if o)] if panel.title or panel.note else []
     drawn = panel.of(LineSeries)
-    for line in [] if panel.rows else [o for o in drawn if o.name or o.style != "points"] or drawn:   # points along a named line add no information
+    # points along a named line add no information
+    for line in [] if panel.rows else [o for o in drawn if o.name or o.style != "points"] or drawn:
         known = (y := np.asarray(line.y, float))[np.isfinite(y)]
-        if len(known): lines.append(f"  {line.name or panel.y or 'y':<16} {sparkline(y)}  {format_value(float(known[0]))} → {format_value(float(known[-1]))}, lowest {format_value(float(known.min()))}")
-    for line in drawn if panel.rows else (): lines += [f"  {panel.rows[int(row)]:<24} {line.name} {format_value(float(value))}" for value, row in zip(line.x, line.y)]
-    for heat in panel.of(Heatmap): lines += [f"  {name:<24} {sparkline(row)}" for name, row in zip(heat.rows, np.asarray(heat.values, float))]
-    for bars in panel.of(Histogram): lines.append(f"  {bars.name or 'counts':<16} {sparkline(bars.counts)}  from {format_tick(bars.edges[0])} to {format_tick(bars.edges[-1])}")
+        if len(known):
+            lines.append(
+                f"  {line.name or panel.y or 'y':<16} {sparkline(y)}  {format_value(float(known[0]))} →"
+                f" {format_value(float(known[-1]))}, lowest {format_value(float(known.min()))}"
+            )
+    for line in drawn if panel.rows else ():
+        lines += [
+            f"  {panel.rows[int(row)]:<24} {line.name} {format_value(float(value))}"
+            for value, row in zip(line.x, line.y)
+        ]
+    for heat in panel.of(Heatmap):
+        lines += [f"  {name:<24} {sparkline(row)}" for name, row in zip(heat.rows, np.asarray(heat.values, float))]
+    for bars in panel.of(Histogram):
+        lines.append(
+            f"  {bars.name or 'counts':<16} {sparkline(bars.counts)}  from {format_tick(bars.edges[0])} to"
+            f" {format_tick(bars.edges[-1])}"
+        )
     return lines

@@ -8,8 +8,20 @@ import math, struct, zlib
 from base64 import b64encode
 import numpy as np
 from .tables import escape_html
-from .panels import (Histogram, Heatmap, LineSeries, Marker, Panel, panel_height, nan_mean, log_ticks, format_tick, axis_range,
-                                       downsample, linear_ticks)
+from trainer_nb.display.panels import (
+    Histogram,
+    Heatmap,
+    LineSeries,
+    Marker,
+    Panel,
+    panel_height,
+    nan_mean,
+    log_ticks,
+    format_tick,
+    axis_range,
+    downsample,
+    linear_ticks,
+)
 
 # %% auto #0
 __all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR', 'VIRIDIS', 'LINE_STYLES', 'MAX_HEATMAP_COLUMNS',
@@ -27,7 +39,9 @@ class HtmlDisplay:
     def __repr__(self): return self.text
 
 # %% ../../nbs/00_display/02_svg.ipynb #f82d4423
-def to_numpy(value) -> np.ndarray:  # a tensor on any device, an array, a PIL image, a list
+def to_numpy(
+    value,  # a tensor on any device, an array, a PIL image, a list
+) -> np.ndarray:
     "Return the values as a numpy array; bfloat16, which numpy lacks, as float32."
     if hasattr(value, "detach"):
         value = value.detach().cpu()
@@ -39,12 +53,16 @@ def _channels_last(a):
     if a.ndim == 3 and a.shape[0] in (1, 3): a = a.transpose(1, 2, 0)
     if a.ndim == 3 and a.shape[2] == 1: a = a[:, :, 0]
     if a.size == 0 or not (a.ndim == 2 or a.ndim == 3 and a.shape[2] == 3):
-        raise ValueError(f"An array of shape {a.shape} is not an image; give (height, width), or 1 or 3 channels first or last, "
-                         "of one image at a time.")
+        raise ValueError(
+            f"An array of shape {a.shape} is not an image; give (height, width), or 1 or 3 channels first or last, "
+            "of one image at a time."
+        )
     return a
 
 # %% ../../nbs/00_display/02_svg.ipynb #5c41db74
-def to_uint8_image(array) -> np.ndarray:  # one image: CHW, HWC or HW, of any dtype and range
+def to_uint8_image(
+    array,  # one image: CHW, HWC or HW, of any dtype and range
+) -> np.ndarray:
     "Return the image as uint8 of shape (height, width) or (height, width, 3)."
     a = _channels_last(to_numpy(array))
     if a.dtype == np.uint8: return np.ascontiguousarray(a)
@@ -52,22 +70,38 @@ def to_uint8_image(array) -> np.ndarray:  # one image: CHW, HWC or HW, of any dt
     finite = a[np.isfinite(a)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     a = np.nan_to_num(a, nan=low, posinf=high, neginf=low)
-    if low >= 0 and high <= 1: a = a * 255
-    elif not (low >= 0 and 127 < high <= 255): a = (a / 2 - low / 2) / ((high / 2 - low / 2) or 1) * 255   # halved, so that the difference does not overflow
+    if low >= 0 and high <= 1:
+        a = a * 255
+    elif not (low >= 0 and 127 < high <= 255):
+        # halved, so that the difference does not overflow
+        a = (a / 2 - low / 2) / ((high / 2 - low / 2) or 1) * 255
     return np.rint(a).astype(np.uint8)
 
 # %% ../../nbs/00_display/02_svg.ipynb #830c12bc
-def encode_png(array) -> bytes:  # uint8 of shape (height, width) for grey, (height, width, 3) for RGB, (height, width, 4) for RGBA
+def encode_png(
+    array,  # uint8 of shape (height, width) for grey, (height, width, 3) for RGB, (height, width, 4) for RGBA
+) -> bytes:
     "Encode an image as PNG; raise ValueError for another dtype or shape."
     a = np.ascontiguousarray(array)
     if a.dtype != np.uint8 or a.size == 0 or not (a.ndim == 2 or a.ndim == 3 and a.shape[2] in (3, 4)):
-        raise ValueError(f"png() takes uint8 of shape (height, width), (height, width, 3) or, with opacity, (height, width, 4), not {a.dtype} of shape {a.shape}; "
-                         "to_image(array) makes that of most arrays.")
-    def chunk(name, data): return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-    head = struct.pack(">IIBBBBB", a.shape[1], a.shape[0], 8, 0 if a.ndim == 2 else 2 if a.shape[2] == 3 else 6, 0, 0, 0)   # width, height, bit depth, colour type
+        raise ValueError(
+            "png() takes uint8 of shape (height, width), (height, width, 3) or, with opacity, (height, width, 4), not"
+            f" {a.dtype} of shape {a.shape}; to_image(array) makes that of most arrays."
+        )
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    # width, height, bit depth, colour type
+    head = struct.pack(
+        ">IIBBBBB", a.shape[1], a.shape[0], 8, 0 if a.ndim == 2 else 2 if a.shape[2] == 3 else 6, 0, 0, 0
+    )
     rows = a.reshape(len(a), -1)
     rows = np.concatenate([np.zeros((len(rows), 1), np.uint8), rows], axis=1)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows.tobytes())) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows.tobytes()))
+        + chunk(b"IEND", b"")
+    )
 
 # %% ../../nbs/00_display/02_svg.ipynb #71de135d
 def _resize_to_limit(a, limit):
@@ -76,10 +110,14 @@ def _resize_to_limit(a, limit):
     if side * 2 <= limit: return a.repeat(limit // side, 0).repeat(limit // side, 1)
     k = -(-side // limit)
     if k < 2 or min(a.shape[:2]) < k: return a
-    h, w = a.shape[0] // k, a.shape[1] // k
+    h = a.shape[0] // k
+    w = a.shape[1] // k
     return np.rint(a[:h * k, :w * k].reshape(h, k, w, k, -1).mean((1, 3))).astype(np.uint8).reshape(h, w, *a.shape[2:])
 
-def image_tag(array, size: int = 64) -> str:  # one image as `to_uint8_image` takes it; length of its longer side in pixels
+def image_tag(
+    array,  # one image as `to_uint8_image` takes it
+    size: int = 64,  # length of its longer side in pixels
+) -> str:
     "Return an image as an <img> tag with embedded data."
     a = to_uint8_image(array)
     height, width = (max(1, round(size * n / max(a.shape[:2]))) for n in a.shape[:2])
@@ -88,7 +126,9 @@ def image_tag(array, size: int = 64) -> str:  # one image as `to_uint8_image` ta
             'style="margin:0;border:1px solid rgba(127,127,127,.4);border-radius:3px">')
 
 # %% ../../nbs/00_display/02_svg.ipynb #784ac71e
-_CELL_STYLE = "display:inline-block;vertical-align:top;text-align:center;font-size:12px;line-height:1.35;margin:0 6px 10px 0"
+_CELL_STYLE = (
+    "display:inline-block;vertical-align:top;text-align:center;font-size:12px;line-height:1.35;margin:0 6px 10px 0"
+)
 
 def image_grid(images,          # any number of images, each as `to_uint8_image` takes it
          captions=None,   # one text per image; may contain line breaks
@@ -98,14 +138,16 @@ def image_grid(images,          # any number of images, each as `to_uint8_image`
     "Return images side by side with captions; raise ValueError if their numbers differ."
     images = list(images)
     captions = [""] * len(images) if captions is None else [str(o) for o in captions]
-    if len(captions) != len(images): raise ValueError(f"There are {len(images)} images and {len(captions)} captions; give one for each, or none.")
+    if len(captions) != len(images):
+        raise ValueError(f"There are {len(images)} images and {len(captions)} captions; give one for each, or none.")
     lines = ["".join(f"<br>{escape_html(o)}" for o in caption.split("\n") if o) for caption in captions]
     style = f"{_CELL_STYLE};width:{size}px;overflow-wrap:break-word"
     cells = "".join(f'<div style="{style}">{image_tag(image, size)}{line}</div>' for image, line in zip(images, lines))
     return f'<div style="max-width:{columns * (size + 10)}px">{cells}</div>'
 
 # %% ../../nbs/00_display/02_svg.ipynb #f726e7fc
-def waveform_svg(signal, width: int = 220, height: int = 48) -> str:  # values in order of time, one channel; size in pixels
+# values in order of time, one channel; size in pixels
+def waveform_svg(signal, width: int = 220, height: int = 48) -> str:
     "Return a signal as an <svg> element."
     a = to_numpy(signal).astype(np.float64).reshape(-1)
     a = np.nan_to_num(a, posinf=0.0, neginf=0.0)
@@ -113,11 +155,14 @@ def waveform_svg(signal, width: int = 220, height: int = 48) -> str:  # values i
     reach = max((float(np.abs(a).max()) if len(a) else 0.0), 1e-12)
     def at(value): return f"{height / 2 * (1 - value / reach):.1f}"
     lines = " ".join(f"M{x} {at(p.max())}V{at(p.min())}" for x, p in enumerate(parts))
-    return (f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}"><path d="M0 {height / 2}H{width}" stroke="#7d7d7d" stroke-opacity=".3"/>'
-            f'<path d="{lines}" stroke="#2f7fc1" fill="none"/></svg>')
+    return (
+        f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}"><path d="M0 {height / 2}H{width}"'
+        f' stroke="#7d7d7d" stroke-opacity=".3"/><path d="{lines}" stroke="#2f7fc1" fill="none"/></svg>'
+    )
 
 # %% ../../nbs/00_display/02_svg.ipynb #08121335
-CORRECT_RGB, INCORRECT_RGB = "0,114,178", "230,120,0"   # red, green, blue
+CORRECT_RGB = "0,114,178"
+INCORRECT_RGB = "230,120,0"   # red, green, blue
 
 def _cell_background(value, total, colour):
     "Return the CSS background of a cell."
@@ -126,43 +171,80 @@ def _cell_background(value, total, colour):
 
 def _matrix_cell(value, total, row, column, colour):
     "Return one cell of the matrix; zero is a faint dot."
-    note, style = f'{row} → {column}: {escape_html(value)}', "text-align:center;border:0;padding:4px 7px;min-width:22px"
+    note = f'{row} → {column}: {escape_html(value)}'
+    style = "text-align:center;border:0;padding:4px 7px;min-width:22px"
     if value == 0: return f'<td title="{note}" style="{style}"><span style="opacity:.3">·</span></td>'
     return f'<td title="{note}" style="{style};{_cell_background(value, total, colour)}">{escape_html(value)}</td>'
 
 # %% ../../nbs/00_display/02_svg.ipynb #55cc9261
-def matrix_table(matrix,          # (rows, columns) of numbers; for a confusion matrix, row = actual and column = predicted
-               row_labels, column_labels,
-               rows: str = "actual", columns: str = "predicted"   # titles of the rows and of the columns
-              ) -> str:
+def matrix_table(
+    matrix,  # (rows, columns) of numbers; for a confusion matrix, row = actual and column = predicted
+    row_labels,
+    column_labels,
+    rows: str = "actual",
+    columns: str = "predicted",  # titles of the rows and of the columns
+) -> str:
     "Return a matrix as an HTML table with coloured cells; raise ValueError if the labels do not match its shape."
     m = to_numpy(matrix)
     if m.shape != (len(row_labels), len(column_labels)):
-        raise ValueError(f"The matrix has shape {m.shape}, but there are {len(row_labels)} row and {len(column_labels)} column labels.")
-    names, heads = [escape_html(o, 24) for o in row_labels], [escape_html(o, 24) for o in column_labels]
-    same, plain = names == heads, "border:0;background:transparent;padding:4px 7px;font-weight:normal;"
+        raise ValueError(
+            f"The matrix has shape {m.shape}, but there are {len(row_labels)} row and {len(column_labels)} column"
+            " labels."
+        )
+    names = [escape_html(o, 24) for o in row_labels]
+    heads = [escape_html(o, 24) for o in column_labels]
+    same = names == heads
+    plain = "border:0;background:transparent;padding:4px 7px;font-weight:normal;"
     body = ""
     for i, name in enumerate(names):
         total = float(m[i].sum())
-        cells = "".join(_matrix_cell(v.item(), total, name, head, CORRECT_RGB if not same or i == j else INCORRECT_RGB) for j, (v, head) in enumerate(zip(m[i], heads)))
+        cells = "".join(
+            _matrix_cell(v.item(), total, name, head, CORRECT_RGB if not same or i == j else INCORRECT_RGB)
+            for j, (v, head) in enumerate(zip(m[i], heads))
+        )
         body += f'<tr style="background:transparent"><th style="{plain}text-align:right">{name}</th>{cells}</tr>'
     head = "".join(f'<th style="{plain}text-align:center;vertical-align:bottom">{o}</th>' for o in heads)
-    corner = (f'<th style="{plain}text-align:right;vertical-align:bottom;white-space:nowrap;opacity:.65;font-size:11px">'
-              f'{escape_html(rows)} ↓ &nbsp; {escape_html(columns)} →</th>')
-    return ('<table style="border-collapse:separate;border-spacing:2px;table-layout:auto;width:auto;margin:4px 0"><thead style="border:0">'
-            f'<tr style="background:transparent">{corner}{head}</tr></thead><tbody>{body}</tbody></table>')
+    corner = (
+        f'<th style="{plain}text-align:right;vertical-align:bottom;white-space:nowrap;opacity:.65;font-size:11px">'
+        f'{escape_html(rows)} ↓ &nbsp; {escape_html(columns)} →</th>'
+    )
+    return (
+        '<table style="border-collapse:separate;border-spacing:2px;table-layout:auto;width:auto;margin:4px 0"><thead'
+        f' style="border:0"><tr style="background:transparent">{corner}{head}</tr></thead><tbody>{body}</tbody></table>'
+    )
 
 # %% ../../nbs/00_display/02_svg.ipynb #baf2edb4
-PALETTE = ("#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b")   # distinguishable with two of the three kinds of cone cells, too
-TEXT_COLOR, GRID_COLOR = "#7d7d7d", "#7d7d7d"   # colours of text and of grid lines
-VIRIDIS = np.array([(68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 144, 140), (39, 173, 129), (92, 200, 99), (170, 220, 50), (253, 231, 37)], float)
+# distinguishable with two of the three kinds of cone cells, too
+PALETTE = ("#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b")
+# colours of text and of grid lines
+TEXT_COLOR = "#7d7d7d"
+GRID_COLOR = "#7d7d7d"
+VIRIDIS = np.array(
+    [
+        (68, 1, 84),
+        (71, 45, 123),
+        (59, 82, 139),
+        (44, 114, 142),
+        (33, 144, 140),
+        (39, 173, 129),
+        (92, 200, 99),
+        (170, 220, 50),
+        (253, 231, 37),
+    ],
+    float,
+)
 
-def series_color(color: int | None) -> str: return TEXT_COLOR if color is None else PALETTE[color % len(PALETTE)]   # colour of an element as a hex string
+# colour of an element as a hex string
+def series_color(color: int | None) -> str:
+    return TEXT_COLOR if color is None else PALETTE[color % len(PALETTE)]
 
-def apply_colormap(values, low: float, high: float) -> np.ndarray:  # values of any shape, from low to high; nan is unknown
+# values of any shape, from low to high; nan is unknown
+def apply_colormap(values, low: float, high: float) -> np.ndarray:
     "Map values to viridis: uint8 of shape (*values.shape, 4) as RGBA. Unknown values are transparent."
     unknown = np.isnan(np.asarray(values, float))
-    share = np.clip((np.nan_to_num(np.asarray(values, float), nan=low) - low) / ((high - low) or 1), 0, 1) * (len(VIRIDIS) - 1)
+    share = np.clip((np.nan_to_num(np.asarray(values, float), nan=low) - low) / ((high - low) or 1), 0, 1) * (
+        len(VIRIDIS) - 1
+    )
     at = np.minimum(share.astype(int), len(VIRIDIS) - 2)
     rest = (share - at)[..., None]
     colors = np.rint(VIRIDIS[at] * (1 - rest) + VIRIDIS[at + 1] * rest)
@@ -172,13 +254,16 @@ def apply_colormap(values, low: float, high: float) -> np.ndarray:  # values of 
 class AxisScale:
     "Map values from low to high linearly, or logarithmically, to coordinates from a to b."
     def __init__(self, low, high, a, b, log=False):
-        self.log, self.a, self.b = log, a, b
+        self.log = log
+        self.a = a
+        self.b = b
         self.low, self.high = (math.log10(low), math.log10(high)) if log else (low, high)
         self.ticks = log_ticks(low, high) if log else linear_ticks(low, high)
 
     def __call__(self, values) -> np.ndarray:
         v = np.asarray(values, float)
-        with np.errstate(all="ignore"): v = np.where(v > 0, np.log10(np.where(v > 0, v, 1)), np.nan) if self.log else v
+        with np.errstate(all="ignore"):
+            v = np.where(v > 0, np.log10(np.where(v > 0, v, 1)), np.nan) if self.log else v
         return self.a + (v - self.low) / ((self.high - self.low) or 1) * (self.b - self.a)
 
 # %% ../../nbs/00_display/02_svg.ipynb #e44523a5
@@ -189,132 +274,268 @@ def svg_element(name, inside=None, **given) -> str:
 
 def svg_text(x, y, said, anchor="start", size=11, color=TEXT_COLOR, **given) -> str:
     "Return a <text> element."
-    return svg_element("text", escape_html(said), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, font_size=size, fill=color, **given)
+    return svg_element(
+        "text", escape_html(said), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, font_size=size, fill=color, **given
+    )
 
-def polyline_segments(px, py) -> list[str]:  # coordinates; nan is a gap
+def polyline_segments(
+    px,  # coordinates
+    py,  # nan is a gap
+) -> list[str]:
     "Return the unbroken parts of a line as SVG point lists."
-    there, parts = np.isfinite(px) & np.isfinite(py), [[]]
+    there = np.isfinite(px) & np.isfinite(py)
+    parts = [[]]
     for ok, x, y in zip(there, px, py):
-        if ok: parts[-1].append(f"{x:.1f},{y:.1f}")
-        elif parts[-1]: parts.append([])
+        if ok:
+            parts[-1].append(f"{x:.1f},{y:.1f}")
+        elif parts[-1]:
+            parts.append([])
     return [" ".join(p) for p in parts if p]
 
 # %% ../../nbs/00_display/02_svg.ipynb #810f81f6
-LINE_STYLES = {"line": dict(stroke_width=1.8), "faint": dict(stroke_width=1, stroke_opacity=0.4), "dashed": dict(stroke_width=1.4, stroke_dasharray="5 4", stroke_opacity=0.6)}
+LINE_STYLES = {
+    "line": dict(stroke_width=1.8),
+    "faint": dict(stroke_width=1, stroke_opacity=0.4),
+    "dashed": dict(stroke_width=1.4, stroke_dasharray="5 4", stroke_opacity=0.6),
+}
 
 def draw_line(line: LineSeries, x: AxisScale, y: AxisScale) -> str:
     "Draw a series as points or as a line through them."
     px, py = downsample(x(line.x), y(line.y))
     if line.style == "points" or len(px) == 1:
-        return "".join(svg_element("circle", cx=f"{a:.1f}", cy=f"{b:.1f}", r=3.2, fill=series_color(line.color)) for a, b in zip(px, py) if np.isfinite(a + b))
-    return "".join(svg_element("polyline", points=p, fill="none", stroke=series_color(line.color), stroke_linejoin="round", **LINE_STYLES[line.style]) for p in polyline_segments(px, py))
+        return "".join(
+            svg_element("circle", cx=f"{a:.1f}", cy=f"{b:.1f}", r=3.2, fill=series_color(line.color))
+            for a, b in zip(px, py)
+            if np.isfinite(a + b)
+        )
+    return "".join(
+        svg_element(
+            "polyline",
+            points=p,
+            fill="none",
+            stroke=series_color(line.color),
+            stroke_linejoin="round",
+            **LINE_STYLES[line.style],
+        )
+        for p in polyline_segments(px, py)
+    )
 
 def draw_histogram(bars: Histogram, x: AxisScale, y: AxisScale) -> str:
     "Draw a histogram as one filled outline."
-    edges, tops, floor = x(bars.edges), y(bars.counts), y([0.0])[0]
+    edges = x(bars.edges)
+    tops = y(bars.counts)
+    floor = y([0.0])[0]
     path = " ".join(f"{a:.1f},{t:.1f} {b:.1f},{t:.1f}" for a, b, t in zip(edges, edges[1:], tops))
-    return svg_element("polygon", points=f"{edges[0]:.1f},{floor:.1f} {path} {edges[-1]:.1f},{floor:.1f}", fill=series_color(bars.color), fill_opacity=0.35,
-               stroke=series_color(bars.color), stroke_width=1)
+    return svg_element(
+        "polygon",
+        points=f"{edges[0]:.1f},{floor:.1f} {path} {edges[-1]:.1f},{floor:.1f}",
+        fill=series_color(bars.color),
+        fill_opacity=0.35,
+        stroke=series_color(bars.color),
+        stroke_width=1,
+    )
 
-def draw_marker(mark: Marker, x: AxisScale, y: AxisScale, row: int) -> str:  # row: line of the label, so that labels of neighbours do not overlap
+def draw_marker(
+    mark: Marker, x: AxisScale, y: AxisScale,
+    row: int,  # line of the label, so that labels of neighbours do not overlap
+) -> str:
     "Draw a moment as a vertical line, or a point as a circle, with its label."
-    px, color = float(x([mark.x])[0]), series_color(mark.color)
+    px = float(x([mark.x])[0])
+    color = series_color(mark.color)
     right = px > (x.a + x.b) / 2
     if mark.y is None:
         line = svg_element("line", x1=f"{px:.1f}", x2=f"{px:.1f}", y1=y.a, y2=y.b, stroke=color, stroke_dasharray="2 3")
-        return line + svg_text(px - 4 if right else px + 4, min(y.a, y.b) + 11 + 13 * row, mark.word, "end" if right else "start", 10.5, color)
+        return line + svg_text(
+            px - 4 if right else px + 4,
+            min(y.a, y.b) + 11 + 13 * row,
+            mark.word,
+            "end" if right else "start",
+            10.5,
+            color,
+        )
     py = float(y([mark.y])[0])
     return (svg_element("circle", cx=f"{px:.1f}", cy=f"{py:.1f}", r=4, fill="none", stroke=color, stroke_width=2)
             + svg_text(px - 7 if right else px + 7, py - 6, mark.word, "end" if right else "start", 10.5, color))
 
 # %% ../../nbs/00_display/02_svg.ipynb #cbd4835e
-MAX_HEATMAP_COLUMNS, MAX_LABEL_CHARS = 240, 20   # maximum number of columns of a heat map; of characters of a row name
+# maximum number of columns of a heat map; of characters of a row name
+MAX_HEATMAP_COLUMNS = 240
+MAX_LABEL_CHARS = 20
 
 def reduce_columns(heat: Heatmap, most: int = MAX_HEATMAP_COLUMNS) -> Heatmap:
     "Average neighbouring columns so that at most `most` remain."
     values = np.asarray(heat.values, float)
     if values.shape[1] <= most: return heat._replace(values=values, x=list(heat.x))
     parts = np.array_split(np.arange(values.shape[1]), most)
-    return heat._replace(values=np.stack([nan_mean(values[:, p], 1) for p in parts], 1), x=[heat.x[p[0]] for p in parts])
+    return heat._replace(
+        values=np.stack([nan_mean(values[:, p], 1) for p in parts], 1), x=[heat.x[p[0]] for p in parts]
+    )
 
 def color_values(heat: Heatmap) -> tuple[np.ndarray, float, float]:
     "Return the values that the colours represent (logarithms if `heat.log`) and their range."
     values = np.asarray(heat.values, float)
     low, high = axis_range([values], heat.log) if heat.span is None else heat.span
     if not heat.log: return values, low, high
-    with np.errstate(all="ignore"): return np.where(values > 0, np.log10(np.where(values > 0, values, 1)), np.nan), math.log10(low), math.log10(high)
+    with np.errstate(all="ignore"):
+        return (
+            np.where(values > 0, np.log10(np.where(values > 0, values, 1)), np.nan),
+            math.log10(low),
+            math.log10(high),
+        )
 
-def svg_image(colors, x, y, width, height) -> str:  # uint8 of shape (rows, columns, 4)
+# uint8 of shape (rows, columns, 4)
+def svg_image(colors, x, y, width, height) -> str:
     "Return pixels as an <image> element."
     data = b64encode(encode_png(colors)).decode()
-    return svg_element("image", href=f"data:image/png;base64,{data}", x=f"{x:.1f}", y=f"{y:.1f}", width=f"{width:.1f}", height=f"{height:.1f}",
-               preserveAspectRatio="none", style="image-rendering:pixelated")
+    return svg_element(
+        "image",
+        href=f"data:image/png;base64,{data}",
+        x=f"{x:.1f}",
+        y=f"{y:.1f}",
+        width=f"{width:.1f}",
+        height=f"{height:.1f}",
+        preserveAspectRatio="none",
+        style="image-rendering:pixelated",
+    )
 
 def draw_row_labels(names, left, top, bottom) -> str:
     "Draw names beside rows of equal height; only every n-th name if space is short."
     size = (bottom - top) / max(len(names), 1)
     every = max(1, math.ceil(11 / size))
-    return "".join(svg_text(left - 6, top + (i + 0.5) * size + 3.5, name if len(name) <= MAX_LABEL_CHARS else "…" + name[1 - MAX_LABEL_CHARS:], "end", 10)
-                   for i, name in enumerate(names) if i % every == 0)
+    return "".join(
+        svg_text(
+            left - 6,
+            top + (i + 0.5) * size + 3.5,
+            name if len(name) <= MAX_LABEL_CHARS else "…" + name[1 - MAX_LABEL_CHARS :],
+            "end",
+            10,
+        )
+        for i, name in enumerate(names)
+        if i % every == 0
+    )
 
 # %% ../../nbs/00_display/02_svg.ipynb #a8f51dca
 def draw_heatmap(heat: Heatmap, left, top, right, bottom) -> str:
     "Draw a heat map with a colour bar on its right."
     heat = reduce_columns(heat)
     values, low, high = color_values(heat)
-    out = [svg_image(apply_colormap(values, low, high), left, top, right - left, bottom - top), draw_row_labels(heat.rows, left, top, bottom)]
+    out = [
+        svg_image(apply_colormap(values, low, high), left, top, right - left, bottom - top),
+        draw_row_labels(heat.rows, left, top, bottom),
+    ]
     out.append(svg_image(apply_colormap(np.linspace(1, 0, 64)[:, None], 0, 1), right + 8, top, 8, bottom - top))
     ends = [10 ** o if heat.log else o for o in (high, low)]
-    return "".join([*out, *(svg_text(right + 19, at, format_tick(float(f"{end:.2g}")), size=10) for at, end in zip((top + 9, bottom), ends))])
+    return "".join(
+        [
+            *out,
+            *(
+                svg_text(right + 19, at, format_tick(float(f"{end:.2g}")), size=10)
+                for at, end in zip((top + 9, bottom), ends)
+            ),
+        ]
+    )
 
 # %% ../../nbs/00_display/02_svg.ipynb #7017581f
-PANEL_WIDTH, PANEL_HEIGHT = 430, 250   # size of a panel in pixels
+# size of a panel in pixels
+PANEL_WIDTH = 430
+PANEL_HEIGHT = 250
 
 def panel_scales(panel: Panel, left, top, right, bottom) -> tuple[AxisScale, AxisScale]:
     "Return the x and y scales of a panel."
     lines, bars, heats, marks = (panel.of(kind) for kind in (LineSeries, Histogram, Heatmap, Marker))
     xs = [*(o.x for o in (*lines, *heats)), *(o.edges for o in bars)] or [[m.x] for m in marks]
     ys = [*(o.y for o in lines), *(o.counts for o in bars), *([[0.0]] if bars and not panel.ylog else [])]
-    if panel.rows: return AxisScale(*axis_range(xs, panel.xlog), left + 8, right, panel.xlog), AxisScale(-0.5, len(panel.rows) - 0.5, top, bottom)
+    if panel.rows:
+        return AxisScale(*axis_range(xs, panel.xlog), left + 8, right, panel.xlog), AxisScale(
+            -0.5, len(panel.rows) - 0.5, top, bottom
+        )
     low, high = axis_range(ys, panel.ylog)
     air = 0 if panel.ylog or bars else (high - low) * 0.04
-    return AxisScale(*axis_range(xs, panel.xlog), left, right, panel.xlog), AxisScale(low - air, high + air, bottom, top, panel.ylog)
+    return AxisScale(*axis_range(xs, panel.xlog), left, right, panel.xlog), AxisScale(
+        low - air, high + air, bottom, top, panel.ylog
+    )
 
 def draw_axes(panel, x: AxisScale, y: AxisScale, top, bottom) -> str:
     "Draw ticks, grid lines, axis labels and the note."
     out = [draw_row_labels(panel.rows, x.a - 8, top, bottom)]
-    for at in y(range(len(panel.rows))): out.append(svg_element("line", x1=x.a - 8, x2=x.b, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke=GRID_COLOR, stroke_opacity=0.15))
+    for at in y(range(len(panel.rows))):
+        out.append(
+            svg_element(
+                "line", x1=x.a - 8, x2=x.b, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke=GRID_COLOR, stroke_opacity=0.15
+            )
+        )
     for at, value in zip([] if panel.rows or panel.of(Heatmap) else y(y.ticks), y.ticks):
-        out += [svg_element("line", x1=x.a, x2=x.b, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke=GRID_COLOR, stroke_opacity=0.22), svg_text(x.a - 6, at + 3.5, format_tick(value), "end", 10.5)]
+        out += [
+            svg_element("line", x1=x.a, x2=x.b, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke=GRID_COLOR, stroke_opacity=0.22),
+            svg_text(x.a - 6, at + 3.5, format_tick(value), "end", 10.5),
+        ]
     out += [svg_text(at, bottom + 15, format_tick(value), "middle", 10.5) for at, value in zip(x(x.ticks), x.ticks)]
-    return "".join([*out, svg_text(x.b, bottom + 29, panel.x, "end", 10.5), svg_text(x.a, bottom + 29, panel.note, size=10.5, font_weight="600"), svg_text(x.a - 6, top - 8, panel.y, "end", 10.5)])
+    return "".join(
+        [
+            *out,
+            svg_text(x.b, bottom + 29, panel.x, "end", 10.5),
+            svg_text(x.a, bottom + 29, panel.note, size=10.5, font_weight="600"),
+            svg_text(x.a - 6, top - 8, panel.y, "end", 10.5),
+        ]
+    )
 
 def draw_legend(panel, right) -> str:
     "Draw the names of the elements in their colours, right-aligned."
-    out, at = [], right
+    out = []
+    at = right
     for o in reversed(panel.named() if len(panel.named()) > 1 else []):
-        out.append(svg_text(at, 17, o.name, "end", 11, series_color(o.color), **(dict(fill_opacity=0.65) if getattr(o, "style", "") in ("faint", "dashed") else {})))
+        out.append(
+            svg_text(
+                at,
+                17,
+                o.name,
+                "end",
+                11,
+                series_color(o.color),
+                **(dict(fill_opacity=0.65) if getattr(o, "style", "") in ("faint", "dashed") else {}),
+            )
+        )
         at -= 6.2 * len(o.name) + 12
     return "".join(out)
 
 def draw_panel(panel: Panel, left_at: float = 0, top_at: float = 0, height: float = PANEL_HEIGHT) -> str:
     "Draw a panel as an SVG group."
-    heats, names = panel.of(Heatmap), [len(name) for rows in (panel.rows, *(heat.rows for heat in panel.of(Heatmap))) for name in rows]
-    left, right = (min(max(names), MAX_LABEL_CHARS) * 5.6 + 14 if names else 54), PANEL_WIDTH - (60 if heats else 14)
-    top, bottom = 34, height - 34
+    heats = panel.of(Heatmap)
+    names = [len(name) for rows in (panel.rows, *(heat.rows for heat in panel.of(Heatmap))) for name in rows]
+    left = (min(max(names), MAX_LABEL_CHARS) * 5.6 + 14 if names else 54)
+    right = PANEL_WIDTH - (60 if heats else 14)
+    top = 34
+    bottom = height - 34
     x, y = panel_scales(panel, left, top, right, bottom)
     things = [draw_heatmap(heat, left, top, right, bottom) for heat in heats]
-    things += [draw_histogram(o, x, y) for o in panel.of(Histogram)] + [draw_line(o, x, y) for o in panel.of(LineSeries)]
+    things += [draw_histogram(o, x, y) for o in panel.of(Histogram)] + [
+        draw_line(o, x, y) for o in panel.of(LineSeries)
+    ]
     things += [draw_marker(o, x, y, i % 4) for i, o in enumerate(panel.of(Marker))]
     head = svg_text(0, 17, panel.title, size=13, font_weight="600") + draw_legend(panel, right)
-    return svg_element("g", head + draw_axes(panel, x, y, top, bottom) + "".join(things), transform=f"translate({left_at},{top_at})")
+    return svg_element(
+        "g", head + draw_axes(panel, x, y, top, bottom) + "".join(things), transform=f"translate({left_at},{top_at})"
+    )
 
 # %% ../../nbs/00_display/02_svg.ipynb #f36b7cde
 def render_svg(panels: list, columns: int = 2) -> str:
     "Return an SVG document with the panels side by side."
     columns = max(1, min(columns, len(panels)))
-    rows, tall = math.ceil(len(panels) / columns), panel_height(panels, PANEL_HEIGHT)
-    inside = "".join(draw_panel(p, (i % columns) * (PANEL_WIDTH + 20), (i // columns) * (tall + 8), tall) for i, p in enumerate(panels))
-    width, height = columns * (PANEL_WIDTH + 20) - 20, max(rows, 1) * (tall + 8)
-    return svg_element("svg", inside, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", width=width, height=height,
-               style="max-width:100%;height:auto", font_family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif")
+    rows = math.ceil(len(panels) / columns)
+    tall = panel_height(panels, PANEL_HEIGHT)
+    inside = "".join(
+        draw_panel(p, (i % columns) * (PANEL_WIDTH + 20), (i // columns) * (tall + 8), tall)
+        for i, p in enumerate(panels)
+    )
+    width = columns * (PANEL_WIDTH + 20) - 20
+    height = max(rows, 1) * (tall + 8)
+    return svg_element(
+        "svg",
+        inside,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width} {height}",
+        width=width,
+        height=height,
+        style="max-width:100%;height:auto",
+        font_family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif",
+    )

@@ -43,36 +43,48 @@ def is_number(value) -> bool:
     "Return True if the value is a real number and not a bool."
     return isinstance(to_scalar(value), numbers.Real) and not isinstance(to_scalar(value), bool)
 
-def column_headings(rows: list) -> dict:  # dicts; None for omitted rows
+# dicts; None for omitted rows
+def column_headings(rows: list) -> dict:
     "Return a dict from each heading to True if all known values below it are numbers."
     rows = [o for o in rows if o is not None]
     heads = dict.fromkeys(k for row in rows for k in row)
     return {k: all(is_number(row[k]) for row in rows if row.get(k) is not None) for k in heads}
 
 # %% ../../nbs/00_display/00_tables.ipynb #36065409
-MAX_CELL_WIDTH = 100   # maximum number of characters of a cell in plain text; longer lines would wrap in most windows
+# maximum number of characters of a cell in plain text; longer lines would wrap in most windows
+MAX_CELL_WIDTH = 100
 
-def text_table(rows: list) -> str:  # dicts; None for omitted rows
+# dicts; None for omitted rows
+def text_table(rows: list) -> str:
     "Return the rows as lines of text with aligned columns."
     right = column_headings(rows)
     if not rows: return "no rows"
-    lines = [[format_value(k, MAX_CELL_WIDTH) for k in right]] + [["…" if row is None else format_value(row.get(k), MAX_CELL_WIDTH) for k in right] for row in rows]
+    lines = [[format_value(k, MAX_CELL_WIDTH) for k in right]] + [
+        ["…" if row is None else format_value(row.get(k), MAX_CELL_WIDTH) for k in right] for row in rows
+    ]
     widths = [max(map(len, column)) for column in zip(*lines)]
     align = [str.rjust if o else str.ljust for o in right.values()]
     return "\n".join("  ".join(put(o, w) for put, o, w in zip(align, line, widths)).rstrip() for line in lines)
 
-def html_table(rows: list) -> str:  # dicts; None for omitted rows
+# dicts; None for omitted rows
+def html_table(rows: list) -> str:
     "Return the rows as an HTML table that depends on no style sheet."
     right = column_headings(rows)
     if not rows: return "<i>no rows</i>"
     def cell(tag, key, shown): return f'<{tag} style="text-align:{"right" if right[key] else "left"}">{shown}</{tag}>'
     def shown(value): return value._repr_html_() if hasattr(value, "_repr_html_") else escape_html(value)
     head = "".join(cell("th", k, escape_html(k)) for k in right)
-    body = "".join("<tr>" + "".join(cell("td", k, "…" if row is None else shown(row.get(k))) for k in right) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>" + "".join(cell("td", k, "…" if row is None else shown(row.get(k))) for k in right) + "</tr>"
+        for row in rows
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 # %% ../../nbs/00_display/00_tables.ipynb #a11e954c
-def head_and_tail(rows, ends: int = 5) -> list:  # a sequence; `ends`: number of rows kept at either end
+def head_and_tail(
+    rows,  # a sequence
+    ends: int = 5,  # `ends`: number of rows kept at either end
+) -> list:
     "Return the rows; if there are more than 2 * `ends` + 2, return the first and last `ends` rows with None between them."
     return [*rows[:ends], None, *rows[-ends:]] if len(rows) > 2 * ends + 2 else [*rows[:]]
 
@@ -101,8 +113,12 @@ class Table(list):
         return to_frame(list(self))
 
 # %% ../../nbs/00_display/00_tables.ipynb #b1ebe3bc
-def to_frame(data):  # a dict of columns, or a list with a dict per row
+def to_frame(
+    data,  # a dict of columns, or a list with a dict per row
+):
     "Return a pandas DataFrame; raise ImportError if pandas is not installed."
-    try: import pandas as pd
-    except ImportError: raise ImportError("A frame needs pandas, which is not installed: type `pip install pandas`.") from None
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ImportError("A frame needs pandas, which is not installed: type `pip install pandas`.") from None
     return pd.DataFrame(data)

@@ -28,19 +28,27 @@ def code_names(thing, seen: set) -> set[str]:
     if isinstance(thing, CodeType):
         nested = (o for o in thing.co_consts if isinstance(o, CodeType))
         return set(thing.co_names).union(*(code_names(o, seen) for o in nested))
-    parts = [getattr(thing, name, None) for name in ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func", "method")]
+    parts = [
+        getattr(thing, name, None)
+        for name in ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func", "method")
+    ]
     for held in getattr(thing, "__closure__", None) or ():
-        try: parts.append(held.cell_contents)
-        except ValueError: continue   # a variable without a value
+        try:
+            parts.append(held.cell_contents)
+        except ValueError:
+            # a variable without a value
+            continue
     return set().union(*(code_names(part, seen) for part in parts if callable(part) or isinstance(part, CodeType)))
 
 def of_package(thing) -> bool: return str(getattr(thing, "__module__", "")).partition(".")[0] == "trainer_nb"
 
 def own_names(learner) -> set[str]:
     "Return the names that user code in a learner's classes, or on the learner itself, uses."
+    # user functions assigned to a class of the package
     parts = [part for cls in type(learner).__mro__[:-1] for part in vars(cls).values()
-             if not of_package(cls) or (isinstance(part, FunctionType) and not of_package(part))]   # user functions assigned to a class of the package
-    parts += [part for name, part in vars(learner).items() if callable(getattr(type(learner), name, None))]   # functions that replace methods
+             if not of_package(cls) or (isinstance(part, FunctionType) and not of_package(part))]
+    # functions that replace methods
+    parts += [part for name, part in vars(learner).items() if callable(getattr(type(learner), name, None))]
     seen: set[int] = set()
     return set().union(*(code_names(part, seen) for part in parts if not isinstance(part, type)))
 
@@ -53,7 +61,13 @@ def find_attribute(cls, name):
 
 def public_methods(cls) -> list[str]:
     "Return the names of the public methods of a learner that this package defines."
-    return [name for c in cls.__mro__ if of_package(c) for name, part in vars(c).items() if callable(part) and name[0] != "_"]
+    return [
+        name
+        for c in cls.__mro__
+        if of_package(c)
+        for name, part in vars(c).items()
+        if callable(part) and name[0] != "_"
+    ]
 
 def setting_hint(name: str) -> str:
     "Return a phrase with the call that changes a setting."
@@ -68,13 +82,32 @@ def check_assignment(learner, name: str, value):
     if owner is not None and not (fixed and name in SETTINGS):
         method = callable(there) and not hasattr(there, "__set__") and of_package(owner)
         if not method or callable(value): return
-        raise AttributeError(f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it: learn.{name}(...).")
+        raise AttributeError(
+            f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it:"
+            f" learn.{name}(...)."
+        )
     meant = name if name in SETTINGS else SUGGESTED_NAMES.get(name)
-    close = [known for known in (*SETTINGS, *public_methods(type(learner))) if one_edit(name.lower(), known) or name.lower() == known]
+    close = [
+        known
+        for known in (*SETTINGS, *public_methods(type(learner)))
+        if one_edit(name.lower(), known) or name.lower() == known
+    ]
     if meant not in SETTINGS and not close: return
     own = own_names(learner)
     if name in own or "setattr" in own or "__setattr__" in own: return
-    if meant in SETTINGS: raise AttributeError(f"learn.{name} = ... would change nothing: {meant} is a setting, and {setting_hint(meant)}.")
-    call = [f"learn.set({known}=...)" if known in SETTABLE else f"Learner(..., {known}=...)" if known in SETTINGS else f"learn.{known}(...)" for known in sorted(set(close))]
-    raise AttributeError(f"learn.{name} = ... would change nothing: the learner has no {name!r}. Did you mean {' or '.join(call)}? "
-                         "An attribute of your own needs a name that is less like one of these.")
+    if meant in SETTINGS:
+        raise AttributeError(
+            f"learn.{name} = ... would change nothing: {meant} is a setting, and {setting_hint(meant)}."
+        )
+    call = [
+        (
+            f"learn.set({known}=...)"
+            if known in SETTABLE
+            else f"Learner(..., {known}=...)" if known in SETTINGS else f"learn.{known}(...)"
+        )
+        for known in sorted(set(close))
+    ]
+    raise AttributeError(
+        f"learn.{name} = ... would change nothing: the learner has no {name!r}. Did you mean {' or '.join(call)}? "
+        "An attribute of your own needs a name that is less like one of these."
+    )

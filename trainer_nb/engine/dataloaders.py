@@ -28,13 +28,15 @@ class IterableWrapper(IterableDataset):
     def __init__(self, source):
         self.source = source
         if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
-            self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
+            self.state_dict = source.state_dict
+            self.load_state_dict = source.load_state_dict
 
     def __iter__(self): return iter(self.source)
     def __len__(self): return len(self.source)
     def set_epoch(self, epoch):
         "Set the source's epoch, if it has set_epoch."
-        if hasattr(self.source, "set_epoch"): self.source.set_epoch(epoch)
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
 
 def to_iterable_dataset(dataset): return dataset if isinstance(dataset, IterableDataset) else IterableWrapper(dataset)
 
@@ -42,26 +44,56 @@ def to_iterable_dataset(dataset): return dataset if isinstance(dataset, Iterable
 def check_dataset(dataset, name):
     "Raise TypeError for objects that hold data but are not data sets."
     if isinstance(dataset, tuple) and dataset and all(hasattr(part, "shape") for part in dataset):
-        raise TypeError(f"{name} is a tuple of {len(dataset)} tensors or arrays; make a data set of it: torch.utils.data.TensorDataset(X, Y).")
-    if hasattr(dataset, "iloc"): raise TypeError(f"{name} is a table of pandas; make a data set of it: datasets.Dataset.from_pandas(table).")
-    if isinstance(dataset, dict) and dataset and all(hasattr(part, "__getitem__") and hasattr(part, "column_names") for part in dataset.values()):
-        raise TypeError(f"{name} is a dict of data sets ({', '.join(map(str, dataset))}); give one of them, such as data[{next(iter(dataset))!r}].")
+        raise TypeError(
+            f"{name} is a tuple of {len(dataset)} tensors or arrays; make a data set of it:"
+            " torch.utils.data.TensorDataset(X, Y)."
+        )
+    if hasattr(dataset, "iloc"):
+        raise TypeError(f"{name} is a table of pandas; make a data set of it: datasets.Dataset.from_pandas(table).")
+    if (
+        isinstance(dataset, dict)
+        and dataset
+        and all(hasattr(part, "__getitem__") and hasattr(part, "column_names") for part in dataset.values())
+    ):
+        raise TypeError(
+            f"{name} is a dict of data sets ({', '.join(map(str, dataset))}); give one of them, such as"
+            f" data[{next(iter(dataset))!r}]."
+        )
     if isinstance(dataset, dict):
-        raise TypeError(f"{name} is a dict; if these are columns, make a data set of them: datasets.Dataset.from_dict(columns).")
+        raise TypeError(
+            f"{name} is a dict; if these are columns, make a data set of them: datasets.Dataset.from_dict(columns)."
+        )
     if hasattr(dataset, "__next__") and not isinstance(dataset, torch.utils.data.Dataset):
-        raise TypeError(f"{name} is a {type(dataset).__name__}, which can be read only once: another epoch, or the same step after an error, "
-                        "could not read it again. Give a list, or a data set whose __iter__ begins anew, for example datasets.IterableDataset.from_generator(function).")
+        raise TypeError(
+            f"{name} is a {type(dataset).__name__}, which can be read only once: another epoch, or the same step after"
+            " an error, could not read it again. Give a list, or a data set whose __iter__ begins anew, for example"
+            " datasets.IterableDataset.from_generator(function)."
+        )
     if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
-        raise TypeError(f"{name} is {dataset!r}, which is no data set; load it first, for example with datasets.load_dataset(...).")
+        raise TypeError(
+            f"{name} is {dataset!r}, which is no data set; load it first, for example with datasets.load_dataset(...)."
+        )
 
-LOADER_ARGS = ("per_device_train_batch_size", "dataloader_drop_last", "dataloader_num_workers", "dataloader_prefetch_factor",
-            "dataloader_persistent_workers", "dataloader_multiprocessing_context", "train_sampling_strategy", "length_column_name")   # settings that a DataLoader has fixed
+# settings that a DataLoader has fixed
+LOADER_ARGS = (
+    "per_device_train_batch_size",
+    "dataloader_drop_last",
+    "dataloader_num_workers",
+    "dataloader_prefetch_factor",
+    "dataloader_persistent_workers",
+    "dataloader_multiprocessing_context",
+    "train_sampling_strategy",
+    "length_column_name",
+)
 
 def warn_ignored_loader_args(args):
     "Warn about settings that have no effect on a ready DataLoader."
     given = [n for n in args.changed() if n in LOADER_ARGS]
-    if given: warn(f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has no effect; "
-                            "give the data set itself for that.")
+    if given:
+        warn(
+            f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has"
+            " no effect; give the data set itself for that."
+        )
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #77e6bddb
 class ColumnOverrides:
@@ -71,17 +103,24 @@ class ColumnOverrides:
     def _set_signature_columns_if_needed(self):
         "Set the names of the columns to keep: the arguments of forward, and the labels."
         facts = self.model_facts
-        if self._signature_columns is None: self._signature_columns = sorted({*facts.arguments, "label", "label_ids", "labels", *facts.label_names})
+        if self._signature_columns is None:
+            self._signature_columns = sorted({*facts.arguments, "label", "label_ids", "labels", *facts.label_names})
 
     def _allowed(self, collate) -> set:
         self._set_signature_columns_if_needed()
-        masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")   # transformers' collators do not declare the columns that they read
-        return {*self._signature_columns, *getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ())}
+        # transformers' collators do not declare the columns that they read
+        masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")
+        return {
+            *self._signature_columns,
+            *getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ()),
+        }
 
     def _columns(self, dataset, description="data"):
         "Return the data set and the collator, with columns that the model does not use removed."
-        if not self.args.remove_unused_columns or not self.model_facts.arguments: return dataset, self.data_collator
-        transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"   # a transform may read any column
+        if not self.args.remove_unused_columns or not self.model_facts.arguments:
+            return dataset, self.data_collator
+        # a transform may read any column
+        transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
             return self._remove_unused_columns(dataset, description), self.data_collator
         return dataset, self._get_collator_with_removed_columns(self.data_collator, description)
@@ -89,7 +128,8 @@ class ColumnOverrides:
     def _remove_unused_columns(self, dataset, description="data"):
         "Return a table without the columns that the model does not use."
         if not self.args.remove_unused_columns: return dataset
-        allowed, name = self._allowed(self.data_collator), self.model_facts.name
+        allowed = self._allowed(self.data_collator)
+        name = self.model_facts.name
         kept = kept_columns(dataset.column_names, allowed, name)
         log_dropped_columns(dataset.column_names, kept, allowed, name, description)
         return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
@@ -104,21 +144,42 @@ class SamplerOverrides:
     "Choose the order of the samples and the size of the batches."
     def _get_train_sampler(self, train_dataset=None):
         "Return the sampler of the training data; subclasses may override it, under the Trainer's name."
-        dataset, a, home = self.train_dataset if train_dataset is None else train_dataset, self.args, vars(self.args) | self.run_state.undivided
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        a = self.args
+        home = vars(self.args) | self.run_state.undivided
         if a.train_sampling_strategy == "sequential": return SequentialSampler(dataset)
         if a.train_sampling_strategy == "random": return EpochSampler(len(dataset), a.order_seed)
-        lengths = sample_lengths(dataset, a.length_column_name, (getattr(self.processing_class, "model_input_names", None) or ["input_ids"])[0])
+        lengths = sample_lengths(
+            dataset,
+            a.length_column_name,
+            (getattr(self.processing_class, "model_input_names", None) or ["input_ids"])[0],
+        )
         if a.train_sampling_strategy == "group_by_length":
-            return LengthGroupedSampler(lengths, a.order_seed, home["per_device_train_batch_size"] * home["gradient_accumulation_steps"])
-        return BalancedBatchSampler(lengths, a.order_seed, self._of_one(a.train_batch_size), a.gradient_accumulation_steps, a.dataloader_drop_last)
+            return LengthGroupedSampler(
+                lengths, a.order_seed, home["per_device_train_batch_size"] * home["gradient_accumulation_steps"]
+            )
+        return BalancedBatchSampler(
+            lengths,
+            a.order_seed,
+            self._of_one(a.train_batch_size),
+            a.gradient_accumulation_steps,
+            a.dataloader_drop_last,
+        )
 
     def _get_eval_sampler(self, eval_dataset): return SequentialSampler(eval_dataset)   # the same for an evaluation
 
-    def _of_one(self, size: int) -> int:  # size: of a batch, by the settings
+    def _of_one(
+        self,
+        size: int,  # of a batch, by the settings
+    ) -> int:
         "Return the number of samples of a batch for one process; raise ValueError if it cannot be split evenly."
         n = 1 if self.run_state.device is None else self.run_state.device.world.size
         if n == 1 or not splits_batches(self.args): return size
-        if size % n: raise ValueError(f"accelerator_config has split_batches=True, and a batch of {size} samples cannot be split evenly among {n} processes.")
+        if size % n:
+            raise ValueError(
+                f"accelerator_config has split_batches=True, and a batch of {size} samples cannot be split evenly among"
+                f" {n} processes."
+            )
         return size // n
 
     def _loader_settings(self, batch_size, collate) -> dict:
@@ -131,63 +192,91 @@ class SamplerOverrides:
 def check_sampling_strategy(args):
     "Raise ValueError for an order that a stream cannot have."
     if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
-        raise ValueError(f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the train_dataset is a stream, which comes "
-                         "in its own order; leave it out.")
+        raise ValueError(
+            f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the"
+            " train_dataset is a stream, which comes in its own order; leave it out."
+        )
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #a67d5377
 class DataLoaderOverrides(ColumnOverrides, SamplerOverrides):
     "Build the training, evaluation and test loaders."
     def get_train_dataloader(self):
         "Return the training data: a DataLoader, or any iterable of batches."
-        if self.train_dataset is None: raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
+        if self.train_dataset is None:
+            raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
         if isinstance(self.train_dataset, DataLoader):
             warn_ignored_loader_args(self.args)
             return self.train_dataset
         check_dataset(self.train_dataset, "train_dataset")
         dataset, collate = self._columns(self.train_dataset, "training")
-        how = self._loader_settings(self._of_one(self.args.train_batch_size), collate) | {"drop_last": self.args.dataloader_drop_last}
+        how = self._loader_settings(self._of_one(self.args.train_batch_size), collate) | {
+            "drop_last": self.args.dataloader_drop_last
+        }
         if is_iterable_only(dataset):
             check_sampling_strategy(self.args)
             return DataLoader(to_iterable_dataset(dataset), **how)
-        if len(dataset) == 0: raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
+        if len(dataset) == 0:
+            raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
         sampler = self._get_train_sampler(*positional_args(self._get_train_sampler, self.train_dataset))
         if not hasattr(sampler, "plan"): return DataLoader(dataset, sampler=sampler, **how)
-        return DataLoader(dataset, batch_sampler=sampler, **{k: v for k, v in how.items() if k not in ("batch_size", "drop_last")})   # the sampler yields whole batches
+        # the sampler yields whole batches
+        return DataLoader(
+            dataset, batch_sampler=sampler, **{k: v for k, v in how.items() if k not in ("batch_size", "drop_last")}
+        )
 
-    def get_eval_dataloader(self, eval_dataset=None):  # eval_dataset: a data set, or the name of one; None: the learner's own
+    def get_eval_dataloader(
+        self,
+        eval_dataset=None,  # a data set, or the name of one; None: the learner's own
+    ):
         "Return the loader of the evaluation data; raise ValueError if there is none."
         if isinstance(eval_dataset, str):
             sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
             if eval_dataset not in sets:
-                raise ValueError(f"There is no evaluation set {eval_dataset!r}; there are: {', '.join(map(repr, sets)) or 'none with a name'}.")
+                raise ValueError(
+                    f"There is no evaluation set {eval_dataset!r}; there are:"
+                    f" {', '.join(map(repr, sets)) or 'none with a name'}."
+                )
             eval_dataset = sets[eval_dataset]
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if dataset is None: raise ValueError("There is nothing to evaluate on; give the Learner an eval_dataset=, or call evaluate(dataset).")
+        if dataset is None:
+            raise ValueError(
+                "There is nothing to evaluate on; give the Learner an eval_dataset=, or call evaluate(dataset)."
+            )
         return self.get_test_dataloader(dataset)
 
     def get_test_dataloader(self, test_dataset):
         "Return the loader of the data to predict on: every sample, in order."
-        if test_dataset is None: raise ValueError("There is no data set to predict on; call predict(dataset).")
+        if test_dataset is None:
+            raise ValueError("There is no data set to predict on; call predict(dataset).")
         if isinstance(test_dataset, DataLoader): return test_dataset
         check_dataset(test_dataset, "the data set")
         dataset, collate = self._columns(test_dataset, "evaluation")
         how = self._loader_settings(self._of_one(self.args.eval_batch_size), collate)
-        return DataLoader(to_iterable_dataset(dataset), **how) if is_iterable_only(dataset) else DataLoader(dataset, sampler=self._get_eval_sampler(dataset), **how)
+        return (
+            DataLoader(to_iterable_dataset(dataset), **how)
+            if is_iterable_only(dataset)
+            else DataLoader(dataset, sampler=self._get_eval_sampler(dataset), **how)
+        )
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #1126a512
 def count_samples(loader) -> int | None:
     "Return the number of samples of a loader; None if unknown."
-    try: return len(loader.dataset)
-    except (AttributeError, TypeError): pass
-    try: return len(loader) * getattr(loader, "batch_size", None)
-    except TypeError: return None
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError):
+        pass
+    try:
+        return len(loader) * getattr(loader, "batch_size", None)
+    except TypeError:
+        return None
 
 class LengthOverrides:
     "Count the samples, and the steps that they make."
     def num_examples(self, dataloader) -> int:
         "Return the number of samples of a loader, estimated from its batches if its data has no length. Raise TypeError if unknown."
         found = count_samples(dataloader)
-        if found is None: raise TypeError(f"{type(dataloader).__name__} does not say how many samples it gives.")
+        if found is None:
+            raise TypeError(f"{type(dataloader).__name__} does not say how many samples it gives.")
         return found
 
     def get_total_train_batch_size(self, args) -> int:
@@ -199,11 +288,35 @@ class LengthOverrides:
         """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per epoch, and steps of the run.
         Raise ValueError for data without a length, unless max_steps is given.
         """
-        n, window, total = 1 if self.run_state.device is None else self.run_state.device.world.size, args.gradient_accumulation_steps, self.get_total_train_batch_size(args)
-        try: batches = -(-len(dataloader) // n)
-        except TypeError: batches = None
-        if batches is None and args.max_steps <= 0: raise ValueError("The train_dataset has no length, so epochs cannot be counted; pass max_steps=.")
-        if not batches: return sys.maxsize, args.max_steps, total * args.max_steps, total * args.max_steps, total, args.max_steps * window, args.max_steps
-        steps, samples = max(-(-batches // window), 1), self.num_examples(dataloader)
-        if args.max_steps > 0: return -(-args.max_steps // steps), steps, samples, args.max_steps * total, total, batches, args.max_steps
-        return math.ceil(args.num_train_epochs), steps, samples, samples * args.num_train_epochs, total, batches, math.ceil(args.num_train_epochs * steps)
+        n = 1 if self.run_state.device is None else self.run_state.device.world.size
+        window = args.gradient_accumulation_steps
+        total = self.get_total_train_batch_size(args)
+        try:
+            batches = -(-len(dataloader) // n)
+        except TypeError:
+            batches = None
+        if batches is None and args.max_steps <= 0:
+            raise ValueError("The train_dataset has no length, so epochs cannot be counted; pass max_steps=.")
+        if not batches:
+            return (
+                sys.maxsize,
+                args.max_steps,
+                total * args.max_steps,
+                total * args.max_steps,
+                total,
+                args.max_steps * window,
+                args.max_steps,
+            )
+        steps = max(-(-batches // window), 1)
+        samples = self.num_examples(dataloader)
+        if args.max_steps > 0:
+            return -(-args.max_steps // steps), steps, samples, args.max_steps * total, total, batches, args.max_steps
+        return (
+            math.ceil(args.num_train_epochs),
+            steps,
+            samples,
+            samples * args.num_train_epochs,
+            total,
+            batches,
+            math.ceil(args.num_train_epochs * steps),
+        )

@@ -30,7 +30,6 @@ from .overrides import check_batch_eval_metrics
 from .rollback import BufferBackup
 from .prepare import check_equal_lengths, prepare_model
 
-
 # %% auto #0
 __all__ = ['metrics_format', 'metrics_table', 'require_output_dir', 'write_json', 'save_metrics', 'full_eval_dtype',
            'cast_modules', 'cast_inputs', 'is_in_train_mode', 'averaged_weights', 'evaluation_mode', 'pad_to_largest',
@@ -40,25 +39,34 @@ __all__ = ['metrics_format', 'metrics_table', 'require_output_dir', 'write_json'
            'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset', 'evaluate_datasets']
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #a17a9bc2
-def metrics_format(metrics: dict) -> dict:  # metrics: of train, evaluate or predict
+def metrics_format(
+    metrics: dict,  # of train, evaluate or predict
+) -> dict:
     "Return the same metrics, formatted for display."
     def said(name, value):
         if "_mem_" in name: return f"{value >> 20}MB"
-        if "_runtime" in name: return f"{datetime.timedelta(seconds=int(value))}.{int(abs(value - int(value)) * 100):02d}"
+        if "_runtime" in name:
+            return f"{datetime.timedelta(seconds=int(value))}.{int(abs(value - int(value)) * 100):02d}"
         if name == "total_flos": return f"{int(value) >> 30}GF"
         return round(value, 4) if isinstance(value, float) else value
     return {name: said(name, value) for name, value in metrics.items()}
 
-def metrics_table(split: str, metrics: dict) -> str:  # split: "train", "eval", "test"
+def metrics_table(
+    split: str,  # "train", "eval", "test"
+    metrics: dict,
+) -> str:
     "Return the metrics of a data set as lines of text, sorted by name."
     said = metrics_format(metrics)
     names, values = (max((len(str(o)) for o in os), default=0) for os in (said, said.values()))
-    return "\n".join([f"***** {split} metrics *****", *(f"  {name:<{names}} = {said[name]:>{values}}" for name in sorted(said))])
+    return "\n".join(
+        [f"***** {split} metrics *****", *(f"  {name:<{names}} = {said[name]:>{values}}" for name in sorted(said))]
+    )
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #14203f92
 def require_output_dir(args, verb: str) -> Path:
     "Return the run's output folder; create it if it is missing. Raise ValueError if none is configured."
-    if args.output_dir is None: raise ValueError(f"{verb} has no folder to write to; give the Learner an output_dir=.")
+    if args.output_dir is None:
+        raise ValueError(f"{verb} has no folder to write to; give the Learner an output_dir=.")
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -69,7 +77,10 @@ def write_json(path: Path, values: dict):
     beside.write_text(json.dumps(values, indent=4, sort_keys=True), "utf-8")
     beside.replace(path)
 
-def save_metrics(folder: Path, split: str, metrics: dict, combined: bool = True):  # combined: write to all_results.json too
+def save_metrics(
+    folder: Path, split: str, metrics: dict,
+    combined: bool = True,  # write to all_results.json too
+):
     "Write metrics to <split>_results.json, and to all_results.json if `combined`."
     write_json(folder / f"{split}_results.json", metrics)
     if not combined: return
@@ -81,7 +92,10 @@ def full_eval_dtype(args):
     "Return the dtype of the weights during an evaluation; None if they are not converted."
     return torch.bfloat16 if args.bf16_full_eval else torch.float16 if args.fp16_full_eval else None
 
-def cast_modules(modules, dtype, weights: list):  # weights: receives the parameters and their original data
+def cast_modules(
+    modules, dtype,
+    weights: list,  # receives the parameters and their original data
+):
     "Convert weights and buffers to a dtype in place; the caller restores the buffers."
     for p in modules.parameters():
         if not p.is_floating_point(): continue
@@ -89,9 +103,13 @@ def cast_modules(modules, dtype, weights: list):  # weights: receives the parame
         p.data = p.data.to(dtype)
     for module in modules.modules():
         for name, b in module._buffers.items():
-            if b is not None and b.is_floating_point(): module._buffers[name] = b.to(dtype)
+            if b is not None and b.is_floating_point():
+                module._buffers[name] = b.to(dtype)
 
-def cast_inputs(batch, dtype, names):  # names: of the labels
+def cast_inputs(
+    batch, dtype,
+    names,  # of the labels
+):
     "Return a batch with its floating-point inputs converted to a dtype; labels are unchanged, the loss uses their dtype."
     def cast(thing): return map_tensors(thing, lambda t: t.to(dtype) if t.is_floating_point() else t)
     if dtype is None: return batch
@@ -107,46 +125,65 @@ def is_in_train_mode(optimizer) -> bool:
 @contextmanager
 def averaged_weights(optimizer):
     "Switch to the evaluation weights of such an optimizer inside the block; restore the training weights exactly."
-    if not is_in_train_mode(optimizer): yield; return
+    if not is_in_train_mode(optimizer):
+        yield
+        return
     params = tuple(p for g in optimizer.param_groups for p in g["params"])
-    with torch.autograd._unsafe_preserve_version_counter(params), torch.no_grad():   # unchanged in the end
+    # unchanged in the end
+    with torch.autograd._unsafe_preserve_version_counter(params), torch.no_grad():
         kept = [p.detach().clone() for p in params]
         optimizer.eval()
         try:
-            with torch.enable_grad(): yield
+            with torch.enable_grad():
+                yield
         finally:
             optimizer.train()
             torch._foreach_copy_([p.detach() for p in params], kept)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #43068af9
 @contextmanager
-def evaluation_mode(learner, dtype=None):  # dtype: of the weights inside the block, None: unchanged
+def evaluation_mode(
+    learner,
+    dtype=None,  # of the weights inside the block, None: unchanged
+):
     "Put the model into evaluation mode inside the block; restore the run's state at the end."
     run = learner.run_state
     with run.interrupts as interrupts:
-        within, interrupts.abortable = interrupts.abortable, False
-        if run.owner is None: interrupts.only_looking()
+        within = interrupts.abortable
+        interrupts.abortable = False
+        if run.owner is None:
+            interrupts.only_looking()
         prepare_model(learner)
-        before, shadows = run.phase, BufferBackup(run_modules(run))
-        generators, weights = generator_states(), []
+        before = run.phase
+        shadows = BufferBackup(run_modules(run))
+        generators = generator_states()
+        weights = []
         shadows.keep()
         with preserve_training_modes(run_modules(run)):
             try:
-                if before == "idle": run.phase = "look"   # prevents verbs that train
+                if before == "idle":
+                    # prevents verbs that train
+                    run.phase = "look"
                 (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
-                if run.loss is not None: run.loss.eval()
+                if run.loss is not None:
+                    run.loss.eval()
                 with averaged_weights(run.optimizer), run.device.in_force():
                     try:
-                        if dtype is not None: cast_modules(run_modules(run), dtype, weights)
+                        if dtype is not None:
+                            cast_modules(run_modules(run), dtype, weights)
                         interrupts.open()
                         yield run
                     finally:
                         interrupts.abortable = False
-                        for p, data in weights: p.data = data
-            except BaseException as error: free_after_failure(error); raise
+                        for p, data in weights:
+                            p.data = data
+            except BaseException as error:
+                free_after_failure(error)
+                raise
             finally:
                 interrupts.abortable = False
-                try: shadows.put_back()
+                try:
+                    shadows.put_back()
                 finally:
                     run.device.settle()
                     set_generator_states(generators)
@@ -154,7 +191,10 @@ def evaluation_mode(learner, dtype=None):  # dtype: of the weights inside the bl
         interrupts.abortable = within
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #3f58d62d
-def pad_to_largest(tensors: list, padding=-100) -> list:  # tensors: with the same number of dimensions
+def pad_to_largest(
+    tensors: list,  # with the same number of dimensions
+    padding=-100,
+) -> list:
     "Return the tensors with all dimensions but the first padded to the largest size."
     if len({t.shape[1:] for t in tensors}) == 1: return tensors
     sizes = [max(t.shape[d] for t in tensors) for d in range(1, tensors[0].ndim)]
@@ -164,19 +204,28 @@ def pad_to_largest(tensors: list, padding=-100) -> list:  # tensors: with the sa
         return new
     return [padded(t) for t in tensors]
 
-def concat_outputs(parts: list, any_object=False):  # parts: with the same nested structure; any_object: keep objects that cannot be joined in a list
+def concat_outputs(
+    parts: list,  # with the same nested structure
+    any_object=False,  # keep objects that cannot be joined in a list
+):
     "Join batches of outputs into NumPy arrays in the same nested structure; raise TypeError for unsupported types."
     first = parts[0]
     if first is None: return None
-    if isinstance(first, Mapping): return {k: concat_outputs([p[k] for p in parts], any_object) for k in first}
-    if isinstance(first, (tuple, list)) and all(isinstance(v, str | int | float) for v in first): return [v for p in parts for v in p]
-    if isinstance(first, (tuple, list)): return tuple(concat_outputs([p[i] for p in parts], any_object) for i in range(len(first)))
+    if isinstance(first, Mapping):
+        return {k: concat_outputs([p[k] for p in parts], any_object) for k in first}
+    if isinstance(first, (tuple, list)) and all(isinstance(v, str | int | float) for v in first):
+        return [v for p in parts for v in p]
+    if isinstance(first, (tuple, list)):
+        return tuple(concat_outputs([p[i] for p in parts], any_object) for i in range(len(first)))
     if isinstance(first, np.ndarray): return np.concatenate(parts)
     if isinstance(first, int | float): return np.array(parts)   # one for each batch
     if not isinstance(first, torch.Tensor):
         if any_object: return list(parts)
-        raise TypeError(f"The model returned a {type(first).__name__} beside the loss, which cannot be joined over batches; let it return tensors, "
-                        "leave it out with preprocess_logits_for_metrics= or ignore_keys=, or keep it batch by batch with eval_use_gather_object=True.")
+        raise TypeError(
+            f"The model returned a {type(first).__name__} beside the loss, which cannot be joined over batches; let it"
+            " return tensors, leave it out with preprocess_logits_for_metrics= or ignore_keys=, or keep it batch by"
+            " batch with eval_use_gather_object=True."
+        )
     parts = [p.reshape(1) if p.ndim == 0 else p for p in parts]
     joined = torch.cat(pad_to_largest(parts))
     return (joined.float() if joined.dtype == torch.bfloat16 else joined).cpu().numpy()
@@ -184,10 +233,20 @@ def concat_outputs(parts: list, any_object=False):  # parts: with the same neste
 # %% ../../nbs/06_engine/17_evaluate.ipynb #70c7b77b
 class OutputGatherer:
     "Collect batches of outputs, on the device until they are moved or joined."
-    def __init__(self, args=None):   # args: TrainingArguments with the options for joining
-        self.parts, self.numbers, self.moved = [], [], 0
-        self.whole, self.any_object = args is None or args.eval_do_concat_batches, args is not None and args.eval_use_gather_object
-    def add(self, number: int, part):  # number: index of the batch
+    def __init__(
+        self,
+        args=None,  # TrainingArguments with the options for joining
+    ):
+        self.parts = []
+        self.numbers = []
+        self.moved = 0
+        self.whole = args is None or args.eval_do_concat_batches
+        self.any_object = args is not None and args.eval_use_gather_object
+    def add(
+        self,
+        number: int,  # index of the batch
+        part,
+    ):
         if part is None: return
         self.parts.append(map_tensors(part, torch.Tensor.detach))
         self.numbers.append(number)
@@ -196,31 +255,45 @@ class OutputGatherer:
         if world.alone: return
         self.to_host()
         found = world.gathered((self.numbers, self.parts)) or []
-        self.parts = [part for _, part in sorted(((n, p) for numbers, parts in found for n, p in zip(numbers, parts)), key=lambda pair: pair[0])]
+        self.parts = [
+            part
+            for _, part in sorted(
+                ((n, p) for numbers, parts in found for n, p in zip(numbers, parts)), key=lambda pair: pair[0]
+            )
+        ]
     def to_host(self):
         "Move the collected tensors to the host."
         self.parts[self.moved:] = [map_tensors(p, torch.Tensor.cpu) for p in self.parts[self.moved:]]
         self.moved = len(self.parts)
     def joined(self):
         "Return one array for all batches, or a list with one per batch; None without batches."
-        self.to_host()   # one by one: the device may lack the memory for all of them at once
+        # one by one: the device may lack the memory for all of them at once
+        self.to_host()
         if not self.parts: return None
-        return concat_outputs(self.parts, self.any_object) if self.whole else [concat_outputs([p], self.any_object) for p in self.parts]
+        return (
+            concat_outputs(self.parts, self.any_object)
+            if self.whole
+            else [concat_outputs([p], self.any_object) for p in self.parts]
+        )
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #f0a8db21
 class LossGatherer(OutputGatherer):
     "Collect the mean losses of batches, with the number of samples of each."
     def add(self, number, loss, samples: int):
-        if loss is not None: super().add(number, {"loss": loss, "samples": samples})
+        if loss is not None:
+            super().add(number, {"loss": loss, "samples": samples})
 
     def mean(self, only_finite=True):
         "Return the mean over all samples, summed in the order of the data; None without losses."
         if not self.parts: return None
-        losses, samples = torch.stack([p["loss"].double() for p in self.parts]).tolist(), [p["samples"] for p in self.parts]
+        losses = torch.stack([p["loss"].double() for p in self.parts]).tolist()
+        samples = [p["samples"] for p in self.parts]
         kept = [(loss, n) for loss, n in zip(losses, samples) if math.isfinite(loss)] if only_finite else []
         if kept and len(kept) < len(losses):
-            warn(f"The loss of {len(losses) - len(kept)} of {len(losses)} batches is not finite; the mean is over the others. "
-                 "logging_nan_inf_filter=False shows it.")
+            warn(
+                f"The loss of {len(losses) - len(kept)} of {len(losses)} batches is not finite; the mean is over the"
+                " others. logging_nan_inf_filter=False shows it."
+            )
             losses, samples = zip(*kept)
         return sum(loss * n for loss, n in zip(losses, samples)) / sum(samples)
 
@@ -233,7 +306,10 @@ class LossGatherer(OutputGatherer):
 class EvalPrediction:
     "Hold the argument of `compute_metrics`: NumPy arrays, or tuples of them."
     def __init__(self, predictions, label_ids, inputs=None, losses=None):
-        self.predictions, self.label_ids, self.inputs, self.losses = predictions, label_ids, inputs, losses
+        self.predictions = predictions
+        self.label_ids = label_ids
+        self.inputs = inputs
+        self.losses = losses
     def _all(self): return [self.predictions, self.label_ids, *(p for p in (self.inputs, self.losses) if p is not None)]
     def __iter__(self): return iter(self._all())
     def __getitem__(self, i): return self._all()[i]
@@ -255,8 +331,16 @@ class PredictionOutput(NamedTuple):
 # %% ../../nbs/06_engine/17_evaluate.ipynb #00d83d36
 class EvalBatches:
     "Iterate over an evaluation's batches with their sizes, with generators seeded for each; yield None for a batch of another process."
-    def __init__(self, learner, dataloader, share=UNSHARDED, even=False):   # even: all processes compute equally often; an additional batch counts no samples
-        self.seed, self.cursor, self.share, self.even = mix_seed(learner.args.seed, SEED_EVALUATE), Cursor(), share, even
+    def __init__(
+        self, learner, dataloader, share=UNSHARDED,
+        even=False,  # all processes compute equally often; an additional batch counts no samples
+    ):
+        self.seed, self.cursor, self.share, self.even = (
+            mix_seed(learner.args.seed, SEED_EVALUATE),
+            Cursor(),
+            share,
+            even,
+        )
         self.feed, self.loader = ResumableLoader(dataloader, self.seed, share), dataloader
 
     def __iter__(self):
@@ -268,48 +352,75 @@ class EvalBatches:
                 seed_all(mix_seed(self.seed, self.cursor.position))
                 if self.share.has_turn(k): last = window[0].batch
                 yield window[0].batch if self.share.has_turn(k) else None, window[0].samples
-            if self.even and 0 < k % self.share.of <= self.share.rank: yield ResumableLoader(self.loader, self.seed).take(Cursor(), 1)[0].batch if last is None else last, 0
-        finally: self.feed.close()
+            if self.even and 0 < k % self.share.of <= self.share.rank:
+                yield ResumableLoader(self.loader, self.seed).take(Cursor(), 1)[0].batch if last is None else last, 0
+        finally:
+            self.feed.close()
 
-    def at_end(self) -> bool: return self.feed.at_end(self.cursor)   # whether the current batch is the last one; this may read another one
+    # whether the current batch is the last one; this may read another one
+    def at_end(self) -> bool:
+        return self.feed.at_end(self.cursor)
 
 def eval_batches(learner, dataloader, share=UNSHARDED): return iter(EvalBatches(learner, dataloader, share))
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #aad5d809
 class EvalAccumulator:
     "Hold the results of an evaluation, and select the parts of a batch to keep."
-    def __init__(self, learner, loader, purpose: str):  # purpose: "Evaluation", "Prediction"
-        args, world = learner.args, learner.run_state.device.world
-        self.learner, self.loader, self.args, self.by_batch = learner, loader, args, args.batch_eval_metrics and learner.compute_metrics is not None
+    def __init__(
+        self, learner, loader,
+        purpose: str,  # "Evaluation", "Prediction"
+    ):
+        args = learner.args
+        world = learner.run_state.device.world
+        self.learner, self.loader, self.args, self.by_batch = (
+            learner,
+            loader,
+            args,
+            args.batch_eval_metrics and learner.compute_metrics is not None,
+        )
         check_batch_eval_metrics(args, learner.compute_metrics)
-        self.predictions, self.labels, self.inputs, self.losses = (kind(args) for kind in (OutputGatherer, OutputGatherer, OutputGatherer, LossGatherer))
+        self.predictions, self.labels, self.inputs, self.losses = (
+            kind(args) for kind in (OutputGatherer, OutputGatherer, OutputGatherer, LossGatherer)
+        )
         self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
         self.rounds = OrderedBatches(world, self._of_batch) if self.by_batch else None
-        self.keeps = purpose == "Prediction" or not (self.by_batch or learner.metrics and learner.compute_metrics is None)
-        self.samples, self.estimated = 0, False
+        self.keeps = purpose == "Prediction" or not (
+            self.by_batch or learner.metrics and learner.compute_metrics is None
+        )
+        self.samples = 0
+        self.estimated = False
 
     def add(self, k: int, batch, n: int, loss, predicted, labels):
         "Add a batch of this process."
-        learner, wanted = self.learner, self.args.include_for_metrics
+        learner = self.learner
+        wanted = self.args.include_for_metrics
         self.losses.add(k, loss, n)
         boil_down = learner.preprocess_logits_for_metrics
-        if predicted is not None and boil_down is not None: predicted = boil_down(predicted, labels)
+        if predicted is not None and boil_down is not None:
+            predicted = boil_down(predicted, labels)
         self.streams.add(k, n, predicted, labels)
         if self.by_batch and predicted is not None and labels is not None:
-            more = {"inputs": batch if "inputs" in wanted else None, "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None}
+            more = {
+                "inputs": batch if "inputs" in wanted else None,
+                "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None,
+            }
             self.rounds.add(k, map_tensors({"predictions": predicted, "label_ids": labels} | more, torch.Tensor.detach))
         if not self.keeps: return
         self.predictions.add(k, predicted)
         self.labels.add(k, labels)
-        if "inputs" in wanted: self.inputs.add(k, main_input(learner, batch))
-        if not self.estimated: warn_large_predictions(self, n)
+        if "inputs" in wanted:
+            self.inputs.add(k, main_input(learner, batch))
+        if not self.estimated:
+            warn_large_predictions(self, n)
         if self.args.eval_accumulation_steps and len(self.predictions.parts) % self.args.eval_accumulation_steps == 0:
-            for found in (self.predictions, self.labels, self.inputs): found.to_host()
+            for found in (self.predictions, self.labels, self.inputs):
+                found.to_host()
 
     def turn(self, k: int, batches):
         "Finish a batch of the data, on any process."
         self.streams.turn(k)
-        if self.by_batch: self.rounds.turn(k, batches.at_end())
+        if self.by_batch:
+            self.rounds.turn(k, batches.at_end())
 
     def _of_batch(self, thing, last): return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
 
@@ -329,37 +440,58 @@ def tensor_bytes(thing) -> int:
     map_tensors(thing, lambda t: found.append(t.nbytes) or t)
     return sum(found)
 
-def warn_large_predictions(found: EvalAccumulator, n: int):  # n: number of samples in the batch that was kept
+def warn_large_predictions(
+    found: EvalAccumulator,
+    n: int,  # number of samples in the batch that was kept
+):
     "Warn, after the first batch, if the predictions of the whole data set will not fit into memory."
     found.estimated, samples = True, count_samples(found.loader)
     kept = tensor_bytes([found.predictions.parts, found.labels.parts, found.inputs.parts]) * (samples or 0) / n
     held = found.learner.run_state.device
-    there = held.device.type == "cuda" and not found.args.eval_accumulation_steps and kept / held.world.size > free_gpu_memory(held.device)
+    there = (
+        held.device.type == "cuda"
+        and not found.args.eval_accumulation_steps
+        and kept / held.world.size > free_gpu_memory(held.device)
+    )
     if not there and 2 * kept <= (free_host_memory() or 8e9): return
-    warn(f"Keeping the predictions of all {samples} samples takes about {kept / 1e9:.3g} GB, more than "
-         f"{f'{held.device} has free' if there else 'the host has free, where it is needed twice'}. preprocess_logits_for_metrics= keeps less of each; "
-         f"metrics= (streaming metrics) and batch_eval_metrics=True keep none{'; eval_accumulation_steps= moves them to the host' if there else ''}.")
+    warn(
+        f"Keeping the predictions of all {samples} samples takes about {kept / 1e9:.3g} GB, more than"
+        f" {f'{held.device} has free' if there else 'the host has free, where it is needed twice'}."
+        " preprocess_logits_for_metrics= keeps less of each; metrics= (streaming metrics) and batch_eval_metrics=True"
+        f" keep none{'; eval_accumulation_steps= moves them to the host' if there else ''}."
+    )
 
 def free_gpu_memory(device) -> int:
     "Return the number of bytes that can still be allocated on a GPU."
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #56db259f
-def evaluation_loop(learner, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval") -> EvalLoopOutput:
+def evaluation_loop(
+    learner, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+) -> EvalLoopOutput:
     "Run the model over a loader without changing the run; return predictions, labels and metrics."
-    run, args = learner.run_state, learner.args
+    run = learner.run_state
+    args = learner.args
     only_loss = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     run.eval_dataloader, found, dtype = dataloader, None, full_eval_dtype(args)
     try:
         with evaluation_mode(learner, dtype):
-            model, found = unwrap(run.wrapped), EvalAccumulator(learner, dataloader, description)
-            if not run.device.world.alone: check_equal_lengths(run, count_samples(dataloader), f"data sets for the {description.lower()}")
-            batches = EvalBatches(learner, dataloader, run.device.world.share._replace(turns=True), run.device.sharded is not None)
+            model = unwrap(run.wrapped)
+            found = EvalAccumulator(learner, dataloader, description)
+            if not run.device.world.alone:
+                check_equal_lengths(run, count_samples(dataloader), f"data sets for the {description.lower()}")
+            batches = EvalBatches(
+                learner, dataloader, run.device.world.share._replace(turns=True), run.device.sharded is not None
+            )
             keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
             for k, (batch, n) in enumerate(batches):
                 found.samples += n
-                if not n: learner.prediction_step(model, cast_inputs(batch, dtype, learner.label_names), only_loss, **keys); continue   # for collective operations of the other processes
-                if batch is not None:   # else it belongs to another process
+                if not n:
+                    # for collective operations of the other processes
+                    learner.prediction_step(model, cast_inputs(batch, dtype, learner.label_names), only_loss, **keys)
+                    continue
+                # else it belongs to another process
+                if batch is not None:
                     batch = cast_inputs(batch, dtype, learner.label_names)
                     found.add(k, batch, n, *learner.prediction_step(model, batch, only_loss, **keys))
                     fire_event(learner, "on_prediction_step")
@@ -368,74 +500,121 @@ def evaluation_loop(learner, dataloader, description, prediction_loss_only=None,
             found.streams.turn(k, last=True)
         return merge_processes(found, metric_key_prefix)
     finally:
-        if found is not None: found.streams.reset()
+        if found is not None:
+            found.streams.reset()
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #6a3ea3d9
 def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     "Combine the results of all processes: rank 0 has the predictions, all ranks have the metrics."
-    world, streamed = found.learner.run_state.device.world, found.streams.found()
-    for gathered in (found.predictions, found.labels, found.inputs, found.losses): gathered.bring_together(world)
+    world = found.learner.run_state.device.world
+    streamed = found.streams.found()
+    for gathered in (found.predictions, found.labels, found.inputs, found.losses):
+        gathered.bring_together(world)
     out = world.decided(lambda: finish_evaluation(found, streamed, prefix), tell=lambda out: out.metrics)
     return out if world.first else EvalLoopOutput(None, None, out, found.samples)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #8f65459a
 def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoopOutput:
     "Compute the metrics of the collected results; add the prefix to their names. Raise TypeError or ValueError for invalid metrics."
-    predictions, labels, metrics = found.predictions.joined(), found.labels.joined(), {}
-    compute, wanted = found.learner.compute_metrics, found.args.include_for_metrics
-    if found.by_batch and found.rounds.begun: metrics = found.rounds.result
+    predictions = found.predictions.joined()
+    labels = found.labels.joined()
+    metrics = {}
+    compute = found.learner.compute_metrics
+    wanted = found.args.include_for_metrics
+    if found.by_batch and found.rounds.begun:
+        metrics = found.rounds.result
     elif compute is not None and not found.by_batch and predictions is not None and labels is not None:
-        metrics = compute(EvalPrediction(predictions, labels, found.inputs.joined(), found.losses.joined() if "loss" in wanted else None))
+        metrics = compute(
+            EvalPrediction(
+                predictions, labels, found.inputs.joined(), found.losses.joined() if "loss" in wanted else None
+            )
+        )
     if not isinstance(metrics, Mapping):
-        raise TypeError(f"compute_metrics returned {type(metrics).__name__}; it must return a dict of names and numbers, "
-                        "such as {'accuracy': 0.9}.")
+        raise TypeError(
+            f"compute_metrics returned {type(metrics).__name__}; it must return a dict of names and numbers, "
+            "such as {'accuracy': 0.9}."
+        )
     if both := sorted(set(metrics) & set(streamed)):
         raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
     metrics = {str(k): _to_number(v) for k, v in {**metrics, **streamed}.items()}
     loss = found.losses.mean(found.args.logging_nan_inf_filter)
-    if loss is not None: metrics[f"{prefix}_loss"] = loss
+    if loss is not None:
+        metrics[f"{prefix}_loss"] = loss
     metrics = {k if k.startswith(f"{prefix}_") else f"{prefix}_{k}": v for k, v in metrics.items()}
     return EvalLoopOutput(predictions, labels, metrics, found.samples)
 
-def _to_number(v): return v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v
+def _to_number(v):
+    return v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v
 
 def speed_metrics(prefix, seconds, samples, batches) -> dict:
     "Return the runtime in seconds, and samples and batches per second."
-    return {f"{prefix}_runtime": round(seconds, 4), f"{prefix}_samples_per_second": round(samples / max(seconds, 1e-9), 3),
-            f"{prefix}_steps_per_second": round(batches / max(seconds, 1e-9), 3)}
+    return {
+        f"{prefix}_runtime": round(seconds, 4),
+        f"{prefix}_samples_per_second": round(samples / max(seconds, 1e-9), 3),
+        f"{prefix}_steps_per_second": round(batches / max(seconds, 1e-9), 3),
+    }
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #6e1a8338
 def timed_evaluation_loop(learner, loader, description, **how):
     "Call the learner's evaluation loop; add its runtime and speed to the metrics."
     start = time.perf_counter()
-    with measure_memory(learner.run_state, "test" if description == "Prediction" else "eval") as used: out = learner.evaluation_loop(loader, description, **how)
+    with measure_memory(learner.run_state, "test" if description == "Prediction" else "eval") as used:
+        out = learner.evaluation_loop(loader, description, **how)
     size = getattr(loader, "batch_size", None) or learner.args.eval_batch_size
-    out.metrics.update(speed_metrics(how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)) | used)
+    out.metrics.update(
+        speed_metrics(
+            how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)
+        )
+        | used
+    )
     return out
 
-def eval_dataloader(learner, eval_dataset):  # None: the learner's own
+# None: the learner's own
+def eval_dataloader(learner, eval_dataset):
     "Return the loader of a data set, from an override with or without a parameter for it. Raise TypeError if a data set is given and the override has no parameter."
     given = positional_args(learner.get_eval_dataloader, eval_dataset)
     if eval_dataset is not None and not given:
-        raise TypeError(f"{type(learner).__name__}.get_eval_dataloader takes no data set; give it the parameter eval_dataset=None to evaluate on another one.")
+        raise TypeError(
+            f"{type(learner).__name__}.get_eval_dataloader takes no data set; give it the parameter eval_dataset=None"
+            " to evaluate on another one."
+        )
     return learner.get_eval_dataloader(*given)
 
 def evaluate_dataset(learner, eval_dataset, ignore_keys, prefix) -> dict:
     "Return the metrics of one data set, with the epoch."
     only_loss = True if learner.compute_metrics is None and not learner.metrics else None
-    metrics = timed_evaluation_loop(learner, eval_dataloader(learner, eval_dataset), "Evaluation", prediction_loss_only=only_loss, ignore_keys=ignore_keys,
-                         metric_key_prefix=prefix).metrics
+    metrics = timed_evaluation_loop(
+        learner,
+        eval_dataloader(learner, eval_dataset),
+        "Evaluation",
+        prediction_loss_only=only_loss,
+        ignore_keys=ignore_keys,
+        metric_key_prefix=prefix,
+    ).metrics
     metrics["epoch"] = learner.state.epoch
-    learner.run_state.interrupts.abortable = False   # from here on the evaluation is done, and logged once
+    # from here on the evaluation is done, and logged once
+    learner.run_state.interrupts.abortable = False
     return metrics
 
 def predict_dataset(learner, test_dataset, ignore_keys, prefix) -> PredictionOutput:
     "Return predictions, labels and metrics of one data set."
-    out = timed_evaluation_loop(learner, learner.get_test_dataloader(test_dataset), "Prediction", ignore_keys=ignore_keys, metric_key_prefix=prefix)
+    out = timed_evaluation_loop(
+        learner,
+        learner.get_test_dataloader(test_dataset),
+        "Prediction",
+        ignore_keys=ignore_keys,
+        metric_key_prefix=prefix,
+    )
     return PredictionOutput(out.predictions, out.label_ids, out.metrics)
 
-def evaluate_datasets(datasets: dict, own: bool, evaluate_one, prefix) -> dict:  # own: whether the sets are the learner's; evaluate_one: takes a set or a name, and a prefix
+def evaluate_datasets(
+    datasets: dict,
+    own: bool,  # whether the sets are the learner's
+    evaluate_one,  # takes a set or a name, and a prefix
+    prefix,
+) -> dict:
     "Evaluate each set; return the metrics of all, with its name in the prefix."
     metrics = {}
-    for name, dataset in datasets.items(): metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
+    for name, dataset in datasets.items():
+        metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
     return metrics

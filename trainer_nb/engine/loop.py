@@ -9,7 +9,15 @@ from contextlib import contextmanager
 from typing import NamedTuple
 import numpy as np
 import torch
-from ..core.errors import Paused, InvalidOperation, release_traceback_after_cell, release_last_traceback, free_after_failure, install_excepthook, warn
+from trainer_nb.core.errors import (
+    Paused,
+    InvalidOperation,
+    release_traceback_after_cell,
+    release_last_traceback,
+    free_after_failure,
+    install_excepthook,
+    warn,
+)
 from ..core.seeding import preserve_generators
 from ..core.interrupts import AWAITED, InterruptGuard, RUN_LOCK
 from ..core.callbacks import fire_event_safely
@@ -18,7 +26,14 @@ from ..device.sharding import to_local, require_several_processes
 from .run_state import Task, as_callback, run_mean_loss
 from .prepare import prepare
 from .step import take_step
-from .tasks import run_deferred_changes, record_step, epoch_end_tasks, run_pending, train_metrics, wishes_kept
+from trainer_nb.engine.tasks import (
+    run_deferred_changes,
+    record_step,
+    epoch_end_tasks,
+    run_pending,
+    train_metrics,
+    wishes_kept,
+)
 
 # %% auto #0
 __all__ = ['yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step', 'check_can_train', 'raise_save_error',
@@ -38,7 +53,8 @@ def yield_run_lock(run):
     RUN_LOCK.take(RUN_LOCK.leave())
     wait_for_debug_step(run)
     run.aside -= 1
-    run.interrupts, run.pausing = mine, run.pausing or pausing
+    run.interrupts = mine
+    run.pausing = run.pausing or pausing
 
 def wait_for_debug_step(run):
     "Wait, without holding the lock, while a debug step is open."
@@ -50,38 +66,61 @@ def wait_for_debug_step(run):
 @contextmanager
 def pausable(run):
     "Honor `pausing` at the next boundary inside the block; outside of it, the flag has no effect."
-    run.pausing = run.pausing and run.aside > 0   # the flag of a verb that has released the lock
-    try: yield
-    finally: run.pausing = False
+    # the flag of a verb that has released the lock
+    run.pausing = run.pausing and run.aside > 0
+    try:
+        yield
+    finally:
+        run.pausing = False
 
 # %% ../../nbs/06_engine/14_loop.ipynb #ce66a20c
 def check_not_in_step(learner, verb):
     "Raise Refused if a step is in progress, a debug step is open, or the run is corrupted."
     run = learner.run_state
-    if run.torn: raise InvalidOperation(f"{verb} cannot go on: {run.torn}. learn.rewind(0) takes the last steps again from a snapshot, "
-                               "learn.restore(...) goes back to one, learn.reset() to the beginning.")
-    if run.phase == "debug": raise InvalidOperation(f"{verb} has to wait: a debug step is open. Finish it with its update(), or give it up with its abort(); learn.debug_step() gives it up too, and begins anew.")
+    if run.torn:
+        raise InvalidOperation(
+            f"{verb} cannot go on: {run.torn}. learn.rewind(0) takes the last steps again from a snapshot, "
+            "learn.restore(...) goes back to one, learn.reset() to the beginning."
+        )
+    if run.phase == "debug":
+        raise InvalidOperation(
+            f"{verb} has to wait: a debug step is open. Finish it with its update(), or give it up with its abort();"
+            " learn.debug_step() gives it up too, and begins anew."
+        )
     if run.phase != "idle":
         where = "from inside a step" if run.phase == "step" else "while the learner is at work"
-        raise InvalidOperation(f"{verb} was called {where}; call it between two steps, or set control.should_training_stop to end the run from a callback.")
+        raise InvalidOperation(
+            f"{verb} was called {where}; call it between two steps, or set control.should_training_stop to end the run"
+            " from a callback."
+        )
 
 def check_can_train(learner, verb):
     "Raise Refused if another verb is training; also raise it as refuse_inside does."
     check_not_in_step(learner, verb)
-    if torch.is_inference_mode_enabled(): raise InvalidOperation(f"{verb} was called under torch.inference_mode(), where nothing can be trained; call it outside.")
-    if (owner := learner.run_state.owner) is not None: raise InvalidOperation(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
+    if torch.is_inference_mode_enabled():
+        raise InvalidOperation(
+            f"{verb} was called under torch.inference_mode(), where nothing can be trained; call it outside."
+        )
+    if (owner := learner.run_state.owner) is not None:
+        raise InvalidOperation(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
 
 # %% ../../nbs/06_engine/14_loop.ipynb #61c57dc7
 def raise_save_error(run):
     "Raise SaveFailed if a checkpoint could not be written."
-    if run.saver is not None: run.saver.check()
+    if run.saver is not None:
+        run.saver.check()
 
 # %% ../../nbs/06_engine/14_loop.ipynb #38b65161
 @contextmanager
-def training_session(learner, verb, rows=True):  # verb: its name, for messages; rows: call fetch_rows at the end
+def training_session(
+    learner,
+    verb,  # its name, for messages
+    rows=True,  # call fetch_rows at the end
+):
     "Guard a verb that trains: hold the lock and the run, prepare it, handle interrupts and errors."
     run = learner.run_state
-    with RUN_LOCK, run.interrupts, claim_run(learner, verb), preserve_generators():   # the random generators of the cells are restored at the end
+    # the random generators of the cells are restored at the end
+    with RUN_LOCK, run.interrupts, claim_run(learner, verb), preserve_generators():
         release_last_traceback()
         try:
             raise_save_error(run)
@@ -90,16 +129,22 @@ def training_session(learner, verb, rows=True):  # verb: its name, for messages;
             require_several_processes(run.args, run.device.world.size, verb)
             enter_training(run)
             raise_if_interrupted(learner)
-        except BaseException as error: handle_failure(learner, error)
+        except BaseException as error:
+            handle_failure(learner, error)
         with run.device.in_force():
             start_running(run)
-            try: yield run
-            except BaseException as error: handle_failure(learner, error)
+            try:
+                yield run
+            except BaseException as error:
+                handle_failure(learner, error)
             finally:
-                for copying in run.copying: copying.before_update()   # the user may change weights from here on
+                for copying in run.copying:
+                    # the user may change weights from here on
+                    copying.before_update()
                 run.phase, run.hands = "idle", capture_editable_state(run)
                 run.modes.see(run.model)
-                if rows: fetch_rows(run)
+                if rows:
+                    fetch_rows(run)
         raise_if_interrupted(learner)
 
 @contextmanager
@@ -108,8 +153,10 @@ def claim_run(learner, verb):
     check_can_train(learner, verb)
     run = learner.run_state
     run.owner, run.taken_back = (verb, threading.get_ident()), False
-    try: yield
-    finally: run.owner = None
+    try:
+        yield
+    finally:
+        run.owner = None
 
 # %% ../../nbs/06_engine/14_loop.ipynb #9301d096
 def start_running(run):
@@ -118,60 +165,99 @@ def start_running(run):
         run.paused = False
         run.due.appendleft(Task("event", "on_resume"))
     if run.args.output_dir not in (None, run.unwritable) and run.history.path is None and run.device.world.first:
-        if run.history.open_log(run.args.output_dir, run.args.run_name) is None: run.unwritable = run.args.output_dir   # warned once
+        if run.history.open_log(run.args.output_dir, run.args.run_name) is None:
+            # warned once
+            run.unwritable = run.args.output_dir
     record_plan(run)
     run.start_clock()
 
 def record_plan(run):
     "Write the planned length of the run to the log, unless it is there already; programs that follow the log need it."
-    plan = {"steps": run.state.max_steps if 0 < run.state.max_steps < sys.maxsize else None, "epochs": run.state.num_train_epochs or None}
-    if run.args.output_dir is None and run.history.path is None or run.history.plan == plan: return   # all processes of a run record the same plan
+    plan = {
+        "steps": run.state.max_steps if 0 < run.state.max_steps < sys.maxsize else None,
+        "epochs": run.state.num_train_epochs or None,
+    }
+    if run.args.output_dir is None and run.history.path is None or run.history.plan == plan:
+        # all processes of a run record the same plan
+        return
     run.history.plan = plan
     run.history.note("plan", run.state.global_step, **plan)
 
 def fetch_rows(run):
     "Copy the history's rows to the host for its file, if it has one."
     if run.history.path is None: return
-    try: run.history.fetch()
-    except RuntimeError: pass   # a failed device has already raised its error
+    try:
+        run.history.fetch()
+    except RuntimeError:
+        # a failed device has already raised its error
+        pass
 
 # %% ../../nbs/06_engine/14_loop.ipynb #993ce047
 def capture_editable_state(run) -> dict:
     "Return the state that may be changed manually, in a form that can be compared; {} before there is an optimizer."
     if run.optimizer is None: return {}
-    groups = [{k: v for k, v in g.items() if isinstance(v, int | float | str | tuple)} | {"params": len(g["params"])} for g in run.optimizer.param_groups]
-    return {"weights": [p._version for p in run.params], "norms": param_norms(run.params), "requires_grad": [p.requires_grad for p in run.params], "param_groups": groups,
-            "settings": dict(vars(run.args))}
+    groups = [
+        {k: v for k, v in g.items() if isinstance(v, int | float | str | tuple)} | {"params": len(g["params"])}
+        for g in run.optimizer.param_groups
+    ]
+    return {
+        "weights": [p._version for p in run.params],
+        "norms": param_norms(run.params),
+        "requires_grad": [p.requires_grad for p in run.params],
+        "param_groups": groups,
+        "settings": dict(vars(run.args)),
+    }
 
 def enter_training(run):
     "Put the model into training mode when a verb begins; record a mode that steps do not restore as a manual change."
-    if run.modes.begin(run.wrapped, run.model, run.loss): run.history.note("by hand", run.state.global_step, changed=["training modes"])
+    if run.modes.begin(run.wrapped, run.model, run.loss):
+        run.history.note("by hand", run.state.global_step, changed=["training modes"])
 
 def param_norms(params) -> tuple | None:
     "Return the number of threads and the exact norms of the parameters; None on a GPU, where this would synchronize."
-    if not params or any(p.device.type != "cpu" or p.layout is not torch.strided or not p.is_floating_point() for p in params): return None
-    with torch.no_grad(): return torch.get_num_threads(), [n.double().numpy().tobytes() for n in torch._foreach_norm([to_local(p).detach() for p in params])]
+    if not params or any(
+        p.device.type != "cpu" or p.layout is not torch.strided or not p.is_floating_point() for p in params
+    ):
+        return None
+    with torch.no_grad():
+        return torch.get_num_threads(), [
+            n.double().numpy().tobytes() for n in torch._foreach_norm([to_local(p).detach() for p in params])
+        ]
 
-def have_norms_changed(then, now) -> bool:  # then, now: as returned by param_norms
+def have_norms_changed(
+    then,  # as returned by param_norms
+    now,  # as returned by param_norms
+) -> bool:
     "Return whether the norms show that weights have changed."
     return None not in (then, now) and then[0] == now[0] and then[1] != now[1]
 
 def record_manual_changes(run):
     "Record manual changes since the last verb in the history."
-    now, then = capture_editable_state(run), run.hands or {}
-    changed = [name for name, value in then.items() if now and name not in ("norms", "settings") and value is not None and now[name] != value]
-    if now and then: changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and then["settings"].get(k) != v]
-    if now and then and "weights" not in changed and have_norms_changed(then["norms"], now["norms"]): changed = ["weights", *changed]
-    if changed: run.history.note("by hand", run.state.global_step, changed=changed)
+    now = capture_editable_state(run)
+    then = run.hands or {}
+    changed = [
+        name
+        for name, value in then.items()
+        if now and name not in ("norms", "settings") and value is not None and now[name] != value
+    ]
+    if now and then:
+        changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and then["settings"].get(k) != v]
+    if now and then and "weights" not in changed and have_norms_changed(then["norms"], now["norms"]):
+        changed = ["weights", *changed]
+    if changed:
+        run.history.note("by hand", run.state.global_step, changed=changed)
     run.hands = now
 
 # %% ../../nbs/06_engine/14_loop.ipynb #be668d21
 def fire_event_between_steps(learner, event, **data):
     "Dispatch an event outside of the task queue, between two steps; apply changes that callbacks request at once."
     run = learner.run_state
-    run.phase, run.brought = "after", 0
-    with wishes_kept(run): error = fire_event_safely(learner, event, **data)
-    run.phase, run.brought = "idle", 0
+    run.phase = "after"
+    run.brought = 0
+    with wishes_kept(run):
+        error = fire_event_safely(learner, event, **data)
+    run.phase = "idle"
+    run.brought = 0
     run_deferred_changes(run)
     if error is not None: raise error
 
@@ -179,27 +265,39 @@ def handle_failure(learner, error):
     "Pass the error to the callbacks, free memory where appropriate, and raise the error again."
     run = learner.run_state
     if isinstance(error, Paused): raise error
-    try: fire_event_between_steps(learner, "on_exception", exception=error)
-    except Exception as another: warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
+    try:
+        fire_event_between_steps(learner, "on_exception", exception=error)
+    except Exception as another:
+        warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
     run.history.note("exception", run.state.global_step, type=type(error).__name__, message=str(error))
     free_after_failure(error)
     if isinstance(error, KeyboardInterrupt):
         half = half_done(run, error)
-        raise pause_run(learner, f"{half or describe_interruption(run)}; paused {describe_position(run)}", not half) from None
+        raise pause_run(
+            learner, f"{half or describe_interruption(run)}; paused {describe_position(run)}", not half
+        ) from None
     raise error
 
 def half_done(run, error) -> str:
     "Return a sentence about the callback that was interrupted after the update; return an empty string if there is none, or if it is called again with the step."
     name = getattr(error, "callback", "")
-    if not name or run.taken_back or name.endswith(".on_prediction_step"): return ""   # an evaluation is repeated as a whole
-    back = "learn.rewind(1) takes the step again from a snapshot" if run.state.global_step else "learn.reset() begins anew"
+    if not name or run.taken_back or name.endswith(".on_prediction_step"):
+        # an evaluation is repeated as a whole
+        return ""
+    back = (
+        "learn.rewind(1) takes the step again from a snapshot" if run.state.global_step else "learn.reset() begins anew"
+    )
     return f"{name} was broken off and is not called again for this step, so what it keeps may be half-updated ({back})"
 
 def describe_interruption(run) -> str:
     "Return a sentence about the work that was interrupted."
     if run.optimizer is None or run.feed is None: return "The preparation was given up"
     if run.taken_back:
-        why = f"No batch came from the data workers for {AWAITED.PATIENCE:g} s, so the" if run.interrupts.in_vain else "The"
+        why = (
+            f"No batch came from the data workers for {AWAITED.PATIENCE:g} s, so the"
+            if run.interrupts.in_vain
+            else "The"
+        )
         return f"{why} step under way was given up"
     if not run.due: return "What was due after the step was cut short"
     return "What was due after the step is not all done, and comes first when the run goes on"
@@ -211,11 +309,15 @@ def describe_position(run) -> str:
     if not s.global_step: return "before the first step"
     return f"after step {s.global_step} of {s.max_steps} (epoch {s.epoch:.2f})"
 
-def pause_run(learner, message, whole=True) -> Paused:  # whole: no interrupted work is left undone
+def pause_run(
+    learner, message,
+    whole=True,  # no interrupted work is left undone
+) -> Paused:
     "Mark the run as paused; return the exception to raise."
     run = learner.run_state
     run.paused = not run.finished
-    if run.paused and run.team is not None: run.team.stand(learner)
+    if run.paused and run.team is not None:
+        run.team.stand(learner)
     elif run.paused:
         run.history.note("pause", run.state.global_step)
         fire_event_between_steps(learner, "on_pause")
@@ -226,7 +328,8 @@ def pause_run(learner, message, whole=True) -> Paused:  # whole: no interrupted 
 
 def raise_if_interrupted(learner):
     "Raise Paused if an interrupt was recorded."
-    if learner.run_state.interrupts.pressed: raise pause_run(learner, f"Paused {describe_position(learner.run_state)}")
+    if learner.run_state.interrupts.pressed:
+        raise pause_run(learner, f"Paused {describe_position(learner.run_state)}")
 
 def should_pause(learner) -> bool:
     "Return whether a pause was requested; raise Paused after an interrupt."
@@ -237,32 +340,43 @@ def should_pause(learner) -> bool:
     return True
 
 # %% ../../nbs/06_engine/14_loop.ipynb #0f8dab5d
-def apply_change(learner, verb, act):  # act: a function without arguments
+def apply_change(
+    learner, verb,
+    act,  # a function without arguments
+):
     "Apply a change now, or at the boundary if a callback requests it; return the result of `act`, None if it is postponed."
     run = learner.run_state
     if run.phase in ("after", "look"):
         run.later.append(as_callback(run, act))
         return None
-    if not (run.torn and verb in ("restore()", "reset()", "load_checkpoint()")): check_not_in_step(learner, verb)
+    if not (run.torn and verb in ("restore()", "reset()", "load_checkpoint()")):
+        check_not_in_step(learner, verb)
     release_last_traceback()
     raise_save_error(run)
     with run.interrupts:   # not interruptible
         record_manual_changes(run)
-        try: return act()
-        finally: run.hands = capture_editable_state(run)
+        try:
+            return act()
+        finally:
+            run.hands = capture_editable_state(run)
 
 def check_between_steps(learner, verb):
     "Raise Refused if a step is in progress; free the memory that the last error held."
     release_last_traceback()
-    if learner.run_state.phase in ("step", "debug"): check_not_in_step(learner, verb)
-    if learner.run_state.phase == "idle": raise_save_error(learner.run_state)
+    if learner.run_state.phase in ("step", "debug"):
+        check_not_in_step(learner, verb)
+    if learner.run_state.phase == "idle":
+        raise_save_error(learner.run_state)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #29413d72
 def ensure_prepared(learner):
     "Prepare missing parts: a verb or a callback may have discarded them."
     run = learner.run_state
-    if run.wrapped is not None and not run.device.fits(run.params): run.wrapped = None   # parameters were frozen or unfrozen in the meantime
-    if run.feed is None or run.wrapped is None or run.optimizer is None: prepare(learner)
+    if run.wrapped is not None and not run.device.fits(run.params):
+        # parameters were frozen or unfrozen in the meantime
+        run.wrapped = None
+    if run.feed is None or run.wrapped is None or run.optimizer is None:
+        prepare(learner)
 
 def open_epoch(learner):
     "Queue the tasks that begin the run and the epoch, unless they have begun."
@@ -271,7 +385,8 @@ def open_epoch(learner):
         run.begun, run.control.should_training_stop = True, False
         run.callbacks_begun = True
         run.due.append(Task("event", "on_train_begin"))
-        if run.args.eval_on_start and run.state.global_step == 0: run.due.append(Task("evaluate"))
+        if run.args.eval_on_start and run.state.global_step == 0:
+            run.due.append(Task("evaluate"))
     if not run.epoch_open:
         run.epoch_open, run.control.should_epoch_stop = True, False
         run.due.append(Task("event", "on_epoch_begin"))
@@ -286,41 +401,58 @@ def run_all_pending(learner):
 
 def before_step(learner) -> bool:
     "Run all tasks that precede the next step; return False if the run is finished."
-    run, ring = learner.run_state, learner.run_state.ring
+    run = learner.run_state
+    ring = learner.run_state.ring
     raise_save_error(run)
     while True:
         run_all_pending(learner)
         if run.finished: return False
         ensure_prepared(learner)
-        if ring is not None: ring.before_step(learner)
-        ring = None   # once per step, before the epoch begins
+        if ring is not None:
+            ring.before_step(learner)
+        # once per step, before the epoch begins
+        ring = None
         open_epoch(learner)
-        if not run.due: return True   # otherwise check again: a callback may have changed the run's position
+        if not run.due:
+            # otherwise check again: a callback may have changed the run's position
+            return True
 
 # %% ../../nbs/06_engine/14_loop.ipynb #a27bb7c2
 def train_one_step(learner):
     "Take one step and run its tasks; return its record, or None when the run is finished."
     while before_step(learner):
-        try: done = take_step(learner, record_step)
+        try:
+            done = take_step(learner, record_step)
         except Exception as error:
             if learner.run_state.relief is None or not learner.run_state.relief(learner, error): raise
             learner.run_state.taken_back = False
-            continue   # the same step again, in smaller micro-batches
+            # the same step again, in smaller micro-batches
+            continue
         record = None if done is None else Record(learner.run_state.history, len(learner.run_state.history) - 1)
-        if record is None: handle_end_of_data(learner.run_state)
+        if record is None:
+            handle_end_of_data(learner.run_state)
         run_all_pending(learner)
         if record is not None: return record
 
 def handle_end_of_data(run):
     "End the epoch after the end of a stream; raise ValueError if the epoch had no batches."
     if run.batches_in_epoch == 0:
-        raise ValueError("The training data gave no batches in this epoch. A data set that can be iterated only once (a generator, an open file) is empty the second time; "
-                         "give one whose iteration begins anew, or one epoch's worth of max_steps.")
-    run.control.should_epoch_stop = True   # the cursor learner to the next epoch
+        raise ValueError(
+            "The training data gave no batches in this epoch. A data set that can be iterated only once (a generator,"
+            " an open file) is empty the second time; give one whose iteration begins anew, or one epoch's worth of"
+            " max_steps."
+        )
+    # the cursor learner to the next epoch
+    run.control.should_epoch_stop = True
     run.due.extend(epoch_end_tasks())
 
 # %% ../../nbs/06_engine/14_loop.ipynb #7ef8eb31
-def run_until(learner, verb, until=None, each=None, may=None):  # until: takes the last record, returns True to stop; each: called with every record; may: whether to continue, called after other threads had the lock
+def run_until(
+    learner, verb,
+    until=None,  # takes the last record, returns True to stop
+    each=None,  # called with every record
+    may=None,  # whether to continue, called after other threads had the lock
+):
     "Advance until a condition holds, the run is finished or paused; return the index of the first row."
     start = len(learner.run_state.history)
     with RUN_LOCK, pausable(learner.run_state):
@@ -336,7 +468,8 @@ def run_slice(learner, verb, until=None, each=None) -> bool:
     if (team := learner.run_state.team) is not None: return team.stint(learner, verb, until, each)
     with training_session(learner, verb):
         while (record := train_one_step(learner)) is not None:
-            if each is not None: each(record)
+            if each is not None:
+                each(record)
             enough = until is not None and until(record)   # may also request a pause
             if should_pause(learner) or enough: return False
             if RUN_LOCK.wanted(): return True
@@ -347,22 +480,28 @@ def iterate_steps(learner):
     stop = False
     try:
         while not stop:
-            if learner.run_state.team is not None: record, stop = learner.run_state.team.one_step(learner)
+            if learner.run_state.team is not None:
+                record, stop = learner.run_state.team.one_step(learner)
             else:
-                with pausable(learner.run_state), training_session(learner, "steps()", rows=False):   # rows are not fetched at each step: that would synchronize
+                # rows are not fetched at each step: that would synchronize
+                with pausable(learner.run_state), training_session(learner, "steps()", rows=False):
                     record = train_one_step(learner)
                     stop = record is not None and should_pause(learner)
             if record is None: return
             yield record
-    finally: fetch_rows(learner.run_state)
+    finally:
+        fetch_rows(learner.run_state)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #dfe27e26
 def validate_step_count(n) -> int:
     "Return n as an int of at least 1; raise TypeError unless it is an integer (NumPy's included), ValueError below 1."
-    try: steps = None if isinstance(n, bool) else operator.index(n)
-    except TypeError: steps = None
+    try:
+        steps = None if isinstance(n, bool) else operator.index(n)
+    except TypeError:
+        steps = None
     if steps is None: raise TypeError(f"n is a whole number of steps, not {n!r} ({type(n).__name__}).")
-    if steps < 1: raise ValueError(f"n is a number of steps from 1 on, not {n}; learn.restore(...) goes back.")
+    if steps < 1:
+        raise ValueError(f"n is a number of steps from 1 on, not {n}; learn.restore(...) goes back.")
     return steps
 
 class StepLimit(NamedTuple):
@@ -375,24 +514,39 @@ class StepLimit(NamedTuple):
 
 class StopCondition:
     "Decide from the last record whether to stop: at a limit, or where a condition holds."
-    def __init__(self, run, limit: StepLimit, condition=None): self.run, self.limit, self.condition = run, limit, condition
-    def __call__(self, record) -> bool: return self.limit.reached(self.run, record) or (self.condition is not None and bool(self.condition(record)))
-    def ahead(self) -> StepLimit: return self.limit if self.condition is None else StepLimit(self.run.state.global_step + 1)   # how far the run may advance without a check
+    def __init__(self, run, limit: StepLimit, condition=None):
+        self.run, self.limit, self.condition = run, limit, condition
+    def __call__(self, record) -> bool:
+        return self.limit.reached(self.run, record) or (self.condition is not None and bool(self.condition(record)))
+    # how far the run may advance without a check
+    def ahead(self) -> StepLimit:
+        return self.limit if self.condition is None else StepLimit(self.run.state.global_step + 1)
 
-def lookahead_limit(run, until) -> StepLimit:  # until: as in go
+def lookahead_limit(
+    run,
+    until,  # as in go
+) -> StepLimit:
     "Return how far the run may advance before a condition must be checked."
     if until is None: return StepLimit()
     return until.ahead() if hasattr(until, "ahead") else StepLimit(run.state.global_step + 1)
 
-def make_stop_condition(run, steps=None, epochs=None, until=None) -> StopCondition | None:  # as in learn.run(...)
+# as in learn.run(...)
+def make_stop_condition(run, steps=None, epochs=None, until=None) -> StopCondition | None:
     "Return the stopping condition for these arguments; None if all are None. Raise TypeError or ValueError for invalid ones."
     if steps is None and epochs is None and until is None: return None
     if until is not None and not callable(until):
-        raise TypeError(f"until is a function of the last record that says when to stop, such as lambda rec: rec.loss < 0.1, not {until!r}.")
-    if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, (int, float, np.number)) or not epochs > 0):
+        raise TypeError(
+            "until is a function of the last record that says when to stop, such as lambda rec: rec.loss < 0.1, not"
+            f" {until!r}."
+        )
+    if epochs is not None and (
+        isinstance(epochs, bool) or not isinstance(epochs, (int, float, np.number)) or not epochs > 0
+    ):
         raise ValueError(f"epochs is a number above 0, not {epochs!r}.")
     last_step = math.inf if steps is None else run.state.global_step + steps
-    last_epoch = math.inf if epochs is None else run.cursor.epoch + epochs if epochs == int(epochs) else run.state.epoch + epochs
+    last_epoch = (
+        math.inf if epochs is None else run.cursor.epoch + epochs if epochs == int(epochs) else run.state.epoch + epochs
+    )
     return StopCondition(run, StepLimit(last_step, last_epoch), until)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #cf086451

@@ -24,20 +24,32 @@ class ModelFacts(NamedTuple):
     label_names: list          # the arguments that are labels
     accepts_loss_kwargs: bool  # whether forward normalizes its loss by num_items_in_batch
     can_return_loss: bool      # whether forward returns a loss without labels
-    shifts_labels: bool        # whether its own loss shifts: label i + 1 is for output i, and the first label is ignored
-    is_causal: bool            # whether it is a causal language model, regardless of its own loss: a loss computed here has to shift
+    # whether its own loss shifts: label i + 1 is for output i, and the first label is ignored
+    shifts_labels: bool
+    # whether it is a causal language model, regardless of its own loss: a loss computed here has to shift
+    is_causal: bool
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
 def unwrap_model(model):
     "Return the model inside of torch.compile, DataParallel or an adapter: the one with the relevant signature."
     while True:
-        inner = getattr(model, "_orig_mod", None) or (model.module if isinstance(model, torch.nn.DataParallel) else None)
+        inner = getattr(model, "_orig_mod", None) or (
+            model.module if isinstance(model, torch.nn.DataParallel) else None
+        )
         if inner is None: break
         model = inner
     if hasattr(model, "get_base_model"): return model.get_base_model()
-    return model.base_model.model if hasattr(model, "peft_config") and hasattr(getattr(model, "base_model", None), "model") else model   # PEFT's mixed models
+    # PEFT's mixed models
+    return (
+        model.base_model.model
+        if hasattr(model, "peft_config") and hasattr(getattr(model, "base_model", None), "model")
+        else model
+    )
 
-def inspect_model(model, label_names=None) -> ModelFacts:  # model: a module, not wrapped; label_names: the user's, if any
+def inspect_model(
+    model,  # a module, not wrapped
+    label_names=None,  # the user's, if any
+) -> ModelFacts:
     "Return the facts that the loop needs about a model's signature."
     inner = unwrap_model(model)
     params = inspect.signature(inner.forward).parameters
@@ -57,27 +69,35 @@ def _uses_causal_loss(model) -> bool:
     "Return whether transformers computes this model's loss as for a causal language model."
     kind = getattr(model, "loss_type", None)
     if kind is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False): return False
-    try: from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
-    except ImportError: return False
+    try:
+        from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+    except ImportError:
+        return False
     return LOSS_MAPPING.get(kind) is ForCausalLMLoss
 
 def _is_causal(model) -> bool:
     "Return whether transformers lists this model's class among the causal language models."
     if "transformers" not in sys.modules: return False
-    try: from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    except ImportError: return False
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    except ImportError:
+        return False
     return type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 # %% ../../nbs/06_engine/02_loss.ipynb #c471de5d
 _NO_LOSS_HINT = ("Let its forward take the labels and return a dict with 'loss', or give the Learner loss_func=, "
             "a function of (output, labels) such as torch.nn.functional.cross_entropy.")
 
-def extract_loss(outputs, inputs=()):  # outputs: the model's output; inputs: the names of its inputs
+def extract_loss(
+    outputs,  # the model's output
+    inputs=(),  # the names of its inputs
+):
     "Return the loss from a model's output; raise ValueError if there is none."
     if isinstance(outputs, Mapping):
         if outputs.get("loss") is not None: return outputs["loss"]
         given = f" from {', '.join(map(str, inputs))}" if inputs else ""
-        if inputs and not any("label" in str(name) for name in inputs): given += " (no labels are among them: their column has to be called labels or label)"
+        if inputs and not any("label" in str(name) for name in inputs):
+            given += " (no labels are among them: their column has to be called labels or label)"
         raise ValueError(f"The model returned no loss{given}, only {', '.join(map(str, outputs))}. {_NO_LOSS_HINT}")
     if getattr(outputs, "loss", None) is not None: return outputs.loss
     if isinstance(outputs, (tuple, list)): return outputs[0]
@@ -89,27 +109,43 @@ def describe_output(thing) -> str:
     return f"a tensor of shape {tuple(thing.shape)}" if isinstance(thing, torch.Tensor) else f"a {type(thing).__name__}"
 
 # %% ../../nbs/06_engine/02_loss.ipynb #3c259a71
-def extract_logits(outputs, with_loss: bool, ignore=()):  # with_loss: the model was called with labels; ignore: keys to leave out
+def extract_logits(
+    outputs,
+    with_loss: bool,  # the model was called with labels
+    ignore=(),  # keys to leave out
+):
     "Return a model's output without the loss: one object, or a tuple of several."
-    if is_dataclass(outputs) and not isinstance(outputs, Mapping): outputs = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
-    if isinstance(outputs, Mapping): rest = tuple(v for k, v in outputs.items() if k != "loss" and k not in ignore)
-    elif isinstance(outputs, (tuple, list)): rest = tuple(outputs[1:] if with_loss else outputs)
-    else: rest = (outputs,)
+    if is_dataclass(outputs) and not isinstance(outputs, Mapping):
+        outputs = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
+    if isinstance(outputs, Mapping):
+        rest = tuple(v for k, v in outputs.items() if k != "loss" and k not in ignore)
+    elif isinstance(outputs, (tuple, list)):
+        rest = tuple(outputs[1:] if with_loss else outputs)
+    else:
+        rest = (outputs,)
     return rest[0] if len(rest) == 1 else rest
 
 # %% ../../nbs/06_engine/02_loss.ipynb #0cf83125
 def check_loss(loss, model):
     "Raise TypeError or ValueError for a loss that is not a scalar, or requires no gradient."
     if not isinstance(loss, torch.Tensor):
-        raise TypeError(f"The loss is {describe_output(loss)}, not a tensor; return the tensor that the loss function gave.")
+        raise TypeError(
+            f"The loss is {describe_output(loss)}, not a tensor; return the tensor that the loss function gave."
+        )
     if loss.numel() != 1:
-        raise ValueError(f"The loss has shape {tuple(loss.shape)}, but it must be a single number; reduce it, for example with loss.mean().")
+        raise ValueError(
+            f"The loss has shape {tuple(loss.shape)}, but it must be a single number; reduce it, for example with"
+            " loss.mean()."
+        )
     if not loss.requires_grad: raise ValueError(_no_gradient_reason(model))
 
 def _no_gradient_reason(model) -> str:
     "Return the reason why a loss requires no gradient."
     if not any(p.requires_grad for p in model.parameters()):
-        return "Every parameter of the model is frozen, so there is nothing to train; learn.unfreeze() makes them trainable."
+        return (
+            "Every parameter of the model is frozen, so there is nothing to train; learn.unfreeze() makes them"
+            " trainable."
+        )
     if not torch.is_grad_enabled():
         return ("Gradients are switched off, by torch.set_grad_enabled(False) or torch.no_grad() around this call; "
                 "torch.set_grad_enabled(True) switches them on.")
@@ -117,16 +153,24 @@ def _no_gradient_reason(model) -> str:
             "by .detach(), .item(), .argmax() or torch.no_grad().")
 
 # %% ../../nbs/06_engine/02_loss.ipynb #12b6f393
-def explain_label_error(error, labels, classes=None):  # error: raised by the model; classes: the number of classes, if known
+def explain_label_error(
+    error,  # raised by the model
+    labels,
+    classes=None,  # the number of classes, if known
+):
     "Return a clearer error for labels outside of the output's range; None if there are none."
-    if labels is None or not isinstance(labels, torch.Tensor) or labels.is_floating_point() or labels.numel() == 0: return None
+    if labels is None or not isinstance(labels, torch.Tensor) or labels.is_floating_point() or labels.numel() == 0:
+        return None
     out_of_range = isinstance(error, IndexError) and "out of bounds" in str(error)
     valid = labels[labels != -100]
     if valid.numel() == 0: return None
-    low, high = int(valid.min()), int(valid.max())
+    low = int(valid.min())
+    high = int(valid.max())
     if not (out_of_range or low < 0 or (classes is not None and high >= classes)): return None
-    if classes is not None: room = f", but the model has {classes} outputs (0 to {classes - 1})"
-    else: room = ", outside of what the model's output has room for"
+    if classes is not None:
+        room = f", but the model has {classes} outputs (0 to {classes - 1})"
+    else:
+        room = ", outside of what the model's output has room for"
     return ValueError(f"The labels of this batch go from {low} to {high}{room}; number the classes from 0 "
                       "and give the model as many outputs as there are classes.")
 
@@ -138,14 +182,27 @@ def num_classes(model) -> int | None:
     return n if n and n > 1 and "Classification" in type(model).__name__ else None
 
 # %% ../../nbs/06_engine/02_loss.ipynb #58a53295
-def label_smoothed_loss(outputs, labels, epsilon: float, shift: bool = False, num_items=None):  # num_items: divisor in place of the number of labels here
+def label_smoothed_loss(
+    outputs, labels, epsilon: float, shift: bool = False,
+    num_items=None,  # divisor in place of the number of labels here
+):
     "Return the cross-entropy with label smoothing, as a mean over the labels other than -100."
     logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
     if logits.shape == labels.shape and labels.is_floating_point():
-        raise ValueError("label_smoothing_factor spreads a part of one class over the others, and these labels are several for each sample, or numbers; leave it out.")
-    if shift: logits, labels = logits[..., :-1, :], labels[..., 1:]
-    loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), ignore_index=-100, label_smoothing=epsilon,
-                           reduction="mean" if num_items is None else "sum")
+        raise ValueError(
+            "label_smoothing_factor spreads a part of one class over the others, and these labels are several for each"
+            " sample, or numbers; leave it out."
+        )
+    if shift:
+        logits = logits[..., :-1, :]
+        labels = labels[..., 1:]
+    loss = F.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]),
+        labels.reshape(-1),
+        ignore_index=-100,
+        label_smoothing=epsilon,
+        reduction="mean" if num_items is None else "sum",
+    )
     return loss if num_items is None else loss / num_items
 
 # %% ../../nbs/06_engine/02_loss.ipynb #42d5d8cf
@@ -154,7 +211,10 @@ def call_model(model, inputs):
     if isinstance(inputs, Mapping): return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
-def split_labels(inputs, names):  # names: of the labels, if inputs are a dict
+def split_labels(
+    inputs,
+    names,  # of the labels, if inputs are a dict
+):
     "Return inputs and labels of a batch; a single tensor is its own label."
     if isinstance(inputs, Mapping):
         names = [n for n in (names or ["labels"]) if n in inputs] or [n for n in ("labels", "label") if n in inputs]
@@ -163,17 +223,23 @@ def split_labels(inputs, names):  # names: of the labels, if inputs are a dict
     if isinstance(inputs, (tuple, list)): return tuple(inputs[:-1]) or tuple(inputs), inputs[-1]
     return inputs, inputs
 
-def is_single_input(batch) -> bool: return not isinstance(batch, Mapping) and (not isinstance(batch, (tuple, list)) or len(batch) == 1)   # without a label
+# without a label
+def is_single_input(batch) -> bool:
+    return not isinstance(batch, Mapping) and (not isinstance(batch, (tuple, list)) or len(batch) == 1)
 
 # %% ../../nbs/06_engine/02_loss.ipynb #8017b92c
 def explain_call_error(learner, error, inputs):
     "Return the error of a call with wrong arguments; add a note with the columns or the number of arguments."
     if "forward()" not in str(error): return error
-    if isinstance(inputs, Mapping): given = f"the columns {', '.join(map(repr, inputs))}"
-    else: given = f"{len(inputs)} things" if isinstance(inputs, (tuple, list)) else "one tensor"
+    if isinstance(inputs, Mapping):
+        given = f"the columns {', '.join(map(repr, inputs))}"
+    else:
+        given = f"{len(inputs)} things" if isinstance(inputs, (tuple, list)) else "one tensor"
     taken = ", ".join(sorted(learner.model_facts.arguments))
-    error.add_note(f"(The model was given {given} of a batch; columns that are no argument of its forward ({taken}) are "
-                   "left out beforehand, so a misspelt one is missing. A model that takes no labels needs loss_func=.)")
+    error.add_note(
+        f"(The model was given {given} of a batch; columns that are no argument of its forward ({taken}) are "
+        "left out beforehand, so a misspelt one is missing. A model that takes no labels needs loss_func=.)"
+    )
     return error
 
 # %% ../../nbs/06_engine/02_loss.ipynb #bcfcbe76
@@ -184,32 +250,44 @@ class LossOverrides:
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         "Return the loss of a micro-batch, and the model's output if requested."
         given, labels = self.model_arguments(inputs, num_items_in_batch)
-        try: outputs = call_model(model, given)
-        except TypeError as error: raise explain_call_error(self, error, inputs)
+        try:
+            outputs = call_model(model, given)
+        except TypeError as error:
+            raise explain_call_error(self, error, inputs)
         except IndexError as error:
             given_labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
             raise explain_label_error(error, given_labels, num_classes(self.model)) or error
-        if self.compute_loss_func is not None: loss = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
-        elif self.loss_func is not None: loss = self._loss_of_function(outputs, labels)
+        if self.compute_loss_func is not None:
+            loss = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
+        elif self.loss_func is not None:
+            loss = self._loss_of_function(outputs, labels)
         elif labels is not None:
-            loss = label_smoothed_loss(outputs, labels, self.args.label_smoothing_factor, self.model_facts.is_causal, num_items_in_batch)
-        else: loss = extract_loss(outputs, inputs if isinstance(inputs, Mapping) else ())
+            loss = label_smoothed_loss(
+                outputs, labels, self.args.label_smoothing_factor, self.model_facts.is_causal, num_items_in_batch
+            )
+        else:
+            loss = extract_loss(outputs, inputs if isinstance(inputs, Mapping) else ())
         return (loss, outputs) if return_outputs else loss
 
     def model_arguments(self, inputs, num_items=None):
         "Return the arguments for the model, and the labels if the loss is not computed by the model."
         if self.loss_func is not None: return split_labels(inputs, self.label_names)
-        labels, given = None, inputs
+        labels = None
+        given = inputs
         if isinstance(inputs, Mapping):
             given = dict(inputs)
-            if (self.compute_loss_func is not None or self.args.label_smoothing_factor) and "labels" in given: labels = given.pop("labels")
-            if self.model_facts.accepts_loss_kwargs and num_items is not None: given["num_items_in_batch"] = num_items
-        elif self.compute_loss_func is not None: return split_labels(inputs, self.label_names)
+            if (self.compute_loss_func is not None or self.args.label_smoothing_factor) and "labels" in given:
+                labels = given.pop("labels")
+            if self.model_facts.accepts_loss_kwargs and num_items is not None:
+                given["num_items_in_batch"] = num_items
+        elif self.compute_loss_func is not None:
+            return split_labels(inputs, self.label_names)
         return given, labels
 
     def _loss_of_function(self, outputs, labels):
         predicted = extract_logits(outputs, with_loss=False)
-        try: return self.loss_func(predicted, labels)
+        try:
+            return self.loss_func(predicted, labels)
         except IndexError as error:
             classes = predicted.shape[-1] if isinstance(predicted, torch.Tensor) and predicted.ndim == 2 else None
             raise explain_label_error(error, labels, classes) or error

@@ -23,26 +23,37 @@ __all__ = ['CHECKED_BATCHES', 'TOLERANCE', 'COMMON_GENERATION_KEYS', 'NO_GENERAT
            'entities']
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #038c85a7
-def is_stateful_metric(metric) -> bool: return all(callable(getattr(metric, n, None)) for n in ("update", "compute", "reset"))   # an object with state, not a function of a batch
+# an object with state, not a function of a batch
+def is_stateful_metric(metric) -> bool:
+    return all(callable(getattr(metric, n, None)) for n in ("update", "compute", "reset"))
 
-def check_metrics(metrics) -> dict:  # metrics: the learner's argument of this name
+def check_metrics(
+    metrics,  # the learner's argument of this name
+) -> dict:
     "Return the metrics by name. Raise TypeError for an invalid metric, ValueError for a reserved name."
     if metrics is None: return {}
     if not isinstance(metrics, Mapping):
-        raise TypeError(f"metrics is a dict of names and metrics, not {type(metrics).__name__}: metrics={{'accuracy': ...}}.")
+        raise TypeError(
+            f"metrics is a dict of names and metrics, not {type(metrics).__name__}: metrics={{'accuracy': ...}}."
+        )
     for name, metric in metrics.items():
         if not isinstance(name, str): raise TypeError(f"metrics has {name!r} as a name; names are text.")
-        if name == "loss": raise ValueError("metrics has the name 'loss', which the loss itself has; choose another.")
+        if name == "loss":
+            raise ValueError("metrics has the name 'loss', which the loss itself has; choose another.")
         if isinstance(metric, type):
-            raise TypeError(f"metrics[{name!r}] is the class {metric.__name__}; give an instance of it: {metric.__name__}().")
+            raise TypeError(
+                f"metrics[{name!r}] is the class {metric.__name__}; give an instance of it: {metric.__name__}()."
+            )
         if is_stateful_metric(metric) or callable(metric): continue
         raise TypeError(f"metrics[{name!r}] is {metric!r}; give an object with update, compute and reset, "
                         "or a function (predictions, labels) -> number.")
     return dict(metrics)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #ba1e2d7f
-CHECKED_BATCHES = 8         # number of first batches that are also evaluated in two halves
-TOLERANCE = 1e-3  # relative; functions compute in single or half precision
+# number of first batches that are also evaluated in two halves
+CHECKED_BATCHES = 8
+# relative; functions compute in single or half precision
+TOLERANCE = 1e-3
 
 class BatchValue(NamedTuple):
     "Hold a function's result for a batch."
@@ -50,40 +61,61 @@ class BatchValue(NamedTuple):
     total: Any
     count: Any
 
-def _double(value): return value.detach().double() if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)
+def _double(value):
+    return (
+        value.detach().double() if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)
+    )
 
-def is_scalar(value) -> bool: return isinstance(value, (int, float)) or getattr(value, "shape", None) == () and hasattr(value, "item")
+def is_scalar(value) -> bool:
+    return isinstance(value, (int, float)) or getattr(value, "shape", None) == () and hasattr(value, "item")
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #7f465790
 class MeanMetric:
     "Average a function of a batch over an evaluation."
     def __init__(self, name: str, function): self.name, self.function, self.parts, self.off = name, function, [], []
 
-    def update(self, number: int, n: int, predicted, labels):  # n: number of samples of the batch
+    def update(
+        self, number: int,
+        n: int,  # number of samples of the batch
+        predicted, labels,
+    ):
         "Evaluate the function on a batch. Raise TypeError for an unsupported result."
         found = self.function(predicted, labels)
-        if isinstance(found, tuple) and len(found) == 2: part = BatchValue(number, _double(found[0]), _double(found[1]))
-        elif isinstance(found, torch.Tensor) and found.ndim == 1 and len(found) == n and n != 1: part = BatchValue(number, _double(found).sum(), n)
+        if isinstance(found, tuple) and len(found) == 2:
+            part = BatchValue(number, _double(found[0]), _double(found[1]))
+        elif isinstance(found, torch.Tensor) and found.ndim == 1 and len(found) == n and n != 1:
+            part = BatchValue(number, _double(found).sum(), n)
         elif is_scalar(found):
             part = BatchValue(number, _double(found).reshape(()) * n, n)
-            if len(self.off) < CHECKED_BATCHES and n > 1: self.off.append(self._off(predicted, labels, n, part.total / n))
-        else: raise TypeError(f"metrics[{self.name!r}] returned {type(found).__name__}; a function returns a number, a value for each sample, "
-                              "or a pair (sum, count).")
+            if len(self.off) < CHECKED_BATCHES and n > 1:
+                self.off.append(self._off(predicted, labels, n, part.total / n))
+        else:
+            raise TypeError(
+                f"metrics[{self.name!r}] returned {type(found).__name__}; a function returns a number, a value for each"
+                " sample, or a pair (sum, count)."
+            )
         self.parts.append(part)
 
     def _off(self, predicted, labels, n, whole):
         "Return the relative difference between the mean over two halves and the whole."
         def half(thing, where): return map_tensors(thing, lambda t: t[where] if t.ndim and len(t) == n else t)
         k = n // 2
-        first, rest = (_double(self.function(half(predicted, w), half(labels, w))).reshape(()) for w in (slice(0, k), slice(k, n)))
+        first, rest = (
+            _double(self.function(half(predicted, w), half(labels, w))).reshape(()) for w in (slice(0, k), slice(k, n))
+        )
         return ((first * k + rest * (n - k)) / n - whole).abs() / whole.abs().clamp(min=1e-6)
 
     def found(self, world):
         "Return the average on rank 0. Raise ValueError if the values cannot be averaged."
         if any(o.item() > TOLERANCE for o in self.off):
-            raise ValueError(f"metrics[{self.name!r}] is no mean over samples: on two halves of a batch it has another mean than on the whole. "
-                             "Return a pair (sum, count), give an object with update, compute and reset, or use compute_metrics=.")
-        parts = [BatchValue(p.number, *(o.cpu() if isinstance(o, torch.Tensor) else o for o in p[1:])) for p in self.parts]
+            raise ValueError(
+                f"metrics[{self.name!r}] is no mean over samples: on two halves of a batch it has another mean than on"
+                " the whole. Return a pair (sum, count), give an object with update, compute and reset, or use"
+                " compute_metrics=."
+            )
+        parts = [
+            BatchValue(p.number, *(o.cpu() if isinstance(o, torch.Tensor) else o for o in p[1:])) for p in self.parts
+        ]
         parts = sorted((p for said in world.gathered(parts) or [] for p in said), key=lambda p: p.number)
         return (sum(p.total for p in parts) / sum(p.count for p in parts)).item() if parts else None
 
@@ -96,9 +128,15 @@ def syncs_itself(metric) -> bool:
 
 class OrderedBatches:
     "Gather the batches of all processes, and call a function with each on rank 0, in the order of the data."
-    def __init__(self, world, act):   # act: called with each value, and whether it is the last one
-        self.world, self.act = world, act
-        self.held, self.begun, self.result = [], False, None
+    def __init__(
+        self, world,
+        act,  # called with each value, and whether it is the last one
+    ):
+        self.world = world
+        self.act = act
+        self.held = []
+        self.begun = False
+        self.result = None
 
     def add(self, number: int, thing):
         "Add a value for a batch of this process."
@@ -107,19 +145,23 @@ class OrderedBatches:
     def turn(self, number: int, last: bool):
         "Finish a batch of the data, on any process. All processes must call this for each batch."
         if not self.world.alone and not last and (number + 1) % self.world.size: return
-        held, self.held = self.held, []
-        if not self.world.alone: held = [(k, map_tensors(thing, torch.Tensor.cpu)) for k, thing in held]
+        held = self.held
+        self.held = []
+        if not self.world.alone:
+            held = [(k, map_tensors(thing, torch.Tensor.cpu)) for k, thing in held]
         rounds = self.world.gathered(held)
         def do():
             things = sorted((pair for said in rounds for pair in said), key=lambda pair: pair[0])
-            for i, (_, thing) in enumerate(things): self.begun, self.result = True, self.act(thing, last and i == len(things) - 1)
+            for i, (_, thing) in enumerate(things):
+                self.begun, self.result = True, self.act(thing, last and i == len(things) - 1)
         self.world.decided(do, tell=lambda _: None)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #6903f028
 @contextmanager
 def annotate_errors(name, given):
     "Add a note with the metric's name and arguments to an error inside the block."
-    try: yield
+    try:
+        yield
     except Exception as error:
         shapes = " and ".join(str(tuple(t.shape)) if isinstance(t, torch.Tensor) else type(t).__name__ for t in given)
         error.add_note(f"(in metrics[{name!r}], which was given {shapes})")
@@ -129,132 +171,205 @@ def annotate_errors(name, given):
 class StreamingMetrics:
     "Update a learner's metrics in one evaluation."
     def __init__(self, metrics: dict, world, device):
-        self.world, self.device, self.seen, self.functions, self.objects, self.rounds = world, device, False, {}, {}, {}
+        self.world = world
+        self.device = device
+        self.seen = False
+        self.functions = {}
+        self.objects = {}
+        self.rounds = {}
         for name, metric in metrics.items():
             if not is_stateful_metric(metric):
                 self.functions[name] = MeanMetric(name, metric)
                 continue
             self.objects[name] = metric
-            if hasattr(metric, "to"): metric.to(device)
+            if hasattr(metric, "to"):
+                metric.to(device)
             if world.alone or syncs_itself(metric): continue
             self.rounds[name] = OrderedBatches(world, lambda thing, last, name=name: self._update(name, *thing))
         self.reset()
 
     def _update(self, name, predicted, labels):
         at = map_tensors((predicted, labels), lambda t: t.to(self.device))
-        with annotate_errors(name, at): self.objects[name].update(*at)
+        with annotate_errors(name, at):
+            self.objects[name].update(*at)
 
     def add(self, number: int, n: int, predicted, labels):
         "Update every metric with a batch of this process."
         if predicted is None or labels is None: return
         self.seen = True
         for metric in self.functions.values():
-            with annotate_errors(metric.name, (predicted, labels)): metric.update(number, n, predicted, labels)
+            with annotate_errors(metric.name, (predicted, labels)):
+                metric.update(number, n, predicted, labels)
         for name in self.objects:
-            if name in self.rounds: self.rounds[name].add(number, (predicted, labels))
-            else: self._update(name, predicted, labels)
+            if name in self.rounds:
+                self.rounds[name].add(number, (predicted, labels))
+            else:
+                self._update(name, predicted, labels)
 
     def turn(self, number: int, last: bool = False):
         "Finish a batch of the data, on any process."
-        for rounds in self.rounds.values(): rounds.turn(number, last)
+        for rounds in self.rounds.values():
+            rounds.turn(number, last)
 
     def found(self) -> dict:
         "Return the values by name; those of functions and of objects without synchronization are only on rank 0."
         if not any(self.world.everyone(self.seen)): return {}
         found = {name: metric.found(self.world) for name, metric in self.functions.items()}
         for name, metric in self.objects.items():
-            found[name] = self.world.decided(metric.compute, tell=lambda _: None) if name in self.rounds else metric.compute()
+            found[name] = (
+                self.world.decided(metric.compute, tell=lambda _: None) if name in self.rounds else metric.compute()
+            )
         return {k: v for name, value in found.items() for k, v in flatten_metric(name, value).items()}
 
     def reset(self):
         "Reset all metrics."
-        for metric in (*self.functions.values(), *self.objects.values()): metric.reset()
+        for metric in (*self.functions.values(), *self.objects.values()):
+            metric.reset()
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #7687eed1
 def flatten_metric(name: str, value) -> dict:
     "Return a metric's value as named numbers."
-    if isinstance(value, Mapping): return {k: v for key, inner in value.items() for k, v in flatten_metric(f"{name}_{key}", inner).items()}
-    if isinstance(value, torch.Tensor) and value.numel() != 1: return {f"{name}_{i}": v for i, v in enumerate(value.flatten().tolist())}
+    if isinstance(value, Mapping):
+        return {k: v for key, inner in value.items() for k, v in flatten_metric(f"{name}_{key}", inner).items()}
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        return {f"{name}_{i}": v for i, v in enumerate(value.flatten().tolist())}
     return {name: value.item() if hasattr(value, "item") else value}
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #442c3b86
-def load_generation_config(given):  # given: an object, its values as a dict, or its location: a file, a folder, a model's name
+def load_generation_config(
+    given,  # an object, its values as a dict, or its location: a file, a folder, a model's name
+):
     "Return a copy of a generation configuration. Raise ValueError if it is inconsistent."
-    try: from transformers import GenerationConfig
-    except ImportError: raise ImportError("generation_config= is read with transformers, which is not installed: pip install transformers") from None
-    if isinstance(given, GenerationConfig): config = copy.deepcopy(given)
-    elif isinstance(given, Mapping): config = GenerationConfig.from_dict(dict(given))
+    try:
+        from transformers import GenerationConfig
+    except ImportError:
+        raise ImportError(
+            "generation_config= is read with transformers, which is not installed: pip install transformers"
+        ) from None
+    if isinstance(given, GenerationConfig):
+        config = copy.deepcopy(given)
+    elif isinstance(given, Mapping):
+        config = GenerationConfig.from_dict(dict(given))
     elif not isinstance(given, (str, Path)):
-        raise TypeError(f"generation_config is {given!r}; give a GenerationConfig, a dict of its values, or the path of one.")
+        raise TypeError(
+            f"generation_config is {given!r}; give a GenerationConfig, a dict of its values, or the path of one."
+        )
     else:
         path = Path(given)
-        config = GenerationConfig.from_pretrained(path.parent, path.name) if path.is_file() else GenerationConfig.from_pretrained(given)
-    try: config.validate(strict=True)
-    except ValueError as error: raise ValueError(f"generation_config contradicts itself: {' '.join(str(error).split())}") from None
+        config = (
+            GenerationConfig.from_pretrained(path.parent, path.name)
+            if path.is_file()
+            else GenerationConfig.from_pretrained(given)
+        )
+    try:
+        config.validate(strict=True)
+    except ValueError as error:
+        raise ValueError(f"generation_config contradicts itself: {' '.join(str(error).split())}") from None
     return config
 
-def put_on(model, given):  # given: as above; None: the model keeps its own
+def put_on(
+    model,
+    given,  # as above; None: the model keeps its own
+):
     "Assign a generation configuration to a model."
-    if given is not None and model is not None: model.generation_config = load_generation_config(given)
+    if given is not None and model is not None:
+        model.generation_config = load_generation_config(given)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #18e13913
-def generation_settings(args, given: dict) -> dict:  # given: arguments of the verb
+def generation_settings(
+    args,
+    given: dict,  # arguments of the verb
+) -> dict:
     "Return the keyword arguments of `generate` besides the batch."
     found = {k: v for k, v in given.items() if v is not None}
-    if not {"max_length", "max_new_tokens"} & set(found) and args.generation_max_length is not None: found["max_length"] = args.generation_max_length
-    if "num_beams" not in found and args.generation_num_beams is not None: found["num_beams"] = args.generation_num_beams
+    if not {"max_length", "max_new_tokens"} & set(found) and args.generation_max_length is not None:
+        found["max_length"] = args.generation_max_length
+    if "num_beams" not in found and args.generation_num_beams is not None:
+        found["num_beams"] = args.generation_num_beams
     return found
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #deaab342
-COMMON_GENERATION_KEYS = ("max_length", "max_new_tokens", "num_beams")   # arguments that scripts pass whether or not they generate
+# arguments that scripts pass whether or not they generate
+COMMON_GENERATION_KEYS = ("max_length", "max_new_tokens", "num_beams")
 
 @contextmanager
 def generating(learner, verb: str, given: dict):
     "Use these settings for generation inside the block, if generation is enabled. Raise TypeError if it is not and an argument only applies to generation."
-    given = {name: value for name, value in given.items() if value is not None}   # scripts pass unset arguments as None
+    # scripts pass unset arguments as None
+    given = {name: value for name, value in given.items() if value is not None}
     if not learner.args.predict_with_generate:
         if foreign := [name for name in given if name not in COMMON_GENERATION_KEYS]:
-            raise TypeError(f"{verb} got {', '.join(map(repr, foreign))}, which is no argument of its own; if it is one of the model's generate (top_k, "
-                            "temperature), give the Learner predict_with_generate=True.")
-        if given: warn(f"{' and '.join(given)} has no effect in {verb} without predict_with_generate=True.")
-    with left_there(learner, generation_settings(learner.args, given)): yield
+            raise TypeError(
+                f"{verb} got {', '.join(map(repr, foreign))}, which is no argument of its own; if it is one of the"
+                " model's generate (top_k, temperature), give the Learner predict_with_generate=True."
+            )
+        if given:
+            warn(f"{' and '.join(given)} has no effect in {verb} without predict_with_generate=True.")
+    with left_there(learner, generation_settings(learner.args, given)):
+        yield
 
 NO_GENERATION = "no"
 
 @contextmanager
-def left_there(learner, settings):  # settings: NO_GENERATION for callers that need logits
+def left_there(
+    learner,
+    settings,  # NO_GENERATION for callers that need logits
+):
     "Make these settings available to `prediction_step` inside the block."
-    before, learner._gen_kwargs = learner._gen_kwargs, settings
-    try: yield
-    finally: learner._gen_kwargs = before
+    before = learner._gen_kwargs
+    learner._gen_kwargs = settings
+    try:
+        yield
+    finally:
+        learner._gen_kwargs = before
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #12873922
-def generate(learner, model, inputs, settings):  # model: without its wrapper
+def generate(
+    learner,
+    model,  # without its wrapper
+    inputs, settings,
+):
     "Return the token ids that a model generates for a batch. Raise TypeError for a model or a batch that is not supported."
     needs = "predict_with_generate=True needs"
-    if not hasattr(model, "generate"): raise TypeError(f"{needs} a model with a generate method, and {type(model).__name__} has none.")
-    if not isinstance(inputs, Mapping): raise TypeError(f"{needs} batches that are dicts, not {type(inputs).__name__}.")
-    labels, prompt, drop = inputs.get("labels"), inputs.get("decoder_input_ids"), set(learner.label_names)
-    if labels is not None and prompt is not None and prompt.shape == labels.shape: drop |= {"decoder_input_ids", "decoder_attention_mask"}
-    with torch.no_grad(): return model.generate(**{k: v for k, v in inputs.items() if k not in drop}, **settings)
+    if not hasattr(model, "generate"):
+        raise TypeError(f"{needs} a model with a generate method, and {type(model).__name__} has none.")
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"{needs} batches that are dicts, not {type(inputs).__name__}.")
+    labels = inputs.get("labels")
+    prompt = inputs.get("decoder_input_ids")
+    drop = set(learner.label_names)
+    if labels is not None and prompt is not None and prompt.shape == labels.shape:
+        drop |= {"decoder_input_ids", "decoder_attention_mask"}
+    with torch.no_grad():
+        return model.generate(**{k: v for k, v in inputs.items() if k not in drop}, **settings)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #ee697833
-DEFAULT_MAX_LENGTH = 20   # default maximum of tokens, as in transformers
+# default maximum of tokens, as in transformers
+DEFAULT_MAX_LENGTH = 20
 
 def padding_token(learner) -> int:
     "Return the padding token. Raise ValueError if there is none."
-    reader, model = learner.processing_class, learner.model
-    if hasattr(reader, "pad_token_id"): said = [reader.pad_token_id, getattr(reader, "eos_token_id", None)]
-    else: said = [getattr(getattr(model, n, None), "pad_token_id", None) for n in ("config", "generation_config")]
+    reader = learner.processing_class
+    model = learner.model
+    if hasattr(reader, "pad_token_id"):
+        said = [reader.pad_token_id, getattr(reader, "eos_token_id", None)]
+    else:
+        said = [getattr(getattr(model, n, None), "pad_token_id", None) for n in ("config", "generation_config")]
     found = next((token for token in said if token is not None), None)
     if found is not None: return found
-    raise ValueError("Generated tokens of different lengths are filled up with a padding token, and the model has none: "
-                     "set model.config.pad_token_id, or give the Learner processing_class=tokenizer.")
+    raise ValueError(
+        "Generated tokens of different lengths are filled up with a padding token, and the model has none: "
+        "set model.config.pad_token_id, or give the Learner processing_class=tokenizer."
+    )
 
-def filled_up(learner, tokens, config):  # config: the model's generation configuration, None if it has none
+def filled_up(
+    learner, tokens,
+    config,  # the model's generation configuration, None if it has none
+):
     "Return token ids padded to the maximum length of a configuration."
     if config is None or not isinstance(tokens, torch.Tensor) or tokens.ndim != 2: return tokens
-    longest, new = config.max_length if config.max_length is not None else DEFAULT_MAX_LENGTH, getattr(config, "max_new_tokens", None)
+    longest = config.max_length if config.max_length is not None else DEFAULT_MAX_LENGTH
+    new = getattr(config, "max_new_tokens", None)
     width = longest if tokens.shape[-1] < longest else new + 1 if new is not None else 0
     return learner._pad_tensors_to_max_len(tokens, width) if tokens.shape[-1] < width else tokens
 
@@ -265,10 +380,12 @@ def filled_to(tokens, width: int, token: int):
 # %% ../../nbs/06_engine/04_metrics.ipynb #12e0c229
 def generating_step(learner, model, inputs, ignore_keys, given: dict):
     "Return loss, generated tokens and labels of a batch."
-    inputs, settings = learner._prepare_inputs(inputs), learner._gen_kwargs
+    inputs = learner._prepare_inputs(inputs)
+    settings = learner._gen_kwargs
     if given or not settings: settings = generation_settings(learner.args, given)
     tokens = generate(learner, learner.model if model is None else model, inputs, settings)
-    config, labels = getattr(learner.model, "generation_config", None), learner._labels_of(inputs)
+    config = getattr(learner.model, "generation_config", None)
+    labels = learner._labels_of(inputs)
     loss = learner._predicted(model, inputs, True, ignore_keys)[0]
     return loss, filled_up(learner, tokens, config), filled_up(learner, labels, config)
 
@@ -276,73 +393,115 @@ def generating_step(learner, model, inputs, ignore_keys, given: dict):
 def warn_of_idle(args):
     "Warn about generation settings that have no effect."
     idle = [n for n in ("generation_max_length", "generation_num_beams") if getattr(args, n) is not None]
-    if idle and not args.predict_with_generate: warn(f"{' and '.join(idle)} has no effect without predict_with_generate=True.")
+    if idle and not args.predict_with_generate:
+        warn(f"{' and '.join(idle)} has no effect without predict_with_generate=True.")
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #6fb9e610
 def _first_array(value):
     "Return the first of several arrays or tensors as a NumPy array."
     if isinstance(value, list) and len(value) and hasattr(value[0], "shape"):
-        raise ValueError("The predictions are a list with one array for each batch, because of eval_do_concat_batches=False; leave it out, or score the batches in a compute_metrics of your own.")
+        raise ValueError(
+            "The predictions are a list with one array for each batch, because of eval_do_concat_batches=False; leave"
+            " it out, or score the batches in a compute_metrics of your own."
+        )
     if isinstance(value, (tuple, list)) and not np.isscalar(value[0]): value = value[0]
     if not hasattr(value, "detach"): return np.asarray(value)
     return (value.detach().double() if value.is_floating_point() else value).cpu().numpy()
 
-def _predictions_and_labels(eval_pred): return map(_first_array, (eval_pred.predictions, eval_pred.label_ids) if hasattr(eval_pred, "predictions") else eval_pred)
+def _predictions_and_labels(eval_pred):
+    return map(
+        _first_array, (eval_pred.predictions, eval_pred.label_ids) if hasattr(eval_pred, "predictions") else eval_pred
+    )
 
-def _describe_shapes(predicted, labels): return f"The predictions have shape {predicted.shape} and the labels {labels.shape}"
+def _describe_shapes(predicted, labels):
+    return f"The predictions have shape {predicted.shape} and the labels {labels.shape}"
 
-def classes_in(eval_pred) -> tuple:  # eval_pred: has predictions and label_ids, or is a pair of them
+def classes_in(
+    eval_pred,  # has predictions and label_ids, or is a pair of them
+) -> tuple:
     "Return the predicted and the true class of all labels other than -100. Raise ValueError if these are not classes."
     predicted, labels = _predictions_and_labels(eval_pred)
     if predicted.ndim == labels.ndim + 1: predicted = predicted.argmax(-1)
-    if predicted.shape != labels.shape: raise ValueError(f"{_describe_shapes(predicted, labels)}: there is no class for each label.")
+    if predicted.shape != labels.shape:
+        raise ValueError(f"{_describe_shapes(predicted, labels)}: there is no class for each label.")
     if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"The labels are {labels.dtype}, so they are no classes; trainer_nb.engine.metrics.regression is for numbers.")
+        raise ValueError(
+            f"The labels are {labels.dtype}, so they are no classes; trainer_nb.engine.metrics.regression is for"
+            " numbers."
+        )
     counts = labels != -100
     return predicted[counts], labels[counts]
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #bfae819b
 def _safe_ratio(a, b): return np.divide(a, b, out=np.zeros(len(a)), where=b > 0)
 
-def scores(predicted, labels) -> dict:  # predicted, labels: arrays of classes
+def scores(
+    predicted,  # arrays of classes
+    labels,  # arrays of classes
+) -> dict:
     "Return accuracy, and precision, recall and F1 as means over the classes."
     kinds, numbers = np.unique(np.concatenate([predicted, labels]), return_inverse=True)
     if not len(labels): return dict.fromkeys(("accuracy", "precision", "recall", "f1"), float("nan"))
-    found, wanted = numbers[:len(predicted)], numbers[len(predicted):]
-    called, there, right = (np.bincount(o, minlength=len(kinds)).astype(float) for o in (found, wanted, wanted[found == wanted]))
-    means = {"precision": _safe_ratio(right, called), "recall": _safe_ratio(right, there), "f1": _safe_ratio(2 * right, called + there)}
+    found = numbers[:len(predicted)]
+    wanted = numbers[len(predicted):]
+    called, there, right = (
+        np.bincount(o, minlength=len(kinds)).astype(float) for o in (found, wanted, wanted[found == wanted])
+    )
+    means = {
+        "precision": _safe_ratio(right, called),
+        "recall": _safe_ratio(right, there),
+        "f1": _safe_ratio(2 * right, called + there),
+    }
     return {"accuracy": float((found == wanted).mean())} | {name: float(each.mean()) for name, each in means.items()}
 
-def classification(eval_pred) -> dict:  # eval_pred: an EvalPrediction
+def classification(
+    eval_pred,  # an EvalPrediction
+) -> dict:
     "Compute metrics of classes: accuracy, macro precision, recall and F1."
     return scores(*classes_in(eval_pred))
 
-def tokens(eval_pred) -> dict:  # eval_pred: an EvalPrediction
+def tokens(
+    eval_pred,  # an EvalPrediction
+) -> dict:
     "Compute metrics of one class per token; ignore labels of -100."
     return scores(*classes_in(eval_pred))
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #b7ef666e
-def regression(eval_pred) -> dict:  # eval_pred: an EvalPrediction
+def regression(
+    eval_pred,  # an EvalPrediction
+) -> dict:
     "Compute metrics of numbers: mean squared and absolute error, R²."
     predicted, labels = (o.astype(float) for o in _predictions_and_labels(eval_pred))
-    if predicted.ndim == labels.ndim + 1 and predicted.shape[-1] == 1: predicted = predicted[..., 0]
-    if predicted.shape != labels.shape: raise ValueError(f"{_describe_shapes(predicted, labels)}: there is no number for each label.")
+    if predicted.ndim == labels.ndim + 1 and predicted.shape[-1] == 1:
+        predicted = predicted[..., 0]
+    if predicted.shape != labels.shape:
+        raise ValueError(f"{_describe_shapes(predicted, labels)}: there is no number for each label.")
     off, around = (o.reshape(len(labels), -1) for o in (predicted - labels, labels - labels.mean(0)))
-    left, all_of_it = (off ** 2).sum(0), (around ** 2).sum(0)
+    left = (off ** 2).sum(0)
+    all_of_it = (around ** 2).sum(0)
     r2 = np.where(all_of_it > 0, 1 - left / np.where(all_of_it > 0, all_of_it, 1), (left == 0).astype(float))
     return {"mse": float((off ** 2).mean()), "mae": float(np.abs(off).mean()), "r2": float(r2.mean())}
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #5bfb85f1
-def entities(names: list):  # names: of the classes: "O", "B-PER", "I-PER", ...
+def entities(
+    names: list,  # of the classes: "O", "B-PER", "I-PER", ...
+):
     "Return a compute_metrics for named entities: precision, recall and F1 of whole entities, accuracy of tokens. Raise ImportError without seqeval."
-    try: from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
-    except ImportError: raise ImportError("metrics.entities compares whole entities with seqeval, which is not installed: pip install seqeval. "
-                                          "metrics.tokens needs nothing, and counts single tokens.") from None
+    try:
+        from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
+    except ImportError:
+        raise ImportError(
+            "metrics.entities compares whole entities with seqeval, which is not installed: pip install seqeval. "
+            "metrics.tokens needs nothing, and counts single tokens."
+        ) from None
     names = list(names)
     def found(eval_pred) -> dict:
         predicted, labels = _predictions_and_labels(eval_pred)
         if predicted.ndim == labels.ndim + 1: predicted = predicted.argmax(-1)
-        pairs = [([names[p] for p in ps[ls != -100]], [names[i] for i in ls[ls != -100]]) for ps, ls in zip(predicted, labels)]
+        pairs = [
+            ([names[p] for p in ps[ls != -100]], [names[i] for i in ls[ls != -100]])
+            for ps, ls in zip(predicted, labels)
+        ]
         said, right = [list(o) for o in zip(*pairs)]
         asked = {"precision": precision_score, "recall": recall_score, "f1": f1_score, "accuracy": accuracy_score}
         return {name: float(score(right, said)) for name, score in asked.items()}

@@ -21,7 +21,15 @@ from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
 from .signatures import _parameters, accepted_kwargs, positional_args
-from .loss import LossOverrides, is_single_input, call_model, check_loss, extract_logits, inspect_model, split_labels
+from trainer_nb.engine.loss import (
+    LossOverrides,
+    is_single_input,
+    call_model,
+    check_loss,
+    extract_logits,
+    inspect_model,
+    split_labels,
+)
 from .run_state import FlopOverrides, RunState, as_callback, record_act
 from .metrics import (NO_GENERATION, check_metrics, filled_to, generating_step, padding_token, put_on,
                                        warn_of_idle)
@@ -37,7 +45,11 @@ __all__ = ['NO_MODEL_MESSAGE', 'OptimizerQueries', 'OptimizerOverrides', 'BatchO
 # %% ../../nbs/06_engine/06_overrides.ipynb #b7daa136
 def _require_optimizer(optimizer):
     "Return the optimizer; raise ValueError if there is none."
-    if optimizer is None: raise ValueError("There is no optimizer here: it is made with the first step, or by learn.create_optimizer(), and after launch() the processes have it.")
+    if optimizer is None:
+        raise ValueError(
+            "There is no optimizer here: it is made with the first step, or by learn.create_optimizer(), and after"
+            " launch() the processes have it."
+        )
     return optimizer
 
 class OptimizerQueries:
@@ -50,13 +62,20 @@ class OptimizerQueries:
         "Return the number of trainable elements in the model's parameters."
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
-    def get_optimizer_group(self, param=None):  # param: a parameter or its name; None: the parameters of every group
+    def get_optimizer_group(
+        self,
+        param=None,  # a parameter or its name; None: the parameters of every group
+    ):
         "Return the optimizer's group with a parameter; raise ValueError if there is none."
         groups = _require_optimizer(self.optimizer).param_groups
         if param is None: return [g["params"] for g in groups]
         p = dict(self.model.named_parameters()).get(param) if isinstance(param, str) else param
         found = next((g for g in groups if any(q is p for q in g["params"])), None)
-        if found is None: raise ValueError(f"{param if isinstance(param, str) else 'That parameter'} is in none of the optimizer's groups; is it frozen?")
+        if found is None:
+            raise ValueError(
+                f"{param if isinstance(param, str) else 'That parameter'} is in none of the optimizer's groups; is it"
+                " frozen?"
+            )
         return found
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #e46e4152
@@ -68,35 +87,54 @@ class OptimizerOverrides(OptimizerQueries):
 
     def create_optimizer_and_scheduler(self, num_training_steps: int):
         "Create optimizer and schedule unless they exist; raise TypeError if an override creates none."
-        needs_model = any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _parameters(self.create_optimizer) or ())
+        needs_model = any(
+            p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _parameters(self.create_optimizer) or ()
+        )
         made = self.create_optimizer(self.model) if needs_model else self.create_optimizer()
-        if self.optimizer is None: self.optimizer = made
-        if self.optimizer is None: raise TypeError("create_optimizer made no optimizer: it has to set self.optimizer, and to return it.")
+        if self.optimizer is None:
+            self.optimizer = made
+        if self.optimizer is None:
+            raise TypeError("create_optimizer made no optimizer: it has to set self.optimizer, and to return it.")
         by_place = positional_args(self.create_scheduler, num_training_steps, self.optimizer)
         by_name = accepted_kwargs(self.create_scheduler, num_training_steps=num_training_steps) if not by_place else {}
         made = self.create_scheduler(*by_place, **by_name)
-        if self.lr_scheduler is None: self.lr_scheduler = made
-        if self.lr_scheduler is None: raise TypeError("create_scheduler made no schedule: it has to set self.lr_scheduler, and to return it.")
+        if self.lr_scheduler is None:
+            self.lr_scheduler = made
+        if self.lr_scheduler is None:
+            raise TypeError("create_scheduler made no schedule: it has to set self.lr_scheduler, and to return it.")
 
     @staticmethod
-    def get_optimizer_cls_and_kwargs(args, model=None) -> tuple:  # model: for the groups of an optimizer for selected layers
+    def get_optimizer_cls_and_kwargs(
+        args,
+        model=None,  # for the groups of an optimizer for selected layers
+    ) -> tuple:
         "Return the class and keyword arguments of the optimizer that the settings name."
         cls, kwargs = optimizer_class(args)
-        return cls, kwargs if model is None or target_options(args) is None else {**kwargs, "params": optimizer_groups(model, args)}
+        return cls, (
+            kwargs
+            if model is None or target_options(args) is None
+            else {**kwargs, "params": optimizer_groups(model, args)}
+        )
 
     def create_optimizer(self, model=None):
         "Create the optimizer, unless there is one; return it."
         if self.optimizer is not None: return self.optimizer
-        model, given = self.model if model is None else model, self.optimizer_cls_and_kwargs
+        model = self.model if model is None else model
+        given = self.optimizer_cls_and_kwargs
         by_name = type(self).get_optimizer_cls_and_kwargs is OptimizerOverrides.get_optimizer_cls_and_kwargs
-        if given is None and not by_name: given = self.get_optimizer_cls_and_kwargs(*positional_args(self.get_optimizer_cls_and_kwargs, self.args, model))
+        if given is None and not by_name:
+            given = self.get_optimizer_cls_and_kwargs(
+                *positional_args(self.get_optimizer_cls_and_kwargs, self.args, model)
+            )
         self.optimizer = create_optimizer(model, self.args, given, set(self.get_decay_parameter_names(model)))
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):
         "Create the learning rate schedule, unless there is one; return it."
         if self.lr_scheduler is None:
-            self.lr_scheduler = create_scheduler(self.optimizer if optimizer is None else optimizer, self.args, num_training_steps)
+            self.lr_scheduler = create_scheduler(
+                self.optimizer if optimizer is None else optimizer, self.args, num_training_steps
+            )
             self.run_state.own_scheduler = True
         return self.lr_scheduler
 
@@ -110,27 +148,47 @@ class BatchOverrides(LossOverrides):
 
     def _get_num_items_in_batch(self, batch_samples, device=None):
         "Return the number of labels in all processes; None if it is not needed. Micro-batches of weight 0 are not counted."
-        run, world = self.run_state, self.run_state.device.world
+        run = self.run_state
+        world = self.run_state.device.world
         if world.alone: return self.count_items(batch_samples)
         weights = [f.weight for f in run.window or ()]
-        own = [b for b, weight in zip(batch_samples, weights) if weight] if len(weights) == len(batch_samples) else batch_samples
+        own = (
+            [b for b, weight in zip(batch_samples, weights) if weight]
+            if len(weights) == len(batch_samples)
+            else batch_samples
+        )
         items = self.count_items(own or batch_samples)
         if items is None or not self.args.average_tokens_across_devices: return items
         return world.total(items if own else torch.zeros_like(items))
 
-    def count_items(self, batches):  # batches: the micro-batches of a window
+    def count_items(
+        self,
+        batches,  # the micro-batches of a window
+    ):
         "Return the number of labels in the window, for losses that are a mean over all of them; None if it is not needed."
         if not (self.model_facts.accepts_loss_kwargs or self.compute_loss_func is not None): return None
-        if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches): return None
-        def counted(b): return b["shift_labels"] if "shift_labels" in b else b["labels"][..., 1:] if self.model_facts.shifts_labels else b["labels"]
+        if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
+            return None
+        def counted(b):
+            return (
+                b["shift_labels"]
+                if "shift_labels" in b
+                else b["labels"][..., 1:] if self.model_facts.shifts_labels else b["labels"]
+            )
         return to_device(sum(counted(b).ne(-100).sum() for b in batches), self.run_state.device.device, pin=True)
 
-    def _prepare_input(self, data): return to_device(data, self.run_state.device.device, pin=self.args.dataloader_pin_memory)   # move to the device
+    # move to the device
+    def _prepare_input(self, data):
+        return to_device(data, self.run_state.device.device, pin=self.args.dataloader_pin_memory)
 
     def _prepare_inputs(self, inputs):
         "Move the batch to the device. Raise ValueError if it is empty."
         if isinstance(inputs, Mapping) and not inputs:
-            raise ValueError(f"The batch is empty; {self.model_facts.name}'s forward takes {', '.join(sorted(self.model_facts.arguments))}, so let the data or the data_collator give some of these.")
+            raise ValueError(
+                f"The batch is empty; {self.model_facts.name}'s forward takes"
+                f" {', '.join(sorted(self.model_facts.arguments))}, so let the data or the data_collator give some of"
+                " these."
+            )
         return self._prepare_input(inputs)
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #4c338605
@@ -140,7 +198,9 @@ class StepOverrides(BatchOverrides, FlopOverrides):
         "Return a context for the computation of the loss; autocast is part of the wrapped model."
         return self.autocast_smart_context_manager()
 
-    def autocast_smart_context_manager(self, cache_enabled=True): return nullcontext()   # for subclasses that override it
+    # for subclasses that override it
+    def autocast_smart_context_manager(self, cache_enabled=True):
+        return nullcontext()
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         "Run forward and backward of one micro-batch; return its part of the step's loss, detached."
@@ -151,19 +211,27 @@ class StepOverrides(BatchOverrides, FlopOverrides):
     def forward_move(self, model, inputs, num_items_in_batch=None):
         "Return the micro-batch's part of the step's loss."
         self.run_state.modes.enter(model, self.run_state.model)
-        if hasattr(self.optimizer, "train"): self.optimizer.train()
+        if hasattr(self.optimizer, "train"):
+            self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
         more = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
-        with self.compute_loss_context_manager(): loss = self.compute_loss(model, inputs, **more)
-        if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0: empty_device_cache(self.run_state.device.device)
+        with self.compute_loss_context_manager():
+            loss = self.compute_loss(model, inputs, **more)
+        if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
+            empty_device_cache(self.run_state.device.device)
         check_loss(loss, self.model)
         if loss.ndim: loss = loss.reshape(())
         scaled = self._is_scaled(num_items_in_batch)
-        window, share = 1 if scaled else self.current_gradient_accumulation_steps, self._share_of(num_items_in_batch if scaled else None)
+        window = 1 if scaled else self.current_gradient_accumulation_steps
+        share = self._share_of(num_items_in_batch if scaled else None)
         if share != 1: loss = loss * share
-        return loss if window == 1 else loss / window   # dividing by 1 would add a node to the graph
+        # dividing by 1 would add a node to the graph
+        return loss if window == 1 else loss / window
 
-    def _share_of(self, num_items) -> float:  # num_items: divisor of the loss, None for a mean over samples
+    def _share_of(
+        self,
+        num_items,  # divisor of the loss, None for a mean over samples
+    ) -> float:
         "Return the weight of this micro-batch's loss, if several processes compute parts and their gradients are averaged."
         world = self.run_state.device.world
         counted = num_items is not None and self.args.average_tokens_across_devices and not world.alone
@@ -175,39 +243,66 @@ class StepOverrides(BatchOverrides, FlopOverrides):
 
     def _is_scaled(self, num_items):
         if self.loss_is_scaled_for_ga is not None: return self.loss_is_scaled_for_ga
-        return self.compute_loss_func is not None or (self.model_facts.accepts_loss_kwargs and self.loss_takes_items and num_items is not None)
+        return self.compute_loss_func is not None or (
+            self.model_facts.accepts_loss_kwargs and self.loss_takes_items and num_items is not None
+        )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #783fe3fb
 class PredictionOverrides:
     "Compute predictions for an evaluation."
-    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):   # gen_kwargs: for the model's generate
+    def prediction_step(
+        self, model, inputs, prediction_loss_only, ignore_keys=None,
+        **gen_kwargs,  # for the model's generate
+    ):
         "Return loss, predictions and labels of a batch, computed without gradients."
-        if self.args.predict_with_generate and not prediction_loss_only and self._gen_kwargs is not NO_GENERATION: return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
+        if self.args.predict_with_generate and not prediction_loss_only and self._gen_kwargs is not NO_GENERATION:
+            return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
         return self._predicted(model, inputs, prediction_loss_only, ignore_keys)
 
     def _predicted(self, model, inputs, prediction_loss_only, ignore_keys):
         "Return the same without generation."
         inputs = self._prepare_inputs(inputs)
-        if ignore_keys is None: ignore_keys = getattr(getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"])
+        if ignore_keys is None:
+            ignore_keys = getattr(
+                getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"]
+            )
         labels = self._labels_of(inputs)
-        asked = inputs.get("return_loss") if isinstance(inputs, Mapping) else None   # may be set by a collator
-        has_loss = labels is not None or (not self.label_names and (self.model_facts.can_return_loss if asked is None else bool(asked)))
+        # may be set by a collator
+        asked = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
+        has_loss = labels is not None or (
+            not self.label_names and (self.model_facts.can_return_loss if asked is None else bool(asked))
+        )
         with torch.no_grad(), self.compute_loss_context_manager():
             if has_loss:
                 more = {"num_items_in_batch": self.count_items([inputs])} if self.loss_takes_items else {}
-                if self.args.use_liger_kernel and prediction_loss_only: inputs = {**inputs, "skip_logits": True}
+                if self.args.use_liger_kernel and prediction_loss_only:
+                    inputs = {**inputs, "skip_logits": True}
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **more)
                 loss = loss.detach().mean()
-            else: loss, outputs = None, call_model(model, inputs)
+            else:
+                loss = None
+                outputs = call_model(model, inputs)
         if prediction_loss_only: return loss, None, None
-        own_loss = has_loss and self.loss_func is None and self.compute_loss_func is None and not self.args.label_smoothing_factor
+        own_loss = (
+            has_loss
+            and self.loss_func is None
+            and self.compute_loss_func is None
+            and not self.args.label_smoothing_factor
+        )
         return loss, extract_logits(outputs, own_loss, ignore_keys), labels
 
-    def _pad_tensors_to_max_len(self, tensor, max_length): return filled_to(tensor, max_length, padding_token(self))   # of generated tokens
+    # of generated tokens
+    def _pad_tensors_to_max_len(self, tensor, max_length):
+        return filled_to(tensor, max_length, padding_token(self))
 
     def _labels_of(self, inputs):
         "Return the labels in a batch; None if there are none."
-        if self.loss_func is not None: return None if is_single_input(inputs) and not self.learns_itself else split_labels(inputs, self.label_names)[1]
+        if self.loss_func is not None:
+            return (
+                None
+                if is_single_input(inputs) and not self.learns_itself
+                else split_labels(inputs, self.label_names)[1]
+            )
         if isinstance(inputs, Mapping):
             found = tuple(inputs[n] for n in self.label_names if inputs.get(n) is not None)
             return (found[0] if len(found) == 1 else found) if found and len(found) == len(self.label_names) else None
@@ -219,12 +314,17 @@ NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=,
 def check_constructor_args(model, model_init, args, loss_func, compute_loss_func, optimizers, cls_and_kwargs=None):
     "Raise ValueError or TypeError for constructor arguments that contradict each other or have the wrong type."
     if model is None and model_init is None: raise ValueError(NO_MODEL_MESSAGE)
-    if model is not None and model_init is not None: raise ValueError("Both model and model_init were given; give the one or the other.")
+    if model is not None and model_init is not None:
+        raise ValueError("Both model and model_init were given; give the one or the other.")
     if model is not None and not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into model_init=.")
+        raise TypeError(
+            f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into"
+            " model_init=."
+        )
     check_model_storage(model)
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
-        if isinstance(f, type): raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
+        if isinstance(f, type):
+            raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
     if loss_func is not None and compute_loss_func is not None:
         raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other.")
     check_label_smoothing(args, loss_func, compute_loss_func)
@@ -233,24 +333,33 @@ def check_constructor_args(model, model_init, args, loss_func, compute_loss_func
     if optimizers[0] is not None and cls_and_kwargs is not None:
         raise ValueError("Both optimizers and optimizer_cls_and_kwargs were given; give the one or the other.")
     if model_init is not None and optimizers[0] is not None:
-        raise ValueError("With model_init there is no model yet that an optimizer could hold; give optimizer_cls_and_kwargs=(class, keywords), "
-                         "or override create_optimizer.")
+        raise ValueError(
+            "With model_init there is no model yet that an optimizer could hold; give optimizer_cls_and_kwargs=(class,"
+            " keywords), or override create_optimizer."
+        )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #3c04214d
 def check_model_storage(model):
     "Raise Refused for a quantized model or one on several devices."
     if getattr(model, "is_quantized", False):
-        raise InvalidOperation(f"{type(model).__name__} is quantized, and a snapshot cannot hold packed weights; load it without quantization_config=, in bf16 if memory is short "
-                      "(activation_checkpointing=True and adapters save more).")
+        raise InvalidOperation(
+            f"{type(model).__name__} is quantized, and a snapshot cannot hold packed weights; load it without"
+            " quantization_config=, in bf16 if memory is short (activation_checkpointing=True and adapters save more)."
+        )
     if len(set(map(str, (getattr(model, "hf_device_map", None) or {}).values()))) > 1:
-        raise InvalidOperation(f"{type(model).__name__} is spread over several devices, and a run has its model on one; load it without device_map=, or use learn.launch(n) with fsdp='full_shard'.")
+        raise InvalidOperation(
+            f"{type(model).__name__} is spread over several devices, and a run has its model on one; load it without"
+            " device_map=, or use learn.launch(n) with fsdp='full_shard'."
+        )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #ed9a7605
 def check_label_smoothing(args, loss_func, compute_loss_func):
     "Raise ValueError for label smoothing with a user-defined loss function."
     if args.label_smoothing_factor and (loss_func is not None or compute_loss_func is not None):
-        raise ValueError("label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, "
-                         "for example CrossEntropyLoss(label_smoothing=0.1).")
+        raise ValueError(
+            "label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, "
+            "for example CrossEntropyLoss(label_smoothing=0.1)."
+        )
 
 def check_arg_types(callbacks, **functions):
     "Raise TypeError for constructor arguments of the wrong kind."
@@ -264,12 +373,16 @@ def check_batch_eval_metrics(args, compute_metrics):
     if not args.batch_eval_metrics or compute_metrics is None: return
     taken = inspect.signature(compute_metrics).parameters.values()
     if any(p.name == "compute_result" or p.kind is p.VAR_KEYWORD for p in taken): return
-    raise ValueError("batch_eval_metrics=True calls compute_metrics(eval_pred, compute_result=...) for each batch, with True for the last; let it take compute_result.")
+    raise ValueError(
+        "batch_eval_metrics=True calls compute_metrics(eval_pred, compute_result=...) for each batch, with True for the"
+        " last; let it take compute_result."
+    )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #7cb858d2
 def check_not_remote(run, name):
     "Raise an error if a part is replaced while other processes have the run."
-    if run is not None and run.team is not None: run.team.refuse(f"Replacing learn.{name}")
+    if run is not None and run.team is not None:
+        run.team.refuse(f"Replacing learn.{name}")
 
 class UserPart:
     "Store a user-provided part; an assignment raises an error while other processes have the run."
@@ -290,15 +403,18 @@ class RunAttributes:
     @property
     def state(self): return self.run_state.state
     def _put_control(self, control): self.run_state.control = control
-    control = property(lambda self: self.run_state.control, _put_control)   # assigned where a copied override got it from the handler
+    # assigned where a copied override got it from the handler
+    control = property(lambda self: self.run_state.control, _put_control)
     @property
     def model_wrapped(self): return self.run_state.wrapped
     @property
     def tokenizer(self): return self.processing_class
     @property
     def model(self):
-        if self.run_state.model is None: build_model(self)
-        if self.run_state.team is not None: self.run_state.team.look_at_model(sys._getframe(1).f_globals.get("__name__", ""))
+        if self.run_state.model is None:
+            build_model(self)
+        if self.run_state.team is not None:
+            self.run_state.team.look_at_model(sys._getframe(1).f_globals.get("__name__", ""))
         return self.run_state.model
     @model.setter
     def model(self, model): replace_part(self, "model", lambda: replace_model(self, model))
@@ -310,15 +426,18 @@ class RunAttributes:
     def optimizer(self): return self.run_state.optimizer
     @optimizer.setter
     def optimizer(self, optimizer):
-        with RUN_LOCK: replace_optimizer(self.run_state, optimizer)
+        with RUN_LOCK:
+            replace_optimizer(self.run_state, optimizer)
     @property
     def lr_scheduler(self): return self.run_state.lr_scheduler
     @lr_scheduler.setter
     def lr_scheduler(self, scheduler):
-        with RUN_LOCK: replace_scheduler(self.run_state, scheduler)
+        with RUN_LOCK:
+            replace_scheduler(self.run_state, scheduler)
     @property
     def model_facts(self):
-        if self._facts is None: self._facts = inspect_model(self.model, self.args.label_names)
+        if self._facts is None:
+            self._facts = inspect_model(self.model, self.args.label_names)
         return self._facts
     @property
     def loss_takes_items(self) -> bool:
@@ -331,8 +450,10 @@ class RunAttributes:
         "Return whether inputs are their own labels (an autoencoder); True if this cannot be determined from the data."
         if self._learns_itself is None:
             data = self.train_dataset
-            if data is None or isinstance(data, DataLoader) or is_iterable_only(data) or not len(data): return True
-            with preserve_generators(): self._learns_itself = is_single_input(data[0])
+            if data is None or isinstance(data, DataLoader) or is_iterable_only(data) or not len(data):
+                return True
+            with preserve_generators():
+                self._learns_itself = is_single_input(data[0])
         return self._learns_itself
     @property
     def label_names(self): return self.model_facts.label_names
@@ -348,41 +469,97 @@ def _resolve_processing_class(processing_class, settings):
     return older if processing_class is None else processing_class
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #e57182c2
-class TrainerBase(RunAttributes, DataLoaderOverrides, LengthOverrides, OptimizerOverrides, StepOverrides, PredictionOverrides):
+class TrainerBase(
+    RunAttributes, DataLoaderOverrides, LengthOverrides, OptimizerOverrides, StepOverrides, PredictionOverrides
+):
     "Hold the user's parts and the override points of a learner."
-    eval_dataset, processing_class, data_collator, model_init, optimizers, optimizer_cls_and_kwargs = (UserPart() for _ in range(6))
-    loss_func, compute_loss_func, compute_metrics, metrics, preprocess_logits_for_metrics = (UserPart() for _ in range(5))
+    eval_dataset, processing_class, data_collator, model_init, optimizers, optimizer_cls_and_kwargs = (
+        UserPart() for _ in range(6)
+    )
+    loss_func, compute_loss_func, compute_metrics, metrics, preprocess_logits_for_metrics = (
+        UserPart() for _ in range(5)
+    )
     _trial = hp_search_backend = None   # set by a search, in the learner of a trial
 
-    def call_model_init(self, trial=None):   # trial: of a search; None: there is none
+    def call_model_init(
+        self,
+        trial=None,  # of a search; None: there is none
+    ):
         "Return a model from model_init."
         taken = trial_parameter(self.model_init)
-        return self.model_init() if taken is None or (trial is None and taken.default is not taken.empty) else self.model_init(trial)
+        return (
+            self.model_init()
+            if taken is None or (trial is None and taken.default is not taken.empty)
+            else self.model_init(trial)
+        )
 
-    def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
-                 model_init=None, compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None),
-                 optimizer_cls_and_kwargs=None, preprocess_logits_for_metrics=None, *, loss_func=None, metrics=None, **settings):
+    def __init__(
+        self,
+        model=None,
+        args=None,
+        data_collator=None,
+        train_dataset=None,
+        eval_dataset=None,
+        processing_class=None,
+        model_init=None,
+        compute_loss_func=None,
+        compute_metrics=None,
+        callbacks=None,
+        optimizers=(None, None),
+        optimizer_cls_and_kwargs=None,
+        preprocess_logits_for_metrics=None,
+        *,
+        loss_func=None,
+        metrics=None,
+        **settings
+    ):
         processing_class = _resolve_processing_class(processing_class, settings)
         args = resolve_args(args, settings)
-        check_constructor_args(model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs)
-        check_arg_types(callbacks, data_collator=data_collator, model_init=model_init, loss_func=loss_func, compute_loss_func=compute_loss_func,
-                    compute_metrics=compute_metrics, preprocess_logits_for_metrics=preprocess_logits_for_metrics)
-        self._train_dataset, self.eval_dataset, self.processing_class = train_dataset, eval_dataset, processing_class
+        check_constructor_args(
+            model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
+        )
+        check_arg_types(
+            callbacks,
+            data_collator=data_collator,
+            model_init=model_init,
+            loss_func=loss_func,
+            compute_loss_func=compute_loss_func,
+            compute_metrics=compute_metrics,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+        )
+        self._train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.processing_class = processing_class
         self._learns_itself = None
-        collator = DataCollatorWithPadding(processing_class) if hasattr(processing_class, "pad") else default_data_collator
+        collator = (
+            DataCollatorWithPadding(processing_class) if hasattr(processing_class, "pad") else default_data_collator
+        )
         self.data_collator = data_collator or collator
-        self.model_init, self.compute_loss_func, self.loss_func = model_init, compute_loss_func, loss_func
-        self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, preprocess_logits_for_metrics
-        self.metrics, self._gen_kwargs = metrics, None
+        self.model_init = model_init
+        self.compute_loss_func = compute_loss_func
+        self.loss_func = loss_func
+        self.compute_metrics = compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.metrics = metrics
+        self._gen_kwargs = None
         check_metrics(metrics)
         check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
         put_on(model, args.generation_config)
-        self.optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
-        self.current_gradient_accumulation_steps, self._facts, self._takes_items = args.gradient_accumulation_steps, None, None
-        self.current_weight = 1.0   # of the current micro-batch: loader.Fetched.weight
+        self.optimizers = optimizers
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self.current_gradient_accumulation_steps = args.gradient_accumulation_steps
+        self._facts = None
+        self._takes_items = None
+        # of the current micro-batch: loader.Fetched.weight
+        self.current_weight = 1.0
         self.current_micro_batch = 0   # its index in the step
-        self.run_state = RunState(args=args, given=args.to_dict(), model=model, callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]))
+        self.run_state = RunState(
+            args=args,
+            given=args.to_dict(),
+            model=model,
+            callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
+        )
         self.run_state.modes.see(model)
         self.run_state.learner = weakref.ref(self)
 
@@ -390,27 +567,37 @@ class TrainerBase(RunAttributes, DataLoaderOverrides, LengthOverrides, Optimizer
 def check_run_not_begun(run, name, present):
     "Raise Refused for a part that cannot be replaced once the run has begun."
     if present is None or not run.state.global_step: return
-    raise InvalidOperation(f"The {name} of a run that has begun cannot be replaced (it has done {run.state.global_step} steps); "
-                  "make a new Learner with it.")
+    raise InvalidOperation(
+        f"The {name} of a run that has begun cannot be replaced (it has done {run.state.global_step} steps); "
+        "make a new Learner with it."
+    )
 
 def check_replaceable(run, name):
     "Raise Refused if a part is replaced in the middle of a step."
     if run.phase not in ("step", "debug"): return
-    raise InvalidOperation(f"learn.{name} cannot be replaced in the middle of a step; do it between two steps, or at on_step_end.")
+    raise InvalidOperation(
+        f"learn.{name} cannot be replaced in the middle of a step; do it between two steps, or at on_step_end."
+    )
 
-def replace_part(learner, name, act):  # act: function that replaces the part
+def replace_part(
+    learner, name,
+    act,  # function that replaces the part
+):
     "Replace a part now, or at the boundary if a callback requests it after the step. Raise Refused in the middle of a step."
     with RUN_LOCK:
         run = learner.run_state
         check_not_remote(run, name)
         check_replaceable(run, name)
-        if run.phase in ("after", "look"): run.later.append(as_callback(run, act))
-        else: act()
+        if run.phase in ("after", "look"):
+            run.later.append(as_callback(run, act))
+        else:
+            act()
 
 def replace_train_dataset(learner, dataset):
     "Replace the training set, from the next step on."
     learner._train_dataset, learner._learns_itself, learner.run_state.bookmark = dataset, None, None
-    if learner.run_state.feed is not None: drop_loader(learner.run_state)
+    if learner.run_state.feed is not None:
+        drop_loader(learner.run_state)
     record_act(learner.run_state, "train_dataset")
 
 def replace_optimizer(run, optimizer):
@@ -418,7 +605,8 @@ def replace_optimizer(run, optimizer):
     check_not_remote(run, "optimizer")
     check_replaceable(run, "optimizer")
     check_run_not_begun(run, "optimizer", run.optimizer)
-    if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer: run.lr_scheduler = run.first = None
+    if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer:
+        run.lr_scheduler = run.first = None
     run.optimizer = optimizer
 
 def replace_scheduler(run, scheduler):
@@ -426,7 +614,8 @@ def replace_scheduler(run, scheduler):
     check_not_remote(run, "lr_scheduler")
     check_replaceable(run, "lr_scheduler")
     check_run_not_begun(run, "lr_scheduler", run.lr_scheduler)
-    run.lr_scheduler, run.own_scheduler = scheduler, False
+    run.lr_scheduler = scheduler
+    run.own_scheduler = False
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #fa7c7662
 def replace_model(learner, model):
@@ -434,11 +623,15 @@ def replace_model(learner, model):
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
     put_on(model, run.args.generation_config)
-    if run.device is not None: run.device.release()
-    run.model, learner._facts, learner._signature_columns = model, None, None
+    if run.device is not None:
+        run.device.release()
+    run.model = model
+    learner._facts = None
+    learner._signature_columns = None
     run.modes.see(model)
     run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.first = run.held = None
-    if run.feed is not None: drop_loader(run)
+    if run.feed is not None:
+        drop_loader(run)
 
 def drop_loader(run):
     "Discard the loader; it is prepared again when needed."
@@ -449,8 +642,15 @@ def drop_loader(run):
 def trial_parameter(model_init) -> inspect.Parameter | None:
     "Return the parameter of a model_init that takes the trial of a search; None if it takes none. Raise ValueError if it takes several."
     if model_init is None: return None
-    taken = [p for p in inspect.signature(model_init).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(taken) > 1: raise ValueError(f"model_init takes {len(taken)} arguments; it is called with none, or with the trial of a search.")
+    taken = [
+        p
+        for p in inspect.signature(model_init).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(taken) > 1:
+        raise ValueError(
+            f"model_init takes {len(taken)} arguments; it is called with none, or with the trial of a search."
+        )
     return taken[0] if taken else None
 
 def build_model(learner):
@@ -458,9 +658,12 @@ def build_model(learner):
     run = learner.run_state
     if learner.model_init is None: raise ValueError(NO_MODEL_MESSAGE)
     with preserve_generators():
-        seed_all(run.args.seed)   # as in the Trainer: the same initial weights
-        with run.interrupts.opened(): model = learner.call_model_init(*positional_args(learner.call_model_init, learner._trial))
-    if not isinstance(model, torch.nn.Module): raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
+        # as in the Trainer: the same initial weights
+        seed_all(run.args.seed)
+        with run.interrupts.opened():
+            model = learner.call_model_init(*positional_args(learner.call_model_init, learner._trial))
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     put_on(model, run.args.generation_config)
     run.modes.see(model)
     run.model = model

@@ -26,42 +26,70 @@ __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'existing_optimizers', 'run
            'recompute_run_length']
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #4023ce49
-AUTO_BATCH_SIZE_ERROR = ("auto_find_batch_size=True is for a run in one process: where memory runs out in one of several, the others wait for it in the middle of a step. "
-              "Leave it out; learn.batch_size_find().apply() finds a size before learn.launch(...).")
+AUTO_BATCH_SIZE_ERROR = (
+    "auto_find_batch_size=True is for a run in one process: where memory runs out in one of several, the others wait"
+    " for it in the middle of a step. Leave it out; learn.batch_size_find().apply() finds a size before"
+    " learn.launch(...)."
+)
 
 def prepare_model(learner):
     "Move the model to its device and wrap it; raise TypeError for a scripted model, ValueError for lazy layers."
     run = learner.run_state
-    if run.team is not None: run.team.refuse("This")
+    if run.team is not None:
+        run.team.refuse("This")
     run.loss = next((f for f in (learner.loss_func, learner.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
-    if run.args.output_dir is not None: run.args.output_dir = os.path.abspath(run.args.output_dir)   # absolute, because the program may change its directory
+    if run.args.output_dir is not None:
+        # absolute, because the program may change its directory
+        run.args.output_dir = os.path.abspath(run.args.output_dir)
     if run.wrapped is not None:
         run.device.settle()
         return apply_patches(learner)
     if isinstance(run.model, torch.jit.ScriptModule):
-        raise TypeError("The model is scripted (torch.jit), so nobody can see what its forward takes; give the Learner the module it was made from.")
-    if run.args.full_determinism: enable_determinism()
-    lazy = next((n for n, p in (*learner.model.named_parameters(), *learner.model.named_buffers()) if torch.nn.parameter.is_lazy(p)), None)
+        raise TypeError(
+            "The model is scripted (torch.jit), so nobody can see what its forward takes; give the Learner the module"
+            " it was made from."
+        )
+    if run.args.full_determinism:
+        enable_determinism()
+    lazy = next(
+        (
+            n
+            for n, p in (*learner.model.named_parameters(), *learner.model.named_buffers())
+            if torch.nn.parameter.is_lazy(p)
+        ),
+        None,
+    )
     if lazy is not None:
-        raise ValueError(f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is trained.")
+        raise ValueError(
+            f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is"
+            " trained."
+        )
     if run.device is None:
         run.device = Device(run.args)
-        try: join_process_group(run)
-        except BaseException: run.device = None; raise
+        try:
+            join_process_group(run)
+        except BaseException:
+            run.device = None
+            raise
     wrapped = run.device.prepare(learner.model, run.loss, existing_optimizers(learner))
     apply_patches(learner)
     run.wrapped = wrapped
-    if run.loss is not None: run.loss.to(run.device.device)
+    if run.loss is not None:
+        run.loss.to(run.device.device)
     if not run.device.world.alone:
         if run.args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
         sync_weights(run)
-    run.params = run_parameters(run)   # a new wrapper; the optimizer may exist already
+    # a new wrapper; the optimizer may exist already
+    run.params = run_parameters(run)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #e9bb442d
 def existing_optimizers(learner) -> list:
     "Return the existing optimizers, the user's and the run's. Raise ValueError for parameters that sharding cannot replace."
     if learner.run_state.device.divides and "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]:
-        raise ValueError("optimizer_cls_and_kwargs has 'params' of the model as it was before it is divided (fsdp); leave them out, or make them in create_optimizer().")
+        raise ValueError(
+            "optimizer_cls_and_kwargs has 'params' of the model as it was before it is divided (fsdp); leave them out,"
+            " or make them in create_optimizer()."
+        )
     return list({id(o): o for o in (learner.optimizers[0], learner.run_state.optimizer) if o is not None}.values())
 
 def run_parameters(run) -> list:
@@ -73,19 +101,35 @@ def join_process_group(run):
     "Join the processes of a run: share its id, mark the main process."
     world = run.device.world
     run.state.is_world_process_zero, run.state.is_local_process_zero = world.first, world.local_rank == 0
-    if not run.state.global_step: run.history.run_id = world.told(run.history.run_id)
-    if run.device.device.type == "cpu": world.make_slate(4 * sum(1 for _ in run_modules(run).parameters()) + 256)   # flags for all parameters, and for parameters that are added later
+    if not run.state.global_step:
+        run.history.run_id = world.told(run.history.run_id)
+    if run.device.device.type == "cpu":
+        # flags for all parameters, and for parameters that are added later
+        world.make_slate(4 * sum(1 for _ in run_modules(run).parameters()) + 256)
 
 def sync_weights(run):
     "Broadcast rank 0's weights and buffers to all processes."
-    run.device.world.spread([t for t in (*run_modules(run).parameters(), *run_modules(run).buffers()) if has_own_memory(t) and not is_dtensor(t)])
+    run.device.world.spread(
+        [
+            t
+            for t in (*run_modules(run).parameters(), *run_modules(run).buffers())
+            if has_own_memory(t) and not is_dtensor(t)
+        ]
+    )
 
-def check_equal_lengths(run, length, what="training sets"):  # length: in samples, None if unknown
+def check_equal_lengths(
+    run,
+    length,  # in samples, None if unknown
+    what="training sets",
+):
     "Raise ValueError if the lengths of the data differ between processes."
     lengths = run.device.world.everyone(length)
     if len(set(lengths)) > 1:
-        raise ValueError(f"The processes have {what} of different lengths: {', '.join(f'{n} on rank {r}' for r, n in enumerate(lengths))}. Give each the whole "
-                         "data set; which samples are whose is decided here.")
+        raise ValueError(
+            f"The processes have {what} of different lengths:"
+            f" {', '.join(f'{n} on rank {r}' for r, n in enumerate(lengths))}. Give each the whole data set; which"
+            " samples are whose is decided here."
+        )
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #d0723256
 def check_eval_data(learner):
@@ -94,8 +138,10 @@ def check_eval_data(learner):
     overridden = any(not getattr(type(learner), name, check_eval_data).__module__.startswith("trainer_nb.")
                      for name in ("get_eval_dataloader", "evaluate"))
     if wanted and learner.eval_dataset is None and not overridden:
-        raise ValueError("The settings ask for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, "
-                         "or leave eval_strategy at 'no'.")
+        raise ValueError(
+            "The settings ask for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, "
+            "or leave eval_strategy at 'no'."
+        )
 
 def prepare_data(learner):
     "Create the data loader and measure the length of the run."
@@ -107,33 +153,55 @@ def prepare_data(learner):
                         "or something else that gives batches when it is iterated.")
     check_eval_data(learner)
     run.feed = ResumableLoader(loader, run.args.order_seed, run.device.world.share)
-    if type(learner).set_initial_training_values is not LengthOverrides.set_initial_training_values: run.measured_by = learner.set_initial_training_values
+    if type(learner).set_initial_training_values is not LengthOverrides.set_initial_training_values:
+        run.measured_by = learner.set_initial_training_values
     try:
-        if not run.device.world.alone: check_equal_lengths(run, num_train_samples(run))
+        if not run.device.world.alone:
+            check_equal_lengths(run, num_train_samples(run))
         recompute_run_length(run)
     except BaseException:
         run.feed = None
         raise
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #45974828
-_OPTIMIZER_ARGS = ("learning_rate", "weight_decay", "optim", "optim_args", "layer_groups", "adam_beta1", "adam_beta2", "adam_epsilon")
+_OPTIMIZER_ARGS = (
+    "learning_rate",
+    "weight_decay",
+    "optim",
+    "optim_args",
+    "layer_groups",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+)
 _SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
 
-def check_optimizer(run, given):  # given: the user's optimizer and schedule, None where absent
+def check_optimizer(
+    run,
+    given,  # the user's optimizer and schedule, None where absent
+):
     "Raise ValueError for an optimizer that would not update this model; warn about settings that have no effect on the user's optimizer or schedule."
     mine = {id(p) for p in run.model.parameters()}
     problem = ""
     if isinstance(run.optimizer, torch.optim.LBFGS):
-        problem = "LBFGS evaluates the loss several times in a step, which a step here does not do; use another optimizer"
+        problem = (
+            "LBFGS evaluates the loss several times in a step, which a step here does not do; use another optimizer"
+        )
     elif not any(id(p) in mine for g in run.optimizer.param_groups for p in g["params"]):
-        problem = ("The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run again); "
-                   "make it with model.parameters()")
+        problem = (
+            "The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run"
+            " again); make it with model.parameters()"
+        )
     elif getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
         problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")
     for one, names in zip(given, (_OPTIMIZER_ARGS, _SCHEDULE_ARGS)):
         idle = [n for n in run.args.changed() if one is not None and n in names]
-        if idle: warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the {'optimizer' if names is _OPTIMIZER_ARGS else 'schedule'} has its own.")
+        if idle:
+            warn(
+                f"optimizers= was given, so {', '.join(idle)} has no effect: the"
+                f" {'optimizer' if names is _OPTIMIZER_ARGS else 'schedule'} has its own."
+            )
 
 def prepare_optimizer(learner):
     "Create optimizer and schedule, unless the user has passed them."
@@ -141,12 +209,15 @@ def prepare_optimizer(learner):
     before = run.optimizer, run.lr_scheduler
     if None not in before: return
     try:
-        run.optimizer, run.lr_scheduler = run.optimizer or optimizer, run.lr_scheduler or scheduler
+        run.optimizer = run.optimizer or optimizer
+        run.lr_scheduler = run.lr_scheduler or scheduler
         learner.create_optimizer_and_scheduler(run.state.max_steps)
         check_optimizer(run, (optimizer, scheduler))
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
-            warn("fp16 with an optimizer that is not fused asks the device at every step whether the gradients overflowed, which makes it "
-                          "wait; optim='adamw_torch_fused' does not have to ask.")
+            warn(
+                "fp16 with an optimizer that is not fused asks the device at every step whether the gradients"
+                " overflowed, which makes it wait; optim='adamw_torch_fused' does not have to ask."
+            )
         run.params = run_parameters(run)
     except BaseException:
         run.optimizer, run.lr_scheduler = before
@@ -154,37 +225,53 @@ def prepare_optimizer(learner):
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #b9c14866
 @functools.cache
-def _print_gpu_hint(gpus): print(f"This machine has {gpus} GPUs, and one of them is used; learn.launch(num_processes={gpus}) uses all.", flush=True)
+def _print_gpu_hint(gpus):
+    print(
+        f"This machine has {gpus} GPUs, and one of them is used; learn.launch(num_processes={gpus}) uses all.",
+        flush=True,
+    )
 
 def suggest_idle_gpus(device):
     "Print how to use the idle GPUs, if there are any."
-    if device.device.type == "cuda" and device.world.alone and torch.cuda.device_count() > 1: _print_gpu_hint(torch.cuda.device_count())
+    if device.device.type == "cuda" and device.world.alone and torch.cuda.device_count() > 1:
+        _print_gpu_hint(torch.cuda.device_count())
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #40ab3e6b
 def first_of(run):
     "Return a snapshot of the run before its first step, for reset(); stored in a temporary file if it is large relative to the run's peak memory."
     size = sum(local_nbytes(t) for t in (*run.params, *run_modules(run).buffers()))
     folder = disk_folder()
-    if folder is None or size <= MEMORY_SHARE * peak_memory() or size * run.device.world.size > disk_space(): return capture_snapshot(run)
-    try: return capture_snapshot(run, folder=folder)
-    except OSError: return capture_snapshot(run)   # not enough space after all
+    if folder is None or size <= MEMORY_SHARE * peak_memory() or size * run.device.world.size > disk_space():
+        return capture_snapshot(run)
+    try:
+        return capture_snapshot(run, folder=folder)
+    except OSError:
+        # not enough space after all
+        return capture_snapshot(run)
 
 def prepare(learner):
     "Create missing parts that a step needs; keep the initial weights."
     run = learner.run_state
     prepare_model(learner)
-    if run.first is None: suggest_idle_gpus(run.device)
-    with run.interrupts.opened():   # each part is created completely or not at all
+    if run.first is None:
+        suggest_idle_gpus(run.device)
+    # each part is created completely or not at all
+    with run.interrupts.opened():
         prepare_data(learner)
         prepare_optimizer(learner)
-        if run.first is None and run.state.global_step == 0: run.first, run.freed, run.versions = first_of(run), False, weight_versions(run)
+        if run.first is None and run.state.global_step == 0:
+            run.first, run.freed, run.versions = first_of(run), False, weight_versions(run)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #0187469b
-def redistribute_data(learner, snapshot):  # snapshot: the one that was restored
+def redistribute_data(
+    learner,
+    snapshot,  # the one that was restored
+):
     "Divide and count the remaining data again if the snapshot comes from another number of processes."
     run = learner.run_state
     if snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
-    if run.feed is not None: run.feed.close()
+    if run.feed is not None:
+        run.feed.close()
     run.feed = run.window = None
     prepare(learner)
 
@@ -194,19 +281,30 @@ def compute_run_length(run):
     args, state, feed, window = run.args, run.state, run.feed, run.args.gradient_accumulation_steps
     per_epoch = None if not feed.batches else max(math.ceil(feed.batches / window), 1)
     left = feed.batches_left(run.cursor) if feed.batches else None
-    if feed.batches and left is None: left = max(feed.batches - run.batches_in_epoch, 0)   # only the total is known
+    if feed.batches and left is None:
+        # only the total is known
+        left = max(feed.batches - run.batches_in_epoch, 0)
     if feed.batches == 0:
-        raise ValueError("The training data gives no batches: it has fewer samples than one batch, and dataloader_drop_last=True "
-                         "leaves that one out.")
+        raise ValueError(
+            "The training data gives no batches: it has fewer samples than one batch, and dataloader_drop_last=True "
+            "leaves that one out."
+        )
     if args.max_steps > 0:
         state.max_steps = args.max_steps
         state.num_train_epochs = math.ceil(args.max_steps / per_epoch) if per_epoch else sys.maxsize
-    elif per_epoch is None: raise ValueError("The train_dataset has no length, so epochs cannot be counted; pass max_steps=.")
+    elif per_epoch is None:
+        raise ValueError("The train_dataset has no length, so epochs cannot be counted; pass max_steps=.")
     else:
-        state.max_steps = state.global_step + math.ceil(left / window) + math.ceil((args.num_train_epochs - run.cursor.epoch - 1) * per_epoch)
+        state.max_steps = (
+            state.global_step
+            + math.ceil(left / window)
+            + math.ceil((args.num_train_epochs - run.cursor.epoch - 1) * per_epoch)
+        )
         state.num_train_epochs = math.ceil(args.num_train_epochs)
-    if run.measured_by is not None: state.num_train_epochs, *_, state.max_steps = run.measured_by(args, feed.loader)
-    if run.cursor.position and feed.batches: run.batches_in_epoch = feed.batches - left
+    if run.measured_by is not None:
+        state.num_train_epochs, *_, state.max_steps = run.measured_by(args, feed.loader)
+    if run.cursor.position and feed.batches:
+        run.batches_in_epoch = feed.batches - left
     state.train_batch_size = args.train_batch_size
     state.compute_steps(args, state.max_steps)
 
@@ -216,8 +314,14 @@ def recompute_run_length(run):
     state, before = run.state, run.state.max_steps
     compute_run_length(run)
     if state.max_steps < state.global_step:
-        raise ValueError(f"The run would be over after {state.max_steps} steps, but it has done {state.global_step}. learn.restore(...) goes back.")
-    if state.max_steps == state.global_step and not run.finished and not run.due: run.due.append(Task("close" if run.epoch_open else "finish"))
+        raise ValueError(
+            f"The run would be over after {state.max_steps} steps, but it has done {state.global_step}."
+            " learn.restore(...) goes back."
+        )
+    if state.max_steps == state.global_step and not run.finished and not run.due:
+        run.due.append(Task("close" if run.epoch_open else "finish"))
     if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:
         run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, state.max_steps)
-        if run.hands: run.hands = run.hands | {"param_groups": None}   # this change of the groups is not a manual one
+        if run.hands:
+            # this change of the groups is not a manual one
+            run.hands = run.hands | {"param_groups": None}

@@ -15,8 +15,21 @@ from ..device.sharding import is_dtensor, to_local
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 from .run_state import run_modules
-from .user_state import (CannotCapture, Capture, NotState, PLAIN, Restore, capture_optimizer, capture_user_state,
-                                          code_holders, fetch_holders, is_fetch_state, restore_optimizer, restore_user_state, tensors_in)
+from trainer_nb.engine.user_state import (
+    CannotCapture,
+    Capture,
+    NotState,
+    PLAIN,
+    Restore,
+    capture_optimizer,
+    capture_user_state,
+    code_holders,
+    fetch_holders,
+    is_fetch_state,
+    restore_optimizer,
+    restore_user_state,
+    tensors_in,
+)
 from .snapshot import has_own_memory
 
 # %% auto #0
@@ -27,15 +40,19 @@ __all__ = ['WIDTH', 'TABLE', 'MAX_SAMPLED_WEIGHTS', 'LOOKING', 'ALWAYS', 'SMALL_
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #bd2e45c2
 WIDTH = 16        # numbers at each position
-TABLE = 1024      # number of rows from which a weight counts as an embedding, if the rows are short
-MAX_SAMPLED_WEIGHTS = 128        # maximum number of positions on a GPU, where each takes a microsecond of host time
+# number of rows from which a weight counts as an embedding, if the rows are short
+TABLE = 1024
+# maximum number of positions on a GPU, where each takes a microsecond of host time
+MAX_SAMPLED_WEIGHTS = 128
 
 def sample_places(p: torch.Tensor) -> list[tuple[int, int]]:
     "Return the positions to sample in a weight: the index of the first number of each, and how many numbers."
     n = p.numel()
     if not n: return []
-    if p.ndim != 2 or p.shape[0] < TABLE or p.shape[0] < 8 * p.shape[1]: return [(max(n // 2 - WIDTH // 2, 0), min(WIDTH, n))]
-    rows, row = p.shape[0], n // p.shape[0]
+    if p.ndim != 2 or p.shape[0] < TABLE or p.shape[0] < 8 * p.shape[1]:
+        return [(max(n // 2 - WIDTH // 2, 0), min(WIDTH, n))]
+    rows = p.shape[0]
+    row = n // p.shape[0]
     spread = (rows * i // 53 for i in range(1, 53))
     chosen = sorted({*range(4), *range(100, 104), *range(rows - 4, rows), *spread})
     return [(r * row, min(WIDTH, row)) for r in chosen]
@@ -52,18 +69,33 @@ class WeightSample:
         "Select the positions."
         self.weights, self.host, self.others, self.copies = list(weights), [], [], []
         for i, p in enumerate(weights):
-            simple = p.device.type == "cpu" and type(p) in (torch.Tensor, torch.nn.Parameter) and p.layout is torch.strided and p.is_contiguous()
-            if simple and p.data_ptr(): self.host.append((p, p.nbytes, [(at * p.itemsize, n * p.itemsize) for at, n in sample_places(p)], i))
-            elif p.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(to_local(p)): self.others.append(i)
+            simple = (
+                p.device.type == "cpu"
+                and type(p) in (torch.Tensor, torch.nn.Parameter)
+                and p.layout is torch.strided
+                and p.is_contiguous()
+            )
+            if simple and p.data_ptr():
+                self.host.append((p, p.nbytes, [(at * p.itemsize, n * p.itemsize) for at, n in sample_places(p)], i))
+            elif p.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(to_local(p)):
+                self.others.append(i)
         per_weight = max(MAX_SAMPLED_WEIGHTS // max(len(self.others), 1), 1)
         step = max(len(self.others) // MAX_SAMPLED_WEIGHTS, 1)
-        self.others = [(i, place) for i in self.others[::step] for place in sample_places(to_local(weights[i]))[:per_weight]]
+        self.others = [
+            (i, place) for i in self.others[::step] for place in sample_places(to_local(weights[i]))[:per_weight]
+        ]
 
-    def take(self, weights: list):  # weights: the trainable ones
+    def take(
+        self,
+        weights: list,  # the trainable ones
+    ):
         "Store the current numbers of the weights."
-        if len(weights) != len(self.weights) or any(a is not b for a, b in zip(weights, self.weights)): self._plan(weights)
-        try: self._take()
-        except (_Moved, RuntimeError):   # a weight's memory has moved or shrunk since the positions were selected
+        if len(weights) != len(self.weights) or any(a is not b for a, b in zip(weights, self.weights)):
+            self._plan(weights)
+        try:
+            self._take()
+        except (_Moved, RuntimeError):
+            # a weight's memory has moved or shrunk since the positions were selected
             self._plan(weights)
             self._take()
 
@@ -72,11 +104,13 @@ class WeightSample:
         self._copy()
 
     def _read(self) -> list[bytes]:
-        found, read = [], ctypes.string_at
+        found = []
+        read = ctypes.string_at
         for p, size, places, _ in self.host:
             # the old positions are not valid in memory of another size or layout
             if p.nbytes != size or not p.is_contiguous() or not (start := p.data_ptr()) or not p.is_cpu: raise _Moved
-            for at, n in places: found.append(read(start + at, n))
+            for at, n in places:
+                found.append(read(start + at, n))
         return found
 
     @torch.no_grad()
@@ -88,21 +122,35 @@ class WeightSample:
     def _copy(self):
         if not self.others: return
         now = self._now()
-        fits = len(now) == len(self.copies) and all(a.shape == b.shape and a.dtype == b.dtype and a.device == b.device for a, b in zip(now, self.copies))
-        if fits: torch._foreach_copy_(self.copies, now)
-        else: self.copies = [t.clone() for t in now]
+        fits = len(now) == len(self.copies) and all(
+            a.shape == b.shape and a.dtype == b.dtype and a.device == b.device for a, b in zip(now, self.copies)
+        )
+        if fits:
+            torch._foreach_copy_(self.copies, now)
+        else:
+            self.copies = [t.clone() for t in now]
 
     def changed(self) -> list[int]:
         "Return the indices of the weights that have changed; synchronizes. A weight with another shape counts as changed."
-        found, taken = set(), iter(self.bytes)
+        found = set()
+        taken = iter(self.bytes)
         for p, size, places, i in self.host:
             before = [next(taken) for _ in places]
-            if p.nbytes != size or not p.is_cpu: found.add(i)
+            if p.nbytes != size or not p.is_cpu:
+                found.add(i)
             else:
                 now = p.detach().contiguous().reshape(-1).view(torch.uint8)
-                if any(bytes(now[at:at + n].tolist()) != old for (at, n), old in zip(places, before)): found.add(i)
-        try: found.update(i for (i, _), a, b in zip(self.others, self._now(), self.copies) if not torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
-        except RuntimeError: pass   # a failed device reports its own error
+                if any(bytes(now[at:at + n].tolist()) != old for (at, n), old in zip(places, before)):
+                    found.add(i)
+        try:
+            found.update(
+                i
+                for (i, _), a, b in zip(self.others, self._now(), self.copies)
+                if not torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+            )
+        except RuntimeError:
+            # a failed device reports its own error
+            pass
         return sorted(found)
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #3e34c3d1
@@ -113,11 +161,18 @@ def _flat(values) -> bool: return all(type(v) in PLAIN for v in values)
 def content_of(run, value, name: str) -> Callable[[], Any]:
     "Copy the content of a value. Return a function that restores it and returns the value. Raise CannotCapture or NotState as Capture does."
     if type(value) in PLAIN: return lambda: value
-    if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
+    if (
+        isinstance(value, torch.Tensor)
+        and type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.layout is torch.strided
+    ):
         then = value.detach().clone()
         def put_tensor():
-            try: value.detach().copy_(then)
-            except RuntimeError: return then.clone()   # its shape has changed, or it is expanded
+            try:
+                value.detach().copy_(then)
+            except RuntimeError:
+                # its shape has changed, or it is expanded
+                return then.clone()
             return value
         return put_tensor
     if type(value) is list and _flat(value):
@@ -146,41 +201,68 @@ def content_of(run, value, name: str) -> Callable[[], Any]:
     return lambda: Restore(run, tensors).put(form, value)
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #6cdcf11e
-LOOKING, ALWAYS = 0.005, 3   # fraction of the training time; number of logs after which the next step is observed regardless of the time
+# fraction of the training time; number of logs after which the next step is observed regardless of the time
+LOOKING = 0.005
+ALWAYS = 3
 
 def _own_states(run) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
     "Return, by name, the getter and setter of each module's extra state and of each callback with its own state."
     base = torch.nn.Module.get_extra_state
-    found = {n: (m.get_extra_state, m.set_extra_state) for n, m in run_modules(run).named_modules() if type(m).get_extra_state is not base}
+    found = {
+        n: (m.get_extra_state, m.set_extra_state)
+        for n, m in run_modules(run).named_modules()
+        if type(m).get_extra_state is not base
+    }
     for i, c in enumerate(run.callbacks.callbacks):
         name = f"{type(c).__name__} (callback {i})"
-        if hasattr(c, "state_dict") and hasattr(c, "load_state_dict"): found[name] = c.state_dict, c.load_state_dict
-        elif callable(getattr(c, "state", None)): found[name] = (lambda c=c: c.state()["attributes"]), vars(c).update
+        if hasattr(c, "state_dict") and hasattr(c, "load_state_dict"):
+            found[name] = c.state_dict, c.load_state_dict
+        elif callable(getattr(c, "state", None)):
+            found[name] = (lambda c=c: c.state()["attributes"]), vars(c).update
     return found
 
-def changed_attributes(run, before) -> list[tuple[str, Any, str]]:  # before: a user_state.UserState
+def changed_attributes(
+    run,
+    before,  # a user_state.UserState
+) -> list[tuple[str, Any, str]]:
     "Return the changed attributes: name, owner and key."
-    now, found = capture_user_state(run, lambda name, t: t, find=code_holders), []
+    now = capture_user_state(run, lambda name, t: t, find=code_holders)
+    found = []
     def same(then, here):
         if then is None or here is None or not is_identical(then, here): return False
-        return all(n in before.tensors and n in now.tensors and is_identical(now.tensors[n].cpu(), before.tensors[n].cpu()) for n in tensors_in(here))
+        return all(
+            n in before.tensors and n in now.tensors and is_identical(now.tensors[n].cpu(), before.tensors[n].cpu())
+            for n in tensors_in(here)
+        )
     for holder in code_holders(run):
         then, here = (state.holders.get(holder.name, {"items": {}})["items"] for state in (before, now))
-        found += [(f"{holder.name}.{k}", holder.owner, k) for k in {**then, **here} if not same(then.get(k), here.get(k))]
+        found += [
+            (f"{holder.name}.{k}", holder.owner, k) for k in {**then, **here} if not same(then.get(k), here.get(k))
+        ]
     return found
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #89aaecb9
 class UserBackup:
     "Back up the attributes that change before the update, before each step."
     def __init__(self, run):
-        self.run, self.looking, self.first, self.spent = run, True, True, 0.0   # spent: seconds of observation
+        # spent: seconds of observation
+        self.run = run
+        self.looking = True
+        self.first = True
+        self.spent = 0.0
         self.logs = 0
-        self.slots, self.changing = {}, {}      # by name, the attributes that change: (owner, key); and the states that change, as returned by _own_states
-        self.state, self.kept, self.own = None, [], {}
+        # by name, the attributes that change: (owner, key); and the states that change, as returned by _own_states
+        self.slots = {}
+        self.changing = {}
+        self.state = None
+        self.kept = []
+        self.own = {}
 
     def keep(self):
         "Copy the attributes that change; copy all of them in an observed step."
-        self.kept, self.own, self.state = [], {}, None
+        self.kept = []
+        self.own = {}
+        self.state = None
         if self.looking:
             start = time.perf_counter()
             self.state = capture_user_state(self.run, find=code_holders)
@@ -189,8 +271,11 @@ class UserBackup:
             return
         for name, (owner, key) in self.slots.items():
             value = vars(owner).get(key, _MISSING)
-            try: self.kept.append((owner, key, None if value is _MISSING else content_of(self.run, value, name)))
-            except (CannotCapture, NotState): pass   # the attribute now holds an unsupported object; snapshots report it
+            try:
+                self.kept.append((owner, key, None if value is _MISSING else content_of(self.run, value, name)))
+            except (CannotCapture, NotState):
+                # the attribute now holds an unsupported object; snapshots report it
+                pass
         self.own = {n: (get, put, copy.deepcopy(get())) for n, (get, put) in self.changing.items()}
 
     def before_update(self):
@@ -201,23 +286,32 @@ class UserBackup:
         own = {n: (get, put) for n, (get, put, then) in self.own.items() if not is_identical(then, get())}
         new = [n for n in (*found, *own) if n not in self.slots and n not in self.changing]
         if new and not self.first:
-            warn(f"{new[0]!r} has begun to change before the update of a step; from now on it is put back too when a step fails.")
-        self.slots, self.changing = self.slots | found, self.changing | own
+            warn(
+                f"{new[0]!r} has begun to change before the update of a step; from now on it is put back too when a"
+                " step fails."
+            )
+        self.slots = self.slots | found
+        self.changing = self.changing | own
         self.looking = self.first = False
         self.spent += time.perf_counter() - start
 
     def look(self):
         "Observe the next step, unless observation has taken too much time."
         self.logs += 1
-        if self.logs <= ALWAYS or self.spent < LOOKING * self.run.seconds: self.looking = True
+        if self.logs <= ALWAYS or self.spent < LOOKING * self.run.seconds:
+            self.looking = True
 
     def put_back(self):
         "Restore the attributes from the beginning of the step; delete attributes that the step has created."
-        if self.state is not None: restore_user_state(self.run, self.state, find=code_holders)
+        if self.state is not None:
+            restore_user_state(self.run, self.state, find=code_holders)
         for owner, key, content in self.kept:
-            if content is None: vars(owner).pop(key, None)
-            else: vars(owner)[key] = content()
-        for _, put, state in self.own.values(): put(copy.deepcopy(state))
+            if content is None:
+                vars(owner).pop(key, None)
+            else:
+                vars(owner)[key] = content()
+        for _, put, state in self.own.values():
+            put(copy.deepcopy(state))
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #c4d1a002
 def _state_of(v):
@@ -230,10 +324,14 @@ def _state_of(v):
 
 def _set_state(g, state):
     "Set the state of a generator."
-    if isinstance(g, random.Random): g.setstate(state)
-    elif isinstance(g, np.random.Generator): g.bit_generator.state = state
-    elif isinstance(g, np.random.BitGenerator): g.state = state
-    else: g.set_state(state)
+    if isinstance(g, random.Random):
+        g.setstate(state)
+    elif isinstance(g, np.random.Generator):
+        g.bit_generator.state = state
+    elif isinstance(g, np.random.BitGenerator):
+        g.state = state
+    else:
+        g.set_state(state)
 
 _DATA = frozenset({torch.Tensor, np.ndarray, list, tuple, dict})
 
@@ -245,31 +343,43 @@ class FetchBackup:
         "Return copies of them."
         learner = run.learner() if run.learner is not None else None
         of = run.feed, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
-        if self.of is None or any(a is not b for a, b in zip(of, self.of)): self.of, self.holders = of, fetch_holders(run)
+        if self.of is None or any(a is not b for a, b in zip(of, self.of)):
+            self.of, self.holders = of, fetch_holders(run)
         return [(h, {k: (v, _state_of(v)) for k, v in self._values(h).items()}) for h in self.holders]
 
     def _values(self, holder) -> dict:
         # this runs before each fetch: the data itself is passed over without a call
-        return {k: v for k, v in vars(holder.owner).items() if type(v) not in _DATA and k not in holder.skip and is_fetch_state(holder.kinds, v)}
+        return {
+            k: v
+            for k, v in vars(holder.owner).items()
+            if type(v) not in _DATA and k not in holder.skip and is_fetch_state(holder.kinds, v)
+        }
 
-    def put_back(self, kept: list) -> bool:  # kept: as keep returned it
+    def put_back(
+        self,
+        kept: list,  # as keep returned it
+    ) -> bool:
         "Put back what has changed since; whether that was anything."
         changed = False
         for holder, then in kept:
-            now, attributes = self._values(holder), vars(holder.owner)
-            for k in now.keys() - then.keys(): del attributes[k]
+            now = self._values(holder)
+            attributes = vars(holder.owner)
+            for k in now.keys() - then.keys():
+                del attributes[k]
             for k, (v, state) in then.items():
                 if k in now and now[k] is v and is_identical(_state_of(v), state): continue
-                if state is not v: _set_state(v, state)
+                if state is not v:
+                    _set_state(v, state)
                 attributes[k], changed = v, True
             changed = changed or len(now) > len(then)
         return changed
 
-
 # %% ../../nbs/06_engine/10_rollback.ipynb #e4a48edb
-SMALL_BYTES = 1 << 20   # bytes; buffers up to this size are always copied
+# bytes; buffers up to this size are always copied
+SMALL_BYTES = 1 << 20
 FINGERPRINT_CHUNK = 1 << 20    # number of entries per sum
-_INT_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}   # by the size of an entry in bytes; entries of 8 bytes are read as two
+# by the size of an entry in bytes; entries of 8 bytes are read as two
+_INT_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 def _fingerprint(t):
     "Return one number per million entries, which depends on all values and their positions; on the tensor's device."
@@ -285,8 +395,19 @@ def _differs(before, now) -> bool: return before.device != now.device or not tor
 def _buffer_slots(model): return [(m._buffers, k) for m in model.modules() for k in m._buffers] + _renormed_slots(model)
 def _renormed_slots(model):
     "Return the weight slots of embeddings with max_norm, which rescale rows in the forward pass."
-    return [(m._parameters, "weight") for m in model.modules() if getattr(m, "max_norm", None) is not None and "weight" in m._parameters]
-def _frozen_slots(model): return [(m._parameters, k) for m in model.modules() for k, p in m._parameters.items() if p is not None and not p.requires_grad and not is_dtensor(p)]   # the forward pass of a sharded parameter uses a copy
+    return [
+        (m._parameters, "weight")
+        for m in model.modules()
+        if getattr(m, "max_norm", None) is not None and "weight" in m._parameters
+    ]
+# the forward pass of a sharded parameter uses a copy
+def _frozen_slots(model):
+    return [
+        (m._parameters, k)
+        for m in model.modules()
+        for k, p in m._parameters.items()
+        if p is not None and not p.requires_grad and not is_dtensor(p)
+    ]
 def _is_trained(slot): return getattr(slot[0].get(slot[1]), "requires_grad", False)
 def _slot_key(slot): return id(slot[0]), slot[1]
 def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
@@ -300,62 +421,102 @@ class BufferBackup:
         self.kept = [held.get(name) for held, name in self.slots]
         now = [t for t in self.kept if t is not None]
         if now and len(now) == len(self.copies) and all(map(_same_layout, now, self.copies)):
-            with torch.no_grad(): torch._foreach_copy_(self.copies, now)
-        else: self.copies = [self._copy(t) for t in now]
+            with torch.no_grad():
+                torch._foreach_copy_(self.copies, now)
+        else:
+            self.copies = [self._copy(t) for t in now]
 
     def _copy(self, t): return t.detach().clone()
 
     def put_back(self):
         "Restore the tensor of each slot and its values."
-        for (held, name), tensor in zip(self.slots, self.kept): held[name] = tensor
+        for (held, name), tensor in zip(self.slots, self.kept):
+            held[name] = tensor
         there = [(slot, t) for slot, t in zip(self.slots, self.kept) if t is not None]
         for ((held, name), t), then in zip(there, self.copies):
-            if not has_own_memory(t): held[name] = then.to(t.device, copy=True)   # expanded tensors cannot be written in place
+            if not has_own_memory(t):
+                # expanded tensors cannot be written in place
+                held[name] = then.to(t.device, copy=True)
         whole = [(t, then) for (_, t), then in zip(there, self.copies) if has_own_memory(t)]
         with torch.no_grad():
-            if whole: torch._foreach_copy_(*map(list, zip(*whole)))
+            if whole:
+                torch._foreach_copy_(*map(list, zip(*whole)))
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #3c594cf9
 class AdaptiveBackup(BufferBackup):
     "Detect which slots need a copy, and back up only those."
-    def __init__(self, model, user=None):  # user: a UserBackup for state outside of the model
-        self.model, self.looked, self.constant, self.user = model, False, [], user   # constant: slots with their fingerprints
+    def __init__(
+        self, model,
+        user=None,  # a UserBackup for state outside of the model
+    ):
+        # constant: slots with their fingerprints
+        self.model = model
+        self.looked = False
+        self.constant = []
+        self.user = user
         super().__init__(model)
         self.slots += _frozen_slots(model)
-        self.common = None   # slots of the buffers that change in any process
-        self.sample = WeightSample()   # of the weights, which are not copied
+        # slots of the buffers that change in any process
+        self.common = None
+        # of the weights, which are not copied
+        self.sample = WeightSample()
 
     def keep(self):
         "Copy the slots that change; copy all of them until the first step has been observed."
         super().keep()
-        if not self.looked: self.constant = self._watched(self.slots)
-        if self.user is not None: self.user.keep()
+        if not self.looked:
+            self.constant = self._watched(self.slots)
+        if self.user is not None:
+            self.user.keep()
 
     def put_back(self):
         "Restore the slots and the attributes of user code."
         super().put_back()
-        if self.user is not None: self.user.put_back()
+        if self.user is not None:
+            self.user.put_back()
 
     def _watched(self, slots):
         "Return the slots that rarely change, large and frozen ones, with their fingerprints."
-        frozen, held = {_slot_key(s) for s in _frozen_slots(self.model)}, [(s, s[0].get(s[1])) for s in slots]
-        return [(s, _fingerprint(t)) for s, t in held if t is not None and (t.nbytes > SMALL_BYTES or _slot_key(s) in frozen)]
+        frozen = {_slot_key(s) for s in _frozen_slots(self.model)}
+        held = [(s, s[0].get(s[1])) for s in slots]
+        return [
+            (s, _fingerprint(t))
+            for s, t in held
+            if t is not None and (t.nbytes > SMALL_BYTES or _slot_key(s) in frozen)
+        ]
 
-    def _copy(self, t): return t.detach().to("cpu", copy=True) if not self.looked and t.nbytes > SMALL_BYTES else super()._copy(t)
+    def _copy(self, t):
+        return t.detach().to("cpu", copy=True) if not self.looked and t.nbytes > SMALL_BYTES else super()._copy(t)
 
     def after_first(self):
         "Drop the slots that the first step could have changed but did not."
         if self.looked: return
-        self.looked, self.copies, self.kept = True, [], []
+        self.looked = True
+        self.copies = []
+        self.kept = []
         self.constant = [(s, f) for s, f in self.constant if not self._moved(s, f)]
         still = {_slot_key(s) for s, _ in self.constant}
         self.slots = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in still]
 
-    def shared(self, world) -> list:  # world: a collectives.World
+    def shared(
+        self,
+        world,  # a collectives.World
+    ) -> list:
         "Return the buffers to synchronize between processes: all until the first step has been observed, then those that change in any process."
         if self.common is None:
-            every, mine = _buffer_slots(self.model), {_slot_key(s) for s in self.slots}
-            if self.looked: self.common = [every[i] for i in sorted({i for said in world.everyone([i for i, s in enumerate(every) if _slot_key(s) in mine]) for i in said})]
+            every = _buffer_slots(self.model)
+            mine = {_slot_key(s) for s in self.slots}
+            if self.looked:
+                self.common = [
+                    every[i]
+                    for i in sorted(
+                        {
+                            i
+                            for said in world.everyone([i for i, s in enumerate(every) if _slot_key(s) in mine])
+                            for i in said
+                        }
+                    )
+                ]
         held = [held.get(name) for held, name in (every if self.common is None else self.common)]
         return [t for t in held if t is not None and not t.requires_grad and has_own_memory(t)]
 
@@ -365,8 +526,10 @@ class AdaptiveBackup(BufferBackup):
 
     def look(self):
         "Add slots that have started to change, or that are new, with a warning."
-        if self.user is not None: self.user.look()
-        self.constant = [(s, f) for s, f in self.constant if not _is_trained(s)]   # unfrozen manually
+        if self.user is not None:
+            self.user.look()
+        # unfrozen manually
+        self.constant = [(s, f) for s, f in self.constant if not _is_trained(s)]
         self._join([s for s, f in self.constant if self._moved(s, f)], "has begun to change in the forward pass")
         known = {_slot_key(s) for s in (*self.slots, *(s for s, _ in self.constant))}
         new = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in known]
@@ -387,20 +550,32 @@ def weight_versions(run) -> list[int]:
     "Return the version counter of each trainable weight."
     return [p._version for p in run.params if p.requires_grad]
 
-def copy_param_groups(optimizer, tensors=False) -> list[dict]:  # tensors: copy tensors too, such as a step count in the groups
+def copy_param_groups(
+    optimizer,
+    tensors=False,  # copy tensors too, such as a step count in the groups
+) -> list[dict]:
     "Return a copy of the options in an optimizer's groups."
     def copied(v): return (v.detach().clone() if tensors else v) if isinstance(v, torch.Tensor) else copy.deepcopy(v)
     return [{k: v if k == "params" else copied(v) for k, v in g.items()} for g in optimizer.param_groups]
 
 def restore_param_groups(optimizer, groups):
     "Restore the groups to these options; remove all others."
-    for group, before in zip(optimizer.param_groups, groups): group.clear(); group.update(before)
+    for group, before in zip(optimizer.param_groups, groups):
+        group.clear()
+        group.update(before)
 
-def copy_scheduler_state(scheduler) -> list:  # scheduler: one of torch's or with the same interface; None: there is none
+def copy_scheduler_state(
+    scheduler,  # one of torch's or with the same interface; None: there is none
+) -> list:
     "Return copies of the attributes of a schedule and of the schedules in it."
-    return [(part, {k: list(v) if type(v) is list else v for k, v in vars(part).items()}) for part in schedule_parts(scheduler)]
+    return [
+        (part, {k: list(v) if type(v) is list else v for k, v in vars(part).items()})
+        for part in schedule_parts(scheduler)
+    ]
 
-def restore_scheduler_state(held: list):  # held: from copy_scheduler_state
+def restore_scheduler_state(
+    held: list,  # from copy_scheduler_state
+):
     "Restore the attributes of the schedules; remove all others."
     for part, before in held:
         vars(part).clear()
@@ -413,14 +588,18 @@ def copy_optimizer_attributes(run) -> tuple | None:
     def put(name, t): return tensors.setdefault(name, t.detach().clone())
     return capture_optimizer(run, put), tensors
 
-def restore_optimizer_attributes(run, held):  # from copy_optimizer_attributes
+# from copy_optimizer_attributes
+def restore_optimizer_attributes(run, held):
     "The optimizer keeps that again; its groups and its state have to be put back afterwards."
-    if held is not None: run.lost = run.lost | restore_optimizer(run, *held)[0]
+    if held is not None:
+        run.lost = run.lost | restore_optimizer(run, *held)[0]
 
 def _plain_tensors(t) -> list:
     "Return the plain tensors of a tensor subclass that can be taken apart; else the tensor itself."
-    try: return list(flatten_state_value(t)[0].values())
-    except TypeError: return [t]
+    try:
+        return list(flatten_state_value(t)[0].values())
+    except TypeError:
+        return [t]
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #5ef3f925
 class FullBackup:
@@ -429,20 +608,26 @@ class FullBackup:
     def keep(self):
         "Copy tensors into preallocated ones; copy all other state, which is small."
         optimizer = self.run.optimizer
-        self.state = {p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()} for p, s in optimizer.state.items()}
+        self.state = {
+            p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()}
+            for p, s in optimizer.state.items()
+        }
         self.groups, self.schedule = copy_param_groups(optimizer), copy_scheduler_state(self.run.lr_scheduler)
         self.attributes = copy_optimizer_attributes(self.run)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
         now = [*self.run.params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
-        if [id(t) for t in now] != [id(t) for t in self.tensors]: self.tensors, self.copies = now, [to_local(t).detach().clone() for t in now]
+        if [id(t) for t in now] != [id(t) for t in self.tensors]:
+            self.tensors, self.copies = now, [to_local(t).detach().clone() for t in now]
         else:
-            with torch.no_grad(): torch._foreach_copy_(self.copies, [to_local(t).detach() for t in now])
+            with torch.no_grad():
+                torch._foreach_copy_(self.copies, [to_local(t).detach() for t in now])
 
     def put_back(self):
         "Restore the same tensors in the same places, with their former values."
         optimizer = self.run.optimizer
         restore_optimizer_attributes(self.run, self.attributes)
-        with torch.no_grad(): torch._foreach_copy_([to_local(t).detach() for t in self.tensors], self.copies)
+        with torch.no_grad():
+            torch._foreach_copy_([to_local(t).detach() for t in self.tensors], self.copies)
         optimizer.state.clear()
         optimizer.state.update(self.state)
         restore_param_groups(optimizer, self.groups)

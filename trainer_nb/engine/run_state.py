@@ -65,30 +65,41 @@ class TransientState:
     window: list | None = step_field(None)                      # micro-batches of the current step
     said: list = step_field(list)                               # values that were logged within it
     taken_back: bool = step_field(False)                        # whether the last step was rolled back
-    copying: list = step_field(list)                            # of accelerator.Beside: copies of weights that the next update has to wait for
+    # of accelerator.Beside: copies of weights that the next update has to wait for
+    copying: list = step_field(list)
     open_step: Any = step_field(None)                           # the debug step that is open
     torn: str = step_field("")                                  # reason why the run is corrupted
     paused: bool = step_field(False)                            # it is between two steps, and on_resume is to be called
 
     owner: Any = session_field(None)                               # (name, thread) of the verb that trains
-    phase: str = session_field("idle")                             # "idle", "step" (before the update), "after" (after it), "debug", "look"
+    # "idle", "step" (before the update), "after" (after it), "debug", "look"
+    phase: str = session_field("idle")
     tick: float = session_field(0.0)                               # time at which the clock was last read
     pausing: bool = session_field(False)                           # whether a pause at the next boundary is requested
-    aside: int = session_field(0)                                  # number of verbs that have released the lock to others
+    # number of verbs that have released the lock to others
+    aside: int = session_field(0)
     touched: bool = session_field(False)                           # whether a verb has been called since the last check
-    later: list = session_field(list)                              # changes that callbacks requested, applied at the boundary
-    by_hand: bool = session_field(False)                           # events are caused by a manual call between two steps
-    brought: int = session_field(0)                                # number of tasks that the current one has put at the head of the queue
-    asker: str = session_field("")                                 # "callback" while a change that a callback requested is applied
+    # changes that callbacks requested, applied at the boundary
+    later: list = session_field(list)
+    # events are caused by a manual call between two steps
+    by_hand: bool = session_field(False)
+    # number of tasks that the current one has put at the head of the queue
+    brought: int = session_field(0)
+    # "callback" while a change that a callback requested is applied
+    asker: str = session_field("")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #a2b10002
 @dataclass
 class UserCode:
     "Hold the fields that concern user code."
-    learner: Any = kept_field()                            # weak reference: attributes of its subclass, its callbacks, its data
-    identity: str = rebuilt_field(lambda: uuid.uuid4().hex)   # of the learner in this process: snapshots of the same learner contain all attributes
-    callbacks_begun: bool = rebuilt_field(False)              # on_train_begin has been called on the callbacks of this process
-    lost: dict = rebuilt_field(dict)                          # attributes that were not restored with the run, by name, with the reason
+    # weak reference: attributes of its subclass, its callbacks, its data
+    learner: Any = kept_field()
+    # of the learner in this process: snapshots of the same learner contain all attributes
+    identity: str = rebuilt_field(lambda: uuid.uuid4().hex)
+    # on_train_begin has been called on the callbacks of this process
+    callbacks_begun: bool = rebuilt_field(False)
+    # attributes that were not restored with the run, by name, with the reason
+    lost: dict = rebuilt_field(dict)
     reported: set = rebuilt_field(set)                        # names that a warning has reported
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
@@ -96,7 +107,8 @@ class UserCode:
 class RunState(TransientState, UserCode):
     "Hold the state and the parts of one training run."
     args: Any = kept_field()                                       # TrainingArguments: the current settings
-    model: Any = kept_field()                                      # the user's module, not wrapped; snapshots include `loss` with it
+    # the user's module, not wrapped; snapshots include `loss` with it
+    model: Any = kept_field()
     optimizer: Any = kept_field()
     lr_scheduler: Any = kept_field()
     device: Any = kept_field()                                     # accelerator.Device: its gradient scaler is kept
@@ -107,44 +119,58 @@ class RunState(TransientState, UserCode):
     state: TrainerState = value_field(TrainerState)
     control: TrainerControl = value_field(TrainerControl)
     cursor: Cursor = value_field(Cursor())                         # position of the next micro-batch
-    bookmark: dict | None = value_field(None)                      # state to open a stream at that position; None: by reading up to it
+    # state to open a stream at that position; None: by reading up to it
+    bookmark: dict | None = value_field(None)
     begun: bool = value_field(False)                               # whether on_train_begin has been dispatched
     epoch_open: bool = value_field(False)                          # whether on_epoch_begin has been dispatched
     batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began
     finished: bool = value_field(False)                            # whether on_train_end has been dispatched
     seconds: float = value_field(0.0)                              # training time without pauses
     samples: int = value_field(0)                                  # number of samples trained on
-    tokens: Any = value_field(None)                                # count of tokens that is still on a device: a tensor; all others are in the state
+    # count of tokens that is still on a device: a tensor; all others are in the state
+    tokens: Any = value_field(None)
     logged: int = value_field(0)                                   # the step up to which logs have covered the history
-    flops: float = value_field(0.0)                                # floating-point operations of this process that state.total_flos does not include yet
+    # floating-point operations of this process that state.total_flos does not include yet
+    flops: float = value_field(0.0)
 
     wrapped: Any = rebuilt_field()                                    # the model as wrapped by Accelerate
     loss: Any = rebuilt_field()                                       # the loss function, if it is a module
     feed: Any = rebuilt_field()                                       # data.Feed
-    measured_by: Any = rebuilt_field()                                # an override of set_initial_training_values, which determines the length of the run
+    # an override of set_initial_training_values, which determines the length of the run
+    measured_by: Any = rebuilt_field()
     history: History = rebuilt_field(History)                         # only grows; a snapshot stores its step
-    shadows: Any = rebuilt_field()                                    # a list of rollback.Shadows: copies that a rollback restores
-    fetch_backup: Any = rebuilt_field()                               # rollback.FetchBackup: state of the data that a rollback restores
+    # a list of rollback.Shadows: copies that a rollback restores
+    shadows: Any = rebuilt_field()
+    # rollback.FetchBackup: state of the data that a rollback restores
+    fetch_backup: Any = rebuilt_field()
     params: list = rebuilt_field(list)                                # the model's parameters, tied ones once
     own_scheduler: bool = rebuilt_field(False)                        # created here, so it can be stretched
     first: Any = rebuilt_field()                                      # Snapshot of the initial weights, for reset
-    meter: Any = rebuilt_field()                                      # memory.Meter: memory use of the verbs, if requested
+    # memory.Meter: memory use of the verbs, if requested
+    meter: Any = rebuilt_field()
     relief: Any = rebuilt_field()                                     # settings.Relief: handles out-of-memory errors
-    judge: Any = rebuilt_field()                                      # search.Judge: called with the metrics of the loop's evaluations, of all sets together
+    # search.Judge: called with the metrics of the loop's evaluations, of all sets together
+    judge: Any = rebuilt_field()
     versions: list = rebuilt_field(list)                              # rollback.versions() when `first` was taken
-    held: Any = rebuilt_field()                                       # snapshot.Held: copies of weights that training never changes, shared by snapshots
+    # snapshot.Held: copies of weights that training never changes, shared by snapshots
+    held: Any = rebuilt_field()
     freed: bool = rebuilt_field(False)                                # whether free() has released the initial weights
     ring: Any = rebuilt_field()                                       # time_travel.Ring: the last snapshots, for rewind
     saver: Any = rebuilt_field()                                      # async_save.Saver: writes checkpoints
     given: dict = rebuilt_field(dict)                                 # the settings from the learner's constructor
-    hands: Any = rebuilt_field()                                      # values that may be changed manually, as the last verb left them
+    # values that may be changed manually, as the last verb left them
+    hands: Any = rebuilt_field()
     eval_dataloader: Any = rebuilt_field()
     unwritable: Any = rebuilt_field()                                 # the output_dir in which no log could be opened
-    background: Any = rebuilt_field()                                 # background.Background: the handle of the thread that trains
+    # background.Background: the handle of the thread that trains
+    background: Any = rebuilt_field()
     team: Any = rebuilt_field()                                       # remote_run.Team: the processes that have the run
-    processes: int = rebuilt_field(1)                                 # number of processes that have the run, or will have it
-    undivided: dict = rebuilt_field(dict)                             # undivided values of settings that are divided among processes here
-    news: list = rebuilt_field(list)                                  # functions that show messages to the user at the next verb of a cell
+    # number of processes that have the run, or will have it
+    processes: int = rebuilt_field(1)
+    # undivided values of settings that are divided among processes here
+    undivided: dict = rebuilt_field(dict)
+    # functions that show messages to the user at the next verb of a cell
+    news: list = rebuilt_field(list)
     interrupts: InterruptGuard = rebuilt_field(InterruptGuard)
 
     def start_clock(self): self.tick = time.perf_counter()   # start counting from now
@@ -163,21 +189,29 @@ def run_modules(run) -> torch.nn.ModuleList:
 def preserve_training_modes(module):
     "Restore the training modes of a module and its submodules at the end of the block."
     modes = module_modes(module)
-    try: yield
-    finally: restore_modes(modes)
+    try:
+        yield
+    finally:
+        restore_modes(modes)
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #811d21b5
 def record_act(run, kind: str, /, **data):
     "Record a change of the run in the history, with its origin."
-    by = run.asker or ("callback" if run.phase in ("step", "after", "look") else "")   # in these phases, only code of the run is active
+    # in these phases, only code of the run is active
+    by = run.asker or ("callback" if run.phase in ("step", "after", "look") else "")
     run.history.note(kind, run.state.global_step, **data, **({"by": by} if by else {}))
 
-def as_callback(run, act):  # act: a function without arguments
+def as_callback(
+    run,
+    act,  # a function without arguments
+):
     "Return the same change, with a callback as its origin."
     def done():
         run.asker = "callback"
-        try: return act()
-        finally: run.asker = ""
+        try:
+            return act()
+        finally:
+            run.asker = ""
     return done
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c3462271
@@ -185,26 +219,36 @@ for _f in RunState.__dataclass_fields__.values():
     if "kind" not in _f.metadata: raise TypeError(f"Run.{_f.name} does not say what kind of field it is.")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #62d53f05
-def push_tasks(run, *dues):  # dues: tasks in their order
+def push_tasks(
+    run,
+    *dues,  # tasks in their order
+):
     "Put tasks at the head of a run's queue, after those that the current task has put there."
     for due in dues:
         run.due.insert(run.brought, due)
         run.brought += 1
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c633a342
-_PARAMETER_COUNTS = WeakKeyDictionary()   # by model: number of parameters without embeddings
+# by model: number of parameters without embeddings
+_PARAMETER_COUNTS = WeakKeyDictionary()
 
 def num_non_embedding_parameters(model) -> int:
     "Return the number of parameters without embeddings; count them once."
-    if model not in _PARAMETER_COUNTS: _PARAMETER_COUNTS[model] = model.num_parameters(exclude_embeddings=True)
+    if model not in _PARAMETER_COUNTS:
+        _PARAMETER_COUNTS[model] = model.num_parameters(exclude_embeddings=True)
     return _PARAMETER_COUNTS[model]
 
 class FlopOverrides:
     "Count floating-point operations."
-    def floating_point_ops(self, inputs) -> int:  # inputs: a micro-batch
+    def floating_point_ops(
+        self,
+        inputs,  # a micro-batch
+    ) -> int:
         "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
         model = self.run_state.model
-        if not isinstance(inputs, Mapping) or not hasattr(model, "num_parameters"): return 0   # checked once: a failed look-up in a module is slow
+        if not isinstance(inputs, Mapping) or not hasattr(model, "num_parameters"):
+            # checked once: a failed look-up in a module is slow
+            return 0
         name = getattr(model, "main_input_name", "input_ids")
         return 6 * inputs[name].numel() * num_non_embedding_parameters(model) if name in inputs else 0
 
@@ -215,38 +259,59 @@ class FlopOverrides:
         run.flops = 0.0
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #1f4a8ea9
-def count_batch_tokens(learner, batch):  # one micro-batch
+# one micro-batch
+def count_batch_tokens(learner, batch):
     "Return the tokens of a batch: a number, or a tensor if the batch is on a device. Raise ValueError if they cannot be counted."
-    how, name = learner.args.include_num_input_tokens_seen, getattr(unwrap_model(learner.run_state.model), "main_input_name", "input_ids")
+    how = learner.args.include_num_input_tokens_seen
+    name = getattr(unwrap_model(learner.run_state.model), "main_input_name", "input_ids")
     ids = batch.get(name) if hasattr(batch, "get") else None
     if not isinstance(ids, torch.Tensor):
-        raise ValueError(f"include_num_input_tokens_seen={how!r} counts {name!r}, which a batch does not have; set main_input_name in the model's "
-                         "class to the name of its input, or leave the argument out.")
+        raise ValueError(
+            f"include_num_input_tokens_seen={how!r} counts {name!r}, which a batch does not have; set main_input_name"
+            " in the model's class to the name of its input, or leave the argument out."
+        )
     if how == "all": return ids.numel()
     pad = getattr(learner.processing_class, "pad_token_id", None)
     mask = batch.get("attention_mask") if pad is None or batch.get("attention_mask") is not None else ids.ne(pad)
     if mask is None:
-        raise ValueError("include_num_input_tokens_seen='non_padding' needs an attention_mask in the batches, or a processing_class with a "
-                         "pad_token_id, to tell what padding is; or give 'all'.")
+        raise ValueError(
+            "include_num_input_tokens_seen='non_padding' needs an attention_mask in the batches, or a processing_class"
+            " with a pad_token_id, to tell what padding is; or give 'all'."
+        )
     return int(mask.sum()) if mask.is_cpu else mask.sum()
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #25de702a
-def count_step_tokens(learner, window):  # window: of loader.Fetched
+def count_step_tokens(
+    learner,
+    window,  # of loader.Fetched
+):
     "Return the tokens of a step in all processes; None if they are not counted."
     if learner.args.include_num_input_tokens_seen == "no": return None
-    own, device, world = sum(count_batch_tokens(learner, f.batch) for f in window if f.weight), learner.run_state.device.device, learner.run_state.device.world
+    own, device, world = (
+        sum(count_batch_tokens(learner, f.batch) for f in window if f.weight),
+        learner.run_state.device.device,
+        learner.run_state.device.world,
+    )
     if world.alone: return own
-    return world.total(own.to(device) if isinstance(own, torch.Tensor) else torch.full((), own, dtype=torch.int64, device=device))
+    return world.total(
+        own.to(device) if isinstance(own, torch.Tensor) else torch.full((), own, dtype=torch.int64, device=device)
+    )
 
-def add_tokens(run, tokens):  # tokens: as returned by count_step_tokens
+def add_tokens(
+    run,
+    tokens,  # as returned by count_step_tokens
+):
     "Add tokens to the count; a tensor on a device stays there."
     if tokens is None: return
-    if isinstance(tokens, torch.Tensor) and not tokens.is_cpu: run.tokens = tokens if run.tokens is None else run.tokens.to(tokens.device) + tokens
-    else: run.state.num_input_tokens_seen += int(tokens)
+    if isinstance(tokens, torch.Tensor) and not tokens.is_cpu:
+        run.tokens = tokens if run.tokens is None else run.tokens.to(tokens.device) + tokens
+    else:
+        run.state.num_input_tokens_seen += int(tokens)
 
 def fetch_tokens(run) -> int:
     "Return the tokens so far; copy counts from the device."
-    if run.tokens is not None: run.state.num_input_tokens_seen += int(run.tokens)
+    if run.tokens is not None:
+        run.state.num_input_tokens_seen += int(run.tokens)
     run.tokens = None
     return run.state.num_input_tokens_seen
 
@@ -258,13 +323,17 @@ def token_metrics(run) -> dict:
 def token_speed_metrics(run) -> dict:
     "Return the log entry with the tokens per second of training time; {} if tokens are not counted."
     if run.args.include_num_input_tokens_seen == "no": return {}
-    return {"train_runtime": round(run.seconds, 4), "train_tokens_per_second": round(fetch_tokens(run) / max(run.seconds, 1e-9), 3)}
+    return {
+        "train_runtime": round(run.seconds, 4),
+        "train_tokens_per_second": round(fetch_tokens(run) / max(run.seconds, 1e-9), 3),
+    }
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #69616989
 def sum_filtered(losses) -> float:
     "Return the sum of some losses, with the mean so far in place of non-finite ones."
     total = 0.0
-    for k, loss in enumerate(losses): total += loss if math.isfinite(loss) else total / (1 + k)
+    for k, loss in enumerate(losses):
+        total += loss if math.isfinite(loss) else total / (1 + k)
     return total
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c6385c24
@@ -272,19 +341,27 @@ def _fetch_losses(run, start=0):
     run.history.fetch()
     return kept_losses(run.history.rows, start)
 
-def mean_loss_to_log(run, start: int) -> float:  # start: the first row that no log has covered
+def mean_loss_to_log(
+    run,
+    start: int,  # the first row that no log has covered
+) -> float:
     "Return the mean loss to log; warn if some losses are left out."
     losses = _fetch_losses(run, start)
     wrong = len(losses) - int(np.isfinite(losses).sum())
     if not wrong or not run.args.logging_nan_inf_filter: return mean_or_nan(losses)
-    warn(f"{wrong} of the {len(losses)} losses up to step {run.state.global_step} that are logged now are not finite and left out of the mean; learn.history has them. "
-         "With logging_nan_inf_filter=False the mean shows them.")
+    warn(
+        f"{wrong} of the {len(losses)} losses up to step {run.state.global_step} that are logged now are not finite and"
+        " left out of the mean; learn.history has them. With logging_nan_inf_filter=False the mean shows them."
+    )
     return sum_filtered(losses.tolist()) / len(losses)
 
 def run_mean_loss(run) -> float:
     "Return the mean loss of all steps."
     mean = run.history.mean_loss()
     if math.isfinite(mean) or not run.args.logging_nan_inf_filter: return mean
-    losses, ends = _fetch_losses(run), [row["step"] for row in run.state.log_history if "loss" in row]
+    losses = _fetch_losses(run)
+    ends = [row["step"] for row in run.state.log_history if "loss" in row]
     cuts = [0, *(max(len(losses) - (run.state.global_step - end), 0) for end in ends), len(losses)]
-    return sum(sum_filtered(losses[a:b].tolist()) for a, b in zip(cuts, cuts[1:])) / len(losses) if len(losses) else mean
+    return (
+        sum(sum_filtered(losses[a:b].tolist()) for a, b in zip(cuts, cuts[1:])) / len(losses) if len(losses) else mean
+    )

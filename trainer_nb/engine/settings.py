@@ -8,7 +8,13 @@ import copy, gc, math
 from dataclasses import fields
 import torch
 from ..display.tables import Table
-from ..core.errors import release_traceback_memory, release_last_traceback, suggest_names, is_out_of_memory, warn
+from trainer_nb.core.errors import (
+    release_traceback_memory,
+    release_last_traceback,
+    suggest_names,
+    is_out_of_memory,
+    warn,
+)
 from ..core.callbacks import LoggerCallback, set_log_level
 from ..args.training_args import to_builtin, resolve_args
 from ..data.sampling import split_global_batch
@@ -17,8 +23,15 @@ from ..device.collectives import world_size
 from ..device.model_patches import apply_patches
 from ..device.accelerator import empty_device_cache
 from ..optim.optimizers import refuse_regrouping
-from ..optim.schedules import (add_scheduled_group, base_lrs, is_metric_driven, load_scheduler_state, scheduler_state,
-                                        set_base_lr, set_lr)
+from trainer_nb.optim.schedules import (
+    add_scheduled_group,
+    base_lrs,
+    is_metric_driven,
+    load_scheduler_state,
+    scheduler_state,
+    set_base_lr,
+    set_lr,
+)
 from .run_state import Task, record_act
 from .dataloaders import DataLoaderOverrides, LOADER_ARGS
 from .overrides import check_label_smoothing, drop_loader
@@ -37,42 +50,57 @@ def _set_weight_decay(learner, value):
     names = set(learner.get_decay_parameter_names(learner.model))
     decays = {id(p) for n, p in learner.model.named_parameters() if n in names}
     for i, group in enumerate(list(learner.optimizer.param_groups)):
-        mine, rest = [p for p in group["params"] if id(p) in decays], [p for p in group["params"] if id(p) not in decays]
+        mine = [p for p in group["params"] if id(p) in decays]
+        rest = [p for p in group["params"] if id(p) not in decays]
         if not mine: continue
-        if rest: refuse_regrouping(learner.optimizer, "weight_decay cannot be changed", "Make the Learner with a weight_decay above 0, which can be changed")
+        if rest:
+            refuse_regrouping(
+                learner.optimizer,
+                "weight_decay cannot be changed",
+                "Make the Learner with a weight_decay above 0, which can be changed",
+            )
         group["params"], group["weight_decay"] = mine, value
-        if rest: add_scheduled_group(learner.optimizer, learner.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
+        if rest:
+            add_scheduled_group(learner.optimizer, learner.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
 
 def _rebuild_loader(learner, value):
     "Discard the loader after a change of batch size or loading; the new one starts at the same sample."
     run = learner.run_state
-    if run.feed is not None: drop_loader(run)   # also the window of a failed step, which is divided again
+    if run.feed is not None:
+        # also the window of a failed step, which is divided again
+        drop_loader(run)
     _set_length(learner, value)
 
 def _set_learning_rate(learner, value):
     "Set the base learning rate, which the schedule multiplies."
-    if learner.optimizer is not None: set_base_lr(learner.lr_scheduler, learner.optimizer, value)
+    if learner.optimizer is not None:
+        set_base_lr(learner.lr_scheduler, learner.optimizer, value)
 
 def _set_intervals(learner, value):
     "Recompute the number of steps between two logs or evaluations."
-    if learner.run_state.feed is not None: learner.state.compute_steps(learner.args, learner.state.max_steps)
+    if learner.run_state.feed is not None:
+        learner.state.compute_steps(learner.args, learner.state.max_steps)
 
 # %% ../../nbs/06_engine/15_settings.ipynb #81a87337
 def _set_length(learner, value):
     "Count the run's steps again, and stretch the schedule to the new length."
     run = learner.run_state
     before = run.state.max_steps
-    if run.optimizer is None:   # the run has not begun: existing loaders are prepared again
-        if run.feed is not None: drop_loader(run)
+    # the run has not begun: existing loaders are prepared again
+    if run.optimizer is None:
+        if run.feed is not None:
+            drop_loader(run)
         return
     prepare(learner) if run.feed is None else recompute_run_length(run)   # a new loader is measured
-    if run.state.max_steps > run.state.global_step >= before: extend_run(run)
+    if run.state.max_steps > run.state.global_step >= before:
+        extend_run(run)
 
 def _prolong(learner, value):
     "Change the length at the user's request; also continue a run that was stopped early."
     _set_length(learner, value)
     run = learner.run_state
-    if run.finished and run.state.max_steps > run.state.global_step: extend_run(run)
+    if run.finished and run.state.max_steps > run.state.global_step:
+        extend_run(run)
 
 def end_here(run):
     "End the run at this step; keep its length and its schedule for another run of this learner."
@@ -85,7 +113,8 @@ def end_here(run):
 def extend_run(run):
     "Continue a run past its former end."
     run.finished = run.control.should_training_stop = False
-    for due in [d for d in run.due if d.kind == "finish"]: run.due.remove(due)
+    for due in [d for d in run.due if d.kind == "finish"]:
+        run.due.remove(due)
 
 # %% ../../nbs/06_engine/15_settings.ipynb #f47524c7
 def _rate(learner, value):
@@ -93,51 +122,105 @@ def _rate(learner, value):
     if learner.state.global_step: return set_lr(learner.lr_scheduler, learner.optimizer, value)
     set_base_lr(learner.lr_scheduler, learner.optimizer, value, "lr")
     # A list with a rate for each optimizer group is not valid for learning_rate, whose lists are for layer groups.
-    if not isinstance(value, (list, tuple)) or learner.args.layer_groups: learner.args.learning_rate = value
+    if not isinstance(value, (list, tuple)) or learner.args.layer_groups:
+        learner.args.learning_rate = value
 
 # %% ../../nbs/06_engine/15_settings.ipynb #38d3d434
 def _repatch(learner, value):
     "Apply the model patches again, immediately, so that an unsupported setting raises an error here."
     learner.run_state.wrapped = None
-    if learner.run_state.device is not None: apply_patches(learner)
+    if learner.run_state.device is not None:
+        apply_patches(learner)
 
 def _set_log_level(learner, value):
     "Set the loggers' level and add a callback that logs, if needed."
     set_log_level(learner.args)
     callbacks = learner.run_state.callbacks
-    if value != "passive" and learner.args.should_log and not any(isinstance(c, LoggerCallback) for c in callbacks.callbacks): callbacks.add_callback(LoggerCallback())
+    if (
+        value != "passive"
+        and learner.args.should_log
+        and not any(isinstance(c, LoggerCallback) for c in callbacks.callbacks)
+    ):
+        callbacks.add_callback(LoggerCallback())
 
-_EFFECT_NEXT_STEP, _EFFECT_NEXT_TIME, _EFFECT_STEPS = "from the next step on", "the next time it is due", "steps are counted anew from here"
-_EFFECT_LENGTH, _EFFECT_DATA = "the run's length; the schedule is stretched to it", "from the next sample on; the run's steps are counted anew"
+_EFFECT_NEXT_STEP = "from the next step on"
+_EFFECT_NEXT_TIME = "the next time it is due"
+_EFFECT_STEPS = "steps are counted anew from here"
+_EFFECT_LENGTH = "the run's length; the schedule is stretched to it"
+_EFFECT_DATA = "from the next sample on; the run's steps are counted anew"
 
-SETTABLE = {   # name: (description of its effect, function that applies it)
+SETTABLE = {  # name: (description of its effect, function that applies it)
     "lr": ("the next step uses it, and the rest of the schedule is scaled to go on from there", _rate),
     "learning_rate": ("the base of the schedule; the present rate follows", _set_learning_rate),
-    "max_steps": (_EFFECT_LENGTH, _prolong), "num_train_epochs": (_EFFECT_LENGTH, _prolong),
-    "per_device_train_batch_size": (_EFFECT_DATA, _rebuild_loader), "gradient_accumulation_steps": (_EFFECT_DATA, _rebuild_loader),
-    "dataloader_num_workers": (_EFFECT_DATA, _rebuild_loader), "dataloader_multiprocessing_context": (_EFFECT_DATA, _rebuild_loader),
-    "dataloader_prefetch_factor": (_EFFECT_DATA, _rebuild_loader), "dataloader_persistent_workers": (_EFFECT_DATA, _rebuild_loader),
-    "weight_decay": (_EFFECT_NEXT_STEP, _set_weight_decay), "max_grad_norm": (_EFFECT_NEXT_STEP, None), "label_smoothing_factor": (_EFFECT_NEXT_STEP, None),
+    "max_steps": (_EFFECT_LENGTH, _prolong),
+    "num_train_epochs": (_EFFECT_LENGTH, _prolong),
+    "per_device_train_batch_size": (_EFFECT_DATA, _rebuild_loader),
+    "gradient_accumulation_steps": (_EFFECT_DATA, _rebuild_loader),
+    "dataloader_num_workers": (_EFFECT_DATA, _rebuild_loader),
+    "dataloader_multiprocessing_context": (_EFFECT_DATA, _rebuild_loader),
+    "dataloader_prefetch_factor": (_EFFECT_DATA, _rebuild_loader),
+    "dataloader_persistent_workers": (_EFFECT_DATA, _rebuild_loader),
+    "weight_decay": (_EFFECT_NEXT_STEP, _set_weight_decay),
+    "max_grad_norm": (_EFFECT_NEXT_STEP, None),
+    "label_smoothing_factor": (_EFFECT_NEXT_STEP, None),
     "include_num_input_tokens_seen": (_EFFECT_NEXT_STEP, None),
-    "logging_steps": (_EFFECT_STEPS, _set_intervals), "eval_steps": (_EFFECT_STEPS, _set_intervals),
-    "logging_strategy": (_EFFECT_NEXT_TIME, None), "logging_first_step": (_EFFECT_NEXT_TIME, None),
-    "eval_strategy": (_EFFECT_NEXT_TIME, _set_intervals), "eval_delay": (_EFFECT_NEXT_TIME, None),
-    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval", "eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics", "include_for_metrics",
-                     "predict_with_generate", "generation_max_length", "generation_num_beams"), (_EFFECT_NEXT_TIME, None)),
-    "eval_accumulation_steps": (_EFFECT_NEXT_TIME, None), "prediction_loss_only": (_EFFECT_NEXT_TIME, None), "per_device_eval_batch_size": (_EFFECT_NEXT_TIME, None),
-    "save_strategy": (_EFFECT_NEXT_TIME, None), "save_steps": (_EFFECT_STEPS, _set_intervals), "save_total_limit": (_EFFECT_NEXT_TIME, None), "save_only_model": (_EFFECT_NEXT_TIME, None),
-    "save_format": (_EFFECT_NEXT_TIME, None), "save_on_each_node": (_EFFECT_NEXT_TIME, None), "load_best_model_at_end": ("the end of the run", None),
-    "metric_for_best_model": (_EFFECT_NEXT_TIME, None), "greater_is_better": (_EFFECT_NEXT_TIME, None), "disable_tqdm": (_EFFECT_NEXT_TIME, None), "log_level": (_EFFECT_NEXT_STEP, _set_log_level),
-    "activation_checkpointing": (_EFFECT_NEXT_STEP, _repatch), "activation_checkpointing_kwargs": (_EFFECT_NEXT_STEP, _repatch), "neftune_noise_alpha": (_EFFECT_NEXT_STEP, _repatch),
-    "debug": (_EFFECT_NEXT_STEP, _repatch), "torch_empty_cache_steps": (_EFFECT_NEXT_STEP, None), "auto_find_batch_size": (_EFFECT_NEXT_STEP, None), "logging_nan_inf_filter": (_EFFECT_NEXT_TIME, None),
+    "logging_steps": (_EFFECT_STEPS, _set_intervals),
+    "eval_steps": (_EFFECT_STEPS, _set_intervals),
+    "logging_strategy": (_EFFECT_NEXT_TIME, None),
+    "logging_first_step": (_EFFECT_NEXT_TIME, None),
+    "eval_strategy": (_EFFECT_NEXT_TIME, _set_intervals),
+    "eval_delay": (_EFFECT_NEXT_TIME, None),
+    **dict.fromkeys(
+        (
+            "bf16_full_eval",
+            "fp16_full_eval",
+            "eval_do_concat_batches",
+            "eval_use_gather_object",
+            "batch_eval_metrics",
+            "include_for_metrics",
+            "predict_with_generate",
+            "generation_max_length",
+            "generation_num_beams",
+        ),
+        (_EFFECT_NEXT_TIME, None),
+    ),
+    "eval_accumulation_steps": (_EFFECT_NEXT_TIME, None),
+    "prediction_loss_only": (_EFFECT_NEXT_TIME, None),
+    "per_device_eval_batch_size": (_EFFECT_NEXT_TIME, None),
+    "save_strategy": (_EFFECT_NEXT_TIME, None),
+    "save_steps": (_EFFECT_STEPS, _set_intervals),
+    "save_total_limit": (_EFFECT_NEXT_TIME, None),
+    "save_only_model": (_EFFECT_NEXT_TIME, None),
+    "save_format": (_EFFECT_NEXT_TIME, None),
+    "save_on_each_node": (_EFFECT_NEXT_TIME, None),
+    "load_best_model_at_end": ("the end of the run", None),
+    "metric_for_best_model": (_EFFECT_NEXT_TIME, None),
+    "greater_is_better": (_EFFECT_NEXT_TIME, None),
+    "disable_tqdm": (_EFFECT_NEXT_TIME, None),
+    "log_level": (_EFFECT_NEXT_STEP, _set_log_level),
+    "activation_checkpointing": (_EFFECT_NEXT_STEP, _repatch),
+    "activation_checkpointing_kwargs": (_EFFECT_NEXT_STEP, _repatch),
+    "neftune_noise_alpha": (_EFFECT_NEXT_STEP, _repatch),
+    "debug": (_EFFECT_NEXT_STEP, _repatch),
+    "torch_empty_cache_steps": (_EFFECT_NEXT_STEP, None),
+    "auto_find_batch_size": (_EFFECT_NEXT_STEP, None),
+    "logging_nan_inf_filter": (_EFFECT_NEXT_TIME, None),
 }
 
 # %% ../../nbs/06_engine/15_settings.ipynb #449ac0a6
-def _format_exact(value): return f"{value:.6g}" if isinstance(value, float) else str(value)   # more than the usual four digits
+# more than the usual four digits
+def _format_exact(value):
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 class ChangesTable(Table):
     "Show changed settings: dicts with name, before, after, effect."
-    def _cells(self, c): return {"setting": c["name"], "before": _format_exact(c["before"]), "now": _format_exact(c["after"]), "takes effect on": c["effect"]}
+    def _cells(self, c):
+        return {
+            "setting": c["name"],
+            "before": _format_exact(c["before"]),
+            "now": _format_exact(c["after"]),
+            "takes effect on": c["effect"],
+        }
 
 class SettableTable(ChangesTable):
     "Show all available settings with their current values."
@@ -148,37 +231,54 @@ def current_value(learner, name):
     "Return the current value of a setting."
     if name != "lr": return learner.run_state.undivided.get(name, getattr(learner.args, name))
     if learner.optimizer is None: return None
-    return float(learner.optimizer.param_groups[0]["lr"] if learner.state.global_step else base_lrs(learner.optimizer)[0])
+    return float(
+        learner.optimizer.param_groups[0]["lr"] if learner.state.global_step else base_lrs(learner.optimizer)[0]
+    )
 
 def effect_of(learner, name) -> str:
     "Return the description of when a setting takes effect at this point of the run."
-    if name == "lr" and not learner.state.global_step: return "the base of the schedule, as learning_rate does: no step has been taken"
+    if name == "lr" and not learner.state.global_step:
+        return "the base of the schedule, as learning_rate does: no step has been taken"
     return SETTABLE[name][0]
 
 def list_settable(learner) -> SettableTable:
     "Return the table of available settings."
     release_last_traceback()
-    return SettableTable({"name": n, "before": None, "after": current_value(learner, n), "effect": effect_of(learner, n)} for n in SETTABLE)
+    return SettableTable(
+        {"name": n, "before": None, "after": current_value(learner, n), "effect": effect_of(learner, n)}
+        for n in SETTABLE
+    )
 
 # %% ../../nbs/06_engine/15_settings.ipynb #f226b06a
 def check_stream_change(learner, changes):
     "Raise ValueError for a change, in the middle of an epoch, to how workers divide a stream."
-    run, workers = learner.run_state, learner.args.dataloader_num_workers
-    if run.feed is None or not run.cursor.position or not isinstance(run.feed.source, StreamSource): return
+    run = learner.run_state
+    workers = learner.args.dataloader_num_workers
+    if run.feed is None or not run.cursor.position or not isinstance(run.feed.source, StreamSource):
+        return
     for name in ("dataloader_num_workers", *(["per_device_train_batch_size"] if workers else [])):
         if changes.get(name, getattr(learner.args, name)) != getattr(learner.args, name):
-            raise ValueError(f"{name} cannot be changed in the middle of an epoch of a stream that workers read: nobody would know which "
-                             "samples are left. learn.run(epochs=1) goes to the epoch's end.")
+            raise ValueError(
+                f"{name} cannot be changed in the middle of an epoch of a stream that workers read: nobody would know"
+                " which samples are left. learn.run(epochs=1) goes to the epoch's end."
+            )
 
 def check_length_order_change(learner, changes):
     "Raise ValueError for a change, in the middle of an epoch, to the chunk size of an order by length."
-    run, args = learner.run_state, learner.args
-    if run.feed is None or not run.cursor.position or args.train_sampling_strategy != "group_by_length": return
+    run = learner.run_state
+    args = learner.args
+    if run.feed is None or not run.cursor.position or args.train_sampling_strategy != "group_by_length":
+        return
     names = ("per_device_train_batch_size", "gradient_accumulation_steps")
-    then, now = (math.prod(changes.get(n, getattr(args, n)) if new else getattr(args, n) for n in names) for new in (False, True))
+    then, now = (
+        math.prod(changes.get(n, getattr(args, n)) if new else getattr(args, n) for n in names) for new in (False, True)
+    )
     if then == now or not all(isinstance(changes.get(n, 1), int) for n in names): return
-    raise ValueError(f"The samples of an optimizer step cannot become {now} instead of {then} in the middle of an epoch whose order goes by length: the order would be another "
-                     "one, and some samples would come twice. learn.run(epochs=1) goes to the epoch's end.")
+    raise ValueError(
+        f"The samples of an optimizer step cannot become {now} instead of {then} in the middle of an epoch whose order"
+        " goes by length: the order would be another one, and some samples would come twice. learn.run(epochs=1) goes"
+        " to the epoch's end."
+    )
 
 # %% ../../nbs/06_engine/15_settings.ipynb #43de4eb4
 def check_metric_change(learner, changes):
@@ -187,7 +287,10 @@ def check_metric_change(learner, changes):
     if not is_metric_driven(run.lr_scheduler): return
     for name in ("metric_for_best_model", "greater_is_better"):
         if changes.get(name, getattr(learner.args, name)) != getattr(learner.args, name):
-            raise ValueError(f"{name} cannot be changed: the learning rate goes by this metric, and its schedule has counted by it. Make a new Learner with it.")
+            raise ValueError(
+                f"{name} cannot be changed: the learning rate goes by this metric, and its schedule has counted by it."
+                " Make a new Learner with it."
+            )
 
 def best_metric_args(args) -> tuple: return args.metric_for_best_model, args.greater_is_better
 
@@ -200,54 +303,89 @@ def check_settable(learner, changes):
     "Raise ValueError or TypeError for settings that cannot be changed, or not to this value now."
     for name in changes:
         if name in LOADER_ARGS and isinstance(learner.train_dataset, torch.utils.data.DataLoader):
-            raise ValueError(f"{name} cannot be set: train_dataset is a DataLoader, which has its own batch size and workers.")
+            raise ValueError(
+                f"{name} cannot be set: train_dataset is a DataLoader, which has its own batch size and workers."
+            )
         if name in SETTABLE: continue
         if hasattr(learner.args, name):
-            raise ValueError(f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows what can.")
+            raise ValueError(
+                f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows"
+                " what can."
+            )
         raise TypeError(f"There is no setting {name!r}.{suggest_names(name, SETTABLE)}")
-    if changes.get("auto_find_batch_size") and learner.run_state.device is not None and not learner.run_state.device.world.alone: raise ValueError(AUTO_BATCH_SIZE_ERROR)
+    if (
+        changes.get("auto_find_batch_size")
+        and learner.run_state.device is not None
+        and not learner.run_state.device.world.alone
+    ):
+        raise ValueError(AUTO_BATCH_SIZE_ERROR)
     check_stream_change(learner, changes)
     check_length_order_change(learner, changes)
     check_metric_change(learner, changes)
-    steps, step = changes.get("max_steps", learner.args.max_steps), learner.state.global_step
+    steps = changes.get("max_steps", learner.args.max_steps)
+    step = learner.state.global_step
     if "num_train_epochs" in changes and isinstance(steps, int) and steps > 0:
-        raise ValueError(f"num_train_epochs would change nothing, because max_steps={steps} counts; learn.set(max_steps=-1, num_train_epochs="
-                         f"{changes['num_train_epochs']}) goes by epochs.")
+        raise ValueError(
+            f"num_train_epochs would change nothing, because max_steps={steps} counts; learn.set(max_steps=-1,"
+            f" num_train_epochs={changes['num_train_epochs']}) goes by epochs."
+        )
     if "max_steps" in changes and isinstance(steps, int) and 0 < steps < step:
-        raise ValueError(f"max_steps={steps} lies behind: the run has done {step} steps. learn.rewind(n) or learn.restore(...) goes back.")
+        raise ValueError(
+            f"max_steps={steps} lies behind: the run has done {step} steps. learn.rewind(n) or learn.restore(...) goes"
+            " back."
+        )
 
 # %% ../../nbs/06_engine/15_settings.ipynb #ec05a2d9
 def _make_undo(learner):
     "Save the state that a change of settings affects; return a function that restores it."
     run = learner.run_state
-    args, feed, due = dict(vars(run.args)), run.feed, list(run.due)
+    args = dict(vars(run.args))
+    feed = run.feed
+    due = list(run.due)
     values = {f.name: copy.copy(getattr(run, f.name)) for f in fields(run) if f.metadata["kind"] == "value"}
-    groups = [] if run.optimizer is None else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
+    groups = (
+        []
+        if run.optimizer is None
+        else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
+    )
     schedule = None if run.lr_scheduler is None else scheduler_state(run.lr_scheduler)
     def put_back():
         vars(run.args).update(args)
         run.feed = feed
-        for name, before in values.items(): setattr(run, name, before)
+        for name, before in values.items():
+            setattr(run, name, before)
         run.due.clear()
         run.due.extend(due)
-        if schedule is not None: load_scheduler_state(run.lr_scheduler, schedule)
-        if groups: run.optimizer.param_groups[:] = [g for g, _ in groups]
-        for group, before in groups: group.update(before)
+        if schedule is not None:
+            load_scheduler_state(run.lr_scheduler, schedule)
+        if groups:
+            run.optimizer.param_groups[:] = [g for g, _ in groups]
+        for group, before in groups:
+            group.update(before)
     return put_back
 
 # %% ../../nbs/06_engine/15_settings.ipynb #42cb6b0f
-def check_own_loader(learner, home: dict, smaller: dict):  # settings of a global batch: home: undivided; smaller: per process
+# settings of a global batch: home: undivided; smaller: per process
+def check_own_loader(learner, home: dict, smaller: dict):
     "Raise ValueError if micro-batches have to be smaller but the user's own loader fixes their size."
-    args, size = learner.args, smaller.get("per_device_train_batch_size", home.get("per_device_train_batch_size"))
+    args = learner.args
+    size = smaller.get("per_device_train_batch_size", home.get("per_device_train_batch_size"))
     if size == home.get("per_device_train_batch_size"): return
-    if type(learner).get_train_dataloader is DataLoaderOverrides.get_train_dataloader: settled = isinstance(learner.train_dataset, torch.utils.data.DataLoader)
+    if type(learner).get_train_dataloader is DataLoaderOverrides.get_train_dataloader:
+        settled = isinstance(learner.train_dataset, torch.utils.data.DataLoader)
     else:
         before = dict(vars(args))
         vars(args).update(smaller)
-        try: settled = getattr(learner.get_train_dataloader(), "batch_size", None) != size
-        finally: vars(args).update(before)
-    if settled: raise ValueError("keep_global_batch=True would have to make the micro-batches smaller, and they come from a loader of yours, which has its own batch size: give the "
-                                 "Learner the data set itself, or as many gradient_accumulation_steps as the processes can divide among them.")
+        try:
+            settled = getattr(learner.get_train_dataloader(), "batch_size", None) != size
+        finally:
+            vars(args).update(before)
+    if settled:
+        raise ValueError(
+            "keep_global_batch=True would have to make the micro-batches smaller, and they come from a loader of yours,"
+            " which has its own batch size: give the Learner the data set itself, or as many"
+            " gradient_accumulation_steps as the processes can divide among them."
+        )
 
 # %% ../../nbs/06_engine/15_settings.ipynb #bb857686
 def divide_changes(learner, changes: dict) -> tuple:
@@ -255,7 +393,9 @@ def divide_changes(learner, changes: dict) -> tuple:
     undivided = learner.run_state.undivided
     mine = {name: value for name, value in changes.items() if name in undivided}
     home = undivided | mine
-    if "disable_tqdm" in mine: changes = changes | {"disable_tqdm": learner.args.disable_tqdm}   # the notebook's kernel shows the progress
+    if "disable_tqdm" in mine:
+        # the notebook's kernel shows the progress
+        changes = changes | {"disable_tqdm": learner.args.disable_tqdm}
     if not set(mine) - {"disable_tqdm"}: return changes, home
     resolve_args(learner.args, mine)   # at least numbers
     smaller = split_global_batch(home, world_size())
@@ -264,27 +404,40 @@ def divide_changes(learner, changes: dict) -> tuple:
 
 def change_settings(learner, changes: dict) -> ChangesTable:
     "Apply changes of settings, all or none; return a table of them."
-    changes = {name: to_builtin(value) for name, value in changes.items()}   # keep NumPy scalars out of the optimizer
+    # keep NumPy scalars out of the optimizer
+    changes = {name: to_builtin(value) for name, value in changes.items()}
     check_settable(learner, changes)
     asked, (changes, undivided) = changes, divide_changes(learner, changes)
     if "lr" in changes and "learning_rate" in changes:
-        raise ValueError("lr and learning_rate say different things; set the one (the next step's rate) or the other (the schedule's base).")
+        raise ValueError(
+            "lr and learning_rate say different things; set the one (the next step's rate) or the other (the schedule's"
+            " base)."
+        )
     new = resolve_args(learner.args, {k: v for k, v in changes.items() if k != "lr"})
     check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
-    if "lr" in changes: prepare(learner)
-    made = ChangesTable({"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in asked)
-    put_back, metric = _make_undo(learner), best_metric_args(learner.args)
+    if "lr" in changes:
+        prepare(learner)
+    made = ChangesTable(
+        {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in asked
+    )
+    put_back = _make_undo(learner)
+    metric = best_metric_args(learner.args)
     vars(learner.args).update(vars(new))
     try:
-        for name in sorted(changes, key=("lr", "learning_rate").__contains__):   # rates last: a new length changes the current one
-            if SETTABLE[name][1] is not None: SETTABLE[name][1](learner, changes[name])
+        # rates last: a new length changes the current one
+        for name in sorted(changes, key=("lr", "learning_rate").__contains__):
+            if SETTABLE[name][1] is not None:
+                SETTABLE[name][1](learner, changes[name])
     except BaseException:
         put_back()
         raise
     learner.run_state.undivided = undivided
-    if best_metric_args(learner.args) != metric: clear_best(learner.run_state)
-    for c in made: c["after"] = current_value(learner, c["name"])
-    record_act(learner.run_state, "set", **asked)   # as requested: a list of rates is more than its first value
+    if best_metric_args(learner.args) != metric:
+        clear_best(learner.run_state)
+    for c in made:
+        c["after"] = current_value(learner, c["name"])
+    # as requested: a list of rates is more than its first value
+    record_act(learner.run_state, "set", **asked)
     return made
 
 # %% ../../nbs/06_engine/15_settings.ipynb #2210e378
@@ -301,21 +454,32 @@ class OomRecovery:
     "Reduce the micro-batch size when memory runs out in a step."
     def __call__(self, learner, error) -> bool:
         "Return whether the step can be repeated with smaller micro-batches."
-        args, run = learner.args, learner.run_state
+        args = learner.args
+        run = learner.run_state
         if not args.auto_find_batch_size or not is_out_of_memory(error): return False
-        if run.torn or run.phase == "after": return False   # during the update or after it: there is no step to repeat
-        size, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
-        if size == 1:
-            error.add_note(f"(Memory does not suffice for a micro-batch of one sample, so auto_find_batch_size=True has no smaller one; {MEMORY_HINT}.)")
+        if run.torn or run.phase == "after":
+            # during the update or after it: there is no step to repeat
             return False
-        release_traceback_memory(error)   # its frames hold the tensors of the step
+        size = args.per_device_train_batch_size
+        accumulation = args.gradient_accumulation_steps
+        if size == 1:
+            error.add_note(
+                "(Memory does not suffice for a micro-batch of one sample, so auto_find_batch_size=True has no smaller"
+                f" one; {MEMORY_HINT}.)"
+            )
+            return False
+        # its frames hold the tensors of the step
+        release_traceback_memory(error)
         gc.collect()
         empty_device_cache(run.device.device)
         new, times = next_smaller_batch(size, accumulation)
-        try: change_settings(learner, {"per_device_train_batch_size": new, "gradient_accumulation_steps": times})
+        try:
+            change_settings(learner, {"per_device_train_batch_size": new, "gradient_accumulation_steps": times})
         except ValueError as refused:
             error.add_note(f"(auto_find_batch_size=True could not go on with a smaller micro-batch: {refused})")
             return False
-        warn(f"Memory ran out in step {learner.state.global_step + 1} with micro-batches of {size}; the run goes on with {times} of {new} for each step, "
-             f"the same {size * accumulation} samples.")
+        warn(
+            f"Memory ran out in step {learner.state.global_step + 1} with micro-batches of {size}; the run goes on with"
+            f" {times} of {new} for each step, the same {size * accumulation} samples."
+        )
         return True

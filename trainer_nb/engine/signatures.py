@@ -12,15 +12,19 @@ __all__ = ['positional_args', 'accepted_kwargs']
 # %% ../../nbs/06_engine/01_signatures.ipynb #5ebee425
 def _parameters(function) -> list | None:
     "Return a function's parameters; None if they are unknown, or if it has a *args parameter."
-    try: found = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError): return None
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
     return None if any(p.kind is p.VAR_POSITIONAL for p in found) else found
 
-_PLACES = weakref.WeakKeyDictionary()   # cached for calls at every step: function -> (whether it was bound, number of positional parameters)
+# cached for calls at every step: function -> (whether it was bound, number of positional parameters)
+_PLACES = weakref.WeakKeyDictionary()
 
 def positional_args(function, *given) -> tuple:
     "Return the first of these arguments, as many as a function accepts by position."
-    key, bound = getattr(function, "__func__", function), hasattr(function, "__self__")
+    key = getattr(function, "__func__", function)
+    bound = hasattr(function, "__self__")
     known = _PLACES.get(key)
     if known is None or known[0] != bound:
         found = _parameters(function)

@@ -12,7 +12,16 @@ from ..core.callbacks import TrainerControl, TrainerState
 from ..args.training_args import PROCESS_FIELDS, without_subclass_fields
 from ..data.collate import is_identical
 from ..data.sampling import Cursor
-from ..device.sharding import gather_full_per_machine, is_sharded, replicate_like, is_dtensor, concat_shards, shard_like, to_local, copy_into
+from trainer_nb.device.sharding import (
+    gather_full_per_machine,
+    is_sharded,
+    replicate_like,
+    is_dtensor,
+    concat_shards,
+    shard_like,
+    to_local,
+    copy_into,
+)
 from ..device.model_patches import PATCH_ARGS
 from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
 from ..optim.optimizers import PLAIN_TENSORS, needs_flattening, unflatten_state_value, flatten_state_value
@@ -34,14 +43,19 @@ __all__ = ['FIELD_KEEPERS', 'PROCESS_STATE_FIELDS', 'has_adapters', 'list_merged
 # %% ../../nbs/06_engine/09_snapshot.ipynb #c0e2516f
 def has_adapters(model) -> bool:
     "Return whether adapters are trained beside a base model."
-    return hasattr(model, "peft_config") and (hasattr(model, "get_base_model") or getattr(model, "_hf_peft_config_loaded", False))
+    return hasattr(model, "peft_config") and (
+        hasattr(model, "get_base_model") or getattr(model, "_hf_peft_config_loaded", False)
+    )
 
-def list_merged_adapters(each) -> tuple:  # each: pairs of a name and a module
+def list_merged_adapters(
+    each,  # pairs of a name and a module
+) -> tuple:
     "Return the names of the adapters that are merged into the base weights."
     return tuple(tuple(vars(m)["merged_adapters"]) for _, m in each if vars(m).get("merged_adapters"))
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #218b8594
-_SHARED_TENSORS = {}   # id of a tensor -> [weak reference, digest]: the tensors that snapshots share
+# id of a tensor -> [weak reference, digest]: the tensors that snapshots share
+_SHARED_TENSORS = {}
 
 def is_shared(t) -> bool:
     "Return whether snapshots share this tensor, so that its memory must not be reused."
@@ -67,11 +81,16 @@ class FrozenWeightCache:
     "Hold the shared copies on the host."
     def __init__(self): self.copies = {}   # name -> (stamp, copy)
 
-    def copy(self, name: str, p, added=()):  # p: the weight; added: as returned by `list_merged_adapters`
+    def copy(
+        self, name: str,
+        p,  # the weight
+        added=(),  # as returned by `list_merged_adapters`
+    ):
         "Return a copy that all snapshots share; make a new one if the weight has changed."
         stamp, old = self.copies.get(name, (None, None))
         now = _weight_stamp(p, added)
-        if old is None or not self._same(p, old, stamp == now): old = mark_shared(p.detach().to("cpu", copy=True))
+        if old is None or not self._same(p, old, stamp == now):
+            old = mark_shared(p.detach().to("cpu", copy=True))
         self.copies[name] = now, old
         return old
 
@@ -87,23 +106,31 @@ class FrozenWeightCache:
 # %% ../../nbs/06_engine/09_snapshot.ipynb #79dd5a32
 class Snapshot:
     "Hold the state of a run between two steps."
+    # snapshot_file.SnapshotFile, if it holds the larger tensors
     def __init__(self,
                  tensors: dict[str, torch.Tensor],  # on the host, by flat name
                  values: dict[str, Any],            # all other state
                  copying=None,                      # accelerator.Beside, if the tensors are still being copied
-                 file=None):                        # snapshot_file.SnapshotFile, if it holds the larger tensors
-        self._tensors, self.values, self._copying, self.file = tensors, values, copying, file
-        self.copied_in = 0.0                                # seconds of copying on a GPU, in parallel with its work; known once the tensors have been read
+                 file=None):
+        self._tensors = tensors
+        self.values = values
+        self._copying = copying
+        self.file = file
+        # seconds of copying on a GPU, in parallel with its work; known once the tensors have been read
+        self.copied_in = 0.0
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         "Return the tensors by name; wait until all are copied."
-        if self._copying is not None: self.copied_in = self._copying.seconds()
+        if self._copying is not None:
+            self.copied_in = self._copying.seconds()
         self._copying = None
         return self._tensors
 
+    # full shapes by name, where the tensors are shards
     @property
-    def shapes(self) -> dict: return self.values.get("shapes") or {}   # full shapes by name, where the tensors are shards
+    def shapes(self) -> dict:
+        return self.values.get("shapes") or {}
     def shape_of(self, name): return torch.Size(self.shapes.get(name) or self._tensors[name].shape)
 
     @property
@@ -116,100 +143,189 @@ class Snapshot:
         "Return the size of the tensors in bytes, without those that snapshots share."
         return sum(t.nbytes for t in self._tensors.values() if not is_shared(t))
 
+    # bytes in memory, approximately
     @property
-    def in_memory(self) -> int: return self.nbytes - (0 if self.file is None else self.file.size)   # bytes in memory, approximately
+    def in_memory(self) -> int:
+        return self.nbytes - (0 if self.file is None else self.file.size)
 
     def release(self):
         "Release the memory of tensors that were read from the file."
-        if self.file is not None: self.file.release()
+        if self.file is not None:
+            self.file.release()
 
-    def __getstate__(self): return vars(self) | {"_tensors": self.tensors, "_copying": None, "file": None}   # a copy has its own memory
+    # a copy has its own memory
+    def __getstate__(self):
+        return vars(self) | {"_tensors": self.tensors, "_copying": None, "file": None}
 
     def __repr__(self):
         epoch = self.values["state"].epoch
-        return f"Snapshot(step {self.step}, epoch {epoch:.4g}, {len(self._tensors)} tensors, {self.nbytes / 1e6:.4g} MB)"
+        return (
+            f"Snapshot(step {self.step}, epoch {epoch:.4g}, {len(self._tensors)} tensors, {self.nbytes / 1e6:.4g} MB)"
+        )
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #c73fb4ee
 class _FieldKeeper:
     "Hold the functions that capture, restore and check one field of a run."
     def __init__(self, keep: Callable, put_back: Callable, check: Callable = lambda run, snapshot: None):
-        self.keep, self.put_back, self.check = keep, put_back, check
+        self.keep = keep
+        self.put_back = put_back
+        self.check = check
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #210a0001
-_OWN_PAGES_BYTES = 1 << 17   # bytes from which a copy has its own pages, the initial threshold of a heap
+# bytes from which a copy has its own pages, the initial threshold of a heap
+_OWN_PAGES_BYTES = 1 << 17
 
-def allocate_host_copy(t: torch.Tensor, among_steps: bool) -> torch.Tensor:  # among_steps: whether the copy lives while steps are taken
+def allocate_host_copy(
+    t: torch.Tensor,
+    among_steps: bool,  # whether the copy lives while steps are taken
+) -> torch.Tensor:
     "Allocate host memory for a copy of a tensor."
-    plain = not among_steps or t.is_cuda or t.nbytes < _OWN_PAGES_BYTES or not t.is_contiguous() or not hasattr(mmap, "MAP_ANONYMOUS")
-    try: pages = None if plain else mmap.mmap(-1, t.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)   # private: a forked process has its own
-    except OSError: pages = None   # the system's limit on mappings is reached
+    plain = (
+        not among_steps
+        or t.is_cuda
+        or t.nbytes < _OWN_PAGES_BYTES
+        or not t.is_contiguous()
+        or not hasattr(mmap, "MAP_ANONYMOUS")
+    )
+    try:
+        # private: a forked process has its own
+        pages = None if plain else mmap.mmap(-1, t.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        # the system's limit on mappings is reached
+        pages = None
     if pages is None: return torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
     return torch.frombuffer(pages, dtype=t.dtype).view(t.shape)
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #a9824653
 class HostCopies(dict):
     "Copy tensors to the host, by name; reuse spare memory."
-    def __init__(self, spare=(), walk=None, among_steps=False, folder=None):   # folder: for a file with the larger tensors; spare: tensors that are no longer needed, by name; walk: the run's, for all keepers; among_steps: as in allocate_host_copy
+    def __init__(
+        self,
+        spare=(),  # tensors that are no longer needed, by name
+        walk=None,  # the run's, for all keepers
+        among_steps=False,  # as in allocate_host_copy
+        folder=None,  # for a file with the larger tensors
+    ):
         self.spare, self.walk, self.among_steps, self.later, self.shapes = dict(spare), walk, among_steps, [], {}
-        self.folder, self.to_file, self.file = folder, [], None   # shapes: full shapes of sharded tensors
+        # shapes: full shapes of sharded tensors
+        self.folder = folder
+        self.to_file = []
+        self.file = None
 
-    def put(self, name, t, changes=False):  # changes: whether a forward pass may change it
+    def put(
+        self, name, t,
+        changes=False,  # whether a forward pass may change it
+    ):
         "Register a tensor for `fill` to copy. Raise TypeError for a tensor subclass with additional state."
-        if is_sharded(t): self.shapes[name] = tuple(t.shape)
+        if is_sharded(t):
+            self.shapes[name] = tuple(t.shape)
         t = to_local(t)
-        if type(t) not in PLAIN_TENSORS: raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
-        if t.layout is not torch.strided: self[name] = t.detach().to("cpu", copy=True); return
+        if type(t) not in PLAIN_TENSORS:
+            raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
+        if t.layout is not torch.strided:
+            self[name] = t.detach().to("cpu", copy=True)
+            return
         if self.folder is not None and t.nbytes >= SMALLEST:
-            self[name] = None   # keeps the order of the names
+            # keeps the order of the names
+            self[name] = None
             self.to_file.append((name, t))
             return
         old = self.spare.pop(name, None)
-        if old is None or old.dtype != t.dtype or old.shape != t.shape or is_shared(old): old = allocate_host_copy(t, self.among_steps)
+        if old is None or old.dtype != t.dtype or old.shape != t.shape or is_shared(old):
+            old = allocate_host_copy(t, self.among_steps)
         self[name] = old
         self.later.append((old, t, changes))
 
+    # returns asynchronous copies from a GPU, if there are any
     @torch.no_grad()
-    def fill(self) -> AsyncHostCopy | None:  # returns asynchronous copies from a GPU, if there are any
+    def fill(self) -> AsyncHostCopy | None:
         "Copy all registered tensors at once. Raise OSError if the file cannot be written."
         if self.to_file:
             self.file = SnapshotFile(self.folder)
-            for _, t in self.to_file: self.file.append(t)
+            for _, t in self.to_file:
+                self.file.append(t)
             self.update(zip([name for name, _ in self.to_file], self.file.tensors()))
             self.to_file = []
         here = [(copy, t) for copy, t, _ in self.later if not t.is_cuda]
-        if here: torch._foreach_copy_([copy for copy, _ in here], [t for _, t in here])
+        if here:
+            torch._foreach_copy_([copy for copy, _ in here], [t for _, t in here])
         copy_in_stream_order([(copy, t) for copy, t, changes in self.later if t.is_cuda and changes])
-        there, self.later = [(copy, t) for copy, t, changes in self.later if t.is_cuda and not changes], []
+        there = [(copy, t) for copy, t, changes in self.later if t.is_cuda and not changes]
+        self.later = []
         return AsyncHostCopy(there) if there else None
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #7b13f89c
-_CONSTRUCTION_ARGS = ("optim", "optim_args", "optim_target_modules", "lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "fp16", "full_determinism")   # settings that cannot be restored
-_DATA_ARG_PREFIXES = ("dataloader", "per_device", "train_", "seed", "data_seed", "gradient_accumulation", "length_column", "accelerator_config")   # prefixes of the settings that affect the loader
+# settings that cannot be restored
+_CONSTRUCTION_ARGS = (
+    "optim",
+    "optim_args",
+    "optim_target_modules",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "bf16",
+    "fp16",
+    "full_determinism",
+)
+# prefixes of the settings that affect the loader
+_DATA_ARG_PREFIXES = (
+    "dataloader",
+    "per_device",
+    "train_",
+    "seed",
+    "data_seed",
+    "gradient_accumulation",
+    "length_column",
+    "accelerator_config",
+)
 
-def _capture_args(run, tensors, values): values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in (without_subclass_fields(run.args) | run.undivided).items()}
+def _capture_args(run, tensors, values):
+    values["args"] = {
+        k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v
+        for k, v in (without_subclass_fields(run.args) | run.undivided).items()
+    }
 def _check_args(run, snapshot):
     for name in _CONSTRUCTION_ARGS:
-        then, now = snapshot.values["args"][name], getattr(run.args, name)
-        if then != now: raise ValueError(f"The snapshot was taken with {name}={then!r}, and this learner has {now!r}; give the Learner {name}={then!r}.")
+        then = snapshot.values["args"][name]
+        now = getattr(run.args, name)
+        if then != now:
+            raise ValueError(
+                f"The snapshot was taken with {name}={then!r}, and this learner has {now!r}; give the Learner"
+                f" {name}={then!r}."
+            )
 
 def _restore_args(run, snapshot):
     "Restore the settings; discard the loader if its settings have changed."
     before = dict(vars(run.args))
-    vars(run.args).update({k: copy.deepcopy(v) for k, v in snapshot.values["args"].items() if k not in PROCESS_FIELDS and k not in run.undivided})
-    if any(vars(run.args).get(k) != before.get(k) for k in PATCH_ARGS): run.wrapped = None   # the model patches are applied again
-    if run.feed is not None and any(k.startswith(_DATA_ARG_PREFIXES) and v != before.get(k) for k, v in vars(run.args).items()):
+    vars(run.args).update(
+        {
+            k: copy.deepcopy(v)
+            for k, v in snapshot.values["args"].items()
+            if k not in PROCESS_FIELDS and k not in run.undivided
+        }
+    )
+    if any(vars(run.args).get(k) != before.get(k) for k in PATCH_ARGS):
+        # the model patches are applied again
+        run.wrapped = None
+    if run.feed is not None and any(
+        k.startswith(_DATA_ARG_PREFIXES) and v != before.get(k) for k, v in vars(run.args).items()
+    ):
         run.feed.close()
         run.feed = None
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #874ff43c
-def _named_parts(run): return [(part, m) for part, m in (("", run.model), ("(loss).", run.loss)) if m is not None]   # each with the prefix of its names
+# each with the prefix of its names
+def _named_parts(run):
+    return [(part, m) for part, m in (("", run.model), ("(loss).", run.loss)) if m is not None]
 
 class ModuleWalk:
     "Collect a run's modules, parameters and buffers with their names in one pass; tensors that are tied within a part, once."
     def __init__(self, run):
-        self.each, self.weights, self.buffers = [], [], []
+        self.each = []
+        self.weights = []
+        self.buffers = []
         for part, module in _named_parts(run):
-            weights, buffers = set(), set()
+            weights = set()
+            buffers = set()
             for path, m in module.named_modules():
                 self.each.append((f"{part}{path}", m))
                 before = f"{part}{path}." if path else part
@@ -229,9 +345,15 @@ def named_weights(run) -> list:
     return ModuleWalk(run).weights
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #6136cdc2
-def _buffer_slots(each):  # each: of a Walk
+def _buffer_slots(
+    each,  # of a Walk
+):
     "Return the slot of each buffer by its name in a snapshot."
-    return {f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k) for path, m in each for k in m._buffers}
+    return {
+        f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k)
+        for path, m in each
+        for k in m._buffers
+    }
 
 def _empty_buffers(each): return [n for n, (held, k) in _buffer_slots(each).items() if held[k] is None]
 
@@ -243,67 +365,111 @@ def _has_max_norm(m) -> bool:
     "Return whether rows of a module's weight are rescaled at look-up; checks the attributes first, since a failed look-up in a module is slow."
     return ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and m.max_norm is not None and hasattr(m, "weight")
 
-def frozen_base_weights(run, walk) -> dict:  # name in a snapshot -> parameter
+# name in a snapshot -> parameter
+def frozen_base_weights(run, walk) -> dict:
     "Return the weights that all snapshots share: the frozen ones of a model with adapters."
     if not has_adapters(run.model): return {}
-    if run.held is None: run.held = FrozenWeightCache()
+    if run.held is None:
+        run.held = FrozenWeightCache()
     mine = {id(p) for p in run.model.parameters()}
-    return {n: p for n, p in walk.named() if isinstance(p, torch.nn.Parameter) and not p.requires_grad and id(p) in mine and type(p) in PLAIN_TENSORS}
+    return {
+        n: p
+        for n, p in walk.named()
+        if isinstance(p, torch.nn.Parameter) and not p.requires_grad and id(p) in mine and type(p) in PLAIN_TENSORS
+    }
 
 def _capture_model(run, tensors, values):
     walk = tensors.walk
     limited = {id(m.weight) for _, m in walk.each if _has_max_norm(m)}
-    stays, added = frozen_base_weights(run, walk), list_merged_adapters(walk.each) if run.held is not None else ()
+    stays = frozen_base_weights(run, walk)
+    added = list_merged_adapters(walk.each) if run.held is not None else ()
     for n, t in walk.named():
-        if n in stays: tensors[n] = run.held.copy(n, t, added)
-        else: tensors.put(n, t, not t.requires_grad or id(t) in limited)
+        if n in stays:
+            tensors[n] = run.held.copy(n, t, added)
+        else:
+            tensors.put(n, t, not t.requires_grad or id(t) in limited)
     values["empty"] = _empty_buffers(walk.each)
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra_state_modules(walk.each).items()}
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #382fbe98
 def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
-def has_own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))   # not expanded: each element has its own memory
+# not expanded: each element has its own memory
+def has_own_memory(t) -> bool:
+    return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))
 
 def _restore_buffers(run, there, empty):
     "Replace buffers that cannot take their former values in place."
     device = run.device.device if run.device is not None else "cpu"
     for n, (held, k) in _buffer_slots(ModuleWalk(run).each).items():
-        if n in empty: held[k] = None
-        elif n in there and (held[k] is None or not _same_layout(held[k], there[n]) or not has_own_memory(held[k])): held[k] = there[n].to(device, copy=True)
+        if n in empty:
+            held[k] = None
+        elif n in there and (held[k] is None or not _same_layout(held[k], there[n]) or not has_own_memory(held[k])):
+            held[k] = there[n].to(device, copy=True)
 
-def _model_tensors(snapshot): return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
+def _model_tensors(snapshot):
+    return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
 
 def _check_model(run, snapshot):
-    walk, there = ModuleWalk(run), _model_tensors(snapshot)
+    walk = ModuleWalk(run)
+    there = _model_tensors(snapshot)
     here = dict(walk.named())
-    if snapshot.shapes and not any(map(is_sharded, here.values())): raise ValueError("The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot() where all are asked.")
-    wrong = {*here, *_empty_buffers(walk.each)} ^ {*there, *snapshot.values["empty"]} or {n for n in here if n[0] == "w" and here[n].shape != snapshot.shape_of(n)}
-    if wrong: raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
+    if snapshot.shapes and not any(map(is_sharded, here.values())):
+        raise ValueError(
+            "The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot() where all"
+            " are asked."
+        )
+    wrong = {*here, *_empty_buffers(walk.each)} ^ {*there, *snapshot.values["empty"]} or {
+        n for n in here if n[0] == "w" and here[n].shape != snapshot.shape_of(n)
+    }
+    if wrong:
+        raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
     other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype), None)
-    if other: raise ValueError(f"The snapshot is of a model in {there[other].dtype}, and this one is in {here[other].dtype} ({other.split('/', 1)[1]!r}).")
+    if other:
+        raise ValueError(
+            f"The snapshot is of a model in {there[other].dtype}, and this one is in {here[other].dtype}"
+            f" ({other.split('/', 1)[1]!r})."
+        )
 
 def _restore_model(run, snapshot):
-    walk, there = ModuleWalk(run), _model_tensors(snapshot)
-    here, held, added = dict(walk.named()), run.held or FrozenWeightCache(), list_merged_adapters(walk.each)
+    walk = ModuleWalk(run)
+    there = _model_tensors(snapshot)
+    here = dict(walk.named())
+    held = run.held or FrozenWeightCache()
+    added = list_merged_adapters(walk.each)
     with torch.no_grad():
         for n, t in there.items():
-            if is_shared(t) and n in here and held.there(n, here[n], t, added): continue   # and torch does not count it as changed
-            if n in here and (is_dtensor(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])): copy_into(here[n], t)
+            if is_shared(t) and n in here and held.there(n, here[n], t, added):
+                # and torch does not count it as changed
+                continue
+            if n in here and (is_dtensor(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
+                copy_into(here[n], t)
     _restore_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
-    for n, p in named_weights(run): p.requires_grad_(n in trainable); p.grad = None
-    for n, m in _extra_state_modules(ModuleWalk(run).each).items(): m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
+    for n, p in named_weights(run):
+        p.requires_grad_(n in trainable)
+        p.grad = None
+    for n, m in _extra_state_modules(ModuleWalk(run).each).items():
+        m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #7806bc3d
-def _parameter_names(run, weights):  # weights: named_weights(run)
+def _parameter_names(
+    run,
+    weights,  # named_weights(run)
+):
     "Return the name of each parameter that the optimizer may hold, by its id."
-    names = {id(p): n for n, p in reversed(weights)}   # a tensor that the loss shares with the model has the model's name
+    # a tensor that the loss shares with the model has the model's name
+    names = {id(p): n for n, p in reversed(weights)}
     for g, group in enumerate(run.optimizer.param_groups):
-        for i, p in enumerate(group["params"]): names.setdefault(id(p), f"#{g}.{i}")
+        for i, p in enumerate(group["params"]):
+            names.setdefault(id(p), f"#{g}.{i}")
     return names
 
-def _optimizer_only_parameters(run, weights=None, names=None):  # weights, names: as above, if available
+def _optimizer_only_parameters(
+    run,
+    weights=None,  # as above, if available
+    names=None,  # as above, if available
+):
     "Return the parameters that only the optimizer holds, with their names in a snapshot."
     weights = weights or named_weights(run)
     names = names or _parameter_names(run, weights)
@@ -313,24 +479,48 @@ def _optimizer_only_parameters(run, weights=None, names=None):  # weights, names
 def _capture_parts(tensors, name, v) -> dict:
     "Copy the parts of a tensor subclass; return the recipe to reassemble it."
     parts, recipe = flatten_state_value(v)
-    for suffix, t in parts.items(): tensors.put(f"optimizer/{name}{suffix}", t)
+    for suffix, t in parts.items():
+        tensors.put(f"optimizer/{name}{suffix}", t)
     return recipe
 
 def _capture_optimizer(run, tensors, values):
-    if run.optimizer is None: values["optimizer"] = None; return
-    names, plain, on_cpu, apart = _parameter_names(run, tensors.walk.weights), {}, [], {}
-    for n, p in _optimizer_only_parameters(run, tensors.walk.weights, names): tensors.put(f"loose/{n}", p)
+    if run.optimizer is None:
+        values["optimizer"] = None
+        return
+    names = _parameter_names(run, tensors.walk.weights)
+    plain = {}
+    on_cpu = []
+    apart = {}
+    for n, p in _optimizer_only_parameters(run, tensors.walk.weights, names):
+        tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
-        if id(p) not in names: raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe_output(p)}, which is none of its parameters; that cannot be kept in a snapshot yet.")
+        if id(p) not in names:
+            raise TypeError(
+                f"{type(run.optimizer).__name__} keeps a state for {describe_output(p)}, which is none of its"
+                " parameters; that cannot be kept in a snapshot yet."
+            )
         for key, v in entries.items():
             name = f"{names[id(p)]}/{key}"
-            if needs_flattening(v): apart[name] = _capture_parts(tensors, name, v)
-            elif isinstance(v, torch.Tensor): tensors.put(f"optimizer/{name}", v)
-            else: plain[name] = copy.deepcopy(v)
-            if isinstance(v, torch.Tensor) and v.is_cpu and not p.is_cpu: on_cpu.append(name)
-    groups = [{k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()} for g in run.optimizer.param_groups]
+            if needs_flattening(v):
+                apart[name] = _capture_parts(tensors, name, v)
+            elif isinstance(v, torch.Tensor):
+                tensors.put(f"optimizer/{name}", v)
+            else:
+                plain[name] = copy.deepcopy(v)
+            if isinstance(v, torch.Tensor) and v.is_cpu and not p.is_cpu:
+                on_cpu.append(name)
+    groups = [
+        {k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()}
+        for g in run.optimizer.param_groups
+    ]
     values["of_optimizer"] = capture_optimizer(run, lambda name, t: tensors.put(name, t))
-    values["optimizer"] = {"class": type(run.optimizer).__name__, "groups": groups, "plain": plain, "on_cpu": on_cpu, "apart": apart}
+    values["optimizer"] = {
+        "class": type(run.optimizer).__name__,
+        "groups": groups,
+        "plain": plain,
+        "on_cpu": on_cpu,
+        "apart": apart,
+    }
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #a8d1b2a6
 def _check_same_class(what, then, now):
@@ -341,51 +531,71 @@ def _check_optimizer(run, snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return
     _check_same_class("optimizer", saved["class"], run.optimizer)
-    if {n for n in snapshot.tensors if n.startswith("loose/")} != {f"loose/{n}" for n, _ in _optimizer_only_parameters(run)}:
+    if {n for n in snapshot.tensors if n.startswith("loose/")} != {
+        f"loose/{n}" for n, _ in _optimizer_only_parameters(run)
+    }:
         raise ValueError("The snapshot is of a run whose optimizer holds other parameters besides the model's.")
 
 def _restore_optimizer(run, snapshot):
     saved = snapshot.values["optimizer"]
-    if saved is None or run.optimizer is None: run.optimizer = None; return
+    if saved is None or run.optimizer is None:
+        run.optimizer = None
+        return
     _put_groups(run, snapshot, saved)
     own = snapshot.values.get("of_optimizer")   # older checkpoints have none
     problems, again = restore_optimizer(run, own, snapshot.tensors) if own is not None else ({}, False)
-    if again: _put_groups(run, snapshot, saved)   # load_state_dict() has replaced them
+    if again:
+        # load_state_dict() has replaced them
+        _put_groups(run, snapshot, saved)
     run.lost = run.lost | problems
 
 def _put_groups(run, snapshot, saved):
     "Restore the groups and the state of an optimizer."
     weights = named_weights(run)
     names = _parameter_names(run, weights)
-    params = {names[id(p)]: p for p in [*(p for _, p in weights), *(p for g in run.optimizer.param_groups for p in g["params"])]}
+    params = {
+        names[id(p)]: p
+        for p in [*(p for _, p in weights), *(p for g in run.optimizer.param_groups for p in g["params"])]
+    }
     del run.optimizer.param_groups[len(saved["groups"]):]
     for i, group in enumerate(saved["groups"]):
         group = {k: copy.deepcopy(v) if k != "params" else [params[n] for n in v] for k, v in group.items()}
-        if i == len(run.optimizer.param_groups): run.optimizer.param_groups.append({})
+        if i == len(run.optimizer.param_groups):
+            run.optimizer.param_groups.append({})
         run.optimizer.param_groups[i].clear()
         # Options that an older version of the optimizer lacked get the values of a new group.
         missing = {k: v for k, v in run.optimizer.defaults.items() if k not in group}
         run.optimizer.param_groups[i].update({**copy.deepcopy(missing), **group})
     with torch.no_grad():
-        for n, p in _optimizer_only_parameters(run): p.copy_(snapshot.tensors[f"loose/{n}"])
+        for n, p in _optimizer_only_parameters(run):
+            p.copy_(snapshot.tensors[f"loose/{n}"])
     _restore_optimizer_state(run.optimizer, snapshot, saved, params)
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #72f976fd
-def _restore_optimizer_state(optimizer, snapshot, saved, params):  # saved: as written by _capture_optimizer; params: by name
+def _restore_optimizer_state(
+    optimizer, snapshot,
+    saved,  # as written by _capture_optimizer
+    params,  # by name
+):
     "Restore the state of an optimizer."
     optimizer.state.clear()
     tensors = snapshot.tensors
     parts = {f"{name}.{part}" for name, recipe in saved["apart"].items() for part in recipe["names"]}
     def copied(name, owner):
-        p, t = params[owner], tensors[f"optimizer/{name}"]
-        if is_dtensor(p) and t.ndim: return shard_like(p, t) if snapshot.shape_of(f"optimizer/{name}") == p.shape else replicate_like(p, t)
+        p = params[owner]
+        t = tensors[f"optimizer/{name}"]
+        if is_dtensor(p) and t.ndim:
+            return shard_like(p, t) if snapshot.shape_of(f"optimizer/{name}") == p.shape else replicate_like(p, t)
         return t.to("cpu" if name in saved["on_cpu"] else p.device, copy=True)
     for name in (n.removeprefix("optimizer/") for n in tensors if n.startswith("optimizer/")):
         owner, key = name.rsplit("/", 1)
-        if name not in parts: optimizer.state[params[owner]][key] = copied(name, owner)
+        if name not in parts:
+            optimizer.state[params[owner]][key] = copied(name, owner)
     for name, recipe in saved["apart"].items():
         owner, key = name.rsplit("/", 1)
-        optimizer.state[params[owner]][key] = unflatten_state_value(recipe, {part: copied(f"{name}.{part}", owner) for part in recipe["names"]})
+        optimizer.state[params[owner]][key] = unflatten_state_value(
+            recipe, {part: copied(f"{name}.{part}", owner) for part in recipe["names"]}
+        )
     for name, v in saved["plain"].items():
         owner, key = name.rsplit("/", 1)
         optimizer.state[params[owner]][key] = copy.deepcopy(v)
@@ -400,9 +610,12 @@ def _check_scheduler(run, snapshot):
 
 def _restore_scheduler(run, snapshot):
     saved = snapshot.values["lr_scheduler"]
-    if saved is None or run.lr_scheduler is None: run.lr_scheduler = None; return
+    if saved is None or run.lr_scheduler is None:
+        run.lr_scheduler = None
+        return
     total = snapshot.values["state"].max_steps
-    if run.own_scheduler and total != run.state.max_steps: run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, total)
+    if run.own_scheduler and total != run.state.max_steps:
+        run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, total)
     load_scheduler_state(run.lr_scheduler, saved, _same_groups(run, snapshot))
 
 def _same_groups(run, snapshot) -> list[int] | None:
@@ -414,7 +627,8 @@ def _same_groups(run, snapshot) -> list[int] | None:
     return [next((home[n] for n in group["params"] if n in home), 0) for group in saved["groups"]]
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #9c6f8e00
-def _capture_scaler(run, tensors, values): values["scaler"] = None if run.device is None or run.device.scaler is None else run.device.scaler.state_dict()
+def _capture_scaler(run, tensors, values):
+    values["scaler"] = None if run.device is None or run.device.scaler is None else run.device.scaler.state_dict()
 def _restore_scaler(run, snapshot):
     if run.device is None or run.device.scaler is None or not snapshot.values["scaler"]: return
     run.device.renew_scaler()
@@ -427,7 +641,8 @@ def _keep_modes(run, tensors, values):
 
 def _put_modes(run, snapshot):
     "Restore each module's mode, and the modules that stay in evaluation mode; older checkpoints have neither."
-    saved, seen = snapshot.values.get("modes"), snapshot.values.get("modes_seen")
+    saved = snapshot.values.get("modes")
+    seen = snapshot.values.get("modes_seen")
     if saved is None: return
     off = set(saved["evaluation"])
     restore_modes([(m, n not in off) for n, m in ModuleWalk(run).each])
@@ -435,9 +650,17 @@ def _put_modes(run, snapshot):
     run.modes.seen = None if seen is None else frozenset(seen)
 
 def _capture_callbacks(run, tensors, values):
-    def state(c): return c.state_dict() if hasattr(c, "state_dict") else c.state()["attributes"] if callable(getattr(c, "state", None)) else None
-    def made(c): return c.state().get("args") if callable(getattr(c, "state", None)) and not hasattr(c, "state_dict") else None
-    values["callbacks"] = [(type(c).__name__, copy.deepcopy(state(c)), copy.deepcopy(made(c))) for c in run.callbacks.callbacks]
+    def state(c):
+        return (
+            c.state_dict()
+            if hasattr(c, "state_dict")
+            else c.state()["attributes"] if callable(getattr(c, "state", None)) else None
+        )
+    def made(c):
+        return c.state().get("args") if callable(getattr(c, "state", None)) and not hasattr(c, "state_dict") else None
+    values["callbacks"] = [
+        (type(c).__name__, copy.deepcopy(state(c)), copy.deepcopy(made(c))) for c in run.callbacks.callbacks
+    ]
 
 def _reinitialize(callback, args, attributes):
     "Restore the constructor arguments of a callback in place, since other objects refer to it."
@@ -446,14 +669,18 @@ def _reinitialize(callback, args, attributes):
 
 def _restore_callbacks(run, snapshot):
     todo = list(run.callbacks.callbacks)
-    for kind, state, *made in snapshot.values["callbacks"]:   # made: the arguments; older checkpoints have none
+    # made: the arguments; older checkpoints have none
+    for kind, state, *made in snapshot.values["callbacks"]:
         callback = next((c for c in todo if type(c).__name__ == kind), None)
         if callback is None: continue
         todo = [c for c in todo if c is not callback]
         if state is None: continue
-        if made and made[0] is not None and run.args.restore_callback_states_from_checkpoint: _reinitialize(callback, made[0], state)
-        if hasattr(callback, "load_state_dict"): callback.load_state_dict(copy.deepcopy(state))
-        else: vars(callback).update(copy.deepcopy(state))
+        if made and made[0] is not None and run.args.restore_callback_states_from_checkpoint:
+            _reinitialize(callback, made[0], state)
+        if hasattr(callback, "load_state_dict"):
+            callback.load_state_dict(copy.deepcopy(state))
+        else:
+            vars(callback).update(copy.deepcopy(state))
 
 def _capture_tasks(run, tensors, values):
     number = {id(c): i for i, c in enumerate(run.callbacks.callbacks)}
@@ -463,32 +690,48 @@ def _capture_tasks(run, tensors, values):
 def _restore_tasks(run, snapshot):
     run.due.clear()
     for kind, name, data, todo in snapshot.values["due"]:
-        callbacks = None if todo is None else [run.callbacks.callbacks[i] for i in todo if i < len(run.callbacks.callbacks)]
+        callbacks = (
+            None if todo is None else [run.callbacks.callbacks[i] for i in todo if i < len(run.callbacks.callbacks)]
+        )
         run.due.append(Task(kind, name, copy.deepcopy(data), callbacks))
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #a2c10002
 def _keep_user_state(run, tensors, values):
     def put(name, t):
-        tensors.put(name, t, changes=True)   # user code may change it at any time
+        # user code may change it at any time
+        tensors.put(name, t, changes=True)
         return t
     state = capture_user_state(run, put, find=code_holders)
     values["user"] = {"holders": state.holders, "left_out": state.left_out, "of": run.identity}
 
 def _put_user_state(run, snapshot):
-    saved = snapshot.values.get("user") or {"holders": {}, "left_out": {}}   # older checkpoints have none
-    problems = restore_user_state(run, UserState(saved["holders"], {}, snapshot.tensors), find=code_holders, delete=saved.get("of") == run.identity)
+    # older checkpoints have none
+    saved = snapshot.values.get("user") or {"holders": {}, "left_out": {}}
+    problems = restore_user_state(
+        run,
+        UserState(saved["holders"], {}, snapshot.tensors),
+        find=code_holders,
+        delete=saved.get("of") == run.identity,
+    )
     run.lost = run.lost | saved["left_out"] | problems
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #b1c560b3
-FIELD_KEEPERS = {"model": _FieldKeeper(_capture_model, _restore_model, _check_model), "args": _FieldKeeper(_capture_args, _restore_args, _check_args),   # in this order
-           "lr_scheduler": _FieldKeeper(_capture_scheduler, _restore_scheduler, _check_scheduler),
-           "optimizer": _FieldKeeper(_capture_optimizer, _restore_optimizer, _check_optimizer),
-           "device": _FieldKeeper(_capture_scaler, _restore_scaler), "modes": _FieldKeeper(_keep_modes, _put_modes), "callbacks": _FieldKeeper(_capture_callbacks, _restore_callbacks),
-           "learner": _FieldKeeper(_keep_user_state, _put_user_state), "due": _FieldKeeper(_capture_tasks, _restore_tasks)}
+FIELD_KEEPERS = {
+    "model": _FieldKeeper(_capture_model, _restore_model, _check_model),
+    "args": _FieldKeeper(_capture_args, _restore_args, _check_args),  # in this order
+    "lr_scheduler": _FieldKeeper(_capture_scheduler, _restore_scheduler, _check_scheduler),
+    "optimizer": _FieldKeeper(_capture_optimizer, _restore_optimizer, _check_optimizer),
+    "device": _FieldKeeper(_capture_scaler, _restore_scaler),
+    "modes": _FieldKeeper(_keep_modes, _put_modes),
+    "callbacks": _FieldKeeper(_capture_callbacks, _restore_callbacks),
+    "learner": _FieldKeeper(_keep_user_state, _put_user_state),
+    "due": _FieldKeeper(_capture_tasks, _restore_tasks),
+}
 
 _FIELD_KINDS = {f.name: f.metadata["kind"] for f in fields(RunState)}
 _VALUE_FIELDS = [n for n, kind in _FIELD_KINDS.items() if kind == "value"]
-if set(FIELD_KEEPERS) != {n for n, kind in _FIELD_KINDS.items() if kind == "kept"}: raise TypeError("A kept field of Run has no keeper in trainer_nb.engine.snapshot.")
+if set(FIELD_KEEPERS) != {n for n, kind in _FIELD_KINDS.items() if kind == "kept"}:
+    raise TypeError("A kept field of Run has no keeper in trainer_nb.engine.snapshot.")
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #36f40b33
 _ENVIRONMENT = {"torch": str(torch.__version__), "python": platform.python_version()}
@@ -497,22 +740,32 @@ _PLAIN_TYPES = (bool, int, float, str, type(None), Cursor)   # immutable types
 def environment_info(run) -> dict:
     "Return the environment of a run: in another one its results may differ in the last bits."
     device = run.device.device.type if run.device is not None else "none"
-    return _ENVIRONMENT | {"threads": torch.get_num_threads(), "device": device,
-                        "processes": run.device.world.size if run.device is not None and not run.device.world.alone else run.processes}
+    return _ENVIRONMENT | {
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "processes": run.device.world.size if run.device is not None and not run.device.world.alone else run.processes,
+    }
 
 def _copy_value(value):
     "Copy a value. The rows of the log are only ever appended: the list is copied, its rows are not."
     if type(value) in _PLAIN_TYPES: return value
     if type(value) not in (TrainerState, TrainerControl): return copy.deepcopy(value)
     new = copy.copy(value)
-    vars(new).update({k: v if type(v) in _PLAIN_TYPES else list(v) if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
+    vars(new).update(
+        {
+            k: v if type(v) in _PLAIN_TYPES else list(v) if k == "log_history" else copy.deepcopy(v)
+            for k, v in vars(value).items()
+        }
+    )
     return new
 
 def num_train_samples(run) -> int | None:
     "Return the number of training samples; None if unknown."
     loader = getattr(run.feed, "loader", None)
-    try: return len(getattr(loader, "dataset", loader))
-    except TypeError: return None
+    try:
+        return len(getattr(loader, "dataset", loader))
+    except TypeError:
+        return None
 
 def capture_snapshot(run: RunState,
             spare=(),               # tensors of a snapshot that is no longer needed, by name
@@ -521,86 +774,161 @@ def capture_snapshot(run: RunState,
             beside=False            # whether training continues: a GPU may copy asynchronously until the next update
            ) -> Snapshot:
     "Return the run as a value. Call it between two steps."
-    tensors, values = HostCopies(spare, ModuleWalk(run), beside, folder), {"made_with": environment_info(run), "run": run.history.run_id, "taken": time.time(), "place": run.history.place(),
-                                      "length": num_train_samples(run)}
-    for name in kept: FIELD_KEEPERS[name].keep(run, tensors, values)
+    tensors = HostCopies(spare, ModuleWalk(run), beside, folder)
+    values = {
+        "made_with": environment_info(run),
+        "run": run.history.run_id,
+        "taken": time.time(),
+        "place": run.history.place(),
+        "length": num_train_samples(run),
+    }
+    for name in kept:
+        FIELD_KEEPERS[name].keep(run, tensors, values)
     copying, values["shapes"] = tensors.fill(), tensors.shapes
     values.update((name, _copy_value(getattr(run, name))) for name in _VALUE_FIELDS)
     if copying is not None:
-        if beside: run.copying.append(copying)
-        else: copying.before_update()
+        if beside:
+            run.copying.append(copying)
+        else:
+            copying.before_update()
     return Snapshot(dict(tensors), values, copying, tensors.file)
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #3099b072
-def gather_snapshot(snapshot: Snapshot, world) -> Snapshot | None:  # world: a collectives.World; all its processes must call this
+def gather_snapshot(
+    snapshot: Snapshot,
+    world,  # a collectives.World; all its processes must call this
+) -> Snapshot | None:
     "Gather a sharded snapshot on the processes that write or report; return None on the others."
     if not snapshot.shapes: return snapshot
-    there = {n: gather_full_per_machine(t, snapshot.shapes[n], world) if n in snapshot.shapes else t for n, t in snapshot.tensors.items()}
+    there = {
+        n: gather_full_per_machine(t, snapshot.shapes[n], world) if n in snapshot.shapes else t
+        for n, t in snapshot.tensors.items()
+    }
     if any(t is None for t in there.values()): return None
     return Snapshot(there, snapshot.values | {"shapes": {}})
 
-def merge_snapshots(snapshots: list, one: Snapshot) -> Snapshot:  # snapshots: of one moment, one per rank; one: the one of these with the unsharded tensors
+def merge_snapshots(
+    snapshots: list,  # of one moment, one per rank
+    one: Snapshot,  # the one of these with the unsharded tensors
+) -> Snapshot:
     "Join the sharded snapshots of all ranks into a full one."
-    return Snapshot(one.tensors | concat_shards([s.tensors for s in snapshots], one.shapes), one.values | {"shapes": {}})
+    return Snapshot(
+        one.tensors | concat_shards([s.tensors for s in snapshots], one.shapes), one.values | {"shapes": {}}
+    )
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #d72bbc68
 def check_data_length(run: RunState, snapshot: Snapshot):
     "Raise ValueError for a snapshot from the middle of an epoch if the length of the data differs."
-    then, now, cursor = snapshot.values.get("length"), num_train_samples(run), snapshot.values["cursor"]
+    then = snapshot.values.get("length")
+    now = num_train_samples(run)
+    cursor = snapshot.values["cursor"]
     if then == now or None in (then, now) or not cursor.position or snapshot.values["finished"]: return
-    raise ValueError(f"The snapshot stands in the middle of an epoch, at sample {cursor.position} of an order of {then} samples, and the training data "
-                     f"has {now} now; learn.train_dataset = ... puts the data back that it had.")
+    raise ValueError(
+        f"The snapshot stands in the middle of an epoch, at sample {cursor.position} of an order of {then} samples, and"
+        f" the training data has {now} now; learn.train_dataset = ... puts the data back that it had."
+    )
 
-def check_snapshot(run: RunState, snapshot: Snapshot, kept=tuple(FIELD_KEEPERS)):  # kept: as in restore_fields
+def check_snapshot(
+    run: RunState, snapshot: Snapshot,
+    kept=tuple(FIELD_KEEPERS),  # as in restore_fields
+):
     "Raise ValueError for a snapshot of another model, optimizer, schedule or precision."
-    for name in kept: FIELD_KEEPERS[name].check(run, snapshot)
+    for name in kept:
+        FIELD_KEEPERS[name].check(run, snapshot)
 
-def restore_fields(run: RunState, snapshot: Snapshot, kept=tuple(FIELD_KEEPERS)):  # kept: names of the kept fields to restore
+def restore_fields(
+    run: RunState, snapshot: Snapshot,
+    kept=tuple(FIELD_KEEPERS),  # names of the kept fields to restore
+):
     "Restore kept fields. Raise ValueError, without any change, if the snapshot does not fit the run."
     check_snapshot(run, snapshot, kept)
-    for copying in run.copying: copying.before_update()
-    for name in kept: FIELD_KEEPERS[name].put_back(run, snapshot)
-    run.window, run.torn, run.shadows = None, "", None   # the changes of the forward pass are detected again
+    for copying in run.copying:
+        copying.before_update()
+    for name in kept:
+        FIELD_KEEPERS[name].put_back(run, snapshot)
+    # the changes of the forward pass are detected again
+    run.window = None
+    run.torn = ""
+    run.shadows = None
 
-PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")   # fields of the state that identify this process: not part of the run
+# fields of the state that identify this process: not part of the run
+PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
 
 def restore_snapshot(run: RunState, snapshot: Snapshot):
     "Restore a run; mark later rows of its history as abandoned. Raise ValueError as put_back does."
     restore_fields(run, snapshot)
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    for name in _VALUE_FIELDS: setattr(run, name, _copy_value(snapshot.values.get(name, 0)))   # 0: not in snapshots of older versions
+    for name in _VALUE_FIELDS:
+        # 0: not in snapshots of older versions
+        setattr(run, name, _copy_value(snapshot.values.get(name, 0)))
     vars(run.state).update(place)
-    if snapshot.values["run"] == run.history.run_id: run.history.abandon(snapshot.values["place"])
+    if snapshot.values["run"] == run.history.run_id:
+        run.history.abandon(snapshot.values["place"])
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #ea10ed73
 def restore_whole(run: RunState, snapshot: Snapshot):
     "Restore a snapshot; if that raises an error, restore the run's state before the call."
     # A corrupted run has no valid state to go back to, and its optimizer may hold state that cannot be captured.
     before = None if run.torn else capture_snapshot(run)
-    try: restore_snapshot(run, snapshot)
+    try:
+        restore_snapshot(run, snapshot)
     except BaseException:
-        if before is not None: undo_restore(run, before, run.torn)
+        if before is not None:
+            undo_restore(run, before, run.torn)
         raise
 
-def undo_restore(run: RunState, before: Snapshot, torn: str):  # before: the run's state before; torn: the field of that name
+def undo_restore(
+    run: RunState,
+    before: Snapshot,  # the run's state before
+    torn: str,  # the field of that name
+):
     "Restore every part that can be restored, and ignore errors of the others."
     for keeper in FIELD_KEEPERS.values():
         # A callback that cannot be restored would raise its error again and must not prevent the others.
-        try: keeper.put_back(run, before)
-        except Exception: pass
+        try:
+            keeper.put_back(run, before)
+        except Exception:
+            pass
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    for name in _VALUE_FIELDS: setattr(run, name, _copy_value(before.values[name]))
+    for name in _VALUE_FIELDS:
+        setattr(run, name, _copy_value(before.values[name]))
     vars(run.state).update(place)
-    run.window, run.torn, run.shadows = None, torn, None
+    run.window = None
+    run.torn = torn
+    run.shadows = None
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #43f67564
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     "Return the names of the values that differ, byte for byte, between two snapshots. Clocks, logs and the bookmark are not compared."
     def same(n): return n in a.tensors and n in b.tensors and is_identical(a.tensors[n], b.tensors[n])
-    left_out = {"modes_seen", "shapes", "made_with", "run", "taken", "place", "length", "about", "seconds", "callbacks", "bookmark"}
+    left_out = {
+        "modes_seen",
+        "shapes",
+        "made_with",
+        "run",
+        "taken",
+        "place",
+        "length",
+        "about",
+        "seconds",
+        "callbacks",
+        "bookmark",
+    }
     # attributes by value; an additional attribute, such as a schedule adds to its optimizer, is no difference
     def items(saved): return {h: o["items"] for h, o in (saved or {"holders": {}})["holders"].items() if o["items"]}
-    def own(values): return {"user": items(values.get("user")), "of_optimizer": (items(values.get("of_optimizer")), (values.get("of_optimizer") or {}).get("more"))}
-    def plain(values): return {k: v for k, v in values.items() if k not in left_out} | own(values) | {"state": vars(values["state"]) | {"log_history": None}}
-    x, y = plain(a.values), plain(b.values)
-    return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [k for k in {**x, **y} if not is_identical(x.get(k), y.get(k))]
+    def own(values):
+        return {
+            "user": items(values.get("user")),
+            "of_optimizer": (items(values.get("of_optimizer")), (values.get("of_optimizer") or {}).get("more")),
+        }
+    def plain(values):
+        return (
+            {k: v for k, v in values.items() if k not in left_out}
+            | own(values)
+            | {"state": vars(values["state"]) | {"log_history": None}}
+        )
+    x = plain(a.values)
+    y = plain(b.values)
+    return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [
+        k for k in {**x, **y} if not is_identical(x.get(k), y.get(k))
+    ]

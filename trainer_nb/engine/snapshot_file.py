@@ -11,29 +11,36 @@ import torch
 __all__ = ['MEMORY_SHARE', 'DISK_SHARE', 'SMALLEST', 'peak_memory', 'disk_folder', 'disk_space', 'SnapshotFile']
 
 # %% ../../nbs/06_engine/08_snapshot_file.ipynb #20700005
-MEMORY_SHARE = 0.1   # fraction of a run's peak memory, for the copies that it keeps by default
+# fraction of a run's peak memory, for the copies that it keeps by default
+MEMORY_SHARE = 0.1
 
 def peak_memory() -> int:
     "Return the peak memory of this process in bytes, on the host and on its GPUs."
     peak = 0
     try:
-        with open("/proc/self/status") as file: peak = next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+        with open("/proc/self/status") as file:
+            peak = next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
     except (OSError, StopIteration):
         try:
             import resource
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        except ImportError: pass   # Windows
+        except ImportError:
+            # Windows
+            pass
     if torch.cuda.is_initialized(): peak += torch.cuda.max_memory_allocated()
     return peak
 
 # %% ../../nbs/06_engine/08_snapshot_file.ipynb #20700008
-DISK_SHARE = 0.1   # fraction of a disk's free space, for temporary files
+# fraction of a disk's free space, for temporary files
+DISK_SHARE = 0.1
 
 def _file_system(path: str) -> str:
     "Return the type of a folder's file system; an empty string if unknown."
     try:
-        with open("/proc/mounts") as file: mounts = [line.split()[1:3] for line in file]
-    except OSError: return ""
+        with open("/proc/mounts") as file:
+            mounts = [line.split()[1:3] for line in file]
+    except OSError:
+        return ""
     path = os.path.realpath(path)
     found = [(point, kind) for point, kind in mounts if path == point or path.startswith(point.rstrip("/") + "/")]
     return max(found, key=lambda mount: len(mount[0]), default=("", ""))[1]
@@ -48,20 +55,27 @@ def disk_folder() -> str | None:
 def disk_space() -> float:
     "Return how many bytes a temporary file may take now."
     folder = disk_folder()
-    try: return 0.0 if folder is None else shutil.disk_usage(folder).free * DISK_SHARE
-    except OSError: return 0.0
+    try:
+        return 0.0 if folder is None else shutil.disk_usage(folder).free * DISK_SHARE
+    except OSError:
+        return 0.0
 
 # %% ../../nbs/06_engine/08_snapshot_file.ipynb #2070000d
-SMALLEST = 1 << 16   # bytes; smaller tensors stay in memory
+# bytes; smaller tensors stay in memory
+SMALLEST = 1 << 16
 _PIECE = 1 << 26     # bytes per write
 _ALIGNED = 64
 
 def _write(file: int, data: memoryview, offset: int):
     while len(data):
-        written = os.pwrite(file, data[:_PIECE], offset) if hasattr(os, "pwrite") else _write_at(file, data[:_PIECE], offset)
-        data, offset = data[written:], offset + written
+        written = (
+            os.pwrite(file, data[:_PIECE], offset) if hasattr(os, "pwrite") else _write_at(file, data[:_PIECE], offset)
+        )
+        data = data[written:]
+        offset = offset + written
 
-def _write_at(file: int, data: memoryview, offset: int) -> int:   # Windows has no pwrite
+# Windows has no pwrite
+def _write_at(file: int, data: memoryview, offset: int) -> int:
     os.lseek(file, offset, os.SEEK_SET)
     return os.write(file, data)
 
@@ -76,12 +90,16 @@ class SnapshotFile:
         self._file, self.size, self._places = tempfile.TemporaryFile(dir=folder), 0, []
         self._mapping = None
 
-    def append(self, t: torch.Tensor):   # t: strided, on any device
+    def append(
+        self,
+        t: torch.Tensor,  # strided, on any device
+    ):
         "Write a tensor."
         order = _in_order(t)
         t = t.detach().permute(order)
         self._places.append((self.size, t.dtype, t.shape, [order.index(i) for i in range(len(order))]))
-        flat, offset = t.reshape(-1).view(torch.uint8), self.size
+        flat = t.reshape(-1).view(torch.uint8)
+        offset = self.size
         for piece in flat.split(_PIECE) if t.is_cuda else [flat]:
             _write(self._file.fileno(), memoryview(piece.cpu().numpy()), offset)
             offset += len(piece)
@@ -92,9 +110,12 @@ class SnapshotFile:
         self._file.truncate(self.size)
         self._mapping = mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY)
         self._file.close()
-        return [torch.frombuffer(self._mapping, dtype=dtype, count=shape.numel(), offset=offset).view(shape).permute(back)
-                for offset, dtype, shape, back in self._places]
+        return [
+            torch.frombuffer(self._mapping, dtype=dtype, count=shape.numel(), offset=offset).view(shape).permute(back)
+            for offset, dtype, shape, back in self._places
+        ]
 
     def release(self):
         "Release the memory of pages that were read."
-        if hasattr(mmap, "MADV_DONTNEED"): self._mapping.madvise(mmap.MADV_DONTNEED)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED)

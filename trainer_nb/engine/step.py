@@ -17,8 +17,18 @@ from ..optim.optimizers import check_optimizer_state
 from .run_state import run_modules
 from ..optim.schedules import is_metric_driven
 from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
-from .rollback import (FetchBackup, FullBackup, AdaptiveBackup, copy_optimizer_attributes, copy_param_groups, copy_scheduler_state, restore_optimizer_attributes,
-                                        restore_param_groups, restore_scheduler_state, weight_versions)
+from trainer_nb.engine.rollback import (
+    FetchBackup,
+    FullBackup,
+    AdaptiveBackup,
+    copy_optimizer_attributes,
+    copy_param_groups,
+    copy_scheduler_state,
+    restore_optimizer_attributes,
+    restore_param_groups,
+    restore_scheduler_state,
+    weight_versions,
+)
 from ..device.sharding import is_dtensor, copy_into
 from .snapshot import named_weights
 from ..core.callbacks import fire_event, fire_event_safely
@@ -36,26 +46,49 @@ __all__ = ['Step', 'take_micro_batch', 'seen_weights', 'check_step_loss', 'sync_
 # %% ../../nbs/06_engine/12_step.ipynb #e2fb8b87
 class Step:
     "Take one optimizer step, which can be rolled back until it is committed."
-    def __init__(self, learner, committed=None):   # committed: called with the learner and a Committed as soon as the step is counted
-        self.learner, self.run, self.committed, self.training_step = learner, learner.run_state, committed, training_step_of(learner)
-        self.done, self.flops, self.loss, self.norm = 0, 0, None, None   # number of micro-batches done, their FLOPs, and the step's loss and norm; the last two on the device
-        self.wishes, self.seen, self.weights = None, [], []   # the control flags before the step; tensors that were passed to the model, with their versions
-        self.data = []   # state of the data set before the fetch, as FetchBackup.keep returns it
+    def __init__(
+        self, learner,
+        committed=None,  # called with the learner and a Committed as soon as the step is counted
+    ):
+        self.learner, self.run, self.committed, self.training_step = (
+            learner,
+            learner.run_state,
+            committed,
+            training_step_of(learner),
+        )
+        # number of micro-batches done, their FLOPs, and the step's loss and norm; the last two on the device
+        self.done = 0
+        self.flops = 0
+        self.loss = None
+        self.norm = None
+        # the control flags before the step; tensors that were passed to the model, with their versions
+        self.wishes = None
+        self.seen = []
+        self.weights = []
+        # state of the data set before the fetch, as FetchBackup.keep returns it
+        self.data = []
 
     def begin(self) -> bool:
         "Fetch the micro-batches and back up the state that the step changes; return False at the end of the epoch."
         run = self.run
         run.said = []
         run.device.settle()
-        for p in run.params: p.grad = None   # gradients of a manual backward pass between two steps do not belong to this step
+        for p in run.params:
+            # gradients of a manual backward pass between two steps do not belong to this step
+            p.grad = None
         if run.window is None:
-            if run.fetch_backup is None: run.fetch_backup = FetchBackup()
-            self.data = run.fetch_backup.keep(run)   # before the fetch, which may move a generator of the data set
+            if run.fetch_backup is None:
+                run.fetch_backup = FetchBackup()
+            # before the fetch, which may move a generator of the data set
+            self.data = run.fetch_backup.keep(run)
             run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.window is None: return False
         self.keep()
-        vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)   # bypass the check that an assignment would run at each step
-        (self.batches, self.items), self.tokens = get_offered_batches(self.learner, run.window), count_step_tokens(self.learner, run.window)
+        # bypass the check that an assignment would run at each step
+        vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)
+        (self.batches, self.items), self.tokens = get_offered_batches(self.learner, run.window), count_step_tokens(
+            self.learner, run.window
+        )
         run.control.new_step()
         fire_event(self.learner, "on_step_begin")
         return True
@@ -63,8 +96,12 @@ class Step:
     def keep(self):
         "Back up the state that a rollback restores."
         run = self.run
-        if run.shadows is None: run.shadows = [AdaptiveBackup(run_modules(run), UserBackup(run))] + ([FullBackup(run)] if run.args.transaction == "copy" else [])
-        for shadow in run.shadows: shadow.keep()
+        if run.shadows is None:
+            run.shadows = [AdaptiveBackup(run_modules(run), UserBackup(run))] + (
+                [FullBackup(run)] if run.args.transaction == "copy" else []
+            )
+        for shadow in run.shadows:
+            shadow.keep()
         self.weights = [] if len(run.shadows) > 1 else seen_weights(run)
         self.wishes = run.control, dict(vars(run.control))
 
@@ -73,11 +110,13 @@ class Step:
         run, place = self.run, mix_seed(self.run.args.seed, SEED_FORWARD, self.run.state.global_step, self.done)
         seed_all(place if run.device.world.first else mix_seed(place, run.device.world.rank))
         vars(self.learner).update(current_weight=run.window[self.done].weight, current_micro_batch=self.done)
-        if run.window[self.done].weight: self.flops += float(self.learner.floating_point_ops(run.window[self.done].batch))
+        if run.window[self.done].weight:
+            self.flops += float(self.learner.floating_point_ops(run.window[self.done].batch))
         return map_tensors(run.window[self.done].batch if self.batches is None else self.batches[self.done], self._see)
 
     def _see(self, t):
-        if not t.is_inference(): self.seen.append((t, t._version))
+        if not t.is_inference():
+            self.seen.append((t, t._version))
         return t
 
     def substep(self):
@@ -89,11 +128,13 @@ class Step:
         loss = check_step_loss(loss)
         self.loss = loss if self.loss is None else self.loss + loss
         self.done += 1
-        if self.more(): fire_event(self.learner, "on_substep_end")
+        if self.more():
+            fire_event(self.learner, "on_substep_end")
 
     def more(self) -> bool: return self.done < len(self.run.window)   # whether micro-batches are left
     def gradients(self):
-        if not self.run.device.world.alone: self.loss = sync_processes(self.run, self.loss)
+        if not self.run.device.world.alone:
+            self.loss = sync_processes(self.run, self.loss)
         self.norm = finalize_gradients(self.learner)
     def commit(self): return commit_step(self)
     def rollback(self): rollback_step(self)
@@ -103,7 +144,8 @@ def take_micro_batch(step: Step):
     "Run forward and backward of the next micro-batch; return what training_step returns."
     run = step.run
     # an override may omit the mode switch with which the method of the base class begins
-    if type(step.learner).training_step is not StepOverrides.training_step: run.modes.enter(run.wrapped, run.model)
+    if type(step.learner).training_step is not StepOverrides.training_step:
+        run.modes.enter(run.wrapped, run.model)
     with run.device.averaging(run.wrapped, should_sync_gradients(step), not step.done):
         return step.training_step(run.wrapped, step.batch(), step.items)
 
@@ -117,25 +159,36 @@ def check_step_loss(loss):
     "Return the loss from training_step, detached; raise TypeError unless it is one number."
     if isinstance(loss, (int, float)): return loss
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise TypeError(f"training_step returned {describe_output(loss)}, but it has to return the loss of the micro-batch, one number: "
-                        "return loss.detach().")
+        raise TypeError(
+            f"training_step returned {describe_output(loss)}, but it has to return the loss of the micro-batch, one"
+            " number: return loss.detach()."
+        )
     return loss.detach() if loss.requires_grad else loss
 
 # %% ../../nbs/06_engine/12_step.ipynb #66dfe42c
 def sync_processes(run, loss):
     "Average gradients, loss and buffers over all processes; return the loss as World.mean_soon does."
-    sharded, world = run.device.sharded, run.device.world
+    sharded = run.device.sharded
+    world = run.device.world
     unused = run.device.unused_numbers(run.params) if sharded is None else []
     mean, unused_by_all = world.mean_with_flags(loss, unused, 0 if sharded is not None else len(run.params))
-    for p in run.params[run.device.wrapped_parameters:] if sharded is None else (p for p in run.params if not is_dtensor(p)):   # the model's parameters come first; the wrapper averages those
+    # the model's parameters come first; the wrapper averages those
+    for p in (
+        run.params[run.device.wrapped_parameters :] if sharded is None else (p for p in run.params if not is_dtensor(p))
+    ):
         if not p.requires_grad: continue
         p.grad = world.mean(torch.zeros_like(p) if p.grad is None else p.grad)
-    if sharded is None and unused:   # with one process these have no gradient, and the optimizer skips them
-        for i in unused_by_all(): run.params[i].grad = None
-    if run.args.ddp_broadcast_buffers is not False: world.spread(run.shadows[0].shared(world))
+    # with one process these have no gradient, and the optimizer skips them
+    if sharded is None and unused:
+        for i in unused_by_all():
+            run.params[i].grad = None
+    if run.args.ddp_broadcast_buffers is not False:
+        world.spread(run.shadows[0].shared(world))
     return mean
 
-def should_sync_gradients(step) -> bool: return step.done + 1 == len(step.run.window) or syncs_each_batch(step.run.args)   # whether gradients are averaged with this micro-batch
+# whether gradients are averaged with this micro-batch
+def should_sync_gradients(step) -> bool:
+    return step.done + 1 == len(step.run.window) or syncs_each_batch(step.run.args)
 
 # %% ../../nbs/06_engine/12_step.ipynb #165d6934
 def training_step_of(learner):
@@ -146,38 +199,53 @@ def training_step_of(learner):
 
 def counted(learner, window):
     "Return the number of labels in the micro-batches, as an override of _get_num_items_in_batch counts them."
-    batches, count = [f.batch for f in window], learner._get_num_items_in_batch
-    if type(learner)._get_num_items_in_batch is BatchOverrides._get_num_items_in_batch: return count(batches)
+    batches = [f.batch for f in window]
+    count = learner._get_num_items_in_batch
+    if type(learner)._get_num_items_in_batch is BatchOverrides._get_num_items_in_batch:
+        return count(batches)
     return count(*positional_args(count, batches, learner.run_state.device.device))
 
 def get_offered_batches(learner, window):
     "Return the micro-batches from an override of get_batch_samples (None: unchanged) and the number of labels in all processes."
-    if type(learner).get_batch_samples is BatchOverrides.get_batch_samples: return None, counted(learner, window)
+    if type(learner).get_batch_samples is BatchOverrides.get_batch_samples:
+        return None, counted(learner, window)
     seed_all(mix_seed(learner.run_state.args.seed, SEED_FORWARD, learner.run_state.state.global_step, -1))
     given = iter([shallow_copy_batch(f.batch) for f in window]), len(window), learner.run_state.device.device
     batches, items = learner.get_batch_samples(*positional_args(learner.get_batch_samples, *given))
     if len(batches) != len(window):
-        raise ValueError(f"get_batch_samples was given {len(window)} micro-batches and returned {len(batches)}; it has to return as many, or nobody would know which samples are behind the run.")
+        raise ValueError(
+            f"get_batch_samples was given {len(window)} micro-batches and returned {len(batches)}; it has to return as"
+            " many, or nobody would know which samples are behind the run."
+        )
     return batches, items
 
 # %% ../../nbs/06_engine/12_step.ipynb #27367bdd
 def finalize_gradients(learner):
     "Unscale and clip the gradients; return their norm before clipping, on the device."
     run = learner.run_state
-    if run.device.scaler is not None: run.device.scaler.unscale_(run.optimizer)
+    if run.device.scaler is not None:
+        run.device.scaler.unscale_(run.optimizer)
     params = [p for p in run.params if p.grad is not None]
-    if run.device.sharded is not None: norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
-    else: norm = clip_gradients(params, run.args.max_grad_norm)
+    if run.device.sharded is not None:
+        norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
+    else:
+        norm = clip_gradients(params, run.args.max_grad_norm)
     fire_event(learner, "on_pre_optimizer_step")
     run.shadows[0].user.before_update()
     return norm
 
-def clip_gradients(params, limit: float):  # limit as in clip
+# limit as in clip
+def clip_gradients(params, limit: float):
     "Clip gradients, some of which may be sparse; return their norm before clipping."
-    try: return clip_dense_gradients(params, limit)
-    except NotImplementedError: return clip_dense_gradients([sparse_rows_param(p) for p in params], limit)
+    try:
+        return clip_dense_gradients(params, limit)
+    except NotImplementedError:
+        return clip_dense_gradients([sparse_rows_param(p) for p in params], limit)
 
-def clip_dense_gradients(params, limit: float):  # limit: maximum norm; 0: no clipping
+def clip_dense_gradients(
+    params,
+    limit: float,  # maximum norm; 0: no clipping
+):
     "Clip the gradients in place; return their norm before clipping."
     if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
     return torch.nn.utils.get_total_norm([p.grad for p in params])
@@ -202,27 +270,36 @@ def commit_step(step) -> StepResult:
     "Update the weights and count the step; return its results."
     run = step.run
     run.interrupts.abortable, first = False, capture_first_groups(run)
-    try: skipped = optimizer_step(run)
+    try:
+        skipped = optimizer_step(run)
     except BaseException as error:
         handle_failed_update(step, error, first)
         raise
     rate = run.optimizer.param_groups[0]["lr"]
-    if isinstance(rate, torch.Tensor): rate = rate.clone()   # the schedule changes it in place
+    if isinstance(rate, torch.Tensor):
+        # the schedule changes it in place
+        rate = rate.clone()
     late = fire_event_safely(step.learner, "on_optimizer_step")
     # The update and the schedule's step belong together: weights of this step with the previous rate would be an invalid state.
     try:
-        if not skipped and not is_metric_driven(run.lr_scheduler): run.lr_scheduler.step()
+        if not skipped and not is_metric_driven(run.lr_scheduler):
+            run.lr_scheduler.step()
     except BaseException as error:
-        handle_failed_update(step, error, first, "the schedule failed after the update", "the weights may be ahead of the schedule")
+        handle_failed_update(
+            step, error, first, "the schedule failed after the update", "the weights may be ahead of the schedule"
+        )
         raise
     try:
         run.shadows[0].after_first()
-        if not run.state.global_step: check_optimizer_state(run.optimizer)
-    except BaseException as error: late = late or error
+        if not run.state.global_step:
+            check_optimizer_state(run.optimizer)
+    except BaseException as error:
+        late = late or error
     add_tokens(run, step.tokens)
     run.flops += step.flops
     done = StepResult(rate, count_step(run), step.loss, step.norm)
-    if step.committed is not None: step.committed(step.learner, done)
+    if step.committed is not None:
+        step.committed(step.learner, done)
     if late is not None: raise late
     return done
 
@@ -230,12 +307,15 @@ def commit_step(step) -> StepResult:
 def optimizer_step(run) -> bool:
     "Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused optimizer does not report it)."
     scaler = run.device.scaler
-    for copying in run.copying: copying.before_update()   # snapshots that are still being copied from the GPU
+    for copying in run.copying:
+        # snapshots that are still being copied from the GPU
+        copying.before_update()
     run.copying = []
     if scaler is None:
         run.optimizer.step()
         return False
-    on_device = getattr(run.optimizer, "_step_supports_amp_scaling", False)   # the optimizer checks for overflows on the device: no synchronization needed
+    # the optimizer checks for overflows on the device: no synchronization needed
+    on_device = getattr(run.optimizer, "_step_supports_amp_scaling", False)
     before = None if on_device else scaler.get_scale()
     scaler.step(run.optimizer)
     scaler.update()
@@ -243,14 +323,21 @@ def optimizer_step(run) -> bool:
 
 def count_step(run) -> int:
     "Count the step and advance the data cursor; return its number of samples."
-    state, window = run.state, run.window
-    for p in run.params: p.grad = None
+    state = run.state
+    window = run.window
+    for p in run.params:
+        p.grad = None
     samples = sum(f.samples for f in window)
-    run.cursor, run.bookmark, run.window, run.phase = window[-1].after, window[-1].bookmark, None, "after"
+    run.cursor = window[-1].after
+    run.bookmark = window[-1].bookmark
+    run.window = None
+    run.phase = "after"
     run.batches_in_epoch += len(window)
     run.samples += samples
     state.global_step += 1
-    state.epoch = run.cursor.epoch + run.batches_in_epoch / (run.feed.batches or state.max_steps * run.args.gradient_accumulation_steps)
+    state.epoch = run.cursor.epoch + run.batches_in_epoch / (
+        run.feed.batches or state.max_steps * run.args.gradient_accumulation_steps
+    )
     return samples
 
 # %% ../../nbs/06_engine/12_step.ipynb #054d7fbd
@@ -259,15 +346,21 @@ def rollback_step(step):
     run = step.run
     run.interrupts.abortable = False
     if step.wishes is not None:
-        for shadow in run.shadows: shadow.put_back()
+        for shadow in run.shadows:
+            shadow.put_back()
         run.control = step.wishes[0]
         vars(run.control).update(step.wishes[1])
-    if any(t._version != version for t, version in step.seen): run.window = None   # changed in place: fetch it again
-    if step.data and run.fetch_backup.put_back(step.data): run.window = None
-    for p in run.params: p.grad = None
+    if any(t._version != version for t, version in step.seen):
+        # changed in place: fetch it again
+        run.window = None
+    if step.data and run.fetch_backup.put_back(step.data):
+        run.window = None
+    for p in run.params:
+        p.grad = None
     run.device.renew_scaler()
     run.wrapped = run.device.give_up(run.wrapped)
-    run.phase, run.taken_back = "idle", True
+    run.phase = "idle"
+    run.taken_back = True
     report_lost(run, "Taking the step back")
     warn_weights_changed(step)
 
@@ -277,11 +370,19 @@ def warn_weights_changed(step):
     own = {id(t) for shadow in (step.run.shadows or [])[:1] for t in shadow.kept}
     counted = [p for p, version in step.weights if p._version != version and id(p) not in own]
     written = [p for p in (step.weights[i][0] for i in step.run.shadows[0].sample.changed()) if id(p) not in own]
-    if written: step.run.history.note("by hand", step.run.state.global_step, changed=["weights"])   # a replay does not repeat this change
+    if written:
+        # a replay does not repeat this change
+        step.run.history.note("by hand", step.run.state.global_step, changed=["weights"])
     if not counted and not written: return
-    name = next((repr(n) for n, p in step.run.model.named_parameters() if p is (written or counted)[0]), "one that the optimizer holds")
-    warn(f"The step failed after weights had been changed in it, {name} among them, before the update. Unless the code that changed them has put them back, "
-                  "they are not what they were before the step; Learner(..., transaction='copy') copies them before each step.")
+    name = next(
+        (repr(n) for n, p in step.run.model.named_parameters() if p is (written or counted)[0]),
+        "one that the optimizer holds",
+    )
+    warn(
+        f"The step failed after weights had been changed in it, {name} among them, before the update. Unless the code"
+        " that changed them has put them back, they are not what they were before the step; Learner(...,"
+        " transaction='copy') copies them before each step."
+    )
 
 # %% ../../nbs/06_engine/12_step.ipynb #4a71bedb
 def capture_first_groups(run) -> tuple | None:
@@ -289,9 +390,15 @@ def capture_first_groups(run) -> tuple | None:
     if run.state.global_step or run.first is None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
     if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
-    loose = any(n.startswith("loose/") for n in run.first.tensors)   # weights that are not the model's
+    # weights that are not the model's
+    loose = any(n.startswith("loose/") for n in run.first.tensors)
     if loose or run.versions != weight_versions(run): return None
-    return copy_param_groups(run.optimizer, tensors=True), state, copy_scheduler_state(run.lr_scheduler), copy_optimizer_attributes(run)
+    return (
+        copy_param_groups(run.optimizer, tensors=True),
+        state,
+        copy_scheduler_state(run.lr_scheduler),
+        copy_optimizer_attributes(run),
+    )
 
 def handle_failed_update(step, error, first,   # first: as returned by capture_first_groups before the update
          what="the optimizer failed in the middle of its update", follows="some weights may be new and others old"):
@@ -299,13 +406,17 @@ def handle_failed_update(step, error, first,   # first: as returned by capture_f
     run = step.run
     if run.args.transaction == "copy": return rollback_step(step)
     if first is not None: return restore_before_first_step(step, first)
-    for p in run.params: p.grad = None
+    for p in run.params:
+        p.grad = None
     run.phase = "idle"
     run.torn = f"{what} after step {run.state.global_step} ({type(error).__name__}: {error}), so {follows}"
     error.add_note(f"({what}: {follows}. learn.rewind(0) takes the last steps again "
                    "from a snapshot, learn.restore(...) goes back to one, learn.reset() to the beginning.)")
 
-def restore_before_first_step(step, first):  # first: as returned by capture_first_groups
+def restore_before_first_step(
+    step,
+    first,  # as returned by capture_first_groups
+):
     "Restore the run's state before its first step."
     step.weights = []   # the weights are restored below
     restore_optimizer_attributes(step.run, first[3])
@@ -316,13 +427,19 @@ def restore_before_first_step(step, first):  # first: as returned by capture_fir
     restore_scheduler_state(first[2])
     with torch.no_grad():
         for name, p in named_weights(step.run):
-            if p.requires_grad: copy_into(p, step.run.first.tensors[f"weights/{name}"])   # all others are restored already
+            if p.requires_grad:
+                # all others are restored already
+                copy_into(p, step.run.first.tensors[f"weights/{name}"])
     step.run.versions = weight_versions(step.run)
 
 # %% ../../nbs/06_engine/12_step.ipynb #10278fa3
-def take_step(learner, committed=None) -> StepResult | None:  # committed: as in Step
+def take_step(
+    learner,
+    committed=None,  # as in Step
+) -> StepResult | None:
     "Take one step; return its results, or None at the end of the epoch's data."
-    step, run = Step(learner, committed), learner.run_state
+    step = Step(learner, committed)
+    run = learner.run_state
     try:
         run.phase, run.interrupts.abortable = "step", True
         run.interrupts.check()
@@ -330,7 +447,8 @@ def take_step(learner, committed=None) -> StepResult | None:  # committed: as in
             run.phase = "idle"
             return None
         while step.more():
-            run.interrupts.abortable = True   # a callback may have closed it
+            # a callback may have closed it
+            run.interrupts.abortable = True
             step.substep()
         run.interrupts.abortable = True
         step.gradients()

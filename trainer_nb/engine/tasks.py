@@ -29,10 +29,21 @@ __all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end
            'begin_callbacks']
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b6d82a50
-def record_step(learner, done):  # done: a step.Committed
+def record_step(
+    learner,
+    done,  # a step.Committed
+):
     "Record a committed step in the history; queue its tasks."
     run = learner.run_state
-    run.history.append(run.state.global_step, run.state.epoch, done.learning_rate, done.samples, run.read_clock(), done.loss, done.grad_norm)
+    run.history.append(
+        run.state.global_step,
+        run.state.epoch,
+        done.learning_rate,
+        done.samples,
+        run.read_clock(),
+        done.loss,
+        done.grad_norm,
+    )
     run.due.extend(Task("say", data={"logs": logs}) for logs in run.said)
     run.due.append(Task("step_end"))
 
@@ -41,31 +52,41 @@ def record_step(learner, done):  # done: a step.Committed
 def eval_mode(model):
     "Switch the model to evaluation mode inside the block."
     with preserve_training_modes(model):
-        for m in model.modules(): m.training = False
+        for m in model.modules():
+            m.training = False
         yield
 
 def do_event(learner, due):
     "Dispatch an event to the callbacks."
-    if due.todo is None: due.todo = list(learner.run_state.callbacks.listeners(due.name))
+    if due.todo is None:
+        due.todo = list(learner.run_state.callbacks.listeners(due.name))
     try:
-        with eval_mode(learner.model) if due.name in ("on_evaluate", "on_predict") else nullcontext(): fire_event(learner, due.name, due.todo, **due.data)
-    finally: due.done = not due.todo   # the callback that raised has received the event
+        with eval_mode(learner.model) if due.name in ("on_evaluate", "on_predict") else nullcontext():
+            fire_event(learner, due.name, due.todo, **due.data)
+    finally:
+        # the callback that raised has received the event
+        due.done = not due.todo
 
 def do_step_end(learner, due):
     "Dispatch on_step_end to the callbacks; then, even after an error, check the control flags and the end of the epoch."
     run = learner.run_state
-    if due.todo is None: due.todo = list(run.callbacks.listeners("on_step_end"))
-    try: fire_event(learner, "on_step_end", due.todo)
+    if due.todo is None:
+        due.todo = list(run.callbacks.listeners("on_step_end"))
+    try:
+        fire_event(learner, "on_step_end", due.todo)
     finally:
         due.done = not due.todo
-        if due.done: schedule_step_tasks(run)
+        if due.done:
+            schedule_step_tasks(run)
 
 def schedule_step_tasks(run):
     "Queue the tasks that a step may require; most steps require none."
     control = run.control
     wishes = control.should_log or control.should_evaluate or control.should_save
-    if wishes: push_tasks(run, Task("flow"))
-    if wishes or is_last_step(run) or control.should_epoch_stop or run.feed.ends_here(run.cursor) is not False: push_tasks(run, Task("close"))
+    if wishes:
+        push_tasks(run, Task("flow"))
+    if wishes or is_last_step(run) or control.should_epoch_stop or run.feed.ends_here(run.cursor) is not False:
+        push_tasks(run, Task("close"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #5033946e
 def do_check_requests(learner, due):
@@ -76,14 +97,16 @@ def do_check_requests(learner, due):
 
 def do_request(learner, due):
     "Run the task of a control flag if the flag is still set: another task's callbacks may have changed it."
-    run, wish = learner.run_state, f"should_{due.name}"
+    run = learner.run_state
+    wish = f"should_{due.name}"
     if not getattr(run.control, wish): return
     try:
         TASK_HANDLERS[due.name](learner, due)
         due.done = True
     finally:
         # Only the loop's own task clears the flag, before callbacks are called: they may set it again. A failed task keeps it.
-        if due.done: setattr(run.control, wish, False)
+        if due.done:
+            setattr(run.control, wish, False)
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #c9bf3a6e
 def do_log(learner, due):
@@ -94,23 +117,37 @@ def do_log(learner, due):
         if start is None: return
         learner.store_flos()
         last = run.history[last_row(run)]
-        due.data = {"logs": {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate} | token_speed_metrics(run)}
+        due.data = {
+            "logs": (
+                {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate}
+                | token_speed_metrics(run)
+            )
+        }
         run.logged = run.state.global_step
-        if run.shadows: run.shadows[0].look()
+        if run.shadows:
+            run.shadows[0].look()
     # The Trainer passes the time at which training began to an override.
-    try: learner.log(*positional_args(learner.log, dict(due.data["logs"]), time.time() - run.seconds))
-    finally: due.done = bool(run.brought)   # the values are logged; the callbacks' event is queued
+    try:
+        learner.log(*positional_args(learner.log, dict(due.data["logs"]), time.time() - run.seconds))
+    finally:
+        # the values are logged; the callbacks' event is queued
+        due.done = bool(run.brought)
 
 def last_row(run) -> int:
     "Return the index of the newest row that is not abandoned: after a restore, rows of discarded steps follow it."
-    gone, row = run.history.columns.abandoned, len(run.history) - 1
-    while row > 0 and gone[row]: row -= 1
+    gone = run.history.columns.abandoned
+    row = len(run.history) - 1
+    while row > 0 and gone[row]:
+        row -= 1
     return row
 
 def first_unlogged_row(run):
     "Return the index of the first row that no log has covered; None if there is none."
-    steps, gone, start = run.history.columns.step, run.history.columns.abandoned, len(run.history)
-    while start and (gone[start - 1] or steps[start - 1] > run.logged): start -= 1
+    steps = run.history.columns.step
+    gone = run.history.columns.abandoned
+    start = len(run.history)
+    while start and (gone[start - 1] or steps[start - 1] > run.logged):
+        start -= 1
     return start if run.state.global_step > run.logged else None
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #31ccd116
@@ -121,7 +158,11 @@ def log(learner, logs: dict):
     if run.phase == "step":
         run.said.append(logs)
         return
-    logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()} | {"epoch": run.state.epoch} | token_metrics(run)
+    logs = (
+        {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()}
+        | {"epoch": run.state.epoch}
+        | token_metrics(run)
+    )
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
     run_tasks_now(learner, Task("event", "on_log", {"logs": logs}))
@@ -134,24 +175,35 @@ def do_log_values(learner, due):
 # %% ../../nbs/06_engine/13_tasks.ipynb #bc87c59b
 def do_add_events(learner, due):
     "Write the entries in the task's data to the history."
-    for kind, data in due.data.items(): learner.run_state.history.note(kind, learner.run_state.state.global_step, **data)
+    for kind, data in due.data.items():
+        learner.run_state.history.note(kind, learner.run_state.state.global_step, **data)
 
 def do_evaluate(learner, due):
     "Evaluate, then queue the comparison with the best metric."
     ignored = getattr(learner, "_ignored", None)
     metrics = learner.evaluate() if ignored is None else learner.evaluate(ignore_keys=ignored)
-    if learner.run_state.judge is not None: learner.run_state.judge(metrics)
+    if learner.run_state.judge is not None:
+        learner.run_state.judge(metrics)
     push_tasks(learner.run_state, Task("best", data={"metrics": metrics}))
 
 def do_update_best(learner, due):
     "Update the best metric; step a schedule that depends on it. Raise KeyError if there is no such metric."
-    run, metrics, name = learner.run_state, due.data["metrics"], learner.args.metric_for_best_model
+    run = learner.run_state
+    metrics = due.data["metrics"]
+    name = learner.args.metric_for_best_model
     value = None if name is None else _find_metric(metrics, name)
-    if is_metric_driven(run.lr_scheduler) and run.state.global_step: run.lr_scheduler.step(_find_metric(metrics, name or "loss"))   # not before the first step
-    if name is None or not run.state.global_step: return   # eval_on_start: initial weights are never the best ones
-    best, larger = run.state.best_metric, learner.args.greater_is_better
-    better = value == value if best is None else value > best if larger else value < best   # nan is never the best
-    if better: run.state.best_metric, run.state.best_global_step = value, run.state.global_step
+    if is_metric_driven(run.lr_scheduler) and run.state.global_step:
+        # not before the first step
+        run.lr_scheduler.step(_find_metric(metrics, name or "loss"))
+    if name is None or not run.state.global_step:
+        # eval_on_start: initial weights are never the best ones
+        return
+    best = run.state.best_metric
+    larger = learner.args.greater_is_better
+    # nan is never the best
+    better = value == value if best is None else value > best if larger else value < best
+    if better:
+        run.state.best_metric, run.state.best_global_step = value, run.state.global_step
     if better and (run.args.load_best_model_at_end or run.args.save_strategy == "best"):
         run.control.should_save = True
         push_tasks(run, Task("wish", "save"))
@@ -160,18 +212,25 @@ def _find_metric(metrics, name):
     "Return a metric by its name, with or without the prefix eval_; raise KeyError if it is missing."
     for key in (name, f"eval_{name}"):
         if key in metrics: return metrics[key]
-    raise KeyError(f"metric_for_best_model is {name!r}, but the evaluation gave {', '.join(metrics)}; learn.set(metric_for_best_model=...) names one of these.")
+    raise KeyError(
+        f"metric_for_best_model is {name!r}, but the evaluation gave {', '.join(metrics)};"
+        " learn.set(metric_for_best_model=...) names one of these."
+    )
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #80c49ea0
 def do_save(learner, due):
     "Start writing a checkpoint and queue on_save; warn if there is no output folder."
     learner.run_state.control.should_save = False   # saving also clears the flag
     if learner.args.output_dir is None:
-        warn("A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the Learner an output_dir=.")
+        warn(
+            "A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the"
+            " Learner an output_dir=."
+        )
         return
     fetch_tokens(learner.run_state)
     learner.store_flos()
-    learner._save_checkpoint(learner.model, None)   # the Trainer's signature, for overrides
+    # the Trainer's signature, for overrides
+    learner._save_checkpoint(learner.model, None)
     push_tasks(learner.run_state, Task("event", "on_save"))
 
 def do_load_best(learner, due):
@@ -181,73 +240,114 @@ def do_load_best(learner, due):
 # %% ../../nbs/06_engine/13_tasks.ipynb #8fd3dcb7
 def is_epoch_exhausted(run) -> bool:
     "Return whether the epoch's data is exhausted; this may wait for the data."
-    with run.interrupts.opened(): return run.feed.at_end(run.cursor, run.bookmark)
+    with run.interrupts.opened():
+        return run.feed.at_end(run.cursor, run.bookmark)
 
-def is_last_step(run) -> bool: return run.control.should_training_stop or run.state.global_step >= run.state.max_steps   # whether the run ends at this step
+# whether the run ends at this step
+def is_last_step(run) -> bool:
+    return run.control.should_training_stop or run.state.global_step >= run.state.max_steps
 
-def epoch_end_tasks(): return Task("event", "on_epoch_end"), Task("flow"), Task("next_epoch")   # tasks at the end of an epoch
+# tasks at the end of an epoch
+def epoch_end_tasks():
+    return Task("event", "on_epoch_end"), Task("flow"), Task("next_epoch")
 
 def do_end_epoch(learner, due):
     "End the epoch if its data is exhausted, or if the epoch or the run has to stop."
     run = learner.run_state
-    if is_last_step(run) or run.control.should_epoch_stop or is_epoch_exhausted(run): push_tasks(run, *epoch_end_tasks())
+    if is_last_step(run) or run.control.should_epoch_stop or is_epoch_exhausted(run):
+        push_tasks(run, *epoch_end_tasks())
 
 def do_next_epoch(learner, due):
     "Move to the next epoch, or finish the run."
     run = learner.run_state
     stop = is_last_step(run)
-    if run.control.should_epoch_stop or is_epoch_exhausted(run):   # false if the run stops, or was stopped, within an epoch
+    # false if the run stops, or was stopped, within an epoch
+    if run.control.should_epoch_stop or is_epoch_exhausted(run):
         run.cursor, run.bookmark, run.batches_in_epoch = Cursor(run.cursor.epoch + 1, 0), None, 0
     run.epoch_open = False
-    stop = stop or (learner.args.max_steps <= 0 and run.cursor.epoch >= learner.args.num_train_epochs)   # epochs that were cut short count too
-    if stop: run.due.append(Task("finish"))
+    # epochs that were cut short count too
+    stop = stop or (learner.args.max_steps <= 0 and run.cursor.epoch >= learner.args.num_train_epochs)
+    if stop:
+        run.due.append(Task("finish"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #3a934729
 def do_finish(learner, due):
     "Finish the run: log its metrics and queue on_train_end."
     run = learner.run_state
-    run.finished, run.begun, run.logged = True, False, run.state.global_step
+    run.finished = True
+    run.begun = False
+    run.logged = run.state.global_step
     run.feed.close()   # also ends its workers
     learner.store_flos()
-    if run.args.load_best_model_at_end: push_tasks(run, Task("load_best"))
+    if run.args.load_best_model_at_end:
+        push_tasks(run, Task("load_best"))
     push_tasks(run, Task("log", data={"logs": train_metrics(run)}), Task("event", "on_train_end"))
 
 def train_metrics(run) -> dict:
     "Return the metrics of a run: seconds, throughput, mean loss of its steps."
     seconds = max(run.seconds, 1e-9)
-    return {"train_runtime": round(run.seconds, 4), "train_samples_per_second": round(run.samples / seconds, 3),
-            "train_steps_per_second": round(run.state.global_step / seconds, 3), "total_flos": run.state.total_flos,
-            "train_loss": run_mean_loss(run), **memory_metrics(run, "train")} | token_metrics(run) | token_speed_metrics(run)
+    return (
+        {
+            "train_runtime": round(run.seconds, 4),
+            "train_samples_per_second": round(run.samples / seconds, 3),
+            "train_steps_per_second": round(run.state.global_step / seconds, 3),
+            "total_flos": run.state.total_flos,
+            "train_loss": run_mean_loss(run),
+            **memory_metrics(run, "train"),
+        }
+        | token_metrics(run)
+        | token_speed_metrics(run)
+    )
 
-TASK_HANDLERS = {"event": do_event, "step_end": do_step_end, "note": do_add_events, "say": do_log_values, "flow": do_check_requests, "wish": do_request,
-         "log": do_log, "evaluate": do_evaluate, "best": do_update_best, "save": do_save, "load_best": do_load_best, "close": do_end_epoch,
-         "next_epoch": do_next_epoch, "finish": do_finish}
+TASK_HANDLERS = {
+    "event": do_event,
+    "step_end": do_step_end,
+    "note": do_add_events,
+    "say": do_log_values,
+    "flow": do_check_requests,
+    "wish": do_request,
+    "log": do_log,
+    "evaluate": do_evaluate,
+    "best": do_update_best,
+    "save": do_save,
+    "load_best": do_load_best,
+    "close": do_end_epoch,
+    "next_epoch": do_next_epoch,
+    "finish": do_finish,
+}
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #bd0b8cbb
 def run_pending(learner):
     "Run all pending tasks; a task that raises before it is done stays in the queue."
     run = learner.run_state
-    before, run.phase = run.phase, "after"
+    before = run.phase
+    run.phase = "after"
     try:
         while run.due:
             run.interrupts.check()
             run_task(learner, run.due.popleft())
-    finally: run.phase = "idle" if before == "after" else before   # "after": a step has just been committed
+    finally:
+        # "after": a step has just been committed
+        run.phase = "idle" if before == "after" else before
 
 def run_task(learner, due):
     "Run one task; the tasks that it queues come next."
     run = learner.run_state
-    run.brought, evaluates = 0, "evaluate" in (due.kind, due.name)
+    run.brought = 0
+    evaluates = "evaluate" in (due.kind, due.name)
     try:
         run.interrupts.abortable = evaluates
         TASK_HANDLERS[due.kind](learner, due)
         due.done = True
     except BaseException:
-        for _ in range(run.brought if evaluates else 0): run.due.popleft()   # an evaluation is repeated as a whole: discard the tasks it has queued so far
+        for _ in range(run.brought if evaluates else 0):
+            # an evaluation is repeated as a whole: discard the tasks it has queued so far
+            run.due.popleft()
         raise
     finally:
         run.interrupts.abortable, run.brought = False, 0
-        if not due.done: run.due.appendleft(due)
+        if not due.done:
+            run.due.appendleft(due)
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #7bf3764a
 def run_tasks_now(learner, *dues):
@@ -256,24 +356,33 @@ def run_tasks_now(learner, *dues):
     if run.phase == "after": return push_tasks(run, *dues)
     held, run.due, run.by_hand = run.due, deque(dues), True
     try:
-        with wishes_kept(run): settle_whole(learner)
-    finally: run.by_hand, run.due = False, held
-    if run.phase == "idle": run_deferred_changes(run)
+        with wishes_kept(run):
+            settle_whole(learner)
+    finally:
+        run.by_hand = False
+        run.due = held
+    if run.phase == "idle":
+        run_deferred_changes(run)
 
 def settle_whole(learner):
     "Run all pending tasks even if some raise an error; raise the first error at the end."
-    run, first = learner.run_state, None
-    before, run.phase = run.phase, "after"
+    run = learner.run_state
+    first = None
+    before = run.phase
+    run.phase = "after"
     try:
         while run.due:
             run.interrupts.check()
             due = run.due.popleft()
-            try: run_task(learner, due)
+            try:
+                run_task(learner, due)
             except Exception as error:
                 first = first or error
                 # An event goes on with the callbacks that have not been called yet; another task would fail again.
-                if not due.done and due.kind != "event": run.due.popleft()
-    finally: run.phase = before
+                if not due.done and due.kind != "event":
+                    run.due.popleft()
+    finally:
+        run.phase = before
     if first is not None: raise first
 
 @contextmanager
@@ -281,13 +390,16 @@ def wishes_kept(run):
     "Restore the loop's control flags at the end of the block, where callbacks are called outside of the loop."
     names = ("should_log", "should_evaluate", "should_save")
     before = {name: getattr(run.control, name) for name in names}
-    try: yield
+    try:
+        yield
     finally:
-        for name, value in before.items(): setattr(run.control, name, value)
+        for name, value in before.items():
+            setattr(run.control, name, value)
 
 def run_deferred_changes(run):
     "Apply the changes that callbacks have postponed, now that the user owns the run."
-    while run.later: run.later.pop(0)()
+    while run.later:
+        run.later.pop(0)()
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #a2d10003
 def restore_here(learner, snapshot):
@@ -305,9 +417,11 @@ def restore_all(learner, snapshot):
     run = learner.run_state
     # A corrupted run is nothing to go back to, and its optimizer may keep what cannot be captured.
     before = None if run.torn else capture_snapshot(run)
-    try: restore_here(learner, snapshot)
+    try:
+        restore_here(learner, snapshot)
     except BaseException:
-        if before is not None: undo_restore(run, before, run.torn)
+        if before is not None:
+            undo_restore(run, before, run.torn)
         raise
 
 def begin_callbacks(learner):
@@ -320,5 +434,8 @@ def begin_callbacks(learner):
         todo = [] if left is None else [c for c in run.callbacks.listeners(event) if not any(c is o for o in left)]
         run.due.append(Task("event", event, todo=todo))
     try:
-        with preserve_generators(), run.device.in_force(): run_pending(learner)
-    finally: run.due, run.later = held, []
+        with preserve_generators(), run.device.in_force():
+            run_pending(learner)
+    finally:
+        run.due = held
+        run.later = []

@@ -17,18 +17,27 @@ _FLAGS_ONLY = {nn.Module.train, nn.parallel.DistributedDataParallel.train}
 def _sets_flags_only(method) -> bool:
     "Return whether a class's train() only sets flags, on a model in training mode."
     if method in _FLAGS_ONLY: return True
-    known = (getattr(method, "__module__", ""), getattr(method, "__qualname__", "")) == ("transformers.modeling_utils", "PreTrainedModel.train")
-    if known: _FLAGS_ONLY.add(method)
+    known = (getattr(method, "__module__", ""), getattr(method, "__qualname__", "")) == (
+        "transformers.modeling_utils",
+        "PreTrainedModel.train",
+    )
+    if known:
+        _FLAGS_ONLY.add(method)
     return known
 
-def is_settled(model: nn.Module, held: Sequence[nn.Module] = ()) -> bool:  # held: modules that stay in evaluation mode
+def is_settled(
+    model: nn.Module,
+    held: Sequence[nn.Module] = (),  # modules that stay in evaluation mode
+) -> bool:
     "Return whether train() on a model, followed by eval() on the modules that stay in evaluation mode, would change nothing."
-    apart, todo = {id(m) for m in held}, [model]
+    apart = {id(m) for m in held}
+    todo = [model]
     for m in todo:
         if m is None or (apart and id(m) in apart): continue
         inside = m.__dict__
         # `model.train = ...` on an instance is an override as well; a scripted module has no flag among its attributes
-        if not inside.get("training") or "train" in inside: return False
+        if not inside.get("training") or "train" in inside:
+            return False
         if (train := type(m).train) not in _FLAGS_ONLY and not _sets_flags_only(train): return False
         todo.extend(inside["_modules"].values())
     return not any(m.training for one in held for m in one.modules())
@@ -38,12 +47,16 @@ def module_modes(model: nn.Module) -> list:
     "Return each module with its flag."
     return [(m, m.training) for m in model.modules()]
 
-def restore_modes(modes: list):  # modes: as returned by `module_modes`, outer modules first
+def restore_modes(
+    modes: list,  # as returned by `module_modes`, outer modules first
+):
     "Restore flags; call train() of classes that override it if their flag changes."
     for m, mode in modes:
-        if m.training != mode and ("train" in vars(m) or not _sets_flags_only(type(m).train)): m.train(mode)
+        if m.training != mode and ("train" in vars(m) or not _sets_flags_only(type(m).train)):
+            m.train(mode)
     for m, mode in modes:
-        if m.training != mode: m.training = mode
+        if m.training != mode:
+            m.training = mode
 
 def eval_mode_modules(model: nn.Module | None, prefix: str = "", apart: Sequence[nn.Module] = ()) -> list[str]:
     "Return the names of the modules in evaluation mode, outer ones first, without those inside the modules `apart`."
@@ -54,7 +67,9 @@ def eval_mode_modules(model: nn.Module | None, prefix: str = "", apart: Sequence
 # %% ../../nbs/06_engine/00_training_modes.ipynb #3581891c
 class TrainingModes:
     "Track the modules that steps use in evaluation mode, and the last flags."
-    def __init__(self): self.held, self.seen, self.lasting, self.warned = (), None, None, False   # held: names in the model
+    # held: names in the model
+    def __init__(self):
+        self.held, self.seen, self.lasting, self.warned = (), None, None, False
 
     def see(self, model: nn.Module | None):
         "Store which modules are in evaluation mode: later calls of eval() come from a cell."
@@ -65,51 +80,72 @@ class TrainingModes:
         inside = dict(model.named_modules())
         return [inside[name] for name in self.held if name in inside]
 
-    def enter(self, model: nn.Module, inner: nn.Module):  # inner: the model without its wrapper
+    def enter(
+        self, model: nn.Module,
+        inner: nn.Module,  # the model without its wrapper
+    ):
         "Put a model into training mode for a step, as calling train() before each forward pass does."
         held = self.modules(inner) if self.held else ()
         if is_settled(model, held): return
         model.train()
-        for m in held: m.eval()
+        for m in held:
+            m.eval()
 
     def begin(self, model: nn.Module, inner: nn.Module, loss: nn.Module | None) -> bool:
         "Enter training mode when a verb begins; warn if this undoes an eval(). Return whether `lasting` has changed."
-        held, before = self.modules(inner) if self.held else (), self.lasting
-        if is_settled(model, held) and loss is None: self.lasting = frozenset()
+        held = self.modules(inner) if self.held else ()
+        before = self.lasting
+        if is_settled(model, held) and loss is None:
+            self.lasting = frozenset()
         else:
             new = [] if self.seen is None else [n for n in eval_mode_modules(inner, apart=held) if n not in self.seen]
             self.enter(model, inner)
             self.lasting = frozenset(eval_mode_modules(inner, apart=held) + eval_mode_modules(loss, "(loss)."))
             undone = [n for n in new if n not in self.lasting]
-            if undone and not self.warned: self._warn(undone[0])
+            if undone and not self.warned:
+                self._warn(undone[0])
         return before is not None and before != self.lasting
 
     def _warn(self, name: str):
         self.warned = True
         what = f"{name!r} of the model" if name else "The model"
-        warn(f"{what} was put into evaluation mode, and each step puts it back into training mode; learn.freeze(..., eval_mode=True) "
-             "keeps layers in evaluation mode, and so does a module that overrides train().")
+        warn(
+            f"{what} was put into evaluation mode, and each step puts it back into training mode; learn.freeze(...,"
+            " eval_mode=True) keeps layers in evaluation mode, and so does a module that overrides train()."
+        )
 
 # %% ../../nbs/06_engine/00_training_modes.ipynb #e213dcbb
-def outermost(model: nn.Module, params: set[int]) -> tuple[str, ...]:  # params: ids of parameters
+def outermost(
+    model: nn.Module,
+    params: set[int],  # ids of parameters
+) -> tuple[str, ...]:
     "Return the names of the outermost modules whose parameters are all in a set."
     found = []
     def walk(name, module):
         own = [id(p) for p in module.parameters()]
         if not own: return
-        if all(p in params for p in own): found.append(name)
+        if all(p in params for p in own):
+            found.append(name)
         else:
-            for child, m in module.named_children(): walk(f"{name}.{child}" if name else child, m)
+            for child, m in module.named_children():
+                walk(f"{name}.{child}" if name else child, m)
     walk("", model)
     return tuple(found)
 
-def hold_eval_mode(modes: TrainingModes, model: nn.Module, groups: dict, names: list[str], eval_mode: bool):  # groups: named parameters, by group
+def hold_eval_mode(
+    modes: TrainingModes, model: nn.Module,
+    groups: dict,  # named parameters, by group
+    names: list[str], eval_mode: bool,
+):
     "Keep the modules of layer groups in evaluation mode, or release them. Raise ValueError if a group has no module of its own."
-    covered, chosen = {id(p) for m in modes.modules(model) for p in m.parameters()}, {id(p) for name in names for _, p in groups[name]}
+    covered = {id(p) for m in modes.modules(model) for p in m.parameters()}
+    chosen = {id(p) for name in names for _, p in groups[name]}
     held = outermost(model, covered | chosen if eval_mode else covered - chosen)
     inside = {id(p) for name in held for p in model.get_submodule(name).parameters()}
     without = [name for name in names if not any(id(p) in inside for _, p in groups[name])]
     if eval_mode and without:
-        raise ValueError(f"No module has only parameters of the layer group {without[0]!r}, so there is none to keep in evaluation mode; "
-                         "leave eval_mode=True out, or let the module override train().")
+        raise ValueError(
+            f"No module has only parameters of the layer group {without[0]!r}, so there is none to keep in evaluation"
+            " mode; leave eval_mode=True out, or let the module override train()."
+        )
     modes.held = held

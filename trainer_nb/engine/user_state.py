@@ -30,8 +30,10 @@ __all__ = ['PLAIN', 'LEARNER', 'MODULE', 'OPTIMIZER', 'STATE_KINDS', 'LEAST_LIMI
            'tensors_in', 'enter_in_memo', 'copy_data_state', 'copy_attributes', 'report_lost']
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #59eba457
-PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)   # immutable values
-_NUMBERS = "biufc"   # kinds of NumPy's types that torch has, too
+# immutable values
+PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+# kinds of NumPy's types that torch has, too
+_NUMBERS = "biufc"
 
 class NotState(Exception):
     "Signal that the value holds no state of the run and is skipped."
@@ -55,7 +57,8 @@ _NAMED = ("torch.utils.tensorboard", "torch.cuda", "torch.profiler", "torch.util
 def is_resource(value) -> bool:
     "Return whether a value is a function, a class, an open file, a logger, a tracker or a similar resource."
     module = type(value).__module__ or ""
-    if isinstance(value, _RESOURCES) or module.partition(".")[0] in _PACKAGES or module.startswith(_NAMED): return True
+    if isinstance(value, _RESOURCES) or module.partition(".")[0] in _PACKAGES or module.startswith(_NAMED):
+        return True
     return hasattr(value, "run_state")   # a learner
 
 @functools.cache
@@ -90,8 +93,9 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
     current_gradient_accumulation_steps _facts _takes_items current_weight current_micro_batch run_state snapshots
     _signature_columns _ignored _trial hp_search_backend""".split())
 MODULE = frozenset(vars(torch.nn.Module())) | {"_is_full_backward_hook", "_version", "forward"}
+# a schedule of torch's replaces `step` to note in `_opt_called` that it was called
 OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name
-    _opt_called""".split())   # a schedule of torch's replaces `step` to note in `_opt_called` that it was called
+    _opt_called""".split())
 
 def not_state(owner) -> frozenset:
     "Return the names of attributes that an object or its class declares as not state."
@@ -124,14 +128,16 @@ def _fitted(run) -> dict:
     "Return, by the id of a module, the attributes that settings have added to it during training."
     found = collections.defaultdict(set)
     for fitting in (run.device.fitted.all if run.device is not None else ()):
-        for module, new, *_ in getattr(fitting, "changes", ()): found[id(module)].update(new)
+        for module, new, *_ in getattr(fitting, "changes", ()):
+            found[id(module)].update(new)
     return found
 
 def _of_modules(run):
     fitted = _fitted(run)
     for part, root in (("model", run.model), ("loss", run.loss)):
         for path, m in root.named_modules() if root is not None else ():
-            if type(m).__module__.partition(".")[0] == "torch" or isinstance(m, torch.jit.ScriptModule): continue
+            if type(m).__module__.partition(".")[0] == "torch" or isinstance(m, torch.jit.ScriptModule):
+                continue
             put_there = frozenset(fitted.get(id(m), ()))
             kinds = "library" if of_library(type(m)) else "all"
             yield Holder(f"{part}.{path}" if path else part, m, kinds, MODULE | not_state(m) | put_there, put_there)
@@ -140,19 +146,23 @@ def _of_modules(run):
 def _of_optimizer(optimizer):
     if optimizer is None or type(optimizer).__module__.startswith("torch.optim"): return
     hooks = {k for k in vars(optimizer) if k.startswith("_optimizer_")}
-    skip, library = OPTIMIZER | hooks | not_state(optimizer), of_library(type(optimizer))
+    skip = OPTIMIZER | hooks | not_state(optimizer)
+    library = of_library(type(optimizer))
     yield Holder("optimizer", optimizer, "library" if library else "all", skip, reports=not library)
 
 def _of_data(name, data, depth=0):
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."
-    if isinstance(data, (torch.nn.Module, *_FUNCTIONS)) or not hasattr(data, "__dict__") or depth > 5: return
+    if isinstance(data, (torch.nn.Module, *_FUNCTIONS)) or not hasattr(data, "__dict__") or depth > 5:
+        return
     # A stream with state_dict() goes back by that, with the place in it.
     if not (_own_way(data) and isinstance(data, torch.utils.data.IterableDataset)):
         yield Holder(name, data, "generators" if of_library(type(data)) else "scalars", not_state(data))
     for key, v in vars(data).items():
-        if isinstance(v, torch.utils.data.Dataset): yield from _of_data(f"{name}.{key}", v, depth + 1)
+        if isinstance(v, torch.utils.data.Dataset):
+            yield from _of_data(f"{name}.{key}", v, depth + 1)
         elif key == "datasets" and isinstance(v, list):   # of a ConcatDataset
-            for i, d in enumerate(v): yield from _of_data(f"{name}.{key}.{i}", d, depth + 1)
+            for i, d in enumerate(v):
+                yield from _of_data(f"{name}.{key}.{i}", d, depth + 1)
 
 def optimizer_holders(run) -> list[Holder]:
     "Return the run's optimizer as a holder, unless its class is one of torch's."
@@ -161,7 +171,8 @@ def optimizer_holders(run) -> list[Holder]:
 def fetch_holders(run) -> list[Holder]:
     "The training data and the collator, where they go back by themselves: samples are fetched in this process, in any order."
     learner = run.learner() if run.learner is not None else None
-    if learner is None or not isinstance(getattr(run.feed, "source", None), MapSource) or run.feed.loader.num_workers: return []
+    if learner is None or not isinstance(getattr(run.feed, "source", None), MapSource) or run.feed.loader.num_workers:
+        return []
     return [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
 
 def code_holders(run) -> list[Holder]:
@@ -211,9 +222,11 @@ def run_objects(run) -> set:
     "Return the ids of objects that are parts of the run itself: they are captured elsewhere, or are not state."
     parts = [run, run.args, run.model, run.loss, run.optimizer, run.lr_scheduler, run.device, run.callbacks, run.state,
              run.control, run.history, run.feed, run.wrapped, *run.callbacks.callbacks]
-    for root in run_modules(run): parts += root.modules()
+    for root in run_modules(run):
+        parts += root.modules()
     learner = run.learner() if run.learner is not None else None
-    if learner is not None: parts += [learner, *(vars(learner).get(name) for name in LEARNER)]
+    if learner is not None:
+        parts += [learner, *(vars(learner).get(name) for name in LEARNER)]
     return {id(o) for o in parts if type(o) not in PLAIN}
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #c5e08819
@@ -222,7 +235,8 @@ class Capture:
     def __init__(self, run):
         self.run, self.own, self.optimizer = run, run_objects(run), run.optimizer
         self.tensors = {}   # to be copied, by name
-        self.names = None   # of tensors that are copied already or belong to the run, by identity
+        # of tensors that are copied already or belong to the run, by identity
+        self.names = None
         # Temporary tensors stay alive until the end: reused memory would look like an alias.
         self.alive = []
 
@@ -245,33 +259,42 @@ class Capture:
         if not dense and not is_dtensor(t):
             raise CannotCapture(f"is a {type(t).__name__} of a kind that cannot be copied")
         name = f"user/{path}"
-        while name in self.tensors: name += "'"
+        while name in self.tensors:
+            name += "'"
         self.tensors[name] = t.detach()
-        if where is not None: self.names[where] = name
+        if where is not None:
+            self.names[where] = name
         leaf = t.requires_grad and t.is_leaf
         form = {"kind": "tensor", "name": name, "device": str(t.device), "requires_grad": leaf,
                 "parameter": isinstance(t, torch.nn.Parameter)}
         # User code may accumulate gradients over several steps.
-        if leaf and t.grad is not None: form["grad"] = self._tensor(t.grad, f"{path}.grad")
+        if leaf and t.grad is not None:
+            form["grad"] = self._tensor(t.grad, f"{path}.grad")
         return form
 
     def _array(self, array, path):
         if array.dtype.kind not in _NUMBERS: raise CannotCapture(f"is an array of {array.dtype}")
-        try: t = torch.from_numpy(np.array(array))   # a copy: strides may be negative
-        except TypeError: raise CannotCapture(f"is an array of {array.dtype}") from None
+        try:
+            # a copy: strides may be negative
+            t = torch.from_numpy(np.array(array))
+        except TypeError:
+            raise CannotCapture(f"is an array of {array.dtype}") from None
         return {"kind": "array", "value": self._tensor(t, path)}
 
     def forget(self, names: list):
         "Remove these tensors from the capture."
-        for n in names: del self.tensors[n]
-        if names: self.names = {where: n for where, n in self.names.items() if n not in names}
+        for n in names:
+            del self.tensors[n]
+        if names:
+            self.names = {where: n for where, n in self.names.items() if n not in names}
 
     def _container(self, value, path): return describe_container(self, value, path)
     def _generator(self, g, path): return describe_generator(self, g, path)
     def _module(self, m, path): return describe_module(self, m, path)
     def _optimizer(self, optimizer, path): return describe_optimizer(self, optimizer, path)
     def _stateful(self, value, path):
-        try: state = value.state_dict()
+        try:
+            state = value.state_dict()
         except Exception as error:
             raise CannotCapture(f"has a state_dict() that raises {type(error).__name__}: {error}") from None
         form = self._container(state, path) if isinstance(state, dict) else self.form(state, path)
@@ -300,21 +323,28 @@ def describe_container(capture, value, path: str) -> dict:
     "Return the form of a list, a dictionary or another container of Python."
     kind = type(value).__name__
     if kind in ("list", "tuple", "dict", "set", "frozenset"):
-        try: return {"kind": "plain", "value": copy_plain(value)}
-        except CannotCapture: pass
+        try:
+            return {"kind": "plain", "value": copy_plain(value)}
+        except CannotCapture:
+            pass
     pairs = list(value.items()) if kind in _MAPPINGS else [(i, v) for i, v in enumerate(value)]
-    keys, items = [], []
+    keys = []
+    items = []
     for i, (k, v) in enumerate(pairs):
         keys.append(_key_form(capture, k, path))
-        try: items.append(capture.form(v, f"{path}.{k if type(k) in (str, int) else i}"))
-        except NotState: items.append({"kind": "left"})
+        try:
+            items.append(capture.form(v, f"{path}.{k if type(k) in (str, int) else i}"))
+        except NotState:
+            items.append({"kind": "left"})
         except CannotCapture as error:
             what = f"{k!r}, which" if isinstance(k, str) else "a value that"
             raise CannotCapture(f"contains {what} {error}") from None
     if items and all(o["kind"] == "left" for o in items): raise NotState
     form = {"kind": "container", "type": kind, "keys": keys if kind in _MAPPINGS else None, "items": items}
-    if kind == "deque": form["maxlen"] = value.maxlen
-    if kind == "defaultdict": form["factory"] = getattr(value.default_factory, "__name__", None)
+    if kind == "deque":
+        form["maxlen"] = value.maxlen
+    if kind == "defaultdict":
+        form["factory"] = getattr(value.default_factory, "__name__", None)
     return form
 
 def _key_form(capture, key, path) -> dict:
@@ -322,18 +352,22 @@ def _key_form(capture, key, path) -> dict:
     if isinstance(key, torch.Tensor):
         form = capture._tensor(key, f"{path}.key")
         if form["kind"] == "same": return form
-    try: return {"kind": "plain", "value": copy_plain(key)}
-    except CannotCapture: raise CannotCapture(f"has a {type(key).__name__} for a key") from None
+    try:
+        return {"kind": "plain", "value": copy_plain(key)}
+    except CannotCapture:
+        raise CannotCapture(f"has a {type(key).__name__} for a key") from None
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #e05ce45a
 def describe_generator(capture, g, path: str) -> dict:
     "Return the form of a random number generator."
-    if g is torch.default_generator or g is random.seed.__self__ or g is np.random.mtrand._rand: raise NotState
+    if g is torch.default_generator or g is random.seed.__self__ or g is np.random.mtrand._rand:
+        raise NotState
     if isinstance(g, random.SystemRandom): raise CannotCapture("draws from the system's entropy")
     if isinstance(g, torch.Generator):
         state = capture._tensor(g.get_state(), path)
         return {"kind": "generator", "class": "torch", "device": str(g.device), "state": state}
-    if isinstance(g, random.Random): return {"kind": "generator", "class": "random", "state": g.getstate()}
+    if isinstance(g, random.Random):
+        return {"kind": "generator", "class": "random", "state": g.getstate()}
     bits = g if isinstance(g, np.random.BitGenerator) else getattr(g, "bit_generator", None) or g._bit_generator
     # A RandomState keeps a normal number for the next draw.
     state = g.get_state(legacy=False) if isinstance(g, np.random.RandomState) else bits.state
@@ -359,7 +393,9 @@ def describe_module(capture, module, path: str) -> dict:
 def describe_optimizer(capture, optimizer, path: str) -> dict:
     "Return the form of an optimizer other than the run's: its groups, its state by parameter index, and its attributes."
     shared = capture.optimizer if capture.optimizer is not optimizer else None
-    params, groups, state = [], [], []
+    params = []
+    groups = []
+    state = []
     for g, group in enumerate(optimizer.param_groups):
         first = len(params)
         params += group["params"]
@@ -370,9 +406,11 @@ def describe_optimizer(capture, optimizer, path: str) -> dict:
     if shared is None or optimizer.state is not shared.state:
         for p, entries in optimizer.state.items():
             n = number.get(id(p))
-            if n is None: raise CannotCapture("keeps a state for an object that is none of its parameters")
+            if n is None:
+                raise CannotCapture("keeps a state for an object that is none of its parameters")
             state.append([n, describe_container(capture, entries, f"{path}.state{n}")])
-    else: state = None
+    else:
+        state = None
     if shared is not None and optimizer.param_groups is shared.param_groups: groups = None
     attributes = {}
     if not type(optimizer).__module__.startswith("torch.optim"):
@@ -385,16 +423,20 @@ def describe_optimizer(capture, optimizer, path: str) -> dict:
 
 def describe_other(capture, value, path: str) -> dict:
     "Return the form of a NumPy scalar, a path, an enum member, a namespace or a dataclass."
-    if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS: return {"kind": "plain", "value": value}
+    if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
+        return {"kind": "plain", "value": value}
     if isinstance(value, complex): return {"kind": "complex", "value": [value.real, value.imag]}
     if isinstance(value, pathlib.PurePath): return {"kind": "path", "value": str(value)}
-    if isinstance(value, Enum): return {"kind": "enum", "class": type(value).__name__, "value": value.name}
+    if isinstance(value, Enum):
+        return {"kind": "enum", "class": type(value).__name__, "value": value.name}
     if is_resource(value): raise NotState
     if not hasattr(value, "__dict__"): raise CannotCapture(f"is a {type(value).__name__}")
     attributes = {}
     for k, v in vars(value).items():
-        try: attributes[k] = capture.form(v, f"{path}.{k}")
-        except NotState: pass
+        try:
+            attributes[k] = capture.form(v, f"{path}.{k}")
+        except NotState:
+            pass
     return {"kind": "attributes", "class": type(value).__name__, "value": attributes}
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #5ae68bed
@@ -404,20 +446,29 @@ def additional_entries(optimizer) -> dict:
     if not overridden or not _own_way(optimizer): return {}
     return {k: v for k, v in optimizer.state_dict().items() if k not in ("state", "param_groups")}
 
-def capture_optimizer(run, put) -> dict:  # put: as for capture_user_state
+def capture_optimizer(
+    run,
+    put,  # as for capture_user_state
+) -> dict:
     "Return an optimizer's attributes besides groups and state, or additional entries of its `state_dict`."
     state = capture_user_state(run, put, find=optimizer_holders)
     found = {"holders": state.holders, "left_out": state.left_out, "more": None}
     entries = additional_entries(run.optimizer) if state.left_out or of_library(type(run.optimizer)) else {}
     if not entries: return found
     capture = Capture(run)
-    try: form = describe_container(capture, entries, "optimizer.state_dict()")
+    try:
+        form = describe_container(capture, entries, "optimizer.state_dict()")
     except (NotState, CannotCapture) as error:
         return found | {"left_out": state.left_out | {"optimizer.state_dict()": str(error)}}
-    for name, t in capture.tensors.items(): put(name, t)
+    for name, t in capture.tensors.items():
+        put(name, t)
     return found | {"left_out": {}, "more": form}
 
-def restore_optimizer(run, saved: dict, tensors) -> tuple[dict, bool]:  # saved: as returned by capture_optimizer
+def restore_optimizer(
+    run,
+    saved: dict,  # as returned by capture_optimizer
+    tensors,
+) -> tuple[dict, bool]:
     "Restore them; return the problems by name, and whether groups and state have to be restored afterwards."
     problems = restore_user_state(run, UserState(saved["holders"], {}, tensors), find=optimizer_holders)
     if saved["more"] is None: return saved["left_out"] | problems, False
@@ -426,9 +477,12 @@ def restore_optimizer(run, saved: dict, tensors) -> tuple[dict, bool]:  # saved:
 
 def load_additional_entries(optimizer, entries: dict):
     "Load additional entries by `load_state_dict`; the caller has to restore groups and state afterwards."
-    groups, state = optimizer.param_groups, optimizer.state
+    groups = optimizer.param_groups
+    state = optimizer.state
     optimizer.load_state_dict(optimizer.state_dict() | entries)
-    optimizer.param_groups, optimizer.state = groups, state   # keep the objects that other code refers to
+    # keep the objects that other code refers to
+    optimizer.param_groups = groups
+    optimizer.state = state
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #8354d1ce
 LEAST_LIMIT = 256 << 20   # bytes
@@ -453,7 +507,8 @@ def limit_of(run, owner) -> int:
 
 def capture_attributes(capture, holder: Holder, limit=None, only=None) -> tuple[dict, dict]:
     "Return the forms of a holder's attributes by name, and the reasons why others cannot be captured, by name."
-    forms, problems = {}, {}
+    forms = {}
+    problems = {}
     for key, value in holder.items().items():
         path = f"{holder.name}.{key}"
         if only is not None and path not in only or not _wanted(holder.kinds, value): continue
@@ -467,7 +522,8 @@ def capture_attributes(capture, holder: Holder, limit=None, only=None) -> tuple[
             forms[key] = form
         except (NotState, CannotCapture, RecursionError) as error:
             capture.forget([*capture.tensors][before:])
-            if not isinstance(error, NotState): problems[path] = str(error)
+            if not isinstance(error, NotState):
+                problems[path] = str(error)
     return forms, problems
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #fc486a29
@@ -491,14 +547,16 @@ def capture_user_state(run,
                        find=user_state_holders   # a function of the run that returns the holders to search
                       ) -> UserState:
     "Copy the state that user code keeps. The tensors are those that `put` returns."
-    capture, state = Capture(run), UserState()
+    capture = Capture(run)
+    state = UserState()
     for holder in find(run):
         limit = limit_of(run, holder.owner) if holder.kinds == "all" else None
         forms, problems = capture_attributes(capture, holder, limit, only)
         # Names of resources are kept as well: an attribute that was there is not deleted as a new one.
         names = sorted(vars(holder.owner).keys() - (holder.skip - holder.for_now))
         state.holders[holder.name] = {"names": names, "items": forms}
-        if holder.reports: state.left_out |= problems
+        if holder.reports:
+            state.left_out |= problems
         state.left_out |= inexact_generators(run, holder, forms)
     state.tensors = {name: put(name, t) for name, t in capture.tensors.items()}
     return state
@@ -516,8 +574,9 @@ def _reads_elsewhere(run) -> str:
     "Return the reason why a generator of the data is not exact in a snapshot; an empty string if it is."
     loader = getattr(run.feed, "loader", None)
     workers = run.args.dataloader_num_workers if loader is None else getattr(loader, "num_workers", 0)
-    if workers: return ("is advanced in the copies that the data workers have, which a snapshot does not reach "
-                        "(dataloader_num_workers=0 loads in this process)")
+    if workers:
+        return ("is advanced in the copies that the data workers have, which a snapshot does not reach "
+                            "(dataloader_num_workers=0 loads in this process)")
     data = getattr(loader, "dataset", None)
     if isinstance(getattr(run.feed, "source", None), OpaqueSource):
         return "is advanced as the loader is read, and going back reads it again from the start of the epoch"
@@ -540,7 +599,8 @@ class Restore:
 
     def present(self, name):
         "Return a tensor of the run itself, which has already been restored."
-        if self._present is None: self._present = run_tensors(self.run)
+        if self._present is None:
+            self._present = run_tensors(self.run)
         return self._present[name.removeprefix("run/")]
 
     def put(self, form: dict, now=None):
@@ -572,12 +632,14 @@ class Restore:
         return self._with_grad(made.requires_grad_(form["requires_grad"]), form)
 
     def _with_grad(self, t, form):
-        if form["requires_grad"]: t.grad = self.put(form["grad"], t.grad) if "grad" in form else None
+        if form["requires_grad"]:
+            t.grad = self.put(form["grad"], t.grad) if "grad" in form else None
         return t
 
     def _array(self, form, now):
         value = self.put(form["value"]).cpu().numpy()
-        if not isinstance(now, np.ndarray) or not _alike(now, value) or not now.flags.writeable: return value
+        if not isinstance(now, np.ndarray) or not _alike(now, value) or not now.flags.writeable:
+            return value
         np.copyto(now, value)
         return now
 
@@ -602,20 +664,29 @@ def _device(name: str) -> torch.device:
 def _own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))   # not expanded
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 
-def put_tensor(now, value, requires_grad=None):  # requires_grad: None leaves it unchanged
+def put_tensor(
+    now, value,
+    requires_grad=None,  # None leaves it unchanged
+):
     "Write a value into an existing tensor; replace a tensor that has a graph. Return the tensor."
     with torch.no_grad():
-        if now.is_leaf: copy_into(now, value)
-        else: now = value.to(now.device, copy=True)
-    if requires_grad is not None and now.is_leaf: now.requires_grad_(requires_grad)
+        if now.is_leaf:
+            copy_into(now, value)
+        else:
+            now = value.to(now.device, copy=True)
+    if requires_grad is not None and now.is_leaf:
+        now.requires_grad_(requires_grad)
     return now
 
 def put_plain(then, now):
     "Copy plain values into the present list, dictionary or set if it has the same type; return the result."
     kind = type(then)
     if type(now) is not kind or kind not in (list, dict, set): return copy_plain(then)
-    if kind is list: now[:] = [put_plain(v, now[i] if i < len(now) else None) for i, v in enumerate(then)]
-    elif kind is set: now.clear(); now.update(then)
+    if kind is list:
+        now[:] = [put_plain(v, now[i] if i < len(now) else None) for i, v in enumerate(then)]
+    elif kind is set:
+        now.clear()
+        now.update(then)
     else:
         new = {k: put_plain(v, now.get(k)) for k, v in then.items()}
         now.clear()
@@ -625,19 +696,28 @@ def put_plain(then, now):
 # %% ../../nbs/06_engine/07_user_state.ipynb #20086d10
 def put_container(restore, form: dict, now):
     "Restore a container, in place if it is mutable and has the same type."
-    kind, there = form["type"], type(now).__name__ == form["type"]
+    kind = form["type"]
+    there = type(now).__name__ == form["type"]
     if kind in _MAPPINGS:
         keys = [restore.put(k) for k in form["keys"]]
-        if there: present = [now.get(k) for k in keys]
-        else: present = [None] * len(keys)
-    else: keys, present = None, ([*now] if there else []) + [None] * len(form["items"])
+        if there:
+            present = [now.get(k) for k in keys]
+        else:
+            present = [None] * len(keys)
+    else:
+        keys = None
+        present = ([*now] if there else []) + [None] * len(form["items"])
     items = [restore.put(f, p) for f, p in zip(form["items"], present)]
     if kind in ("tuple", "frozenset"): return _FROZEN[kind](items)
     if not there: now = _new_container(form)
     now.clear()
-    if kind in _MAPPINGS: dict.update(now, zip(keys, items))   # Counter.update would count the pairs
-    elif kind == "set": now.update(items)
-    else: now.extend(items)
+    if kind in _MAPPINGS:
+        # Counter.update would count the pairs
+        dict.update(now, zip(keys, items))
+    elif kind == "set":
+        now.update(items)
+    else:
+        now.extend(items)
     return now
 
 _FROZEN = {"tuple": tuple, "frozenset": frozenset}
@@ -663,7 +743,8 @@ def put_generator(restore, form: dict, now):
         return now
     state = restore.put(form["state"])
     if kind == "RandomState":
-        if not isinstance(now, np.random.RandomState): now = np.random.RandomState(getattr(np.random, form["bits"])())
+        if not isinstance(now, np.random.RandomState):
+            now = np.random.RandomState(getattr(np.random, form["bits"])())
         now.set_state(state)
         return now
     if type(now).__name__ != kind:
@@ -686,19 +767,23 @@ def put_module(restore, form: dict, module):
             held = m._parameters if k in m._parameters else m._buffers
             held[k] = None if f is None else restore.put(f, held.get(k))
         put_attributes(restore, m, part["attributes"])
-        if part["extra"] is not None: m.set_extra_state(restore.put(part["extra"]))
+        if part["extra"] is not None:
+            m.set_extra_state(restore.put(part["extra"]))
         m.training = part["training"]
     return module
 
 def put_attributes(restore, owner, forms: dict):
     "Set attributes of an object, bypassing its class's __setattr__."
-    for key, form in forms.items(): vars(owner)[key] = restore.put(form, vars(owner).get(key))
+    for key, form in forms.items():
+        vars(owner)[key] = restore.put(form, vars(owner).get(key))
 
 def put_object(restore, form: dict, now):
     "Restore the attributes of a dataclass or a namespace. Raise CannotCapture for another class."
-    if type(now).__name__ != form["class"]: raise CannotCapture(f"was a {form['class']}, and there is none here")
+    if type(now).__name__ != form["class"]:
+        raise CannotCapture(f"was a {form['class']}, and there is none here")
     put_attributes(restore, now, form["value"])
-    for k in [k for k, v in vars(now).items() if k not in form["value"] and type(v) in PLAIN]: del vars(now)[k]
+    for k in [k for k, v in vars(now).items() if k not in form["value"] and type(v) in PLAIN]:
+        del vars(now)[k]
     return now
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #c1bcf1b6
@@ -710,14 +795,17 @@ def put_optimizer(restore, form: dict, optimizer):
     if len(params) != len(form["params"]):
         raise CannotCapture(f"had {len(form['params'])} parameters, and has {len(params)} now")
     for p, f in zip(params, form["params"]):
-        if not f.get("name", "").startswith("run/"): restore.put(f, p)
+        if not f.get("name", "").startswith("run/"):
+            restore.put(f, p)
     for i, group in enumerate(form["groups"] or ()):
-        if i == len(optimizer.param_groups): optimizer.param_groups.append({})
+        if i == len(optimizer.param_groups):
+            optimizer.param_groups.append({})
         now = optimizer.param_groups[i]
         options = restore.put(group["options"], {k: v for k, v in now.items() if k != "params"})
         now.clear()
         now.update({"params": [params[n] for n in group["params"]], **options})
-    if form["groups"] is not None: del optimizer.param_groups[len(form["groups"]):]
+    if form["groups"] is not None:
+        del optimizer.param_groups[len(form["groups"]):]
     if form["state"] is not None:
         state = {params[n]: restore.put(f, optimizer.state.get(params[n])) for n, f in form["state"]}
         optimizer.state.clear()
@@ -733,26 +821,36 @@ def restore_user_state(run,
                        delete=True                # delete attributes that were added after the copy
                       ) -> dict:
     "Restore attributes; return the reasons why some could not be restored, by name."
-    restore, problems = Restore(run, state.tensors), {}
+    restore = Restore(run, state.tensors)
+    problems = {}
     for holder in find(run):
         said = state.holders.get(holder.name, {"names": None, "items": {}})
         if only is None: problems |= drop_new(run, holder, said, delete)
         for key, form in said["items"].items():
             name = f"{holder.name}.{key}"
             if key in holder.skip or only is not None and name not in only: continue
-            try: vars(holder.owner)[key] = restore.put(form, vars(holder.owner).get(key))
-            except CannotCapture as error: problems[name] = str(error)
-            except Exception as error: problems[name] = f"could not be put back ({type(error).__name__}: {error})"
+            try:
+                vars(holder.owner)[key] = restore.put(form, vars(holder.owner).get(key))
+            except CannotCapture as error:
+                problems[name] = str(error)
+            except Exception as error:
+                problems[name] = f"could not be put back ({type(error).__name__}: {error})"
     return problems
 
-def drop_new(run, holder, said: dict, delete: bool) -> dict:  # said: the holder's entry in UserState.holders
+def drop_new(
+    run, holder,
+    said: dict,  # the holder's entry in UserState.holders
+    delete: bool,
+) -> dict:
     "Delete the attributes that were added after a copy; return those that the copy lacks, by name, with the reason."
     rest = {f"{holder.name}.{k}" for k in holder.items() if k not in said["items"]}
     if not rest: return {}
     forms, lost = capture_attributes(Capture(run), holder, None, rest)
-    if said["names"] is None: lost |= dict.fromkeys((f"{holder.name}.{k}" for k in forms), "is not in the snapshot")
+    if said["names"] is None:
+        lost |= dict.fromkeys((f"{holder.name}.{k}" for k in forms), "is not in the snapshot")
     elif delete and holder.kinds != "library":
-        for key in forms.keys() - set(said["names"]): del vars(holder.owner)[key]
+        for key in forms.keys() - set(said["names"]):
+            del vars(holder.owner)[key]
     return lost if holder.reports else {}
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #95199c09
@@ -761,7 +859,8 @@ def _forms(state) -> dict: return {f"{h}.{k}": f for h, said in state.holders.it
 def changed_user_state(run, state: UserState) -> list[str]:
     "Return the names of attributes that differ byte for byte from the copy, or were added or removed since."
     now = capture_user_state(run, lambda name, t: t)   # no copies
-    then, here = _forms(state), _forms(now)
+    then = _forms(state)
+    here = _forms(now)
     def same_tensor(n):
         return n in state.tensors and n in now.tensors and is_identical(now.tensors[n].cpu(), state.tensors[n].cpu())
     def same(n):
@@ -776,30 +875,40 @@ def tensors_in(form) -> list[str]:
     return [n for v in form for n in tensors_in(v)] if isinstance(form, list) else []
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #9f181ff1
-def enter_in_memo(value, memo: dict, depth: int = 0):  # memo: of copy.deepcopy
+def enter_in_memo(
+    value,
+    memo: dict,  # of copy.deepcopy
+    depth: int = 0,
+):
     "Enter copies of objects that deepcopy does not support, in a value or in its containers."
     if id(value) in memo: return
     if isinstance(value, torch.Generator):
         memo[id(value)] = torch.Generator(value.device)
         memo[id(value)].set_state(value.get_state())
-    elif isinstance(value, torch.Tensor) and not value.is_leaf: memo[id(value)] = value.detach().clone()
+    elif isinstance(value, torch.Tensor) and not value.is_leaf:
+        memo[id(value)] = value.detach().clone()
     elif STATE_KINDS["container"](value) and depth < 20:
-        for v in value.values() if isinstance(value, dict) else value: enter_in_memo(v, memo, depth + 1)
+        for v in value.values() if isinstance(value, dict) else value:
+            enter_in_memo(v, memo, depth + 1)
 
 def copy_data_state(data, memo: dict):
     "Return a copy of a data set or a collator with its own generators and numbers; the same object if it holds none."
     apart = (torch.nn.Module, torch.utils.data.DataLoader, *_FUNCTIONS)
     if not hasattr(data, "__dict__") or isinstance(data, apart): return data
-    counts, new = not of_library(type(data)), {}
+    counts = not of_library(type(data))
+    new = {}
     for k, v in vars(data).items():
         if _is_generator(v):
             enter_in_memo(v, memo)
             new[k] = copy.deepcopy(v, memo)
-        elif counts and type(v) in (int, float): new[k] = v
-        elif isinstance(v, torch.utils.data.Dataset) and (inner := copy_data_state(v, memo)) is not v: new[k] = inner
+        elif counts and type(v) in (int, float):
+            new[k] = v
+        elif isinstance(v, torch.utils.data.Dataset) and (inner := copy_data_state(v, memo)) is not v:
+            new[k] = inner
         elif k == "datasets" and isinstance(v, list):   # of a ConcatDataset
             inner = [copy_data_state(d, memo) for d in v]
-            if any(a is not b for a, b in zip(inner, v)): new[k] = inner
+            if any(a is not b for a, b in zip(inner, v)):
+                new[k] = inner
     if not new: return data
     memo[id(data)] = made = copy.copy(data)
     vars(made).update(new)
@@ -811,8 +920,10 @@ def copy_attributes(learner, new, memo: dict) -> list[str]:
     for name in [k for k in vars(learner) if k not in LEARNER | not_state(learner)]:
         value = vars(learner)[name]
         if is_resource(value): continue
-        try: vars(new)[name] = copy.deepcopy(value, memo)
-        except Exception: shared.append(name)
+        try:
+            vars(new)[name] = copy.deepcopy(value, memo)
+        except Exception:
+            shared.append(name)
     return shared
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #6c4ac24e

@@ -38,31 +38,60 @@ __all__ = ['NODE_ARGS', 'SERVED_MESSAGE', 'resolve_num_processes', 'check_launch
 def resolve_num_processes(args, num_processes: int | None) -> int:
     "Return the number of processes. Raise ValueError for a number that this machine cannot have."
     gpus = 0 if args.use_cpu else torch.cuda.device_count()
-    if num_processes is None and not gpus: raise ValueError("On a CPU, say how many processes there are to be: learn.launch(num_processes=2).")
+    if num_processes is None and not gpus:
+        raise ValueError("On a CPU, say how many processes there are to be: learn.launch(num_processes=2).")
     if args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
-    if not args.skip_memory_metrics: raise ValueError("skip_memory_metrics=False measures the process that makes the learner, and launch() trains in others; leave it out.")
+    if not args.skip_memory_metrics:
+        raise ValueError(
+            "skip_memory_metrics=False measures the process that makes the learner, and launch() trains in others;"
+            " leave it out."
+        )
     n = gpus if num_processes is None else num_processes
-    if isinstance(n, bool) or not isinstance(n, int): raise TypeError(f"num_processes is a whole number, not {n!r}.")
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise TypeError(f"num_processes is a whole number, not {n!r}.")
     if n < 1: raise ValueError(f"num_processes={n!r}: give a number from 1 on.")
-    if gpus and n > gpus: raise ValueError(f"num_processes={n}, but there are {gpus} GPUs, and each process needs its own; use_cpu=True of the Learner trains on the CPU.")
+    if gpus and n > gpus:
+        raise ValueError(
+            f"num_processes={n}, but there are {gpus} GPUs, and each process needs its own; use_cpu=True of the Learner"
+            " trains on the CPU."
+        )
     return n
 
 # %% ../../nbs/11_launch/10_launch.ipynb #3a84b0b1
 NODE_ARGS = "num_nodes node_rank master_addr master_port main_port rdzv_backend rdzv_endpoint rdzv_id timeout".split()
 
-def check_launch_args(start, max_restarts, threads, hear, nodes, cpu: bool):  # as in learn.launch
+# as in learn.launch
+def check_launch_args(start, max_restarts, threads, hear, nodes, cpu: bool):
     "Raise ValueError for an invalid argument of launch, and TypeError for an unknown name."
     def whole(o, least): return isinstance(o, int) and not isinstance(o, bool) and o >= least
     for name in nodes:
-        if name not in NODE_ARGS: raise TypeError(f"launch() does not know {name!r}; for several machines it takes {', '.join(NODE_ARGS)}.{suggest_names(name, [*NODE_ARGS, 'num_processes', 'keep_global_batch', 'max_restarts', 'threads', 'start', 'hear', 'train'])}")
-    if hear not in ("first", "all") and not (isinstance(hear, (list, tuple, set, range)) and all(whole(rank, 0) for rank in hear)):
-        raise ValueError(f"hear={hear!r}: say whose prints are shown, 'first', 'all', or some ranks, as in hear=[0, 1].")
-    if threads is not None and not whole(threads, 1): raise ValueError(f"threads={threads!r}: say how many threads torch has in each process, a whole number from 1 on; without it, the cores are divided among them.")
-    if not whole(max_restarts, 0): raise ValueError(f"max_restarts={max_restarts!r}: say how often the run goes on by itself when a process has died, a whole number from 0 on.")
+        if name not in NODE_ARGS:
+            raise TypeError(
+                f"launch() does not know {name!r}; for several machines it takes"
+                f" {', '.join(NODE_ARGS)}.{suggest_names(name, [*NODE_ARGS, 'num_processes', 'keep_global_batch', 'max_restarts', 'threads', 'start', 'hear', 'train'])}"
+            )
+    if hear not in ("first", "all") and not (
+        isinstance(hear, (list, tuple, set, range)) and all(whole(rank, 0) for rank in hear)
+    ):
+        raise ValueError(
+            f"hear={hear!r}: say whose prints are shown, 'first', 'all', or some ranks, as in hear=[0, 1]."
+        )
+    if threads is not None and not whole(threads, 1):
+        raise ValueError(
+            f"threads={threads!r}: say how many threads torch has in each process, a whole number from 1 on; without"
+            " it, the cores are divided among them."
+        )
+    if not whole(max_restarts, 0):
+        raise ValueError(
+            f"max_restarts={max_restarts!r}: say how often the run goes on by itself when a process has died, a whole"
+            " number from 0 on."
+        )
     start_method(start, cpu)
 
 # %% ../../nbs/11_launch/10_launch.ipynb #ddd84fd4
-def make_remote_settings(n: int | None):  # n: processes among which the global batch is divided
+def make_remote_settings(
+    n: int | None,  # processes among which the global batch is divided
+):
     "Return a function that converts the kernel's settings to those of the processes."
     def settings(args):
         there = copy.deepcopy(args)
@@ -73,18 +102,26 @@ def make_remote_settings(n: int | None):  # n: processes among which the global 
 def release_local_run(learner):
     "Release everything that the run holds on a device here."
     run = learner.run_state
-    if run.feed is not None: drop_loader(run)
-    if run.device is not None: run.device.release()
-    for p in run.params: p.grad = None
-    if run.model is not None: run.model.to("cpu")
+    if run.feed is not None:
+        drop_loader(run)
+    if run.device is not None:
+        run.device.release()
+    for p in run.params:
+        p.grad = None
+    if run.model is not None:
+        run.model.to("cpu")
     run.device = run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.eval_dataloader = run.hands = None
-    run.params, run.copying = [], []
-    if torch.cuda.is_initialized(): torch.cuda.empty_cache()
+    run.params = []
+    run.copying = []
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 # %% ../../nbs/11_launch/10_launch.ipynb #8390e9a8
 def preload_modules():
     "Import the modules that each process, and the kernel at the end, would otherwise import separately."
-    for module in ("torch._dynamo", "torch.distributed.tensor"): importlib.import_module(module)   # by an optimizer; by Accelerate, when a model is prepared
+    for module in ("torch._dynamo", "torch.distributed.tensor"):
+        # by an optimizer; by Accelerate, when a model is prepared
+        importlib.import_module(module)
 
 # %% ../../nbs/11_launch/10_launch.ipynb #38ff5755
 def launch(learner, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes) -> RemoteRun:
@@ -94,39 +131,79 @@ def launch(learner, num_processes, start, keep_global_batch, max_restarts, threa
     cpu = run.args.use_cpu or not torch.cuda.is_available()
     check_launch_args(start, max_restarts, threads, hear, nodes, cpu)
     require_several_processes(run.args, n * nodes.get("num_nodes", 1), "launch(1)")
-    if "main_port" in nodes: nodes["master_port"] = nodes.pop("main_port")   # Accelerate's name
+    if "main_port" in nodes:
+        # Accelerate's name
+        nodes["master_port"] = nodes.pop("main_port")
     where = make_machine_info(**nodes) if nodes.get("num_nodes", 1) > 1 else None
-    learner.model   # created here if necessary: all processes get the same
+    # created here if necessary: all processes get the same
+    learner.model
     check_eval_data(learner)
     wait_for_save(run)
-    if cpu and start != "spawn": preload_modules()
+    if cpu and start != "spawn":
+        preload_modules()
     how = {"cpu": cpu, "threads": threads}
     if where is not None and where.node: return serve_machine(learner, where, n, how | {"start": start})
     links = [] if where is None else MachineListener(where).wait(lambda: run.interrupts.pressed)
-    place, team = run.history.place(), None
+    place = run.history.place()
+    team = None
     try:
         if run.interrupts.pressed: raise KeyboardInterrupt
-        team = make_remote_run(learner, links, where, n, start, keep_global_batch, max_restarts, hear, how | (nodes if where is None else {"timeout": where.timeout}))
+        team = make_remote_run(
+            learner,
+            links,
+            where,
+            n,
+            start,
+            keep_global_batch,
+            max_restarts,
+            hear,
+            how | (nodes if where is None else {"timeout": where.timeout}),
+        )
         send_run(learner, team)
     except BaseException:
-        if team is not None: team.leave("machine 0 could not launch")   # a no-op if it has ended
+        if team is not None:
+            # a no-op if it has ended
+            team.leave("machine 0 could not launch")
         else:
-            for link in links: link.close("close", "machine 0 could not launch")
-        if run.team is None: run.processes = 1
-        if run.history.place() != place: run.history.abandon(place)   # as if there had been no attempt
+            for link in links:
+                link.close("close", "machine 0 could not launch")
+        if run.team is None:
+            run.processes = 1
+        if run.history.place() != place:
+            # as if there had been no attempt
+            run.history.abandon(place)
         raise
-    if run.interrupts.pressed: close_remote_run(learner)   # KeyboardInterrupt follows, and the user would have no handle to the processes
+    if run.interrupts.pressed:
+        # KeyboardInterrupt follows, and the user would have no handle to the processes
+        close_remote_run(learner)
     return team
 
 # %% ../../nbs/11_launch/10_launch.ipynb #047377e5
-def make_remote_run(learner, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> RemoteRun:  # as in launch
+# as in launch
+def make_remote_run(learner, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> RemoteRun:
     "Create a team that has not begun."
     size = n + sum(link.n for link in links)
     smaller = split_global_batch(vars(learner.run_state.args), size) if keep_global_batch else {}
     check_own_loader(learner, vars(learner.run_state.args), smaller)
-    plan = {"kernel": os.getpid(), "processes": size, "local processes": n, "start": start, "max_restarts": max_restarts, "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")), "links": links, "where": where, "keep": keep_global_batch,
-            "settings": make_remote_settings(size if keep_global_batch else None), "own settings": frozenset({*smaller, "disable_tqdm"}), "at home": restore_local_run, "away again": send_run, "how": how}
-    record_act(learner.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {}))
+    plan = {
+        "kernel": os.getpid(),
+        "processes": size,
+        "local processes": n,
+        "start": start,
+        "max_restarts": max_restarts,
+        "folder": Path(tempfile.mkdtemp(prefix="trainer_nb-")),
+        "links": links,
+        "where": where,
+        "keep": keep_global_batch,
+        "settings": make_remote_settings(size if keep_global_batch else None),
+        "own settings": frozenset({*smaller, "disable_tqdm"}),
+        "at home": restore_local_run,
+        "away again": send_run,
+        "how": how,
+    }
+    record_act(
+        learner.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {})
+    )
     team = RemoteRun(plan, learner.run_state.history, hear)
     team.finalizer = weakref.finalize(learner, end_remote_run, team)
     return team
@@ -135,22 +212,30 @@ def make_remote_run(learner, links, where, n, start, keep_global_batch, max_rest
 def send_run(learner, team):
     "Move the run from the kernel to the processes of a team; it stays if they cannot be started."
     run = learner.run_state
-    run.processes = team.size   # a snapshot taken now is one of theirs
+    # a snapshot taken now is one of theirs
+    run.processes = team.size
     snapshot, first = (capture_snapshot(run), run.first) if run.wrapped is not None else (None, None)
-    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None: run.history.open_log(run.args.output_dir, run.args.run_name)
+    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None:
+        run.history.open_log(run.args.output_dir, run.args.run_name)
     close_callbacks(run)
     release_local_run(learner)
     run.team = team
-    try: team.start(learner, snapshot, first)
+    try:
+        team.start(learner, snapshot, first)
     except BaseException:
-        if run.team is team: team.end(learner, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
+        if run.team is team:
+            team.end(learner, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
         raise
-    if run.ring is not None: run.ring.clear()
+    if run.ring is not None:
+        run.ring.clear()
 
 def end_remote_run(team):
     "End the processes when the learner is deleted or Python exits."
-    if os.getpid() != team.plan["kernel"]: return   # a fork has a copy of the learner
-    if team.crew is not None: team.crew.kill()
+    if os.getpid() != team.plan["kernel"]:
+        # a fork has a copy of the learner
+        return
+    if team.crew is not None:
+        team.crew.kill()
     team.leave("the learner of machine 0 is gone")
 
 # %% ../../nbs/11_launch/10_launch.ipynb #27495e06
@@ -158,33 +243,61 @@ SERVED_MESSAGE = "the run is with machine 0, which this machine's processes have
 
 def serve_machine(learner, where, n: int, how: dict) -> ServeResult:
     "Let machine 0 command this machine's processes, until the run goes back."
-    if learner.run_state.begun: raise ValueError(f"On machine {where.node} the learner has begun a run of its own, and the one that goes to the processes is machine 0's: launch one that has not begun.")
+    if learner.run_state.begun:
+        raise ValueError(
+            f"On machine {where.node} the learner has begun a run of its own, and the one that goes to the processes is"
+            " machine 0's: launch one that has not begun."
+        )
     release_local_run(learner)
     why = MachineServer(learner, where, n, how).until_home()
     learner.run_state.torn = SERVED_MESSAGE
     return ServeResult(where, why)
 
 # %% ../../nbs/11_launch/10_launch.ipynb #dd85a321
-def join_launched_run(learner, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes):  # as in launch
+# as in launch
+def join_launched_run(learner, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes):
     "Divide the global batch in a process that a launcher has started with others. Raise ValueError if another number was requested, and TypeError for an unknown name."
-    run, n, machines = learner.run_state, world_size(), nodes.get("num_nodes", 1)
-    check_launch_args("spawn" if start == "fork" else start, max_restarts, threads, hear, nodes, cpu=True)   # whether a fork is possible does not matter here
+    run = learner.run_state
+    n = world_size()
+    machines = nodes.get("num_nodes", 1)
+    # whether a fork is possible does not matter here
+    check_launch_args("spawn" if start == "fork" else start, max_restarts, threads, hear, nodes, cpu=True)
     if num_processes is not None and n != num_processes * machines:
         asked = f"num_processes={num_processes}" + (f", num_nodes={machines}" if machines != 1 else "")
-        raise ValueError(f"launch({asked}) was called in one of {n} processes that a launcher has started (WORLD_SIZE), so there are {n}: "
-                         f"let it start {num_processes * machines}, or leave num_processes out, and it is as many as there are.")
-    warn_unused_launch_args(tuple(name for name, given in {"max_restarts": max_restarts, "start": start, "threads": threads, "hear": hear != "first"}.items() if given))
+        raise ValueError(
+            f"launch({asked}) was called in one of {n} processes that a launcher has started (WORLD_SIZE), so there are"
+            f" {n}: let it start {num_processes * machines}, or leave num_processes out, and it is as many as there"
+            " are."
+        )
+    warn_unused_launch_args(
+        tuple(
+            name
+            for name, given in {
+                "max_restarts": max_restarts,
+                "start": start,
+                "threads": threads,
+                "hear": hear != "first",
+            }.items()
+            if given
+        )
+    )
     if not keep_global_batch or run.undivided: return
     smaller = split_global_batch(vars(run.args), n)
     check_own_loader(learner, vars(run.args), smaller)
     run.undivided = {name: getattr(run.args, name) for name in smaller}
     vars(run.args).update(smaller)
-    if run.feed is not None: drop_loader(run); prepare(learner)
+    if run.feed is not None:
+        drop_loader(run)
+        prepare(learner)
 
 @functools.cache
 def warn_unused_launch_args(names: tuple):
     "Warn about keywords of launch that have no effect; once, on the main process."
-    if names and os.environ.get("RANK", "0") == "0": warn(f"launch() was called in a process that a launcher has started with others, so {', '.join(names)} has no effect here: the launcher decides that.")
+    if names and os.environ.get("RANK", "0") == "0":
+        warn(
+            f"launch() was called in a process that a launcher has started with others, so {', '.join(names)} has no"
+            " effect here: the launcher decides that."
+        )
 
 # %% ../../nbs/11_launch/10_launch.ipynb #cb2c297d
 def restore_local_run(learner, snapshot: Snapshot | None, first):
@@ -193,14 +306,20 @@ def restore_local_run(learner, snapshot: Snapshot | None, first):
     if snapshot is None: return
     torn, mine, run.interrupts = run.torn, run.interrupts, InterruptGuard()
     run.first = run.first or first
-    held, run.first = run.first, run.first or snapshot   # preparing would take the present weights for the first ones
+    # preparing would take the present weights for the first ones
+    held = run.first
+    run.first = run.first or snapshot
     try:
-        try: prepare(learner)
-        finally: run.first = held
+        try:
+            prepare(learner)
+        finally:
+            run.first = held
         restore_here(learner, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
         drop_loader(run)
         prepare(learner)
-    finally: run.interrupts, run.torn = mine, torn
+    finally:
+        run.interrupts = mine
+        run.torn = torn
     run.hands = capture_editable_state(run)
     report_lost(run, "close()")
 
@@ -208,9 +327,12 @@ def close_remote_run(learner):
     "Bring the run back and end the processes; a no-op if it is here."
     run = learner.run_state
     if run.team is None: return
-    try: run.team.home(learner)
+    try:
+        run.team.home(learner)
     except ProcessDied as death:
-        if run.team is not None: run.team.home(learner)   # those that were started again
+        if run.team is not None:
+            # those that were started again
+            run.team.home(learner)
         warn(f"{death.happened}, and is at home.")
 
 # %% ../../nbs/11_launch/10_launch.ipynb #d7c2eca7
@@ -220,6 +342,8 @@ class LaunchContext:
     def __enter__(self): return self._learner()
     def __exit__(self, *error):
         learn = self._learner()
-        if learn is not None and learn.run_state.team is self._team: learn.close()
-    def __repr__(self): return "One of several processes that were started together" if self._team is None else repr(self._team)
+        if learn is not None and learn.run_state.team is self._team:
+            learn.close()
+    def __repr__(self):
+        return "One of several processes that were started together" if self._team is None else repr(self._team)
     def _repr_html_(self): return f"<p>{self!r}</p>" if self._team is None else self._team._repr_html_()

@@ -23,64 +23,109 @@ def _is_cuda_bad_fork() -> bool:
     process = os.fork()
     if process == 0:
         code = 1
-        try: code = int(torch.cuda._is_in_bad_fork())
-        finally: os._exit(code)
+        try:
+            code = int(torch.cuda._is_in_bad_fork())
+        finally:
+            os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) != 0
 
-def fork_is_safe(cpu: bool = False) -> tuple:  # cpu: the workers use no other device
+def fork_is_safe(
+    cpu: bool = False,  # the workers use no other device
+) -> tuple:
     "Return whether workers can be forks of this process, and the reason if not."
-    if not sys.platform.startswith("linux"): return False, "on this system, a fork of a process with threads is not reliable"
-    if torch.cuda.is_initialized(): return False, "CUDA is in use in this process, and cannot be used in a fork of it"
-    if torch.version.hip or torch.xpu.is_available(): return False, "the drivers of these GPUs do not survive a fork"
-    if "bitsandbytes" in sys.modules: return False, "bitsandbytes is imported here, and Accelerate's launcher takes this for a use of the GPU"
+    if not sys.platform.startswith("linux"):
+        return False, "on this system, a fork of a process with threads is not reliable"
+    if torch.cuda.is_initialized():
+        return False, "CUDA is in use in this process, and cannot be used in a fork of it"
+    if torch.version.hip or torch.xpu.is_available():
+        return False, "the drivers of these GPUs do not survive a fork"
+    if "bitsandbytes" in sys.modules:
+        return False, "bitsandbytes is imported here, and Accelerate's launcher takes this for a use of the GPU"
     if not cpu and torch.backends.cuda.is_built() and _is_cuda_bad_fork():
         return False, "CUDA was looked at in this process, and cannot be used in a fork of it"
     return True, ""
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #cf763059
-def start_method(asked: str | None, cpu: bool) -> str:  # asked: the user's choice
+def start_method(
+    asked: str | None,  # the user's choice
+    cpu: bool,
+) -> str:
     "Return the method to start workers. Raise ValueError if the user's choice is not possible."
-    if asked not in (None, "fork", "spawn"): raise ValueError(f"start={asked!r}: say 'fork' or 'spawn', or nothing, and what is possible is taken.")
+    if asked not in (None, "fork", "spawn"):
+        raise ValueError(f"start={asked!r}: say 'fork' or 'spawn', or nothing, and what is possible is taken.")
     safe, why = (False, "") if asked == "spawn" else fork_is_safe(cpu)
-    if asked == "fork" and not safe: raise ValueError(f"start='fork' is not possible: {why}. Say start='spawn', or nothing.")
+    if asked == "fork" and not safe:
+        raise ValueError(f"start='fork' is not possible: {why}. Say start='spawn', or nothing.")
     return "fork" if safe else "spawn"
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #afacba6f
-PATCHED_VARIABLES = ("NPROC", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MIXED_PRECISION", "NCCL_P2P_DISABLE",
-           "NCCL_IB_DISABLE")   # by notebook_launcher
+# by notebook_launcher
+PATCHED_VARIABLES = (
+    "NPROC",
+    "NODE_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MIXED_PRECISION",
+    "NCCL_P2P_DISABLE",
+    "NCCL_IB_DISABLE",
+)
 
-def restore_environment(environment: dict, names=None):  # names: only these
+def restore_environment(
+    environment: dict,
+    names=None,  # only these
+):
     "Restore the environment."
     for name in set(os.environ) | set(environment) if names is None else names:
-        if name not in environment: os.environ.pop(name, None)
-        elif os.environ.get(name) != environment[name]: os.environ[name] = environment[name]
+        if name not in environment:
+            os.environ.pop(name, None)
+        elif os.environ.get(name) != environment[name]:
+            os.environ[name] = environment[name]
 
 def _accelerate_state() -> list:
     "Return the dictionaries of Accelerate's state, if it is in use."
     state = sys.modules.get("accelerate.state")
-    return [getattr(state, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")] if state else []
+    return (
+        [getattr(state, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")]
+        if state
+        else []
+    )
 
-START_LOCK = threading.Lock()   # environment and state belong to the process: one start at a time
-HIDDEN_ENVIRONMENTS = []                # the user's environment, while the workers' is active
+# environment and state belong to the process: one start at a time
+START_LOCK = threading.Lock()
+# the user's environment, while the workers' is active
+HIDDEN_ENVIRONMENTS = []
 
 def user_environment() -> dict: return dict(HIDDEN_ENVIRONMENTS[0] if HIDDEN_ENVIRONMENTS else os.environ)
 
 @contextmanager
-def launch_environment(environment: dict, script: bool):  # environment: variables for the workers; script: hide the user's script
+def launch_environment(
+    environment: dict,  # variables for the workers
+    script: bool,  # hide the user's script
+):
     "Set the workers' environment and hide Accelerate's state, the script, and the announcement, while workers start."
     from accelerate import launchers
-    before, states, top = dict(os.environ), _accelerate_state(), sys.modules["__main__"]
-    contents, spec = [dict(o) for o in states], getattr(top, "__spec__", None)
+    before = dict(os.environ)
+    states = _accelerate_state()
+    top = sys.modules["__main__"]
+    contents = [dict(o) for o in states]
+    spec = getattr(top, "__spec__", None)
     HIDDEN_ENVIRONMENTS.append(before)
     os.environ.update(environment)
-    for state in states: state.clear()
-    if script: top.__spec__ = ModuleSpec("trainer_nb.__main__", None)   # multiprocessing leaves a module of this name alone
+    for state in states:
+        state.clear()
+    if script:
+        # multiprocessing leaves a module of this name alone
+        top.__spec__ = ModuleSpec("trainer_nb.__main__", None)
     launchers.print = lambda *args, **kwargs: None
-    try: yield
+    try:
+        yield
     finally:
         restore_environment(before)
         HIDDEN_ENVIRONMENTS.clear()
-        for state, content in zip(states, contents): state.clear(); state.update(content)
+        for state, content in zip(states, contents):
+            state.clear()
+            state.update(content)
         top.__spec__ = spec
         del launchers.print
 
@@ -89,42 +134,61 @@ def launch_environment(environment: dict, script: bool):  # environment: variabl
 def silence_elastic_logs():
     "Suppress the logs of torch's launcher in this thread."
     importlib.import_module("torch.distributed.launcher.api")   # creates its loggers
-    me, known = threading.get_ident(), ["torchelastic-events-null", *logging.root.manager.loggerDict]
-    loggers = [logging.getLogger(name) for name in known if name.startswith(("torchelastic", "torch.distributed", "torch.multiprocessing"))]
+    me = threading.get_ident()
+    known = ["torchelastic-events-null", *logging.root.manager.loggerDict]
+    loggers = [
+        logging.getLogger(name)
+        for name in known
+        if name.startswith(("torchelastic", "torch.distributed", "torch.multiprocessing"))
+    ]
     def others(record): return record.thread != me
-    for logger in loggers: logger.addFilter(others)
-    try: yield
+    for logger in loggers:
+        logger.addFilter(others)
+    try:
+        yield
     finally:
-        for logger in loggers: logger.removeFilter(others)
+        for logger in loggers:
+            logger.removeFilter(others)
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #2ae698ab
-INFINITE_GRACE = 1e6   # seconds; a thread cannot wait for longer
-PATIENT_THREADS = {}    # by the id of a launcher's thread: a function that returns whether to wait
+# seconds; a thread cannot wait for longer
+INFINITE_GRACE = 1e6
+# by the id of a launcher's thread: a function that returns whether to wait
+PATIENT_THREADS = {}
 PATCH_LOCK = threading.Lock()
 
-def _wrap_join(join):  # join: of torch's ProcessContext
+def _wrap_join(
+    join,  # of torch's ProcessContext
+):
     "Wrap join so that the survivors of a death are not ended if a function requests it, and error files are removed."
     @functools.wraps(join)
     def wait(self, timeout=None, grace_period=None):
         wanted = PATIENT_THREADS.get(threading.get_ident())
-        try: return join(self, timeout, grace_period=INFINITE_GRACE if wanted and wanted() else grace_period)
+        try:
+            return join(self, timeout, grace_period=INFINITE_GRACE if wanted and wanted() else grace_period)
         except Exception:   # all have ended
-            for path in filter(os.path.exists, self.error_files if wanted else ()): os.remove(path)
+            for path in filter(os.path.exists, self.error_files if wanted else ()):
+                os.remove(path)
             raise
     return wait
 
 @contextmanager
-def keep_survivors(wanted):  # wanted: called after a death; whether to wait until the survivors are ended elsewhere
+def keep_survivors(
+    wanted,  # called after a death; whether to wait until the survivors are ended elsewhere
+):
     "Prevent torch's launcher, in this thread, from ending the survivors of a death."
     context = importlib.import_module("torch.multiprocessing.spawn").ProcessContext
     with PATCH_LOCK:
-        if not PATIENT_THREADS: context.join = _wrap_join(context.join)
+        if not PATIENT_THREADS:
+            context.join = _wrap_join(context.join)
         PATIENT_THREADS[threading.get_ident()] = wanted
-    try: yield
+    try:
+        yield
     finally:
         with PATCH_LOCK:
             del PATIENT_THREADS[threading.get_ident()]
-            if not PATIENT_THREADS: context.join = context.join.__wrapped__
+            if not PATIENT_THREADS:
+                context.join = context.join.__wrapped__
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #0408d311
 def free_port() -> int:
@@ -137,89 +201,161 @@ def check_port(port: int):
     "Raise ValueError if the port is in use."
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try: s.bind(("", port))
-        except OSError as error: raise ValueError(f"Port {port} cannot be used on this machine ({error.strerror}): give another master_port, "
-                                                  "or none, and one that is free is taken.") from None
+        try:
+            s.bind(("", port))
+        except OSError as error:
+            raise ValueError(
+                f"Port {port} cannot be used on this machine ({error.strerror}): give another master_port, "
+                "or none, and one that is free is taken."
+            ) from None
 
-def check_nodes(num_nodes: int, node_rank: int, found):  # found: whether the machines can find each other
+def check_nodes(
+    num_nodes: int, node_rank: int,
+    found,  # whether the machines can find each other
+):
     "Raise ValueError for inconsistent settings of several machines."
-    if not 0 <= node_rank < num_nodes: raise ValueError(f"node_rank={node_rank} is not one of {num_nodes} machines, which are numbered from 0.")
-    if not found: raise ValueError(f"num_nodes={num_nodes}: the machines find each other by master_addr= and master_port=, those of machine 0, the same on all of them.")
+    if not 0 <= node_rank < num_nodes:
+        raise ValueError(f"node_rank={node_rank} is not one of {num_nodes} machines, which are numbered from 0.")
+    if not found:
+        raise ValueError(
+            f"num_nodes={num_nodes}: the machines find each other by master_addr= and master_port=, those of machine 0,"
+            " the same on all of them."
+        )
 
 class Rendezvous:
     "Hold the settings by which the workers of all machines meet, in the form that the launchers take."
-    def __init__(self, n, num_nodes=1, node_rank=0, master_addr=None, master_port=None, rdzv_backend=None, rdzv_endpoint=None, rdzv_id=None,
-                 timeout=300):
-        if not isinstance(n, int) or n < 1: raise ValueError(f"num_processes={n!r}: it takes at least one.")
+    def __init__(
+        self,
+        n,
+        num_nodes=1,
+        node_rank=0,
+        master_addr=None,
+        master_port=None,
+        rdzv_backend=None,
+        rdzv_endpoint=None,
+        rdzv_id=None,
+        timeout=300,
+    ):
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"num_processes={n!r}: it takes at least one.")
         check_nodes(num_nodes, node_rank, num_nodes == 1 or rdzv_endpoint or master_addr and master_port)
-        self.n, self.nodes, self.node, self.address, self.timeout = n, num_nodes, node_rank, master_addr or "127.0.0.1", timeout
-        self.backend, self.endpoint = rdzv_backend or "static", rdzv_endpoint or ""
+        self.n = n
+        self.nodes = num_nodes
+        self.node = node_rank
+        self.address = master_addr or "127.0.0.1"
+        self.timeout = timeout
+        self.backend = rdzv_backend or "static"
+        self.endpoint = rdzv_endpoint or ""
         self.run_id = rdzv_id or ("none" if num_nodes > 1 else uuid.uuid4().hex)
-        self.asked, self.port = master_port, master_port
-        if master_port is not None and node_rank == 0: check_port(int(master_port))
+        self.asked = master_port
+        self.port = master_port
+        if master_port is not None and node_rank == 0:
+            check_port(int(master_port))
 
     def again(self):
         "Choose a new port, unless the user has chosen one."
-        if self.asked is None: self.port = free_port()
+        if self.asked is None:
+            self.port = free_port()
 
     @property
-    def configs(self) -> dict: return {"timeout": int(self.timeout)} | ({"rank": self.node} if self.backend == "static" else {})
+    def configs(self) -> dict:
+        return {"timeout": int(self.timeout)} | ({"rank": self.node} if self.backend == "static" else {})
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #a33cb30f
-MONITOR_INTERVAL = 0.05   # seconds between two checks of the workers by the launcher
+# seconds between two checks of the workers by the launcher
+MONITOR_INTERVAL = 0.05
 
 def launch_with_accelerate(meeting, args):
     "Fork workers with Accelerate's notebook_launcher; return when they have ended."
     from accelerate import notebook_launcher
-    notebook_launcher(worker_main, args, num_processes=meeting.n, use_port=str(meeting.port), master_addr=meeting.address, node_rank=meeting.node,
-                      num_nodes=meeting.nodes, rdzv_backend=meeting.backend, rdzv_endpoint=meeting.endpoint, rdzv_conf=meeting.configs,
-                      rdzv_id=meeting.run_id, monitor_interval=MONITOR_INTERVAL)
+    notebook_launcher(
+        worker_main,
+        args,
+        num_processes=meeting.n,
+        use_port=str(meeting.port),
+        master_addr=meeting.address,
+        node_rank=meeting.node,
+        num_nodes=meeting.nodes,
+        rdzv_backend=meeting.backend,
+        rdzv_endpoint=meeting.endpoint,
+        rdzv_conf=meeting.configs,
+        rdzv_id=meeting.run_id,
+        monitor_interval=MONITOR_INTERVAL,
+    )
 
-def launch_with_elastic(meeting, args, method: str, folder: str):  # method: "fork" or "spawn"; folder: for logs
+def launch_with_elastic(
+    meeting, args,
+    method: str,  # "fork" or "spawn"
+    folder: str,  # for logs
+):
     "Fork or spawn workers with torch's elastic launcher; return when they have ended."
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     from torch.numa.binding import AffinityMode, NumaOptions
+    # otherwise it would check for CUDA, and no fork could use it
     config = LaunchConfig(
-        min_nodes=meeting.nodes, max_nodes=meeting.nodes, nproc_per_node=meeting.n, run_id=meeting.run_id, rdzv_backend=meeting.backend,
-        rdzv_endpoint=meeting.endpoint or f"{meeting.address}:{meeting.port}", rdzv_configs=meeting.configs, max_restarts=0,
-        monitor_interval=MONITOR_INTERVAL, start_method=method, logs_specs=DefaultLogsSpecs(os.path.join(folder, "logs")),
-        numa_options=NumaOptions(AffinityMode.NODE))   # otherwise it would check for CUDA, and no fork could use it
+        min_nodes=meeting.nodes,
+        max_nodes=meeting.nodes,
+        nproc_per_node=meeting.n,
+        run_id=meeting.run_id,
+        rdzv_backend=meeting.backend,
+        rdzv_endpoint=meeting.endpoint or f"{meeting.address}:{meeting.port}",
+        rdzv_configs=meeting.configs,
+        max_restarts=0,
+        monitor_interval=MONITOR_INTERVAL,
+        start_method=method,
+        logs_specs=DefaultLogsSpecs(os.path.join(folder, "logs")),
+        numa_options=NumaOptions(AffinityMode.NODE),
+    )
     config.numa_options = None
     elastic_launch(config, worker_main)(*args)
 
 def launch_workers(meeting, args, method: str, folder: str):
     "Start workers with the launcher that fits, and return when they have ended."
-    alone = meeting.n == 1 or "google.colab" in sys.modules   # notebook_launcher would call the function in this process
-    if method == "fork" and not alone: launch_with_accelerate(meeting, args)
-    else: launch_with_elastic(meeting, args, method, folder)
+    # notebook_launcher would call the function in this process
+    alone = meeting.n == 1 or "google.colab" in sys.modules
+    if method == "fork" and not alone:
+        launch_with_accelerate(meeting, args)
+    else:
+        launch_with_elastic(meeting, args, method, folder)
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #050aabcb
 def child_pids(thread) -> list:
     "Return the processes that a thread has started and that have not been waited for; an empty list where the system does not list them."
     try:
-        with open(f"/proc/self/task/{thread.native_id}/children") as f: return [int(pid) for pid in f.read().split()]
-    except OSError: return []
+        with open(f"/proc/self/task/{thread.native_id}/children") as f:
+            return [int(pid) for pid in f.read().split()]
+    except OSError:
+        return []
 
 def log_folders() -> set:
     "Return the log folders of torch's launchers in the temp folder, including those of other programs."
     return set(glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), "torchelastic_*")))
 
-def worker_log_folder(path: str) -> str:  # path: of a file in it
+def worker_log_folder(
+    path: str,  # of a file in it
+) -> str:
     "Return the folder that contains a worker's log; '' if it is not a log folder."
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(path))))
     return folder if folder in log_folders() else ""
 
-def remove_logs(meeting, before: set, told):  # before: the folders before the launch; told: files in them, reported by workers
+def remove_logs(
+    meeting,
+    before: set,  # the folders before the launch
+    told,  # files in them, reported by workers
+):
     "Remove the log folders of a launch; also those that stay empty for a second, since another launcher may be about to use a new one."
     own = {worker_log_folder(path) for path in told} - {""}
     for folder in log_folders() - before:
-        if folder in own or meeting.nodes == 1 and glob.glob(os.path.join(folder, meeting.run_id + "_*")): shutil.rmtree(folder, ignore_errors=True)
+        if folder in own or meeting.nodes == 1 and glob.glob(os.path.join(folder, meeting.run_id + "_*")):
+            shutil.rmtree(folder, ignore_errors=True)
         else:
             try:
-                if not os.listdir(folder): time.sleep(max(0.0, min(1.0, 1 + os.stat(folder).st_mtime - time.time())))
+                if not os.listdir(folder):
+                    time.sleep(max(0.0, min(1.0, 1 + os.stat(folder).st_mtime - time.time())))
                 os.rmdir(folder)
-            except OSError: pass
+            except OSError:
+                pass
 
 def default_threads(n: int) -> int:
     "Return torch's threads for each of n processes: OMP_NUM_THREADS, or an equal share of the cores."

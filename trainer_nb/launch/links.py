@@ -30,11 +30,25 @@ class MachineInfo(NamedTuple):
     @property
     def key(self) -> bytes: return hashlib.sha256(f"trainer_nb {self.secret}".encode()).digest()
 
-def make_machine_info(num_nodes=1, node_rank=0, master_addr=None, master_port=None, rdzv_backend=None, rdzv_endpoint=None, rdzv_id=None, timeout=300) -> MachineInfo:
+
+def make_machine_info(
+    num_nodes=1,
+    node_rank=0,
+    master_addr=None,
+    master_port=None,
+    rdzv_backend=None,
+    rdzv_endpoint=None,
+    rdzv_id=None,
+    timeout=300,
+) -> MachineInfo:
     "From the keywords that launchers take. ValueError for what does not go together."
     if rdzv_backend not in (None, "static"):
-        raise ValueError(f"rdzv_backend={rdzv_backend!r} numbers the machines as they come, and here machine 0 is the one that commands: leave it out, and say node_rank=.")
-    if rdzv_endpoint: master_addr, _, master_port = rdzv_endpoint.rpartition(":")
+        raise ValueError(
+            f"rdzv_backend={rdzv_backend!r} numbers the machines as they come, and here machine 0 is the one that"
+            " commands: leave it out, and say node_rank=."
+        )
+    if rdzv_endpoint:
+        master_addr, _, master_port = rdzv_endpoint.rpartition(":")
     check_nodes(num_nodes, node_rank, master_addr and master_port)
     return MachineInfo(num_nodes, node_rank, master_addr, int(master_port), rdzv_id or "", timeout)
 
@@ -42,43 +56,76 @@ def make_machine_info(num_nodes=1, node_rank=0, master_addr=None, master_port=No
 def enable_keepalive(sock: socket.socket):
     "Let the system end a connection within ten seconds when the other machine is gone; small messages go at once."
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}.items():
-        if hasattr(socket, name): sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": 3,
+        "TCP_KEEPINTVL": 2,
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": 10_000,
+    }.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 # %% ../../nbs/11_launch/03_links.ipynb #ed598215
 class MachineLink:
     "The connection to another machine's kernel."
-    def __init__(self, connection, node: int, host: str, n: int = 0):  # node, host, n: the other machine's number, its name, and its processes
-        self.node, self.host, self.n, self.left, self.round = node, host, n, "", 0   # left: why it is gone, if it has said so; round: so often it was told to start
-        self.gone, self.why, self._heard, self._lock, self._listener = threading.Event(), None, queue.SimpleQueue(), threading.RLock(), None
-        with socket.socket(fileno=os.dup(connection.fileno())) as sock: enable_keepalive(sock)
+    def __init__(
+        self, connection,
+        node: int,  # the other machine's number, its name, and its processes
+        host: str,  # the other machine's number, its name, and its processes
+        n: int = 0,  # the other machine's number, its name, and its processes
+    ):
+        # left: why it is gone, if it has said so; round: so often it was told to start
+        self.node = node
+        self.host = host
+        self.n = n
+        self.left = ""
+        self.round = 0
+        self.gone, self.why, self._heard, self._lock, self._listener = (
+            threading.Event(),
+            None,
+            queue.SimpleQueue(),
+            threading.RLock(),
+            None,
+        )
+        with socket.socket(fileno=os.dup(connection.fileno())) as sock:
+            enable_keepalive(sock)
         self.line = MessageChannel(connection, self._hear, self._end, f"trainer_nb machine {node}")
 
     def __str__(self): return f"machine {self.node} ({self.host})"
     def say(self, *message): self.line.send(*message)
 
-    def listen(self, listener):  # called with each message, by a thread of its own; None: what comes is kept
+    # called with each message, by a thread of its own; None: what comes is kept
+    def listen(self, listener):
         "Let somebody hear what the other says, and what has come until now."
         with self._lock:
             self._listener = listener
-            while listener is not None and not self._heard.empty(): listener(*self._heard.get())
+            while listener is not None and not self._heard.empty():
+                listener(*self._heard.get())
 
     def _hear(self, data):
         message = decode_message(data)
-        if message[0] == "left": self.left = message[1]
-        with self._lock: self._heard.put(message) if self._listener is None else self._listener(*message)
+        if message[0] == "left":
+            self.left = message[1]
+        with self._lock:
+            self._heard.put(message) if self._listener is None else self._listener(*message)
 
     def _end(self):
         self.gone.set()
-        with self._lock: self._heard.put(("gone",)) if self._listener is None else self._listener("gone")
+        with self._lock:
+            self._heard.put(("gone",)) if self._listener is None else self._listener("gone")
 
     def words(self) -> str:
         "That it is gone, as part of a sentence."
         return f"{self}, which {self.left}" if self.left else str(self)
 
-    def close(self, *last):  # last: a message before the end
+    def close(
+        self,
+        *last,  # a message before the end
+    ):
         "End it."
-        if last: self.say(*last)
+        if last:
+            self.say(*last)
         self.line.flush(2)
         self.line.close(2)
 
@@ -93,11 +140,21 @@ def receive_message(connection, seconds: float = 10) -> tuple:
     if not connection.poll(seconds): raise TimeoutError("it says nothing")
     return decode_message(connection.recv_bytes())
 
-def check_hello(hello: dict, where: MachineInfo, taken) -> str:  # hello: what a machine says of itself; taken: numbers of machines that are here
+def check_hello(
+    hello: dict,  # what a machine says of itself
+    where: MachineInfo,
+    taken,  # numbers of machines that are here
+) -> str:
     "Why a machine cannot be one of them; empty if it can."
-    if hello["nodes"] != where.nodes: return f"it was told of {hello['nodes']} machines, and machine 0 of {where.nodes}"
-    if hello["node"] in taken: return f"there is a machine {hello['node']} already: each has a node_rank of its own"
-    other = [f"{name} {v} there and {machine_versions()[name]} on machine 0" for name, v in hello["versions"].items() if v != machine_versions()[name]]
+    if hello["nodes"] != where.nodes:
+        return f"it was told of {hello['nodes']} machines, and machine 0 of {where.nodes}"
+    if hello["node"] in taken:
+        return f"there is a machine {hello['node']} already: each has a node_rank of its own"
+    other = [
+        f"{name} {v} there and {machine_versions()[name]} on machine 0"
+        for name, v in hello["versions"].items()
+        if v != machine_versions()[name]
+    ]
     return f"all have to have the same versions: {', '.join(other)}" if other else ""
 
 # %% ../../nbs/11_launch/03_links.ipynb #a539bc1a
@@ -105,18 +162,29 @@ class MachineListener:
     "The door of machine 0, as long as others are to come."
     def __init__(self, where: MachineInfo):
         self.where, self.links, self.shut, self._changed = where, {}, False, threading.Condition()
-        try: self.listener = Listener((where.address, where.port), "AF_INET", backlog=where.nodes)
-        except OSError:   # the address may be a router's
-            try: self.listener = Listener(("", where.port), "AF_INET", backlog=where.nodes)
-            except OSError as error: raise ValueError(f"Port {where.port} cannot be used on this machine ({error.strerror}): give another master_port, the same on all machines.") from None
+        try:
+            self.listener = Listener((where.address, where.port), "AF_INET", backlog=where.nodes)
+        except OSError:
+            # the address may be a router's
+            try:
+                self.listener = Listener(("", where.port), "AF_INET", backlog=where.nodes)
+            except OSError as error:
+                raise ValueError(
+                    f"Port {where.port} cannot be used on this machine ({error.strerror}): give another master_port,"
+                    " the same on all machines."
+                ) from None
         threading.Thread(target=self._let_in, name="trainer_nb machines", daemon=True).start()
 
     def _let_in(self):
         while not self.shut:
-            try: connection = self.listener.accept()
-            except OSError: continue
-            if self.shut: connection.close()
-            else: threading.Thread(target=self._greet, args=(connection,), name="trainer_nb machine", daemon=True).start()
+            try:
+                connection = self.listener.accept()
+            except OSError:
+                continue
+            if self.shut:
+                connection.close()
+            else:
+                threading.Thread(target=self._greet, args=(connection,), name="trainer_nb machine", daemon=True).start()
 
     def _greet(self, connection):
         try:
@@ -126,15 +194,25 @@ class MachineListener:
             with self._changed:
                 why = check_hello(hello, self.where, self.here())
                 connection.send_bytes(encode_message(("refused", why) if why else ("welcome", socket.gethostname())))
-                if why: connection.close(); return
-                if (left := self.links.get(hello["node"])) is not None: left.line.close()
+                if why:
+                    connection.close()
+                    return
+                if (left := self.links.get(hello["node"])) is not None:
+                    left.line.close()
                 self.links[hello["node"]] = MachineLink(connection, hello["node"], hello["host"], hello["n"])
                 self._changed.notify_all()
-        except (AuthenticationError, EOFError, OSError, KeyError): connection.close()   # nobody of ours
+        except (AuthenticationError, EOFError, OSError, KeyError):
+            # nobody of ours
+            connection.close()
 
-    def here(self) -> dict: return {node: link for node, link in self.links.items() if not link.gone.is_set()}   # who has left may come again
+    # who has left may come again
+    def here(self) -> dict:
+        return {node: link for node, link in self.links.items() if not link.gone.is_set()}
 
-    def wait(self, given_up) -> list:  # given_up: asked ten times a second whether not to wait any longer
+    def wait(
+        self,
+        given_up,  # asked ten times a second whether not to wait any longer
+    ) -> list:
         "The links to all other machines, by number. TimeoutError; KeyboardInterrupt if it is given up."
         end = time.monotonic() + self.where.timeout
         try:
@@ -142,31 +220,51 @@ class MachineListener:
                 while len(self.here()) < self.where.nodes - 1:
                     if given_up(): raise KeyboardInterrupt
                     if time.monotonic() > end:
-                        raise TimeoutError(f"After {self.where.timeout:.0f} s, {1 + len(self.here())} of {self.where.nodes} machines are here: call learn.launch(num_nodes={self.where.nodes}, "
-                                           f"node_rank=..., master_addr={self.where.address!r}, master_port={self.where.port}) on the others, too.")
+                        raise TimeoutError(
+                            f"After {self.where.timeout:.0f} s, {1 + len(self.here())} of {self.where.nodes} machines"
+                            f" are here: call learn.launch(num_nodes={self.where.nodes}, node_rank=...,"
+                            f" master_addr={self.where.address!r}, master_port={self.where.port}) on the others, too."
+                        )
                     self._changed.wait(0.1)
             return [self.links[node] for node in sorted(self.links)]
         except BaseException:
-            for link in self.links.values(): link.close("close", "machine 0 has not launched")
+            for link in self.links.values():
+                link.close("close", "machine 0 has not launched")
             raise
-        finally: self.close()
+        finally:
+            self.close()
 
     def close(self):
         "Let nobody in any more."
         self.shut = True
-        try: socket.create_connection(self.listener.address, 1).close()   # it waits for somebody
-        except OSError: pass
+        try:
+            # it waits for somebody
+            socket.create_connection(self.listener.address, 1).close()
+        except OSError:
+            pass
         self.listener.close()
 
 # %% ../../nbs/11_launch/03_links.ipynb #5285afbb
-def connect_to_main(where: MachineInfo, n: int, given_up) -> MachineLink:  # n: processes here; given_up: as in Gathering.wait
+def connect_to_main(
+    where: MachineInfo,
+    n: int,  # processes here
+    given_up,  # as in Gathering.wait
+) -> MachineLink:
     "The link to machine 0. TimeoutError if it is not there, ValueError if it does not want this one; KeyboardInterrupt if it is given up."
-    end, why = time.monotonic() + where.timeout, "nobody listens there"
+    end = time.monotonic() + where.timeout
+    why = "nobody listens there"
     while not given_up():
-        if time.monotonic() > end: raise TimeoutError(f"{where} cannot be reached ({why}): call learn.launch(num_nodes={where.nodes}, node_rank=0, ...) there, with the same address and port.")
-        try: return _exchange_hello(where, n)
-        except AuthenticationError: raise ValueError(f"{where} has another rdzv_id: give the same on all machines.") from None
-        except (OSError, EOFError) as error: why = str(error) or type(error).__name__
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"{where} cannot be reached ({why}): call learn.launch(num_nodes={where.nodes}, node_rank=0, ...)"
+                " there, with the same address and port."
+            )
+        try:
+            return _exchange_hello(where, n)
+        except AuthenticationError:
+            raise ValueError(f"{where} has another rdzv_id: give the same on all machines.") from None
+        except (OSError, EOFError) as error:
+            why = str(error) or type(error).__name__
         time.sleep(0.1)
     raise KeyboardInterrupt
 
@@ -177,9 +275,23 @@ def _exchange_hello(where: MachineInfo, n: int) -> MachineLink:
         if not connection.poll(5): raise TimeoutError("it says nothing")
         answer_challenge(connection, where.key)
         deliver_challenge(connection, where.key)
-        connection.send_bytes(encode_message(({"nodes": where.nodes, "node": where.node, "n": n, "host": socket.gethostname(), "versions": machine_versions()},)))
+        connection.send_bytes(
+            encode_message(
+                (
+                    {
+                        "nodes": where.nodes,
+                        "node": where.node,
+                        "n": n,
+                        "host": socket.gethostname(),
+                        "versions": machine_versions(),
+                    },
+                )
+            )
+        )
         kind, text = receive_message(connection)
-    except BaseException: connection.close(); raise
+    except BaseException:
+        connection.close()
+        raise
     if kind == "welcome": return MachineLink(connection, 0, text)
     connection.close()
     raise ValueError(f"Machine {where.node} cannot join {where}: {text}.")

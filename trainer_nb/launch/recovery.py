@@ -4,7 +4,14 @@
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #b003dbcb
 from __future__ import annotations
-from .replica import make_result, history_counts, buffered_snapshot, shard_state, replica_state, buffered_steps
+from trainer_nb.launch.replica import (
+    make_result,
+    history_counts,
+    buffered_snapshot,
+    shard_state,
+    replica_state,
+    buffered_steps,
+)
 from ..state.checkpoint import add_base_weights
 from .remote_calls import ProcessDied
 from .worker import INTERRUPT_KINDS, find_root_failure
@@ -23,22 +30,41 @@ __all__ = ['LAST_KNOWN_MESSAGE', 'recover_run', 'make_recovered_error', 'have_sa
 # %% ../../nbs/11_launch/07_recovery.ipynb #64465a97
 LAST_KNOWN_MESSAGE = "the run stands where it was last known"
 
-def recover_run(team, learner, call, what):  # what: the first cause; None: the button was pressed, and the processes are blocked
+def recover_run(
+    team, learner, call,
+    what,  # the first cause; None: the button was pressed, and the processes are blocked
+):
     "Restore a state that all processes of a team share, and raise the error."
     alive = [r for r, o in call.outcomes.items() if isinstance(o, (Done, Failed))]
     failed = [r for r in alive if isinstance(call.outcomes[r], Failed)]
-    kept = what is not None and len(alive) == team.size and have_same_status(team, learner) or restart_processes(team, learner, [*failed, *alive] if isinstance(what, Failed) else alive)
-    if what is None or isinstance(what, Failed): raise make_recovered_error(what, None if kept else learner.state.global_step)
-    raise ProcessDied(f"The process of rank {what.rank} {what.how} after step {learner.state.global_step}" + (". The run is as it was before the step" if alive and kept else f"; {LAST_KNOWN_MESSAGE}"),
-                      ", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on." if learner.run_state.team is team else
-                      ", and is at home: it goes on here, or learn.launch(...) takes it to the machines that are there.")
+    kept = (
+        what is not None
+        and len(alive) == team.size
+        and have_same_status(team, learner)
+        or restart_processes(team, learner, [*failed, *alive] if isinstance(what, Failed) else alive)
+    )
+    if what is None or isinstance(what, Failed):
+        raise make_recovered_error(what, None if kept else learner.state.global_step)
+    raise ProcessDied(
+        f"The process of rank {what.rank} {what.how} after step {learner.state.global_step}"
+        + (". The run is as it was before the step" if alive and kept else f"; {LAST_KNOWN_MESSAGE}"),
+        (
+            ", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on."
+            if learner.run_state.team is team
+            else ", and is at home: it goes on here, or learn.launch(...) takes it to the machines that are there."
+        ),
+    )
 
-def make_recovered_error(what, older) -> BaseException:  # older: the present step of the run, if that is an earlier one
+def make_recovered_error(
+    what,
+    older,  # the present step of the run, if that is an earlier one
+) -> BaseException:
     "Return the exception to raise if no process has died."
     pressed = what is None or what.kind in INTERRUPT_KINDS
     error = KeyboardInterrupt(*([f"in the process of rank {what.rank}"] if what else [])) if pressed else what.error
     said = f"No process could say where the run stood: after step {older}, {LAST_KNOWN_MESSAGE}."
-    if older is not None: warn(said) if pressed else error.add_note(said)
+    if older is not None:
+        warn(said) if pressed else error.add_note(said)
     return error
 
 def have_same_status(team, learner) -> bool:
@@ -51,41 +77,72 @@ def have_same_status(team, learner) -> bool:
     return True
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #6e874ac0
-def describe_lost_machine(team) -> str: return next(link.words() for link in team.links if link.gone.is_set())   # a description of the lost machine
+# a description of the lost machine
+def describe_lost_machine(team) -> str:
+    return next(link.words() for link in team.links if link.gone.is_set())
 
-def restart_processes(team, learner, ranks) -> bool:  # ranks: processes whose state may be used, best first
+def restart_processes(
+    team, learner,
+    ranks,  # processes whose state may be used, best first
+) -> bool:
     "Start new processes from the state of one of these ranks; return False if none has provided it, and the last known state is used."
     team.mirror.end()
-    found = next((s for r in ranks if (s := team.aside(r, replica_state, history_counts(learner.history), timeout=60)) is not None and not s["standing"].torn), None)
+    found = next(
+        (
+            s
+            for r in ranks
+            if (s := team.aside(r, replica_state, history_counts(learner.history), timeout=60)) is not None
+            and not s["standing"].torn
+        ),
+        None,
+    )
     lines = found["lines"] if found else []
-    if found and found["snapshot"].shapes: found = gather_found_state(team, found)   # of one process only
+    if found and found["snapshot"].shapes:
+        # of one process only
+        found = gather_found_state(team, found)
     older = None if found else find_buffered_snapshot(team)
     team.crew.kill()
     team.crew = None
     snapshot, first = (found["snapshot"], found["first"]) if found else find_last_known_state(team, learner, older)
     HistoryMirror(learner.history).take(lines)
     place = found["place"] if found else snapshot.values["place"] if snapshot else team.base[2]
-    if any(here > there for here, there in zip(learner.history.place(), place)): learner.history.abandon(Place(*place))
-    if found: team.stands(learner, found["standing"])
+    if any(here > there for here, there in zip(learner.history.place(), place)):
+        learner.history.abandon(Place(*place))
+    if found:
+        team.stands(learner, found["standing"])
     if any(link.gone.is_set() for link in team.links):
-        team.end(learner, {"snapshot": snapshot, "first": first}, f"{describe_lost_machine(team)} is gone, and the run is with machine 0")
+        team.end(
+            learner,
+            {"snapshot": snapshot, "first": first},
+            f"{describe_lost_machine(team)} is gone, and the run is with machine 0",
+        )
         return found is not None
     learner.history.note("restart", learner.state.global_step)
-    try: team.start(learner, snapshot, first)
+    try:
+        team.start(learner, snapshot, first)
     except BaseException:
-        if learner.run_state.team is team: team.end(learner, {"snapshot": snapshot, "first": first})   # the run is at least back in the kernel
+        if learner.run_state.team is team:
+            # the run is at least back in the kernel
+            team.end(learner, {"snapshot": snapshot, "first": first})
         raise
     return found is not None
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #6338aa1e
-def gather_found_state(team, found: dict) -> dict | None:  # found: the state in one process of a sharded run
+def gather_found_state(
+    team,
+    found: dict,  # the state in one process of a sharded run
+) -> dict | None:
     "Return the state gathered from all processes; None if a part is missing, or at another step."
-    if team.size != team.plan["local processes"]: return None   # the processes of other machines cannot be reached
-    each, mine = [team.aside(rank, shard_state, timeout=60) for rank in range(team.size)], found["snapshot"]
+    if team.size != team.plan["local processes"]:
+        # the processes of other machines cannot be reached
+        return None
+    each = [team.aside(rank, shard_state, timeout=60) for rank in range(team.size)]
+    mine = found["snapshot"]
     def stands(s): return s.step, s.values["cursor"]
     if any(o is None or stands(o[0]) != stands(mine) for o in each): return None
     first = found["first"]
-    if first is not None and first.shapes: first = merge_snapshots([first for _, first in each], first)
+    if first is not None and first.shapes:
+        first = merge_snapshots([first for _, first in each], first)
     return found | {"snapshot": merge_snapshots([snapshot for snapshot, _ in each], mine), "first": first}
 
 def find_buffered_snapshot(team) -> Snapshot | None:
@@ -95,15 +152,23 @@ def find_buffered_snapshot(team) -> Snapshot | None:
     one = team.aside(min(steps), buffered_snapshot, max(steps[min(steps)]), timeout=60) if steps else None
     if one is None or not one.shapes: return one
     common = set.intersection(*map(set, steps.values())) if len(steps) == team.size else set()
-    each = [team.aside(rank, buffered_snapshot, max(common), timeout=60) for rank in range(team.size)] if common else [None]
+    each = (
+        [team.aside(rank, buffered_snapshot, max(common), timeout=60) for rank in range(team.size)]
+        if common
+        else [None]
+    )
     return None if None in each else merge_snapshots(each, each[0])
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #a4277dc4
-def find_last_known_state(team, learner, older=None) -> tuple:  # older: a snapshot that was found elsewhere
+def find_last_known_state(
+    team, learner,
+    older=None,  # a snapshot that was found elsewhere
+) -> tuple:
     "Return the newest state in the kernel or on the disk: a snapshot, and the first weights."
     run_id, (base, first, _) = learner.history.run_id, team.base
     here = [s for s in (*learner.snapshots.values(), older, base) if s is not None and s.values["run"] == run_id]
     best = max(here, key=lambda s: s.step, default=base)
     shelf = learner.args.output_dir and find_latest_checkpoint(learner.args.output_dir)
-    if shelf and shelf.says.get("run") == run_id and (best is None or shelf.says.get("step", 0) > best.step): best = add_base_weights(learner.run_state, read_checkpoint(shelf.path))
+    if shelf and shelf.says.get("run") == run_id and (best is None or shelf.says.get("step", 0) > best.step):
+        best = add_base_weights(learner.run_state, read_checkpoint(shelf.path))
     return best, first

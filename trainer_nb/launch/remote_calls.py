@@ -14,8 +14,20 @@ from ..live.follow import LogTail
 from .serialization import pack_values
 from .worker import find_root_failure
 from .launchers import free_port
-from .replica import (StopBarrier, make_replica, confirm_flush, run_function, prepare_replica, interrupt_replica, start_piece, hold_barrier,
-                                       ping, learner_parts, process_location, stop_barrier_at)
+from trainer_nb.launch.replica import (
+    StopBarrier,
+    make_replica,
+    confirm_flush,
+    run_function,
+    prepare_replica,
+    interrupt_replica,
+    start_piece,
+    hold_barrier,
+    ping,
+    learner_parts,
+    process_location,
+    stop_barrier_at,
+)
 
 # %% auto #0
 __all__ = ['GRACE_SECONDS', 'SENT_PARTS', 'HistoryMirror', 'ProcessTable', 'make_process_table', 'find_slowest', 'RemoteEvents',
@@ -26,7 +38,12 @@ __all__ = ['GRACE_SECONDS', 'SENT_PARTS', 'HistoryMirror', 'ProcessTable', 'make
 class HistoryMirror(LogTail):
     "Add lines of a log to an existing history, and to that history's own file."
     def __init__(self, history):
-        self.path, self.offset, self.history, self.waiting, self.head, self.error = None, 0, history, [], b"", None
+        self.path = None
+        self.offset = 0
+        self.history = history
+        self.waiting = []
+        self.head = b""
+        self.error = None
         self.lock, self.over = threading.RLock(), False
 
     def take(self, lines: list[str]):
@@ -34,48 +51,77 @@ class HistoryMirror(LogTail):
         with self.lock:
             if self.over: return
             try:
-                for line in lines: self.one(line.encode())
-                while self.waiting and self.ready(self.waiting[0]): self.happened(self.waiting.pop(0))
+                for line in lines:
+                    self.one(line.encode())
+                while self.waiting and self.ready(self.waiting[0]):
+                    self.happened(self.waiting.pop(0))
                 send_to_log(self.history)
-            except Exception as error: self.error = self.error or error
+            except Exception as error:
+                self.error = self.error or error
 
     def end(self):
         "Stop mirroring; missing lines are fetched separately."
-        with self.lock: self.over, self.waiting = True, []
+        with self.lock:
+            self.over = True
+            self.waiting = []
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #e8d2e0e9
 class ProcessTable(Table):
     "Show one row per process: its location, and how its time is spent."
     def _cells(self, row): return row
 
-def make_process_table(said: dict, where: dict, size: int) -> ProcessTable:  # said: the last speed report of each, by rank; where: its pid and device
+def make_process_table(
+    said: dict,  # the last speed report of each, by rank
+    where: dict,  # its pid and device
+    size: int,
+) -> ProcessTable:
     "Return the processes by rank, with the slowest marked."
     slowest = find_slowest(said)
     def row(rank):
         pace = said.get(rank, {})
-        return {"rank": rank, **where.get(rank, {}), "step": pace.get("step"), "own work": f"{1000 * pace['own']:.3g} ms" if pace else None,
-                "of a step": f"{1000 * pace['seconds']:.3g} ms" if pace else None, "MB": round(pace["memory"] / 1e6) if pace else None,
-                "": "the slowest" if rank == slowest else ""}
+        return {
+            "rank": rank,
+            **where.get(rank, {}),
+            "step": pace.get("step"),
+            "own work": f"{1000 * pace['own']:.3g} ms" if pace else None,
+            "of a step": f"{1000 * pace['seconds']:.3g} ms" if pace else None,
+            "MB": round(pace["memory"] / 1e6) if pace else None,
+            "": "the slowest" if rank == slowest else "",
+        }
     return ProcessTable([row(rank) for rank in range(size)])
 
 def find_slowest(said: dict) -> int | None:
     "Return the slowest rank, if it is slower than the others by at least a tenth of a step; otherwise None."
     if len(said) < 2: return None
     order = sorted(said, key=lambda rank: said[rank]["own"])
-    most, next_ = said[order[-1]], said[order[-2]]
+    most = said[order[-1]]
+    next_ = said[order[-2]]
     return order[-1] if most["own"] - next_["own"] > 0.1 * most["seconds"] else None
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #9c289f4d
 class RemoteEvents:
     "Receive the notifications of the processes of a run."
-    def __init__(self, plan: dict, history, hear="first"):  # plan: how to start processes, made by launch
+    def __init__(
+        self,
+        plan: dict,  # how to start processes, made by launch
+        history, hear="first",
+    ):
         self.plan, self.size, self.mirror, self.hear = plan, plan["processes"], HistoryMirror(history), hear
         self.crew = self.meeting = None
         self.said, self.where, self.context = {}, {}, contextvars.copy_context()
-        self.links, self.known, self.stopping, self.piece = plan["links"], None, False, 0   # links: to other machines; known: the callbacks that they have, too; piece: see go_on
-        self.base, self.restarts, self.looked = None, plan["max_restarts"], False   # base: the state to start again from if no other is left
-        self.settings = {}   # the settings of the kernel's learner, as of the last answer
-        self.finalizer = None   # ends the processes when the learner is deleted
+        # links: to other machines; known: the callbacks that they have, too; piece: see go_on
+        self.links = plan["links"]
+        self.known = None
+        self.stopping = False
+        self.piece = 0
+        # base: the state to start again from if no other is left
+        self.base = None
+        self.restarts = plan["max_restarts"]
+        self.looked = False
+        # the settings of the kernel's learner, as of the last answer
+        self.settings = {}
+        # ends the processes when the learner is deleted
+        self.finalizer = None
 
     def __repr__(self): return f"{self.size} processes\n{self.processes!r}"
     def _repr_html_(self): return self.processes._repr_html_()
@@ -86,35 +132,59 @@ class RemoteEvents:
     def words(self) -> str:
         "Describe where the run is, and name the slowest process."
         slowest = find_slowest(self.said)
-        return f"on {self.size} processes" + (f", of which rank {slowest} is the slowest" if slowest is not None else "")
+        return f"on {self.size} processes" + (
+            f", of which rank {slowest} is the slowest" if slowest is not None else ""
+        )
 
-    def memory(self) -> str | None: return f"{sum(pace['memory'] for pace in self.said.values()) / 1e9:.1f} GB" if self.said else None   # memory in use by all of them together
+    # memory in use by all of them together
+    def memory(self) -> str | None:
+        return f"{sum(pace['memory'] for pace in self.said.values()) / 1e9:.1f} GB" if self.said else None
 
     def told(self, rank: int, kind: str, data):
         "Process a notification."
-        if kind == "lines": self.mirror.take(data)
-        elif kind == "pace": self.said[rank] = data
-        elif kind == "written?": threading.Thread(target=self.confirm, args=(self.crew, rank, data), daemon=True).start()
-        elif kind in ("out", "err"): self.context.copy().run(print, data, end="" if data.endswith("\n") else "\n", file=sys.stderr if kind == "err" else None, flush=True)
+        if kind == "lines":
+            self.mirror.take(data)
+        elif kind == "pace":
+            self.said[rank] = data
+        elif kind == "written?":
+            threading.Thread(target=self.confirm, args=(self.crew, rank, data), daemon=True).start()
+        elif kind in ("out", "err"):
+            self.context.copy().run(
+                print,
+                data,
+                end="" if data.endswith("\n") else "\n",
+                file=sys.stderr if kind == "err" else None,
+                flush=True,
+            )
 
     def confirm(self, crew, rank, number):
         "Write the received lines to the disk, then acknowledge."
         try:
             self.mirror.history.flush()
             crew.aside(rank, confirm_flush, number)
-        except Exception: pass   # the process or the disk is gone; the waiting process has its own timeout
+        except Exception:
+            # the process or the disk is gone; the waiting process has its own timeout
+            pass
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #7179daba
 class ProcessDied(RuntimeError):
     "Raised when a process that had the run has died; the message gives the step from which the run continues."
-    def __init__(self, happened: str, follows: str = ""): super().__init__(happened + follows); self.happened = happened   # follows: the available actions
+    # follows: the available actions
+    def __init__(self, happened: str, follows: str = ""):
+        super().__init__(happened + follows)
+        self.happened = happened
 
-GRACE_SECONDS = 2.0   # seconds for the other processes to end a verb when one has failed; plus three steps
+# seconds for the other processes to end a verb when one has failed; plus three steps
+GRACE_SECONDS = 2.0
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #f99cb2c2
 class RemoteCalls(RemoteEvents):
     "Send commands to the processes and wait for their answers."
-    def ask(self, learner, f, *args, look=lambda: None, before=0):  # look: called while they work; before: presses of the button that were already handled
+    def ask(
+        self, learner, f, *args,
+        look=lambda: None,  # called while they work
+        before=0,  # presses of the button that were already handled
+    ):
         "Execute a function on all processes and return the main process's result. Re-raise the first cause of a failure."
         answers = self.answers(learner, f, *args, look=look, before=before)
         speaker = answers[min(answers)]
@@ -127,51 +197,71 @@ class RemoteCalls(RemoteEvents):
         call = self.crew.call(f, *args)
         willing = self.wait(learner.run_state.interrupts, call, look, before)
         root = find_root_failure(dict(call.outcomes))
-        if root is not None or not willing: self.recover(learner, call, root if willing else None)   # raises an error
+        if root is not None or not willing:
+            # raises an error
+            self.recover(learner, call, root if willing else None)
         if self.mirror.error is not None: raise self.mirror.error
         return {rank: o.result for rank, o in call.outcomes.items()}
 
     def wait(self, interrupts, call, look=lambda: None, before=0) -> bool:
         "Wait until all processes are done, or one has failed and the others are blocked. Return False if the button was pressed, and they had to be abandoned."
-        failed, asked, willing = None, None, True   # failed: time of the first failure; asked: time of the interrupt, and number of presses before it
+        # failed: time of the first failure; asked: time of the interrupt, and number of presses before it
+        failed = None
+        asked = None
+        willing = True
         while not call.wait(0.05):
             look()
-            now, pressed = time.monotonic(), interrupts.pressed - before
+            now = time.monotonic()
+            pressed = interrupts.pressed - before
             if failed is None and find_root_failure(dict(call.outcomes)):
                 failed = now
-                self.call_out(set(call.ranks) - set(call.outcomes))   # processes that compute without waiting for the failed one end the command
+                # processes that compute without waiting for the failed one end the command
+                self.call_out(set(call.ranks) - set(call.outcomes))
             if failed is not None and now - failed > self.grace(): return willing
             if asked is None and pressed >= interrupts.enough:
                 asked = now, pressed
                 self.call_out(call.ranks)
             if asked is None or failed is not None or now - asked[0] <= self.grace(): continue
-            if self.end_still(call): failed, willing = time.monotonic(), False
-            elif pressed > asked[1]: return False
-            else:   # they may not have begun when they were interrupted
+            if self.end_still(call):
+                failed = time.monotonic()
+                willing = False
+            elif pressed > asked[1]:
+                return False
+            else:
+                # they may not have begun when they were interrupted
                 asked = now, asked[1]
                 self.call_out(call.ranks)
         return willing
 
     def call_out(self, ranks):
         "Interrupt processes."
-        for rank in ranks: self.aside(rank, interrupt_replica)
+        for rank in ranks:
+            self.aside(rank, interrupt_replica)
 
     def end_still(self, call) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."
-        still = [self.crew.members[rank] for rank in call.ranks if rank not in call.outcomes and self.aside(rank, ping) is None]
-        for member in still: member.link.say("kill") if hasattr(member, "link") else member.kill()
+        still = [
+            self.crew.members[rank]
+            for rank in call.ranks
+            if rank not in call.outcomes and self.aside(rank, ping) is None
+        ]
+        for member in still:
+            member.link.say("kill") if hasattr(member, "link") else member.kill()
         return bool(still)
 
     def aside(self, rank, f, *args, timeout=2.0):
         "Call a function out of band; return None without an answer."
-        try: return self.crew.aside(rank, f, *args, timeout=timeout)
-        except Exception: return None
+        try:
+            return self.crew.aside(rank, f, *args, timeout=timeout)
+        except Exception:
+            return None
 
     def grace(self) -> float: return GRACE_SECONDS + 3 * max((p["seconds"] for p in self.said.values()), default=0)
     def stands(self, learner, standing): apply_status(self, learner, standing)   # take over the status of the run
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #fe36b7f5
-SENT_PARTS = ("settings", "given settings", "history", "process", "snapshot", "first", "undivided", "log")   # parts that are sent to other machines
+# parts that are sent to other machines
+SENT_PARTS = ("settings", "given settings", "history", "process", "snapshot", "first", "undivided", "log")
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #b0d67ef3
 class RemoteProcesses(RemoteCalls):
@@ -179,28 +269,51 @@ class RemoteProcesses(RemoteCalls):
     def start(self, learner, snapshot, first):
         "Start the processes, from a snapshot of the run; None: it has not begun."
         from trainer_nb.launch.worker_pool import WorkerPool
-        plan, interrupts, before = self.plan, learner.run_state.interrupts, learner.run_state.interrupts.pressed   # the pool does not hold the learner; before: the presses that led here
+        # the pool does not hold the learner; before: the presses that led here
+        plan, interrupts, before = self.plan, learner.run_state.interrupts, learner.run_state.interrupts.pressed
         plan["folder"].mkdir(exist_ok=True)
         self.mirror = HistoryMirror(learner.history)
         learner.run_state.processes, self.settings = plan["processes"], dict(vars(learner.run_state.args))
-        if self.meeting is not None: self.meeting.close()
+        if self.meeting is not None:
+            self.meeting.close()
         self.meeting = StopBarrier(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
         parts = learner_parts(learner) | {"settings": plan["settings"](learner.run_state.args)}
         parts["undivided"] = {name: getattr(learner.run_state.args, name) for name in plan["own settings"]}
-        payload = parts | {"snapshot": snapshot, "first": first, "meeting": self.meeting.path, "processes": plan["local processes"], "log": learner.history.path}
+        payload = parts | {
+            "snapshot": snapshot,
+            "first": first,
+            "meeting": self.meeting.path,
+            "processes": plan["local processes"],
+            "log": learner.history.path,
+        }
         self.base, self.said = (snapshot, first, learner.history.place()), {}
-        self.crew = WorkerPool(plan["local processes"], make_replica, payload, plan["start"], on_told=self.told, hear=self.hear, links=self.links,
-                         given_up=lambda: interrupts.pressed > before, **plan["how"], **self.elsewhere(payload))
+        self.crew = WorkerPool(
+            plan["local processes"],
+            make_replica,
+            payload,
+            plan["start"],
+            on_told=self.told,
+            hear=self.hear,
+            links=self.links,
+            given_up=lambda: interrupts.pressed > before,
+            **plan["how"],
+            **self.elsewhere(payload),
+        )
         self.where = self.answers(learner, run_function, process_location, before=before)
         for rank, member in self.crew.members.items():
-            if self.links: self.where[rank] = {"machine": member.link.node if hasattr(member, "link") else 0, **self.where[rank]}
-        self.ask(learner, prepare_replica, before=before)   # determines the number of steps; raises the error of a run that begins anew
+            if self.links:
+                self.where[rank] = {"machine": member.link.node if hasattr(member, "link") else 0, **self.where[rank]}
+        # determines the number of steps; raises the error of a run that begins anew
+        self.ask(learner, prepare_replica, before=before)
 
     def elsewhere(self, payload: dict) -> dict:
         "Make other machines start their processes, with their own model and data and everything else from here; return where all of them meet."
         if not self.links: return {}
-        where, port, now = self.plan["where"], free_port(), payload["callbacks"]
-        if self.known is None: self.known = list(now)
+        where = self.plan["where"]
+        port = free_port()
+        now = payload["callbacks"]
+        if self.known is None:
+            self.known = list(now)
         given = {name: payload[name] for name in SENT_PARTS}
         given["callbacks"] = [next((i for i, known in enumerate(self.known) if known is o), o) for o in now]
         given["callbacks' classes"] = [type(o).__name__ for o in self.known]
@@ -214,7 +327,8 @@ class RemoteProcesses(RemoteCalls):
         "Return one rank of each other machine."
         found = {}
         for rank, member in sorted(self.crew.members.items()):
-            if hasattr(member, "link"): found.setdefault(member.link, rank)
+            if hasattr(member, "link"):
+                found.setdefault(member.link, rank)
         return list(found.values())
 
     def stop(self):
@@ -222,34 +336,54 @@ class RemoteProcesses(RemoteCalls):
         if not self.links: return self.meeting.stop()
         if self.stopping: return
         held = [self.meeting.hold(), *(self.aside(rank, hold_barrier, self.piece) for rank in self.speakers())]
-        if None in held: return   # a process without an answer is asked again, or has died
+        if None in held:
+            # a process without an answer is asked again, or has died
+            return
         self.meeting.stop_at(max(held))
         self.stopping = all([self.aside(rank, stop_barrier_at, max(held), self.piece) for rank in self.speakers()])
 
     def go_on(self, learner):
         "Clear all requests before the processes start from a boundary. Raise KeyboardInterrupt if the button is pressed while another machine does not answer."
         step = learner.run_state.state.global_step
-        self.stopping, self.piece = False, self.piece + 1
+        self.stopping = False
+        self.piece = self.piece + 1
         self.meeting.go_on(step)
         for rank in self.speakers() if self.links else ():
-            while self.aside(rank, start_piece, step, self.piece) is None and rank not in self.crew.deaths:   # it has to receive this
-                if learner.run_state.interrupts.pressed: raise KeyboardInterrupt(f"given up before step {step + 1}: {self.crew.members[rank].link} does not answer")
+            # it has to receive this
+            while self.aside(rank, start_piece, step, self.piece) is None and rank not in self.crew.deaths:
+                if learner.run_state.interrupts.pressed:
+                    raise KeyboardInterrupt(
+                        f"given up before step {step + 1}: {self.crew.members[rank].link} does not answer"
+                    )
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #b153b86b
 def settings_changed_locally(team, learner) -> dict:
     "Return the settings that were changed here without learn.set()."
-    return {name: value for name, value in vars(learner.args).items() if name[0] != "_" and (name not in team.settings or team.settings[name] != value)}
+    return {
+        name: value
+        for name, value in vars(learner.args).items()
+        if name[0] != "_" and (name not in team.settings or team.settings[name] != value)
+    }
 
 def revert_local_changes(team, learner) -> str:
     "Return the error message for settings that were changed by hand, and restore them."
-    args, before, changed = vars(learner.args), team.settings, settings_changed_locally(team, learner)
+    args = vars(learner.args)
+    before = team.settings
+    changed = settings_changed_locally(team, learner)
     if not changed: return ""
     args.clear()
     args.update(before)
     name, value = next(iter(changed.items()))
     back = f", so it is {before[name]!r} again" if name in before else ""
-    what = f"learn.set({name}={value!r}) sets it there" if name in SETTABLE else "learn.close() brings the run home, where it can be changed"
-    return f"learn.args.{name} was changed by hand, which does not reach the {team.size} processes that have the run{back}: {what}."
+    what = (
+        f"learn.set({name}={value!r}) sets it there"
+        if name in SETTABLE
+        else "learn.close() brings the run home, where it can be changed"
+    )
+    return (
+        f"learn.args.{name} was changed by hand, which does not reach the {team.size} processes that have the"
+        f" run{back}: {what}."
+    )
 
 def raise_if_message(said: str):
     "Raise `Refused` with a message, if it is not empty."
@@ -261,11 +395,17 @@ def check_local_changes(team, learner): raise_if_message(revert_local_changes(te
 def apply_status(team, learner, standing):
     "Take over the status of the run."
     run = learner.run_state
-    if said := revert_local_changes(team, learner): run.news.append(lambda: raise_if_message(said))   # while they were busy
-    logs, place = run.state.log_history, {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    for name, value in standing.fields.items(): setattr(run, name, value)
+    if said := revert_local_changes(team, learner):
+        # while they were busy
+        run.news.append(lambda: raise_if_message(said))
+    logs = run.state.log_history
+    place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
+    for name, value in standing.fields.items():
+        setattr(run, name, value)
     known, rows = standing.logs
     run.state.log_history, run.torn = logs[:known] + rows, standing.torn
     vars(run.state).update(place)
-    vars(run.args).update({name: value for name, value in standing.settings.items() if name not in team.plan["own settings"]})
+    vars(run.args).update(
+        {name: value for name, value in standing.settings.items() if name not in team.plan["own settings"]}
+    )
     team.settings = dict(vars(run.args))

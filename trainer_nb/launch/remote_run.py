@@ -5,7 +5,15 @@
 # %% ../../nbs/11_launch/08_remote_run.ipynb #ecabf8c2
 from __future__ import annotations
 import os, shutil, warnings
-from .replica import run_until_limit, make_result, run_verb, run_function, final_state, pop_callback_at, pause_replica
+from trainer_nb.launch.replica import (
+    run_until_limit,
+    make_result,
+    run_verb,
+    run_function,
+    final_state,
+    pop_callback_at,
+    pause_replica,
+)
 from .remote_calls import RemoteProcesses, ProcessDied, settings_changed_locally, check_local_changes
 from ..core.errors import InvalidOperation, release_last_traceback, warn
 from ..core.history import Record
@@ -16,7 +24,15 @@ from ..engine.run_state import record_act
 from ..engine.snapshot import Snapshot
 from ..state.time_travel import get_named_snapshot
 from ..diagnostics.watch import unwatch, watch
-from ..engine.loop import should_pause, claim_run, pausable, pause_run, check_not_in_step, raise_if_interrupted, describe_position
+from trainer_nb.engine.loop import (
+    should_pause,
+    claim_run,
+    pausable,
+    pause_run,
+    check_not_in_step,
+    raise_if_interrupted,
+    describe_position,
+)
 
 # %% auto #0
 __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS', 'MIRRORED_VERBS',
@@ -24,16 +40,28 @@ __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'VERBS_WHEN_CORRUPT
            'run_remote_slice', 'RecordFeed', 'RestartingRun', 'RemoteVerbs', 'RemoteRun']
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #fb10a4fb
-READ_ONLY_VERBS = frozenset("evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split())
-REMOTE_VERBS = READ_ONLY_VERBS | frozenset("""set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again _end_here""".split())
-LOCAL_VERBS = ("load_checkpoint", "reset", "_begin_again")   # and restore(), of a snapshot of an earlier run
-VERBS_WHEN_CORRUPTED = ("rewind", "restore", *LOCAL_VERBS)   # verbs that repair a run whose optimizer has failed halfway
-UNSUPPORTED_VERBS = {"debug_step": "a step by hand", "branch": "a second learner", "batch_size_find": "measuring batch sizes", "export_script": "the script"}
+READ_ONLY_VERBS = frozenset(
+    "evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split()
+)
+REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
+    """set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again _end_here""".split()
+)
+# and restore(), of a snapshot of an earlier run
+LOCAL_VERBS = ("load_checkpoint", "reset", "_begin_again")
+# verbs that repair a run whose optimizer has failed halfway
+VERBS_WHEN_CORRUPTED = ("rewind", "restore", *LOCAL_VERBS)
+UNSUPPORTED_VERBS = {
+    "debug_step": "a step by hand",
+    "branch": "a second learner",
+    "batch_size_find": "measuring batch sizes",
+    "export_script": "the script",
+}
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #7078d87d
 def store_named_snapshot(learner, taken, name=None):
     "Keep a snapshot that has a name."
-    if name is not None: learner.snapshots[name] = taken
+    if name is not None:
+        learner.snapshots[name] = taken
 
 def store_own_settings(learner, _, **changes):
     "Update the settings whose values differ in the processes: here they have the user's values."
@@ -41,8 +69,13 @@ def store_own_settings(learner, _, **changes):
     vars(learner.args).update({name: value for name, value in changes.items() if name in team.plan["own settings"]})
     team.settings = dict(vars(learner.args))
 
-MIRRORED_VERBS = {"snapshot": store_named_snapshot, "set": store_own_settings, "watch": lambda learner, _, *args, **kwargs: watch(learner, *args, **kwargs), "unwatch": lambda learner, _: unwatch(learner),
-            "add_callback": lambda learner, _, callback: learner.run_state.callbacks.add_callback(callback)}
+MIRRORED_VERBS = {
+    "snapshot": store_named_snapshot,
+    "set": store_own_settings,
+    "watch": lambda learner, _, *args, **kwargs: watch(learner, *args, **kwargs),
+    "unwatch": lambda learner, _: unwatch(learner),
+    "add_callback": lambda learner, _, callback: learner.run_state.callbacks.add_callback(callback),
+}
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #82b5b7d6
 def pop_remote_callback(team, learner, callback):
@@ -50,7 +83,9 @@ def pop_remote_callback(team, learner, callback):
     with learner.run_state.interrupts:
         here = learner.run_state.callbacks
         if (found := here.found(callback)) is None: return None
-        team.ask(learner, pop_callback_at, next(i for i, c in enumerate(here.callbacks) if c is found), type(found).__name__)
+        team.ask(
+            learner, pop_callback_at, next(i for i, c in enumerate(here.callbacks) if c is found), type(found).__name__
+        )
         return here.pop_callback(found)
 
 def to_absolute_folder(folder):
@@ -64,27 +99,39 @@ def run_remote_slice(team, learner, verb, until=None, each=None) -> bool:
     check_local_changes(team, learner)
     with run.interrupts, claim_run(learner, verb):
         while True:
-            limit, seen = lookahead_limit(run, until), RecordFeed(run, until, each)
+            limit = lookahead_limit(run, until)
+            seen = RecordFeed(run, until, each)
             if limit.last_step <= run.state.global_step: return True
             def look():
                 seen.look()
-                if run.interrupts.pressed or run.pausing or RUN_LOCK.wanted() or lookahead_limit(run, until).last_step < limit.last_step: team.stop()
+                if (
+                    run.interrupts.pressed
+                    or run.pausing
+                    or RUN_LOCK.wanted()
+                    or lookahead_limit(run, until).last_step < limit.last_step
+                ):
+                    team.stop()
             team.go_on(learner)
-            try: team.ask(learner, run_until_limit, verb, limit, look=look)
-            except KeyboardInterrupt as error:   # aborted there, because the button was pressed here, or by the user's code
+            try:
+                team.ask(learner, run_until_limit, verb, limit, look=look)
+            except KeyboardInterrupt as error:
+                # aborted there, because the button was pressed here, or by the user's code
                 seen.look()
-                if not run.interrupts.pressed: raise pause_run(learner, f"Interrupted {error}; paused {describe_position(run)}") from None
+                if not run.interrupts.pressed:
+                    raise pause_run(learner, f"Interrupted {error}; paused {describe_position(run)}") from None
             except ProcessDied as death:
                 seen.look()
                 if not team.goes_on(learner, death): raise
                 continue
             seen.look()
             if should_pause(learner) or seen.enough or run.finished: return False
-            if RUN_LOCK.wanted() or lookahead_limit(run, until).last_step <= run.state.global_step: return True
+            if RUN_LOCK.wanted() or lookahead_limit(run, until).last_step <= run.state.global_step:
+                return True
 
 class RecordFeed:
     "Show each new record once, and evaluate the condition on it once."
-    def __init__(self, run, until, each): self.run, self.until, self.each, self.row, self.enough = run, until, each, len(run.history), False
+    def __init__(self, run, until, each):
+        self.run, self.until, self.each, self.row, self.enough = run, until, each, len(run.history), False
 
     def look(self):
         "Process the records that have arrived since the last call."
@@ -92,9 +139,15 @@ class RecordFeed:
             record = Record(self.run.history, self.row)
             self.row += 1
             if record.abandoned: continue
-            self.run.state.global_step, self.run.state.epoch, self.run.seconds = record.step, record.epoch, record.seconds
-            if self.each is not None: self.each(record)
-            if self.until is not None and self.until(record): self.enough = True
+            self.run.state.global_step, self.run.state.epoch, self.run.seconds = (
+                record.step,
+                record.epoch,
+                record.seconds,
+            )
+            if self.each is not None:
+                self.each(record)
+            if self.until is not None and self.until(record):
+                self.enough = True
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #d38cfb03
 class RestartingRun(RemoteProcesses):
@@ -110,7 +163,8 @@ class RestartingRun(RemoteProcesses):
         "Execute a verb that only evaluates, and repeat it after a death, unless its results have been logged."
         known = len(learner.state.log_history)
         while True:
-            try: return self.ask(learner, run_verb, name, args, kwargs)
+            try:
+                return self.ask(learner, run_verb, name, args, kwargs)
             except ProcessDied as death:
                 if len(learner.state.log_history) > known or not self.goes_on(learner, death): raise
 
@@ -118,30 +172,49 @@ class RestartingRun(RemoteProcesses):
 class RemoteVerbs(RestartingRun):
     "Execute a learner's verbs on the processes that have its run."
     def does(self, name: str) -> bool: return name in REMOTE_VERBS or name in UNSUPPORTED_VERBS or name == "free"
-    def look_at_model(self, who: str):  # who: the name of the module that reads the weights
+    def look_at_model(
+        self,
+        who: str,  # the name of the module that reads the weights
+    ):
         "Warn the user once that the weights here are outdated."
         if who.startswith("trainer_nb.") or self.looked: return
         self.looked = True
-        warnings.warn("learn.model has the weights of the launch: the present ones are on the processes. learn.close() brings them home; "
-                      "learn.each(lambda learn: ...) asks a function there.", stacklevel=4)
+        warnings.warn(
+            "learn.model has the weights of the launch: the present ones are on the processes. learn.close() brings"
+            " them home; learn.each(lambda learn: ...) asks a function there.",
+            stacklevel=4,
+        )
 
-    def refuse(self, what: str): raise InvalidOperation(f"{what} has to wait: {self.size} processes have the run. learn.close() brings it home.")
+    def refuse(self, what: str):
+        raise InvalidOperation(f"{what} has to wait: {self.size} processes have the run. learn.close() brings it home.")
 
     def do(self, learner, name: str, args: tuple, kwargs: dict):
         "Execute a verb of the learner on all processes."
         run = learner.run_state
-        if name == "free": return self.end(learner, None, "machine 0 has let go of the run") or learner.free()
-        if name in UNSUPPORTED_VERBS: self.refuse(f"{name}(), {UNSUPPORTED_VERBS[name]},")
-        if not (run.torn and name in VERBS_WHEN_CORRUPTED): check_not_in_step(learner, f"{name.lstrip('_')}()")
+        if name == "free":
+            return self.end(learner, None, "machine 0 has let go of the run") or learner.free()
+        if name in UNSUPPORTED_VERBS:
+            self.refuse(f"{name}(), {UNSUPPORTED_VERBS[name]},")
+        if not (run.torn and name in VERBS_WHEN_CORRUPTED):
+            check_not_in_step(learner, f"{name.lstrip('_')}()")
         release_last_traceback()
         check_local_changes(self, learner)
         if name == "pop_callback": return pop_remote_callback(self, learner, *args, **kwargs)
-        if name in ("save_model", "save_checkpoint"): args, kwargs = tuple(map(to_absolute_folder, args)), {k: to_absolute_folder(v) for k, v in kwargs.items()}
-        if name == "restore" and args and not isinstance(args[0], Snapshot): args = (get_named_snapshot(learner, args[0]),)
-        if name in LOCAL_VERBS or name == "restore" and args[:1] and args[0].values["run"] != learner.history.run_id: return self.at_home(learner, name, args, kwargs)
+        if name in ("save_model", "save_checkpoint"):
+            args = tuple(map(to_absolute_folder, args))
+            kwargs = {k: to_absolute_folder(v) for k, v in kwargs.items()}
+        if name == "restore" and args and not isinstance(args[0], Snapshot):
+            args = (get_named_snapshot(learner, args[0]),)
+        if name in LOCAL_VERBS or name == "restore" and args[:1] and args[0].values["run"] != learner.history.run_id:
+            return self.at_home(learner, name, args, kwargs)
         with run.interrupts:
-            if name in READ_ONLY_VERBS: run.interrupts.only_looking()
-            value = self.ask_again(learner, name, args, kwargs) if name in READ_ONLY_VERBS else self.ask(learner, run_verb, name, args, kwargs)
+            if name in READ_ONLY_VERBS:
+                run.interrupts.only_looking()
+            value = (
+                self.ask_again(learner, name, args, kwargs)
+                if name in READ_ONLY_VERBS
+                else self.ask(learner, run_verb, name, args, kwargs)
+            )
             here = MIRRORED_VERBS[name](learner, value, *args, **kwargs) if name in MIRRORED_VERBS else None
             if name == "watch": value = here
             raise_if_interrupted(learner)
@@ -152,8 +225,10 @@ class RemoteVerbs(RestartingRun):
         with learner.run_state.interrupts:
             state = self.answers(learner, final_state)
             self.end(learner, next(o for o in state.values() if o is not None), None)
-            learner.run_state.processes, learner.run_state.torn = self.size, ""   # the run is about to be on them again; and these verbs repair a corrupted run
-            try: return getattr(learner, name)(*args, **kwargs)
+            # the run is about to be on them again; and these verbs repair a corrupted run
+            learner.run_state.processes, learner.run_state.torn = self.size, ""
+            try:
+                return getattr(learner, name)(*args, **kwargs)
             finally:
                 self.note_where(learner)
                 self.plan["away again"](learner, self)
@@ -161,7 +236,13 @@ class RemoteVerbs(RestartingRun):
     def note_where(self, learner):
         "Record the launch in a run that has begun anew, or was loaded from a checkpoint."
         acts = [e["kind"] for e in learner.history.events if e["kind"] in ("launch", "close")]
-        if acts[-1:] != ["launch"]: record_act(learner.run_state, "launch", num_processes=self.size, **({"keep_global_batch": True} if self.plan["keep"] else {}))
+        if acts[-1:] != ["launch"]:
+            record_act(
+                learner.run_state,
+                "launch",
+                num_processes=self.size,
+                **({"keep_global_batch": True} if self.plan["keep"] else {}),
+            )
 
     def each(self, learner, function) -> list:
         "Call a function of the learner on all processes, and return the results by rank."
@@ -172,7 +253,8 @@ class RemoteVerbs(RestartingRun):
             return [o for _, o in sorted(found.items())]
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #10a5acae
-CLOSE_SNAPSHOT = "at the close"   # the name of the snapshot that is left if the run cannot be restored in the kernel
+# the name of the snapshot that is left if the run cannot be restored in the kernel
+CLOSE_SNAPSHOT = "at the close"
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #8ebca081
 class RemoteRun(RemoteVerbs):
@@ -180,11 +262,13 @@ class RemoteRun(RemoteVerbs):
     def recover(self, learner, call, what): recover_run(self, learner, call, what)
 
     def stand(self, learner): self.ask(learner, pause_replica)   # record the pause
-    def stint(self, learner, verb, until=None, each=None) -> bool: return run_remote_slice(self, learner, verb, until, each)
+    def stint(self, learner, verb, until=None, each=None) -> bool:
+        return run_remote_slice(self, learner, verb, until, each)
 
     def one_step(self, learner) -> tuple:
         "Take one step of learn.steps(); return its record, None if the run is over, and whether a pause was requested."
-        run, start = learner.run_state, len(learner.history)
+        run = learner.run_state
+        start = len(learner.history)
         if run.finished: return None, True
         with RUN_LOCK, pausable(run):
             self.stint(learner, "steps()", StopCondition(run, StepLimit(run.state.global_step + 1)))
@@ -193,34 +277,54 @@ class RemoteRun(RemoteVerbs):
     def home(self, learner):
         "Bring the run back to the kernel."
         changed = [f"args.{name}" for name in settings_changed_locally(self, learner)]
-        with learner.run_state.interrupts: self.end(learner, next(o for o in self.answers(learner, final_state).values() if o is not None))
-        if changed: learner.history.note("by hand", learner.state.global_step, changed=changed)
+        with learner.run_state.interrupts:
+            self.end(learner, next(o for o in self.answers(learner, final_state).values() if o is not None))
+        if changed:
+            learner.history.note("by hand", learner.state.global_step, changed=changed)
 
-    def end(self, learner, state, why="the run has gone home to machine 0"):  # state: a snapshot and the first weights; None: the run ends here; why: the message to other machines; None: they wait
+    def end(
+        self, learner,
+        state,  # a snapshot and the first weights; None: the run ends here
+        why="the run has gone home to machine 0",  # the message to other machines; None: they wait
+    ):
         "End the processes, and restore the run in the kernel's learner."
         crew, self.crew, learner.run_state.team, learner.run_state.processes = self.crew, None, None, 1
-        if crew is not None: crew.close()
-        if self.meeting is not None: self.meeting.close()
+        if crew is not None:
+            crew.close()
+        if self.meeting is not None:
+            self.meeting.close()
         shutil.rmtree(self.plan["folder"], ignore_errors=True)
         self.mirror.end()
         if why is not None:
             self.leave(why)
-            if state is not None: record_act(learner.run_state, "close")
-        if state is not None: self.take_up(learner, **state)
+            if state is not None:
+                record_act(learner.run_state, "close")
+        if state is not None:
+            self.take_up(learner, **state)
 
     def take_up(self, learner, snapshot, first):
         "Restore a state in the learner; if that fails, keep it as a named snapshot."
-        try: self.plan["at home"](learner, snapshot, first)
+        try:
+            self.plan["at home"](learner, snapshot, first)
         except BaseException as error:
             self.leave("machine 0 could not take up the run")
             if snapshot is None: raise
-            learner.snapshots[CLOSE_SNAPSHOT] = Snapshot(snapshot.tensors, snapshot.values | {"place": learner.history.place()})   # the history since then leads here
-            error.add_note(f"The processes have ended, and the run is kept: when that is put right, learn.restore({CLOSE_SNAPSHOT!r}) goes on from where it stood.")
+            # the history since then leads here
+            learner.snapshots[CLOSE_SNAPSHOT] = Snapshot(
+                snapshot.tensors, snapshot.values | {"place": learner.history.place()}
+            )
+            error.add_note(
+                "The processes have ended, and the run is kept: when that is put right,"
+                f" learn.restore({CLOSE_SNAPSHOT!r}) goes on from where it stood."
+            )
             raise
 
     def leave(self, why: str):
         "Release other machines, and the state for a restart."
-        for link in self.links: link.close("close", why)
-        self.links, self.base = [], None
+        for link in self.links:
+            link.close("close", why)
+        self.links = []
+        self.base = None
         shutil.rmtree(self.plan["folder"], ignore_errors=True)
-        if self.finalizer is not None: self.finalizer.detach()
+        if self.finalizer is not None:
+            self.finalizer.detach()

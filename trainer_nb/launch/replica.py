@@ -13,7 +13,15 @@ import torch
 from ..core.errors import Interrupted
 from ..core.callbacks import CallbackHandler, TrainerCallback, close_callbacks, set_log_level
 from ..core.log_file import LogFile, dump_line
-from ..core.history import History, NOTHING_SENT, history_from_header, log_header, unsent_lines, index_events, apply_log_line
+from trainer_nb.core.history import (
+    History,
+    NOTHING_SENT,
+    history_from_header,
+    log_header,
+    unsent_lines,
+    index_events,
+    apply_log_line,
+)
 from ..engine.run_state import RunState
 from ..engine.overrides import drop_loader
 from ..engine.snapshot import Snapshot, capture_snapshot, gather_snapshot
@@ -35,30 +43,57 @@ __all__ = ['NOT_COPIED', 'NEVER_STEP', 'FLUSH_INTERVAL', 'learner_parts', 'histo
            'interrupt_replica']
 
 # %% ../../nbs/11_launch/05_replica.ipynb #c19b634b
-NOT_COPIED = {"run_state": None, "snapshots": None, "_facts": None, "_takes_items": None}   # attributes that are created anew
+# attributes that are created anew
+NOT_COPIED = {"run_state": None, "snapshots": None, "_facts": None, "_takes_items": None}
 
 def learner_parts(learner) -> dict:
     "Return the parts of a learner by name. The model, the data and the callbacks are not copied."
     run = learner.run_state
     attributes = {k: v for k, v in vars(learner).items() if k not in NOT_COPIED}
     process = {"dtype": torch.get_default_dtype(), "children": multiprocessing.get_start_method(allow_none=True)}
-    return {"learner's class": type(learner), "model": run.model, "settings": run.args, "given settings": dict(run.given), "callbacks": list(run.callbacks.callbacks),
-            "history": history_lines(run.history), "process": process, "modes": run.modes.held, "callbacks begun": run.callbacks_begun} | {f"learner's {k.lstrip('_')}": v for k, v in attributes.items()} | {"names": list(attributes)}
+    return (
+        {
+            "learner's class": type(learner),
+            "model": run.model,
+            "settings": run.args,
+            "given settings": dict(run.given),
+            "callbacks": list(run.callbacks.callbacks),
+            "history": history_lines(run.history),
+            "process": process,
+            "modes": run.modes.held,
+            "callbacks begun": run.callbacks_begun,
+        }
+        | {f"learner's {k.lstrip('_')}": v for k, v in attributes.items()}
+        | {"names": list(attributes)}
+    )
 
 def history_lines(history) -> list[dict]:
     "Return a history as the lines of its log; the first one identifies the run."
     history.fetch()
-    with history.rows.lock: return [log_header(history), *(line() if callable(line) else line for line in unsent_lines(history, dict(NOTHING_SENT)))]
+    with history.rows.lock:
+        return [
+            log_header(history),
+            *(line() if callable(line) else line for line in unsent_lines(history, dict(NOTHING_SENT))),
+        ]
 
 # %% ../../nbs/11_launch/05_replica.ipynb #da1d4660
 def make_learner(parts: dict):
     "Return a learner built from parts, whose run has not begun."
     torch.set_default_dtype(parts["process"]["dtype"])
-    multiprocessing.set_start_method(parts["process"]["children"], force=True)   # start method of the data workers
+    # start method of the data workers
+    multiprocessing.set_start_method(parts["process"]["children"], force=True)
     learn = object.__new__(parts["learner's class"])
     vars(learn).update(NOT_COPIED | {name: parts[f"learner's {name.lstrip('_')}"] for name in parts["names"]})
-    learn.run_state = RunState(args=parts["settings"], given=parts["given settings"], model=parts["model"], callbacks=CallbackHandler(parts["callbacks"]),
-                          history=history_from_lines(parts["history"]), ring=RewindBuffer(), saver=Saver(), callbacks_begun=parts["callbacks begun"])
+    learn.run_state = RunState(
+        args=parts["settings"],
+        given=parts["given settings"],
+        model=parts["model"],
+        callbacks=CallbackHandler(parts["callbacks"]),
+        history=history_from_lines(parts["history"]),
+        ring=RewindBuffer(),
+        saver=Saver(),
+        callbacks_begun=parts["callbacks begun"],
+    )
     learn.run_state.modes.held = parts["modes"]
     learn.snapshots, learn.run_state.learner = Snapshots(), weakref.ref(learn)
     return learn
@@ -66,19 +101,22 @@ def make_learner(parts: dict):
 def history_from_lines(lines: list) -> History:
     "Rebuild a history from the lines of its log."
     history = history_from_header(lines[0], None)
-    for line in lines[1:]: apply_log_line(history, line)
+    for line in lines[1:]:
+        apply_log_line(history, line)
     index_events(history)
     return history
 
 # %% ../../nbs/11_launch/05_replica.ipynb #c931c316
-NEVER_STEP = (1 << 63) - 1   # a step that is never reached
+# a step that is never reached
+NEVER_STEP = (1 << 63) - 1
 
 # %% ../../nbs/11_launch/05_replica.ipynb #53e5f143
 class SharedCounters:
     "Map a small file into several processes: the step to stop after, the step to wait at, and the boundaries that they have reached."
     def __init__(self, path: Path, processes: int):
         self.path, self.processes, self._size = Path(path), processes, 8 * (processes + 2)
-        if not self.path.exists(): self._make()
+        if not self.path.exists():
+            self._make()
         self._file = open(self.path, "r+b", buffering=0)
         self._page = mmap.mmap(self._file.fileno(), self._size)
 
@@ -91,8 +129,10 @@ class SharedCounters:
     def _alone(self):
         import fcntl
         fcntl.flock(self._file, fcntl.LOCK_EX)
-        try: yield
-        finally: fcntl.flock(self._file, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self):
         "Close the file; its creator removes it with its folder."
@@ -112,13 +152,15 @@ class StopBarrier(SharedCounters):
             with self._alone():
                 self._set(2 + rank, step)
                 if step >= self._get(0) or step < self._get(1): return step >= self._get(0)
-            time.sleep(0.001)   # held, until other machines have been asked
+            # held, until other machines have been asked
+            time.sleep(0.001)
 
     def hold(self) -> int:
         "Make all processes wait at the next boundary that none of them has reached; return its step."
         with self._alone():
             if self._get(0) != NEVER_STEP: return self._get(0)   # already decided
-            if self._get(1) == NEVER_STEP: self._set(1, 1 + max(self.steps()))
+            if self._get(1) == NEVER_STEP:
+                self._set(1, 1 + max(self.steps()))
             return self._get(1)
 
     def stop_at(self, step: int):
@@ -135,22 +177,31 @@ class StopBarrier(SharedCounters):
     def go_on(self, step: int):
         "Clear all requests before the processes start from the boundary after a step."
         with self._alone():
-            for i in range(self.processes): self._set(2 + i, step)
-            for i in range(2): self._set(i, NEVER_STEP)
+            for i in range(self.processes):
+                self._set(2 + i, step)
+            for i in range(2):
+                self._set(i, NEVER_STEP)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #4f4dc6cf
-FLUSH_INTERVAL = 0.1   # seconds between two checks for new rows, for the log
+# seconds between two checks for new rows, for the log
+FLUSH_INTERVAL = 0.1
 
 class LogForwarder(LogFile):
     "Forward the lines of a log to the kernel."
-    def __init__(self, worker, path):  # path: of the kernel's file; None: it has none
+    def __init__(
+        self, worker,
+        path,  # of the kernel's file; None: it has none
+    ):
         super().__init__(path)
         self.worker, self.asked, self.written = worker, 0, threading.Condition()
-        self.known = 0   # number of the last acknowledged request
+        # number of the last acknowledged request
+        self.known = 0
 
     def write(self, items: list):
-        try: self.worker.tell("lines", [o if isinstance(o, str) else dump_line(o()) for o in items])
-        except Exception as error: self.error = error
+        try:
+            self.worker.tell("lines", [o if isinstance(o, str) else dump_line(o()) for o in items])
+        except Exception as error:
+            self.error = error
 
     def wait(self, timeout: float = 60.0) -> bool:
         if not super().wait(timeout): return False
@@ -158,7 +209,8 @@ class LogForwarder(LogFile):
             self.asked += 1
             mine = self.asked
         self.worker.tell("written?", mine)
-        with self.written: return self.written.wait_for(lambda: self.known >= mine, timeout)
+        with self.written:
+            return self.written.wait_for(lambda: self.known >= mine, timeout)
 
     def handed_over(self):
         "Wait until all lines have been sent to the kernel, but not until they are on its disk."
@@ -184,55 +236,85 @@ class RunStatus(NamedTuple):
 
 def capture_status(aboard) -> RunStatus:
     "Return the present status."
-    run, told = aboard.learn.run_state, {name: getattr(aboard.learn.run_state, name) for name in _STATUS_FIELDS}
+    run = aboard.learn.run_state
+    told = {name: getattr(aboard.learn.run_state, name) for name in _STATUS_FIELDS}
     told["state"] = replace(run.state, log_history=[], stateful_callbacks={})
-    to_do = (*((d.kind, d.name) for d in run.due), run.wrapped is None, -1 if run.device is None else run.device.exchanged())
+    to_do = (
+        *((d.kind, d.name) for d in run.due),
+        run.wrapped is None,
+        -1 if run.device is None else run.device.exchanged(),
+    )
     return RunStatus(run.state.global_step, told, aboard.new_logs(), dict(vars(run.args)), run.torn, to_do)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #79457785
 class SpeedReporter(TrainerCallback):
     "Report the duration of this process's own work to the kernel, twice a second."
-    every, order, quick = 0.5, 2000, True
+    every = 0.5
+    order = 2000
+    quick = True
     def __init__(self, worker): self.worker = worker; self.begin_anew()
     def begin_anew(self):
         "Restart the measurement after time was spent on other work."
         self.fetch, self.own, self.steps, self.told = 0.0, 0.0, 0, time.perf_counter()
-        self.behind, self.computed = self.told, time.thread_time()   # time of the last boundary; CPU time of this thread at the start of the step
+        # time of the last boundary; CPU time of this thread at the start of the step
+        self.behind, self.computed = self.told, time.thread_time()
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.fetch += time.perf_counter() - self.behind
         self.computed = time.thread_time()
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.steps, self.own, self.behind = self.steps + 1, self.own + time.thread_time() - self.computed, time.perf_counter()
+        self.steps, self.own, self.behind = (
+            self.steps + 1,
+            self.own + time.thread_time() - self.computed,
+            time.perf_counter(),
+        )
         if self.behind - self.told < self.every: return
         n = self.steps
-        self.worker.tell("pace", {"step": state.global_step, "fetch": self.fetch / n, "own": (self.fetch + self.own) / n, "seconds": (self.behind - self.told) / n, "memory": process_memory()})
+        self.worker.tell(
+            "pace",
+            {
+                "step": state.global_step,
+                "fetch": self.fetch / n,
+                "own": (self.fetch + self.own) / n,
+                "seconds": (self.behind - self.told) / n,
+                "memory": process_memory(),
+            },
+        )
         self.begin_anew()
 
 def process_memory() -> int:
     "Return the bytes in use by this process, on its GPU if it has one."
     if torch.cuda.is_initialized(): return torch.cuda.max_memory_allocated()
-    try: return read_proc_status("VmRSS")
-    except (OSError, StopIteration): return 0
+    try:
+        return read_proc_status("VmRSS")
+    except (OSError, StopIteration):
+        return 0
 
 # %% ../../nbs/11_launch/05_replica.ipynb #c08a3bc2
 class Replica:
     "Hold a process's learner, and execute the kernel's commands on it."
     def __init__(self, worker):
-        payload, self.worker = worker.payload, worker
-        self.learn, self.logs, self.pace = make_learner(payload), [], SpeedReporter(worker)   # logs: rows of log_history that have been sent
+        payload = worker.payload
+        self.worker = worker
+        # logs: rows of log_history that have been sent
+        self.learn, self.logs, self.pace = make_learner(payload), [], SpeedReporter(worker)
         self.meeting, self.piece = StopBarrier(payload["meeting"], payload["processes"]), 0
         self.speaks = worker.rank == 0
         run = self.learn.run_state
         for c in (c for c in run.callbacks.callbacks if isinstance(c, ProgressCallback)):
-            c.mute = "JPY_PARENT_PID" in os.environ or not payload["undivided"].get("disable_tqdm")   # as without other processes
+            # as without other processes
+            c.mute = "JPY_PARENT_PID" in os.environ or not payload["undivided"].get("disable_tqdm")
         run.args.disable_tqdm = True           # the kernel shows the progress
-        run.undivided = payload["undivided"]   # snapshots, which are restored elsewhere, have the kernel's settings
-        if payload["snapshot"] is not None: restore_replica(self.learn, payload["snapshot"], payload["first"])
+        # snapshots, which are restored elsewhere, have the kernel's settings
+        run.undivided = payload["undivided"]
+        if payload["snapshot"] is not None:
+            restore_replica(self.learn, payload["snapshot"], payload["first"])
         self.logs = list(run.state.log_history)
-        self.learn.history.path = Path(payload["log"] or "none")   # the kernel has the file, if there is one
-        if self.speaks: self.connect(payload["log"])
+        # the kernel has the file, if there is one
+        self.learn.history.path = Path(payload["log"] or "none")
+        if self.speaks:
+            self.connect(payload["log"])
         run.callbacks.add_callback(self.pace)
         signal.signal(signal.SIGUSR1, self.press)
         set_log_level(run.args)
@@ -241,12 +323,14 @@ class Replica:
         "Interrupt, as by the last press of the interrupt button."
         interrupts = self.learn.run_state.interrupts
         interrupts.pressed = max(interrupts.pressed, interrupts.enough)
-        if interrupts.abortable: interrupts.check()
+        if interrupts.abortable:
+            interrupts.check()
 
     def begin(self):
         "Reset the interrupt state before a command: a late press was meant for the previous one."
         interrupts = self.learn.run_state.interrupts
-        interrupts.pressed, interrupts.abortable = 0, False
+        interrupts.pressed = 0
+        interrupts.abortable = False
 
     def new_logs(self) -> tuple:
         "Return (unchanged rows, new rows) of log_history since the last status."
@@ -255,7 +339,10 @@ class Replica:
         self.logs = list(logs)
         return known, logs[known:]
 
-    def connect(self, path):  # path: of the kernel's file
+    def connect(
+        self,
+        path,  # of the kernel's file
+    ):
         "Send the history to the kernel from here on."
         history = self.learn.history
         history.log, history.every = LogForwarder(self.worker, path), FLUSH_INTERVAL
@@ -267,9 +354,13 @@ def restore_replica(learn, snapshot, first):
     run = learn.run_state
     run.first = first
     prepare(learn)
-    if first is None: run.first = None   # the present weights are not the first ones
-    restore_here(learn, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "place": learn.history.place()}))   # its history is already here, and continues
-    if run.feed is not None: drop_loader(run)
+    if first is None:
+        # the present weights are not the first ones
+        run.first = None
+    # its history is already here, and continues
+    restore_here(learn, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "place": learn.history.place()}))
+    if run.feed is not None:
+        drop_loader(run)
     prepare(learn)
 
 def make_replica(worker) -> Replica:
@@ -285,8 +376,11 @@ class ReplicaResult(NamedTuple):
 def make_result(aboard, value=None) -> ReplicaResult:
     "Return the answer to a command, after the log lines have been sent."
     if aboard.speaks and aboard.learn.history.log is not None:
-        try: aboard.learn.history.fetch()
-        except RuntimeError: pass   # the error of a failed device is reported elsewhere
+        try:
+            aboard.learn.history.fetch()
+        except RuntimeError:
+            # the error of a failed device is reported elsewhere
+            pass
         aboard.learn.history.log.handed_over()
     return ReplicaResult(value if aboard.speaks else None, capture_status(aboard))
 
@@ -299,35 +393,48 @@ def prepare_replica(aboard) -> ReplicaResult:
 
 def run_until_limit(aboard, verb: str, limit: StepLimit) -> ReplicaResult:
     "Train up to a limit, or until the kernel requests a stop."
-    learn, rank = aboard.learn, aboard.worker.local_rank
+    learn = aboard.learn
+    rank = aboard.worker.local_rank
     aboard.begin()
     aboard.pace.begin_anew()
     def until(record):
         stop = aboard.meeting.stop_here(rank, record.step)
         return limit.reached(learn.run_state, record) or stop
     run_until(learn, verb, until)
-    if learn.run_state.finished: wait_for_save(learn.run_state)
+    if learn.run_state.finished:
+        wait_for_save(learn.run_state)
     return make_result(aboard)
 
 def run_verb(aboard, name: str, args: tuple, kwargs: dict) -> ReplicaResult:
     "Execute a verb of the learner."
     aboard.begin()
     value = getattr(aboard.learn, name)(*args, **kwargs)
-    if isinstance(value, Snapshot): value = gather_snapshot(value, aboard.learn.run_state.device.world)
-    return make_result(aboard, None if name == "watch" else value)   # the result of watch() holds the model, and the kernel creates its own
+    if isinstance(value, Snapshot):
+        value = gather_snapshot(value, aboard.learn.run_state.device.world)
+    # the result of watch() holds the model, and the kernel creates its own
+    return make_result(aboard, None if name == "watch" else value)
 
-def pop_callback_at(aboard, place: int, name: str) -> ReplicaResult:  # place: among the callbacks that the notebook has, too; name: of its class
+def pop_callback_at(
+    aboard,
+    place: int,  # among the callbacks that the notebook has, too
+    name: str,  # of its class
+) -> ReplicaResult:
     "Remove a callback. Raise ValueError if another one is at this place."
     there = [c for c in aboard.learn.callback_handler.callbacks if c is not aboard.pace]
     if [type(c).__name__ for c in there[place:place + 1]] != [name]:
-        raise ValueError(f"{name} cannot be taken out: the processes have other callbacks than the notebook. learn.close() brings the run home, where it can.")
+        raise ValueError(
+            f"{name} cannot be taken out: the processes have other callbacks than the notebook. learn.close() brings"
+            " the run home, where it can."
+        )
     aboard.learn.pop_callback(there[place])
     return make_result(aboard)
 
 def pause_replica(aboard) -> ReplicaResult:
     "Mark the run as paused at a boundary."
-    try: pause_run(aboard.learn, "")
-    except Interrupted: pass
+    try:
+        pause_run(aboard.learn, "")
+    except Interrupted:
+        pass
     return make_result(aboard)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #8a87fdb8
@@ -335,24 +442,34 @@ def run_function(aboard, function) -> Any:
     "Call a function of the user with the learner."
     aboard.begin()
     try:
-        with aboard.learn.run_state.interrupts as interrupts, interrupts.opened(): return function(aboard.learn)
+        with aboard.learn.run_state.interrupts as interrupts, interrupts.opened():
+            return function(aboard.learn)
     finally:
-        if aboard.learn.run_state.device is not None: aboard.learn.run_state.device.settle()   # the function may have called the model
+        if aboard.learn.run_state.device is not None:
+            # the function may have called the model
+            aboard.learn.run_state.device.settle()
 
 # %% ../../nbs/11_launch/05_replica.ipynb #1b75aa7e
-def start_piece(aboard, step: int, number: int) -> bool:  # number: of the part of the run that follows
+def start_piece(
+    aboard, step: int,
+    number: int,  # of the part of the run that follows
+) -> bool:
     "Clear all stop requests of this machine before the processes start from a boundary."
     aboard.meeting.go_on(step)
     aboard.piece = number
     return True
 
-def hold_barrier(aboard, number: int) -> int | None:  # number: of the part of the run that is to end
+def hold_barrier(
+    aboard,
+    number: int,  # of the part of the run that is to end
+) -> int | None:
     "Make the processes of this machine wait at a common boundary, and return its step; None for a request that arrives too late."
     return aboard.meeting.hold() if number == aboard.piece else None
 
 def stop_barrier_at(aboard, step: int, number: int) -> bool:
     "Make the processes of this machine stop after a step, unless the request arrives too late."
-    if number == aboard.piece: aboard.meeting.stop_at(step)
+    if number == aboard.piece:
+        aboard.meeting.stop_at(step)
     return True
 
 def ping(aboard) -> bool: return True   # returns if the process can be reached
@@ -360,39 +477,72 @@ def ping(aboard) -> bool: return True   # returns if the process can be reached
 # %% ../../nbs/11_launch/05_replica.ipynb #5e5ec493
 def history_counts(history) -> dict:
     "Return the number of lines of each kind."
-    return dict(rows=len(history), events=len(history.events), abandons=len(history.abandons), tables=len(history.readings.tables), readings=history.readings.count)
+    return dict(
+        rows=len(history),
+        events=len(history.events),
+        abandons=len(history.abandons),
+        tables=len(history.readings.tables),
+        readings=history.readings.count,
+    )
 
-def replica_state(aboard, there: dict) -> dict:  # there: counts of the kernel's history
+def replica_state(
+    aboard,
+    there: dict,  # counts of the kernel's history
+) -> dict:
     "Return the complete state of the run in this process, and the lines that the kernel's history lacks."
-    run, history = aboard.learn.run_state, aboard.learn.history
-    try: history.fetch()
-    except RuntimeError: pass   # the loss of a device that has failed
-    with history.rows.lock: lines = [dump_line(line() if callable(line) else line) for line in unsent_lines(history, there)]
-    return {"snapshot": capture_snapshot(run), "first": run.first, "standing": capture_status(aboard), "place": history.place(), "lines": lines}
+    run = aboard.learn.run_state
+    history = aboard.learn.history
+    try:
+        history.fetch()
+    except RuntimeError:
+        # the loss of a device that has failed
+        pass
+    with history.rows.lock:
+        lines = [dump_line(line() if callable(line) else line) for line in unsent_lines(history, there)]
+    return {
+        "snapshot": capture_snapshot(run),
+        "first": run.first,
+        "standing": capture_status(aboard),
+        "place": history.place(),
+        "lines": lines,
+    }
 
 def shard_state(aboard) -> tuple:
     "Return the run and its first weights in this process of a sharded run, even if it is stuck in a step."
     run = aboard.learn.run_state
-    run.device.sharded.show_parts()   # a step under way has gathered some layers
+    # a step under way has gathered some layers
+    run.device.sharded.show_parts()
     return capture_snapshot(run), run.first
 
-def buffered_steps(aboard) -> list[int]: return [s.step for s in aboard.learn.run_state.ring.kept]   # of the snapshots for rewind
-def buffered_snapshot(aboard, step: int) -> Snapshot: return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)
+# of the snapshots for rewind
+def buffered_steps(aboard) -> list[int]:
+    return [s.step for s in aboard.learn.run_state.ring.kept]
+def buffered_snapshot(aboard, step: int) -> Snapshot:
+    return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #21de18e2
 def final_state(aboard) -> dict | None:
     "Return the run for the kernel, from the main process; None from the others."
     aboard.begin()
-    if aboard.learn.run_state.saver is not None: wait_for_save(aboard.learn.run_state)
+    if aboard.learn.run_state.saver is not None:
+        wait_for_save(aboard.learn.run_state)
     close_callbacks(aboard.learn.run_state)
     run = aboard.learn.run_state
-    if run.device is None or run.device.sharded is None: return {"snapshot": capture_snapshot(run), "first": run.first} if aboard.speaks else None
-    found = {"snapshot": gather_snapshot(capture_snapshot(run), run.device.world), "first": run.first and gather_snapshot(run.first, run.device.world)}   # a collective operation: all processes take part
+    if run.device is None or run.device.sharded is None:
+        return {"snapshot": capture_snapshot(run), "first": run.first} if aboard.speaks else None
+    # a collective operation: all processes take part
+    found = {
+        "snapshot": gather_snapshot(capture_snapshot(run), run.device.world),
+        "first": run.first and gather_snapshot(run.first, run.device.world),
+    }
     return found if aboard.speaks else None
 
 def process_location(learn) -> dict:
     "Return the process id and the device of this process."
-    return {"pid": os.getpid(), "device": str(learn.run_state.device.device) if learn.run_state.device is not None else ""}
+    return {
+        "pid": os.getpid(),
+        "device": str(learn.run_state.device.device) if learn.run_state.device is not None else "",
+    }
 
 def confirm_flush(aboard, number: int):
     "Record that the kernel has written all lines sent before a request."

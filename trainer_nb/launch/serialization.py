@@ -13,20 +13,25 @@ __all__ = ['SHARED_DIRS', 'MIN_SHARED_BYTES', 'SharedTensors', 'remove_shared_fi
            'unpack_values', 'release_packed']
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #3b7bc06a
-SHARED_DIRS = ["/dev/shm"]   # folders in memory; without one, or without room in it, the temp folder is used
+# folders in memory; without one, or without room in it, the temp folder is used
+SHARED_DIRS = ["/dev/shm"]
 
 def _byte_row(t) -> tuple:
     "Return a tensor's bytes as one row, and the strides to read them with."
     t = t.detach().resolve_conj().resolve_neg()
     dense = t.permute(sorted(range(t.dim()), key=t.stride, reverse=True))
     strides = t.stride()
-    if not dense.is_contiguous(): dense = t.contiguous(); strides = dense.stride()   # there are gaps: a second copy
+    if not dense.is_contiguous():
+        # there are gaps: a second copy
+        dense = t.contiguous()
+        strides = dense.stride()
     return dense.reshape(-1).view(torch.uint8), strides
 
 def _write_all(file, data):
     "Write all data; the system may accept it in several pieces."
     data = memoryview(data)
-    while len(data): data = data[file.write(data):]
+    while len(data):
+        data = data[file.write(data):]
 
 def _create_file(places, path: str, size: int):
     "Create a file with room for `size` bytes, readable by this user only."
@@ -45,13 +50,19 @@ class SharedTensors:
     def __init__(self, path: str): self.path = path
 
     @classmethod
-    def write(cls, tensors: dict, stem: str):  # stem: the beginning of the file's name
+    def write(
+        cls, tensors: dict,
+        stem: str,  # the beginning of the file's name
+    ):
         "Write tensors into a new file. Raise OSError if there is no room for them."
-        rows, entries, end = {}, {}, 0
+        rows = {}
+        entries = {}
+        end = 0
         for name, t in tensors.items():
             row, strides = _byte_row(t)
             rows[name], entries[name] = row, (str(t.dtype)[6:], list(t.shape), list(strides), end)
-            end += -(-row.numel() // 64) * 64   # torch's own alignment: multiples of 64
+            # torch's own alignment: multiples of 64
+            end += -(-row.numel() // 64) * 64
         header = json.dumps(entries).encode()
         start = -(-(8 + len(header)) // 64) * 64
         file = _create_file(SHARED_DIRS, f"{stem}-{os.getpid()}-{next(cls.count)}", start + end)
@@ -62,13 +73,20 @@ class SharedTensors:
                     file.seek(start + entries[name][3])
                     _write_all(file, row.numpy())
                 file.truncate(start + end)
-        except BaseException: os.unlink(file.name); raise
+        except BaseException:
+            os.unlink(file.name)
+            raise
         return cls(file.name)
 
-    def tensors(self, last: bool = True, copies: bool = False) -> dict:  # last: no other process is going to read the file
+    def tensors(
+        self,
+        last: bool = True,  # no other process is going to read the file
+        copies: bool = False,
+    ) -> dict:
         "Return the tensors. Writing into them does not affect other processes."
         with open(self.path, "r+b") as file:
-            if last: self.unlink()
+            if last:
+                self.unlink()
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE if last else mmap.ACCESS_COPY)
         size = int.from_bytes(mapped[:8], "little")
         start = -(-(8 + size) // 64) * 64
@@ -77,26 +95,33 @@ class SharedTensors:
 
     def unlink(self):
         "Remove the file's name; existing mappings stay valid."
-        try: os.unlink(self.path)
-        except FileNotFoundError: pass
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            pass
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #23503757
 def _map_tensor(mapped, start, kind, shape, strides, offset) -> torch.Tensor:
     "Return one tensor of a mapped file, with its own storage."
     dtype = getattr(torch, kind)
     if not math.prod(shape): return torch.empty(shape, dtype=dtype, device="cpu")
-    storage = torch.frombuffer(mapped, dtype=torch.uint8, offset=start + offset, count=math.prod(shape) * dtype.itemsize).untyped_storage()
+    storage = torch.frombuffer(
+        mapped, dtype=torch.uint8, offset=start + offset, count=math.prod(shape) * dtype.itemsize
+    ).untyped_storage()
     return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
 
 def remove_shared_files(stem: str):
     "Remove files that were never read, of processes that have ended."
     for place in [*SHARED_DIRS, tempfile.gettempdir()]:
         for path in glob.glob(os.path.join(glob.escape(place), glob.escape(stem) + "-*")):
-            try: os.unlink(path)
-            except FileNotFoundError: pass
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #5d215480
-MIN_SHARED_BYTES = 1 << 16   # bytes; a smaller tensor is pickled
+# bytes; a smaller tensor is pickled
+MIN_SHARED_BYTES = 1 << 16
 
 def _is_extracted(o) -> bool:
     "Return True for a tensor that is large enough for the file."
@@ -105,12 +130,15 @@ def _is_extracted(o) -> bool:
 
 class TensorExtractor:
     "Serve as a pickler's `persistent_id`, for objects that it does not write itself."
-    def __init__(self, aside=_is_extracted): self.aside, self.tensors, self.names = aside, {}, {}   # aside: predicate, True for tensors to put into the file
+    # aside: predicate, True for tensors to put into the file
+    def __init__(self, aside=_is_extracted):
+        self.aside, self.tensors, self.names = aside, {}, {}
 
     def __call__(self, o):
         if isinstance(o, io.IOBase):
             if o is sys.stdout or o is sys.stderr: return "stdout" if o is sys.stdout else "stderr"
-            if not isinstance(o, (io.BytesIO, io.StringIO)): raise TypeError("open files stay with the process that has opened them")
+            if not isinstance(o, (io.BytesIO, io.StringIO)):
+                raise TypeError("open files stay with the process that has opened them")
         if not self.aside(o): return None
         place = (o.data_ptr(), o.dtype, o.shape, o.stride(), o.is_conj(), o.is_neg())
         name = self.names.setdefault(place, str(len(self.names)))
@@ -120,29 +148,40 @@ class TensorExtractor:
 # %% ../../nbs/11_launch/00_serialization.ipynb #b1e0015f
 def _references(function) -> dict:
     "Return the objects that a function refers to, by name: closure variables, defaults, and globals of its module."
-    code, found = function.__code__, dict(function.__kwdefaults__ or {})
+    code = function.__code__
+    found = dict(function.__kwdefaults__ or {})
     for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        try: found[name] = cell.cell_contents
-        except ValueError: pass   # not filled yet
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            # not filled yet
+            pass
     found |= {f"default {i}": value for i, value in enumerate(function.__defaults__ or ())}
     return found | {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
 
 def _pickled_state(thing) -> dict:
     "Return the attributes that would be pickled."
-    state = thing.__getstate__() if hasattr(thing, "__getstate__") else getattr(thing, "__dict__", None)   # Python 3.11 gives every object one
+    # Python 3.11 gives every object one
+    state = thing.__getstate__() if hasattr(thing, "__getstate__") else getattr(thing, "__dict__", None)
     states = state if isinstance(state, tuple) else (state,)
     return {k: v for o in states if isinstance(o, dict) for k, v in o.items()}
 
 def value_parts(thing) -> list:
     "Return the parts of a value, each with its access path as text."
     if isinstance(thing, dict): return [(f"[{k!r}]", v) for k, v in thing.items()]
-    if isinstance(thing, (list, tuple, set, frozenset)): return [(f"[{i}]", v) for i, v in enumerate(thing)]
-    if isinstance(thing, types.MethodType): return [(".__self__", thing.__self__), (".__func__", thing.__func__)]
-    if isinstance(thing, functools.partial): return [(".func", thing.func), *[(f".args[{i}]", v) for i, v in enumerate(thing.args)],
-                                                     *[(f".keywords[{k!r}]", v) for k, v in thing.keywords.items()]]
-    if isinstance(thing, types.FunctionType): return [(f" → {k}", v) for k, v in _references(thing).items()]
-    try: return [(f".{k}", v) for k, v in _pickled_state(thing).items()]
-    except Exception: return []
+    if isinstance(thing, (list, tuple, set, frozenset)):
+        return [(f"[{i}]", v) for i, v in enumerate(thing)]
+    if isinstance(thing, types.MethodType):
+        return [(".__self__", thing.__self__), (".__func__", thing.__func__)]
+    if isinstance(thing, functools.partial):
+        return [(".func", thing.func), *[(f".args[{i}]", v) for i, v in enumerate(thing.args)],
+                                                         *[(f".keywords[{k!r}]", v) for k, v in thing.keywords.items()]]
+    if isinstance(thing, types.FunctionType):
+        return [(f" → {k}", v) for k, v in _references(thing).items()]
+    try:
+        return [(f".{k}", v) for k, v in _pickled_state(thing).items()]
+    except Exception:
+        return []
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #ebb14be6
 class _NullFile(io.RawIOBase):
@@ -154,59 +193,94 @@ def pickling_error(thing) -> Exception | None:
     "Return the error that pickling a value raises, None if it succeeds."
     import cloudpickle
     pickler = cloudpickle.Pickler(_NullFile())
-    pickler.persistent_id = TensorExtractor(lambda o: type(o) is torch.Tensor and o.layout is torch.strided and o.device.type == "cpu")   # never the cause
-    try: pickler.dump(thing)
-    except Exception as error: return error
+    # never the cause
+    pickler.persistent_id = TensorExtractor(
+        lambda o: type(o) is torch.Tensor and o.layout is torch.strided and o.device.type == "cpu"
+    )
+    try:
+        pickler.dump(thing)
+    except Exception as error:
+        return error
 
-def find_unpicklable(thing, deep: int = 8) -> tuple:  # thing: a value that cannot be pickled
+def find_unpicklable(
+    thing,  # a value that cannot be pickled
+    deep: int = 8,
+) -> tuple:
     "Find the innermost part that cannot be pickled, and return its access path, the part, and its error."
-    words, error, seen = "", pickling_error(thing), set()
+    words = ""
+    error = pickling_error(thing)
+    seen = set()
     for _ in range(deep):
         seen.add(id(thing))
-        found = next(((w, o, e) for w, o in value_parts(thing) if id(o) not in seen and (e := pickling_error(o)) is not None), None)
+        found = next(
+            ((w, o, e) for w, o in value_parts(thing) if id(o) not in seen and (e := pickling_error(o)) is not None),
+            None,
+        )
         if found is None: break
-        words, thing, error = words + found[0], found[1], found[2]
+        words = words + found[0]
+        thing = found[1]
+        error = found[2]
     return words, thing, error
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #9b3b8ccd
 def pickling_advice(thing) -> str:
     "Return a remedy for an object that cannot be pickled."
-    if isinstance(thing, io.IOBase): return "Open it when it is first used, or leave it out with a __getstate__ of its class."
+    if isinstance(thing, io.IOBase):
+        return "Open it when it is first used, or leave it out with a __getstate__ of its class."
     if hasattr(thing, "__next__"): return "Give a list, or an object whose __iter__ makes it anew."
     return "Make it when it is first used, or leave it out with a __getstate__ of its class."
 
 def pickling_error_message(parts: dict, why: str) -> str:
     "Return the message for parts that cannot be pickled; the entries of a dictionary count as parts."
-    named = [pair for name, part in parts.items() for pair in (part.items() if isinstance(part, dict) else [(name, part)])]
+    named = [
+        pair for name, part in parts.items() for pair in (part.items() if isinstance(part, dict) else [(name, part)])
+    ]
     for name, part in named:
         if pickling_error(part) is None: continue
         words, thing, error = find_unpicklable(part)
-        where = f"its attribute `{words[1:]}`" if words.startswith(".") else f"its part `{words.strip()}`" if words else "it"
+        where = (
+            f"its attribute `{words[1:]}`"
+            if words.startswith(".")
+            else f"its part `{words.strip()}`" if words else "it"
+        )
         kind = type(thing).__name__
-        return (f"{why}, and the {name} cannot be carried there: {where} is {'an' if kind[0].lower() in 'aeiou' else 'a'} {kind} "
-                f"({type(error).__name__}: {error}). {pickling_advice(thing)}")
+        return (
+            f"{why}, and the {name} cannot be carried there: {where} is {'an' if kind[0].lower() in 'aeiou' else 'a'}"
+            f" {kind} ({type(error).__name__}: {error}). {pickling_advice(thing)}"
+        )
     return f"{why}, and together its parts cannot be carried there."
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #31af1c71
-def pack_values(parts: dict, why: str = "It goes to another process", stem: str = "") -> bytes:  # stem: of the file for tensors; without it, tensors are pickled
+def pack_values(
+    parts: dict, why: str = "It goes to another process",
+    stem: str = "",  # of the file for tensors; without it, tensors are pickled
+) -> bytes:
     "Pickle named values. Raise a ValueError that names the one that cannot be pickled."
     import cloudpickle
-    file, beside = io.BytesIO(), TensorExtractor() if stem else TensorExtractor(lambda o: False)
+    file = io.BytesIO()
+    beside = TensorExtractor() if stem else TensorExtractor(lambda o: False)
     pickler = cloudpickle.Pickler(file, protocol=5)
     pickler.persistent_id = beside
-    try: pickler.dump(parts)
-    except MemoryError: raise
-    except Exception as error: raise ValueError(pickling_error_message(parts, why)) from error
+    try:
+        pickler.dump(parts)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(pickling_error_message(parts, why)) from error
     shared = SharedTensors.write(beside.tensors, stem).path if beside.tensors else ""
     return shared.encode() + b"\0" + file.getbuffer()
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #e53f2d21
 def _shared_path(data) -> str: return bytes(data[:data.index(b"\0")]).decode()
 
-def unpack_values(data: bytes, last: bool = True) -> dict:  # last: no other process is going to read the file
+def unpack_values(
+    data: bytes,
+    last: bool = True,  # no other process is going to read the file
+) -> dict:
     "Return the values that were packed."
     path = _shared_path(data)
-    tensors, made = SharedTensors(path).tensors(last) if path else {}, {}
+    tensors = SharedTensors(path).tensors(last) if path else {}
+    made = {}
     def load(pid):
         if isinstance(pid, str): return getattr(sys, pid)
         name, grad = pid
@@ -218,4 +292,5 @@ def unpack_values(data: bytes, last: bool = True) -> dict:  # last: no other pro
 
 def release_packed(data: bytes):
     "Remove the file that packed values refer to, after all processes have read it."
-    if path := _shared_path(data): SharedTensors(path).unlink()
+    if path := _shared_path(data):
+        SharedTensors(path).unlink()

@@ -20,7 +20,11 @@ __all__ = ['OWN_SETTINGS', 'RelayPool', 'merge_parts', 'differing_settings', 'Ma
 # %% ../../nbs/11_launch/09_serving.ipynb #f93d2170
 class RelayPool(WorkerPool):
     "Processes of this machine that obey the kernel of another one."
-    def __init__(self, link, launch, *args, **kwargs):  # launch: an event, that machine 0 wants it to begin
+    def __init__(
+        self, link,
+        launch,  # an event, that machine 0 wants it to begin
+        *args, **kwargs,
+    ):
         self.link, self.round, self.launch = link, link.round, launch
         super().__init__(*args, shared=False, **kwargs)
 
@@ -31,32 +35,59 @@ class RelayPool(WorkerPool):
 
     def _take(self, member, data):
         kind = decode_message(data)[0]
-        if kind in ("ready", "failed", "bye"): super()._take(member, data)
-        if kind not in ("ready", "failed") and not self.closing: self.link.say("said", self.round, member.rank, data)
+        if kind in ("ready", "failed", "bye"):
+            super()._take(member, data)
+        if kind not in ("ready", "failed") and not self.closing:
+            self.link.say("said", self.round, member.rank, data)
 
     def _went(self, member):
         super()._went(member)
-        if not self.closing: self.link.say("died", self.round, member.rank, self._ends[member.rank])
+        if not self.closing:
+            self.link.say("died", self.round, member.rank, self._ends[member.rank])
 
     def obey(self, rank: int, data: bytes):
         "Hand on a command."
-        if (member := self.members.get(rank)) is not None: member.line.hand_on(data)
+        if (member := self.members.get(rank)) is not None:
+            member.line.hand_on(data)
 
 # %% ../../nbs/11_launch/09_serving.ipynb #7d95c87e
-OWN_SETTINGS = ("disable_tqdm", "output_dir", "run_name", "logging_dir")   # settings that may differ without a word
+# settings that may differ without a word
+OWN_SETTINGS = ("disable_tqdm", "output_dir", "run_name", "logging_dir")
 
-def merge_parts(learner, given: dict, meeting: StopBarrier) -> dict:  # given: what machine 0 has sent
+def merge_parts(
+    learner,
+    given: dict,  # what machine 0 has sent
+    meeting: StopBarrier,
+) -> dict:
     "What the processes of this machine start with. ValueError where the learners do not fit together."
     parts = learner_parts(learner)
-    mine, classes, theirs = parts["callbacks"], [type(o).__name__ for o in parts["callbacks"]], given["callbacks' classes"]
+    mine = parts["callbacks"]
+    classes = [type(o).__name__ for o in parts["callbacks"]]
+    theirs = given["callbacks' classes"]
     if classes != theirs:
-        raise ValueError(f"The learner of machine 0 has the callbacks {', '.join(theirs)}, and this one {', '.join(classes)}: give all machines the same.")
-    return parts | given | {"callbacks": [mine[o] if isinstance(o, int) else o for o in given["callbacks"]], "meeting": meeting.path, "processes": meeting.processes}
+        raise ValueError(
+            f"The learner of machine 0 has the callbacks {', '.join(theirs)}, and this one {', '.join(classes)}: give"
+            " all machines the same."
+        )
+    return (
+        parts | given | {
+            "callbacks": [mine[o] if isinstance(o, int) else o for o in given["callbacks"]],
+            "meeting": meeting.path,
+            "processes": meeting.processes,
+        }
+    )
 
-def differing_settings(mine, theirs, undivided: dict) -> list:  # undivided: settings that are divided among the processes, as they are at home
+def differing_settings(
+    mine, theirs,
+    undivided: dict,  # settings that are divided among the processes, as they are at home
+) -> list:
     "Settings of machine 0 that are not as here, in words."
     there = vars(theirs) | undivided
-    return [f"{name} is {there[name]!r} there and {value!r} here" for name, value in vars(mine).items() if name[0] != "_" and name not in OWN_SETTINGS and there.get(name) != value]
+    return [
+        f"{name} is {there[name]!r} there and {value!r} here"
+        for name, value in vars(mine).items()
+        if name[0] != "_" and name not in OWN_SETTINGS and there.get(name) != value
+    ]
 
 # %% ../../nbs/11_launch/09_serving.ipynb #502d6fba
 class MachineGone(RuntimeError):
@@ -65,8 +96,18 @@ class MachineGone(RuntimeError):
 # %% ../../nbs/11_launch/09_serving.ipynb #a215ae92
 class MachineServer:
     "A machine whose processes are commanded by machine 0."
-    def __init__(self, learner, where: MachineInfo, n: int, how: dict):  # how: to start them; see Crew
-        self.learner, self.where, self.n, self.how, self.orders, self.relay = learner, where, n, how, queue.SimpleQueue(), None
+    def __init__(
+        self, learner, where: MachineInfo, n: int,
+        how: dict,  # to start them; see Crew
+    ):
+        self.learner, self.where, self.n, self.how, self.orders, self.relay = (
+            learner,
+            where,
+            n,
+            how,
+            queue.SimpleQueue(),
+            None,
+        )
         self.launch = threading.Event()
         self.link = connect_to_main(where, n, self.pressed)
         self.link.listen(self.hear)
@@ -75,9 +116,12 @@ class MachineServer:
 
     def hear(self, kind, *rest):
         "Something that machine 0 says, in a thread of the link: commands go on at once."
-        if kind == "to": self.relay is not None and self.relay.obey(*rest)
-        elif kind == "launch": self.launch.set()
-        else: self.orders.put((kind, *rest))
+        if kind == "to":
+            self.relay is not None and self.relay.obey(*rest)
+        elif kind == "launch":
+            self.launch.set()
+        else:
+            self.orders.put((kind, *rest))
 
     def until_home(self) -> str:
         "Do as machine 0 says; returns why it is over. MachineGone; KeyboardInterrupt."
@@ -85,11 +129,23 @@ class MachineServer:
             while True:
                 kind, *rest = self.next_order()
                 if kind == "close": return rest[0]
-                if kind == "gone": raise MachineGone(f"{str(self.where).capitalize()} is gone, and the run with it; the learner here is as it was before the launch.")
+                if kind == "gone":
+                    raise MachineGone(
+                        f"{str(self.where).capitalize()} is gone, and the run with it; the learner here is as it was"
+                        " before the launch."
+                    )
                 self.end()
-                if kind == "start": self.start(*rest)
+                if kind == "start":
+                    self.start(*rest)
         except BaseException as error:
-            self.link.say("left", "was interrupted there" if isinstance(error, KeyboardInterrupt) else f"has failed there ({type(error).__name__}: {error})")
+            self.link.say(
+                "left",
+                (
+                    "was interrupted there"
+                    if isinstance(error, KeyboardInterrupt)
+                    else f"has failed there ({type(error).__name__}: {error})"
+                ),
+            )
             raise
         finally:
             self.end()
@@ -97,8 +153,10 @@ class MachineServer:
 
     def next_order(self) -> tuple:
         while not self.pressed():
-            try: return self.orders.get(timeout=0.1)
-            except queue.Empty: pass
+            try:
+                return self.orders.get(timeout=0.1)
+            except queue.Empty:
+                pass
         raise KeyboardInterrupt
 
     def start(self, port: int, hear, blob: bytes):
@@ -108,25 +166,47 @@ class MachineServer:
             given = unpack_values(blob)
             payload = merge_parts(self.learner, given, StopBarrier(folder/"meeting", self.n))
             other = differing_settings(self.learner.args, given["settings"], given["undivided"])
-            if other and self.link.round == 1: warnings.warn(f"Here, too, the settings of machine 0 are in force: {'; '.join(other)}.", stacklevel=6)
+            if other and self.link.round == 1:
+                warnings.warn(f"Here, too, the settings of machine 0 are in force: {'; '.join(other)}.", stacklevel=6)
             self.launch.clear()
-            self.relay = RelayPool(self.link, self.launch, self.n, make_replica, payload, hear=hear, num_nodes=self.where.nodes, node_rank=self.where.node, master_addr=self.where.address,
-                               master_port=port, given_up=lambda: self.pressed() or not self.orders.empty(), **self.how)
+            self.relay = RelayPool(
+                self.link,
+                self.launch,
+                self.n,
+                make_replica,
+                payload,
+                hear=hear,
+                num_nodes=self.where.nodes,
+                node_rank=self.where.node,
+                master_addr=self.where.address,
+                master_port=port,
+                given_up=lambda: self.pressed() or not self.orders.empty(),
+                **self.how,
+            )
             self.link.say("ready", self.link.round, sorted(self.relay.members))
         except KeyboardInterrupt:
             if self.pressed(): raise
-        except Exception as error: self.link.say("failed", self.link.round, make_failure(f"the kernel of machine {self.where.node}", error))
-        finally: shutil.rmtree(folder, ignore_errors=True)   # who has mapped the page keeps it
+        except Exception as error:
+            self.link.say("failed", self.link.round, make_failure(f"the kernel of machine {self.where.node}", error))
+        finally:
+            # who has mapped the page keeps it
+            shutil.rmtree(folder, ignore_errors=True)
 
     def end(self):
         "End the processes that there are."
-        relay, self.relay = self.relay, None
-        if relay is not None: relay.kill()
+        relay = self.relay
+        self.relay = None
+        if relay is not None:
+            relay.kill()
 
 # %% ../../nbs/11_launch/09_serving.ipynb #7d219977
 class ServeResult:
     "What launch returns on a machine that does not command."
     def __init__(self, where: MachineInfo, why: str): self.where, self.why = where, why
     def __repr__(self): return f"This machine's processes have served {self.where}: {self.why}."
-    def __enter__(self): raise RuntimeError(f"{self!r} A block that begins with learn.launch(...) is for machine 0; the others call learn.launch(...) alone, and wait in it.")
+    def __enter__(self):
+        raise RuntimeError(
+            f"{self!r} A block that begins with learn.launch(...) is for machine 0; the others call learn.launch(...)"
+            " alone, and wait in it."
+        )
     def __exit__(self, *error): pass

@@ -59,43 +59,60 @@ class Died:
         if self.machine: return f"is gone with {self.machine},"
         if self.code is None: return "has ended"
         if self.code >= 0: return f"ended with exit code {self.code}"
-        try: name = signal.Signals(-self.code).name
-        except ValueError: name = f"signal {-self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
         return f"was ended by {name}" + (", perhaps because memory ran out" if name == "SIGKILL" else "")
 
     @property
     def error(self) -> Exception:
         "Return the exception to raise here."
         error = RemoteError(f"The process of rank {self.rank} {self.how.rstrip(',')}.")
-        if self.lines: error.add_note("The last that it wrote:\n" + "\n".join(self.lines))
+        if self.lines:
+            error.add_note("The last that it wrote:\n" + "\n".join(self.lines))
         return error
 
 # %% ../../nbs/11_launch/01_worker.ipynb #76b56c62
 def _rebuild_exception(carried: bytes) -> BaseException | None:
     "Recreate an exception from its bytes; return None if that fails."
-    try: return unpack_values(carried)["error"] if carried else None
-    except Exception: return None
+    try:
+        return unpack_values(carried)["error"] if carried else None
+    except Exception:
+        return None
 
 def make_failure(rank: int, error: BaseException) -> Failed:
     "Describe an exception for the kernel."
     tb = error.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename == make_failure.__code__.co_filename: tb = tb.tb_next   # frames of this package do not help the user
+    while tb is not None and tb.tb_frame.f_code.co_filename == make_failure.__code__.co_filename:
+        # frames of this package do not help the user
+        tb = tb.tb_next
     text = "".join(traceback.format_exception(type(error), error, tb))
-    try: carried = pack_values({"error": error}) if isinstance(error, Exception) else b""
-    except Exception: carried = b""
+    try:
+        carried = pack_values({"error": error}) if isinstance(error, Exception) else b""
+    except Exception:
+        carried = b""
     if type(_rebuild_exception(carried)) is not type(error): carried = b""
     return Failed(rank, type(error).__name__, str(error), text, carried)
 
-def run_and_report(rank: int, act, stem: str) -> tuple:  # act: a function without arguments; stem: of a file for the result's tensors
+def run_and_report(
+    rank: int,
+    act,  # a function without arguments
+    stem: str,  # of a file for the result's tensors
+) -> tuple:
     "Call a function and return its outcome in the form to send: ('done', bytes) or ('failed', Failed)."
-    try: return "done", pack_values({"result": act()}, "A result goes back to the notebook", stem)
-    except BaseException as error: return "failed", make_failure(rank, error)
+    try:
+        return "done", pack_values({"result": act()}, "A result goes back to the notebook", stem)
+    except BaseException as error:
+        return "failed", make_failure(rank, error)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #b9a083af
 def encode_message(message) -> bytes:
     "Pickle a message, with cloudpickle if it contains definitions from cells."
-    try: return pickle.dumps(message, protocol=5)
-    except Exception: return pickle.dumps(("packed", pack_values({"message": message}, "It is told to the notebook")))
+    try:
+        return pickle.dumps(message, protocol=5)
+    except Exception:
+        return pickle.dumps(("packed", pack_values({"message": message}, "It is told to the notebook")))
 
 def decode_message(data: bytes) -> tuple:
     "Unpickle a message of `as_bytes`."
@@ -105,10 +122,19 @@ def decode_message(data: bytes) -> tuple:
 # %% ../../nbs/11_launch/01_worker.ipynb #79a2029f
 class MessageChannel:
     "Exchange messages over one connection, with a thread for writing and one for reading."
-    def __init__(self, connection, heard, ended, name: str = "line"):  # heard: called with each message; ended: called after the last one
+    def __init__(
+        self, connection,
+        heard,  # called with each message
+        ended,  # called after the last one
+        name: str = "line",
+    ):
         self.connection, self.heard, self.ended, self.out = connection, heard, ended, queue.SimpleQueue()
-        self.threads = [threading.Thread(target=act, name=f"{name} {what}", daemon=True) for act, what in ((self._write, "out"), (self._read, "in"))]
-        for thread in self.threads: thread.start()
+        self.threads = [
+            threading.Thread(target=act, name=f"{name} {what}", daemon=True)
+            for act, what in ((self._write, "out"), (self._read, "in"))
+        ]
+        for thread in self.threads:
+            thread.start()
 
     def send(self, *message): self.out.put(encode_message(message))
     def hand_on(self, data: bytes): self.out.put(data)   # a message that is already pickled
@@ -121,28 +147,38 @@ class MessageChannel:
 
     def _write(self):
         for item in iter(self.out.get, None):
-            if isinstance(item, threading.Event): item.set(); continue
-            try: self.connection.send_bytes(item)
-            except OSError: pass   # the connection is closed, which the reader reports
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            try:
+                self.connection.send_bytes(item)
+            except OSError:
+                # the connection is closed, which the reader reports
+                pass
 
     def _read(self):
         while True:
-            try: data = self.connection.recv_bytes()
-            except (EOFError, OSError): break
+            try:
+                data = self.connection.recv_bytes()
+            except (EOFError, OSError):
+                break
             self.heard(data)
         self.ended()
 
     def shut(self):
         "Shut the connection down for both sides."
         try:
-            with socket.socket(fileno=os.dup(self.connection.fileno())) as end: end.shutdown(socket.SHUT_RDWR)
-        except OSError: pass
+            with socket.socket(fileno=os.dup(self.connection.fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 
     def close(self, timeout: float = 5):
         "Close the connection, and end its threads."
         self.shut()
         self.out.put(None)
-        for thread in self.threads: thread.join(timeout)
+        for thread in self.threads:
+            thread.join(timeout)
         self.connection.close()
 
 # %% ../../nbs/11_launch/01_worker.ipynb #1315914e
@@ -152,8 +188,11 @@ def visible_part(line: str) -> str:
 
 class LineStream(io.TextIOBase):
     "Pass on the text written to a stream in whole lines."
-    encoding, errors = "utf-8", "backslashreplace"
-    def __init__(self, fd: int, emit): self.fd, self.emit, self.pid, self.pending = fd, emit, os.getpid(), {}   # pending: by thread
+    encoding = "utf-8"
+    errors = "backslashreplace"
+    # pending: by thread
+    def __init__(self, fd: int, emit):
+        self.fd, self.emit, self.pid, self.pending = fd, emit, os.getpid(), {}
 
     def writable(self): return True
     def isatty(self): return False
@@ -162,55 +201,82 @@ class LineStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         *whole, rest = (self.pending.pop(threading.get_ident(), "") + text).split("\n")
-        if rest: self.pending[threading.get_ident()] = visible_part(rest) + "\r" * rest.endswith("\r") if "\r" in rest else rest
-        if whole: self._give("".join(visible_part(line) + "\n" for line in whole))
+        if rest:
+            self.pending[threading.get_ident()] = (
+                visible_part(rest) + "\r" * rest.endswith("\r") if "\r" in rest else rest
+            )
+        if whole:
+            self._give("".join(visible_part(line) + "\n" for line in whole))
         return len(text)
 
     def finish(self):
         "Pass on incomplete lines."
         for key in list(self.pending):
-            if rest := visible_part(self.pending.pop(key, "")): self._give(rest + "\n")
+            if rest := visible_part(self.pending.pop(key, "")):
+                self._give(rest + "\n")
 
     def _give(self, text):
-        if os.getpid() == self.pid: self.emit(text)
-        else: os.write(self.fd, text.encode(errors="backslashreplace"))
+        if os.getpid() == self.pid:
+            self.emit(text)
+        else:
+            os.write(self.fd, text.encode(errors="backslashreplace"))
 
 # %% ../../nbs/11_launch/01_worker.ipynb #7d8ab2b7
-def replace_streams(emit):  # emit: called with the kind, "out" or "err", and the text
+def replace_streams(
+    emit,  # called with the kind, "out" or "err", and the text
+):
     "Redirect output to `emit`, including code that holds the old streams; return the new streams."
-    old, new = (sys.stdout, sys.stderr), (LineStream(1, lambda text: emit("out", text)), LineStream(2, lambda text: emit("err", text)))
+    old = (sys.stdout, sys.stderr)
+    new = (LineStream(1, lambda text: emit("out", text)), LineStream(2, lambda text: emit("err", text)))
     sys.stdout, sys.stderr = new
     for before, after in zip(old, new):
-        try: before.write, before.flush, before.writelines = after.write, after.flush, after.writelines   # for a kernel's streams, whose sockets belong to the kernel
-        except AttributeError: pass                                                                       # the methods of a plain file cannot be replaced
+        try:
+            # for a kernel's streams, whose sockets belong to the kernel
+            before.write = after.write
+            before.flush = after.flush
+            before.writelines = after.writelines
+        except AttributeError:
+            # the methods of a plain file cannot be replaced
+            pass
     for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
         for handler in getattr(logger, "handlers", ()):
             for before, after in zip(old, new):
-                if getattr(handler, "stream", None) is before: handler.stream = after
+                if getattr(handler, "stream", None) is before:
+                    handler.stream = after
     return new
 
 # %% ../../nbs/11_launch/01_worker.ipynb #b023ce8a
 def die_with_parent():
     "Make Linux kill this process when the thread that has started it ends."
-    try: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    except (AttributeError, OSError, TypeError): pass   # another operating system
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    except (AttributeError, OSError, TypeError):
+        # another operating system
+        pass
 
 def kill_process_group():
     "End this process and those that it has started, at once."
-    try: os.killpg(0, signal.SIGKILL)
-    finally: os._exit(1)
+    try:
+        os.killpg(0, signal.SIGKILL)
+    finally:
+        os._exit(1)
 
-def detach_from_kernel(kernel: int):  # kernel: the process id of the kernel
+def detach_from_kernel(
+    kernel: int,  # the process id of the kernel
+):
     "Leave the kernel's process group, ignore the interrupt button, and end with the kernel."
-    if os.getpid() == kernel: raise RuntimeError("The launcher has called the worker's function in the kernel itself, where it cannot run.")
+    if os.getpid() == kernel:
+        raise RuntimeError("The launcher has called the worker's function in the kernel itself, where it cannot run.")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    signal.set_wakeup_fd(-1)   # a fork's would wake the kernel
+    # a fork's would wake the kernel
+    signal.set_wakeup_fd(-1)
     os.setsid()
     die_with_parent()
     def watch():
-        while os.getppid() == kernel: time.sleep(0.5)
+        while os.getppid() == kernel:
+            time.sleep(0.5)
         kill_process_group()
     threading.Thread(target=watch, name="orphan guard", daemon=True).start()
 
@@ -220,8 +286,11 @@ def register_child_hooks(streams):
     def before(): forking[:] = [threading.current_thread() is threading.main_thread()]
     def after():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if forking == [True]: die_with_parent()   # another thread may end long before the process does
-        for stream in streams: stream.pending.clear()
+        if forking == [True]:
+            # another thread may end long before the process does
+            die_with_parent()
+        for stream in streams:
+            stream.pending.clear()
     os.register_at_fork(before=before, after_in_child=after)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #a12b8bf9
@@ -229,51 +298,79 @@ def clear_ipython():
     "Remove IPython's shell and kernel from a fork of a kernel."
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     for known in (shell, getattr(shell, "kernel", None)):
-        if known is not None: type(known).clear_instance()
-    sys.displayhook, sys.excepthook = sys.__displayhook__, sys.__excepthook__
+        if known is not None:
+            type(known).clear_instance()
+    sys.displayhook = sys.__displayhook__
+    sys.excepthook = sys.__excepthook__
 
 def redirect_stderr(path: str, also_stdout: bool):
     "Redirect the file descriptor of stderr to a file, including crash reports."
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 2)
-    if also_stdout: os.dup2(file, 1)
+    if also_stdout:
+        os.dup2(file, 1)
     os.close(file)
-    faulthandler.enable(2, all_threads=False)   # there may be dozens of other threads
+    # there may be dozens of other threads
+    faulthandler.enable(2, all_threads=False)
 
 def set_multiprocessing_dir(folder: str):
     "Make multiprocessing keep its sockets in a folder that the kernel removes, since this process runs no exit handlers."
-    before, tempfile.tempdir = tempfile.tempdir, folder
-    try: get_temp_dir()
-    finally: tempfile.tempdir = before
+    before = tempfile.tempdir
+    tempfile.tempdir = folder
+    try:
+        get_temp_dir()
+    finally:
+        tempfile.tempdir = before
 
 # %% ../../nbs/11_launch/01_worker.ipynb #00a6d5dc
-def is_output_forwarded(hear, rank: int) -> bool:  # hear: "first", "all", or ranks
+def is_output_forwarded(
+    hear,  # "first", "all", or ranks
+    rank: int,
+) -> bool:
     "Return True if the kernel shows the output of a rank."
     return rank == 0 if hear == "first" else True if hear == "all" else rank in hear
 
 def register_cell_sources(cells: dict):
     "Register the source of cells, which is in no file, so that tracebacks show it."
-    for name, text in cells.items(): linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    for name, text in cells.items():
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #63cb54d7
 class Worker:
     "Hold the state of a worker process, and execute the kernel's commands."
-    def __init__(self, settings: dict):  # settings: as in `worker_main`
-        self.rank, self.local_rank, self.world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-        self.payload, self.handler, self.stem = None, None, settings["stem"] if settings["shared"] else ""   # without shared memory: answers go to another machine
-        self.heard, self.commands, self.line = is_output_forwarded(settings["hear"], self.rank), queue.SimpleQueue(), None
+    def __init__(
+        self,
+        settings: dict,  # as in `worker_main`
+    ):
+        self.rank, self.local_rank, self.world = (
+            int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+        )
+        # without shared memory: answers go to another machine
+        self.payload = None
+        self.handler = None
+        self.stem = settings["stem"] if settings["shared"] else ""
+        self.heard, self.commands, self.line = (
+            is_output_forwarded(settings["hear"], self.rank),
+            queue.SimpleQueue(),
+            None,
+        )
         redirect_stderr(os.path.join(settings["folder"], f"stderr-{self.local_rank}"), not self.heard)
         self.streams = replace_streams(self._printed)
 
     def connect(self, settings: dict):
         "Connect to the kernel, and identify this process."
         connection = Client(settings["address"], "AF_UNIX", authkey=settings["token"])
-        connection.send((self.rank, self.local_rank, self.world, os.getpid(), os.environ.get("TORCHELASTIC_ERROR_FILE", "")))
+        connection.send(
+            (self.rank, self.local_rank, self.world, os.getpid(), os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
+        )
         self.line = MessageChannel(connection, self._take, kill_process_group)
 
     def _printed(self, kind, text):
-        if kind == "err": os.write(2, text.encode(errors="backslashreplace"))   # to the file: its last lines are reported if the process dies
-        if self.heard and self.line is not None: self.tell(kind, text)
+        if kind == "err":
+            # to the file: its last lines are reported if the process dies
+            os.write(2, text.encode(errors="backslashreplace"))
+        if self.heard and self.line is not None:
+            self.tell(kind, text)
 
     def tell(self, kind: str, data=None):
         "Send a notification to the kernel, without waiting."
@@ -286,10 +383,13 @@ class Worker:
     def _take(self, data):
         "Receive a message of the kernel, in the reading thread."
         kind, *rest = decode_message(data)
-        if kind == "aside": threading.Thread(target=self._aside, args=rest, daemon=True).start()
-        else: self.commands.put((kind, *rest))
+        if kind == "aside":
+            threading.Thread(target=self._aside, args=rest, daemon=True).start()
+        else:
+            self.commands.put((kind, *rest))
 
-    def _aside(self, number, blob): self.line.send("aside", number, *run_and_report(self.rank, lambda: self._called(blob), self.stem))
+    def _aside(self, number, blob):
+        self.line.send("aside", number, *run_and_report(self.rank, lambda: self._called(blob), self.stem))
 
     def _called(self, blob):
         called = unpack_values(blob, last=False)
@@ -299,30 +399,41 @@ class Worker:
     def obey(self):
         "Execute commands, until the last."
         for kind, *rest in iter(self.commands.get, ("end", None)):
-            if kind == "go": signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            if kind == "call": self.reply("answer", rest[0], *run_and_report(self.rank, lambda: self._called(rest[1]), self.stem))
+            if kind == "go":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if kind == "call":
+                self.reply("answer", rest[0], *run_and_report(self.rank, lambda: self._called(rest[1]), self.stem))
         self.reply("bye")
 
     def reply(self, *message):
         "Send a message, after all output so far."
-        for stream in self.streams: stream.finish()
+        for stream in self.streams:
+            stream.finish()
         self.line.send(*message)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #148546fd
-def worker_main(settings: dict, inherited: dict | None = None):  # settings: as made by the worker pool; inherited: the payload of a fork
+def worker_main(
+    settings: dict,  # as made by the worker pool
+    inherited: dict | None = None,  # the payload of a fork
+):
     "Run a worker process, from its start to its end."
     detach_from_kernel(settings["kernel"])
     worker = Worker(settings)
-    try: worker.connect(settings)
-    except (OSError, EOFError): os._exit(1)   # the kernel has stopped waiting
+    try:
+        worker.connect(settings)
+    except (OSError, EOFError):
+        # the kernel has stopped waiting
+        os._exit(1)
     try:
         clear_ipython()
         set_multiprocessing_dir(settings["folder"])
-        multiprocessing.set_start_method(settings["method"], force=True)   # data workers are started as in the kernel, not as this process was started
+        # data workers are started as in the kernel, not as this process was started
+        multiprocessing.set_start_method(settings["method"], force=True)
         register_child_hooks(worker.streams)
         torch.set_num_threads(settings["threads"])
         kind, blob = worker.commands.get()
-        if kind == "end": os._exit(1)
+        if kind == "end":
+            os._exit(1)
         given = inherited if inherited is not None else unpack_values(blob, last=False)
         worker.payload = given["payload"]
         register_cell_sources(given["cells"])
@@ -331,7 +442,8 @@ def worker_main(settings: dict, inherited: dict | None = None):  # settings: as 
         worker.reply("failed", make_failure(worker.rank, error))
         worker.flush()
         os._exit(1)
-    given.clear()   # the launcher's frames hold it, too
+    # the launcher's frames hold it, too
+    given.clear()
     del blob
     worker.reply("ready")
     worker.obey()
@@ -340,19 +452,28 @@ def worker_main(settings: dict, inherited: dict | None = None):  # settings: as 
 
 # %% ../../nbs/11_launch/01_worker.ipynb #28d88cd0
 INTERRUPT_KINDS = ("KeyboardInterrupt", "Interrupted", "Paused")
-PEER_ERROR_PATTERN = re.compile("closed by peer|reset by peer|connection reset|broken pipe|connection refused|socket closed|gloo|NCCL|remote process exited|timed out", re.I)
+PEER_ERROR_PATTERN = re.compile(
+    "closed by peer|reset by peer|connection reset|broken pipe|connection refused|socket closed|gloo|NCCL|remote"
+    " process exited|timed out",
+    re.I,
+)
 
 def is_consequence(failed: Failed) -> bool:
     "Return True for an error that only results from a lost process, or from an interrupt."
-    if failed.kind in (*INTERRUPT_KINDS, "MainProcessFailed") or failed.kind.startswith("Dist"): return True
+    if failed.kind in (*INTERRUPT_KINDS, "MainProcessFailed") or failed.kind.startswith("Dist"):
+        return True
     return failed.kind in ("RuntimeError", "RemoteError") and PEER_ERROR_PATTERN.search(failed.message) is not None
 
 # %% ../../nbs/11_launch/01_worker.ipynb #0ae6731f
-def _failure_rank(outcome) -> float:  # outcome: Failed or Died; a lower value is more likely a cause
+def _failure_rank(
+    outcome,  # Failed or Died; a lower value is more likely a cause
+) -> float:
     if isinstance(outcome, Failed): return 2 if is_consequence(outcome) else 0
     return 3 if outcome.code == -signal.SIGTERM else 1 + (outcome.code is None and not outcome.machine) / 2
 
-def find_root_failure(outcomes) -> Failed | Died | None:  # outcomes: Done, Failed and Died in the order of their arrival, or a dictionary of them
+def find_root_failure(
+    outcomes,  # Done, Failed and Died in the order of their arrival, or a dictionary of them
+) -> Failed | Died | None:
     "Return the failure that is least likely to result from another one; None if there is no failure."
     outcomes = outcomes.values() if isinstance(outcomes, dict) else outcomes
     return min((o for o in outcomes if isinstance(o, (Failed, Died))), key=_failure_rank, default=None)

@@ -10,10 +10,32 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 from .serialization import release_packed, pack_values, remove_shared_files, unpack_values
 from .worker import find_root_failure
-from .launchers import (HIDDEN_ENVIRONMENTS, PATCHED_VARIABLES, START_LOCK, Rendezvous, child_pids, default_threads, launch_environment,
-                                         launch_workers, log_folders, keep_survivors, restore_environment, silence_elastic_logs, remove_logs, start_method,
-                                         user_environment)
-from .worker import Died, Done, MessageChannel, RemoteError, encode_message, make_failure, decode_message
+from trainer_nb.launch.launchers import (
+    HIDDEN_ENVIRONMENTS,
+    PATCHED_VARIABLES,
+    START_LOCK,
+    Rendezvous,
+    child_pids,
+    default_threads,
+    launch_environment,
+    launch_workers,
+    log_folders,
+    keep_survivors,
+    restore_environment,
+    silence_elastic_logs,
+    remove_logs,
+    start_method,
+    user_environment,
+)
+from trainer_nb.launch.worker import (
+    Died,
+    Done,
+    MessageChannel,
+    RemoteError,
+    encode_message,
+    make_failure,
+    decode_message,
+)
 
 # %% auto #0
 __all__ = ['MAX_KEPT_LINES', 'THREAD_NAME', 'WorkerHandle', 'RemoteWorkerHandle', 'PendingCall', 'PoolMessages', 'PoolMonitor',
@@ -21,21 +43,35 @@ __all__ = ['MAX_KEPT_LINES', 'THREAD_NAME', 'WorkerHandle', 'RemoteWorkerHandle'
            'PoolLauncher', 'PoolShutdown', 'unsent_cells', 'PoolCalls', 'WorkerPool']
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #399ad296
-MAX_KEPT_LINES = 50                  # lines of stderr that are reported with a death
-THREAD_NAME = "trainer_nb crew"   # prefix of the names of the pool's threads
+# lines of stderr that are reported with a death
+MAX_KEPT_LINES = 50
+# prefix of the names of the pool's threads
+THREAD_NAME = "trainer_nb crew"
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #c4cb75e4
 class WorkerHandle:
     "Hold a worker that has connected."
-    def __init__(self, rank, local_rank, pid, errors):  # errors: the file of its stderr
-        self.rank, self.local_rank, self.pid, self.errors, self.process, self.line = rank, local_rank, pid, errors, None, None
+    def __init__(
+        self, rank, local_rank, pid,
+        errors,  # the file of its stderr
+    ):
+        self.rank = rank
+        self.local_rank = local_rank
+        self.pid = pid
+        self.errors = errors
+        self.process = None
+        self.line = None
         self.over = threading.Event()   # set after its last message
 
-    def code(self, seconds: float = 0) -> int | None:  # seconds: how long to wait for it
+    def code(
+        self,
+        seconds: float = 0,  # how long to wait for it
+    ) -> int | None:
         "Return the exit code; None while the process lives, or if it is unknown."
         if self.process is None: return None
         end = time.monotonic() + seconds
-        while (code := self.process.exitcode) is None and time.monotonic() < end: time.sleep(0.01)
+        while (code := self.process.exitcode) is None and time.monotonic() < end:
+            time.sleep(0.01)
         return code
 
     def last_lines(self) -> tuple:
@@ -50,26 +86,39 @@ class WorkerHandle:
 
     def forget_lines(self):
         "Truncate the file of stderr when it has become large."
-        if os.fstat(self.errors.fileno()).st_size > 1 << 22: os.ftruncate(self.errors.fileno(), 0)
+        if os.fstat(self.errors.fileno()).st_size > 1 << 22:
+            os.ftruncate(self.errors.fileno(), 0)
 
     def let_go(self):
         "Close the files of a worker that has ended."
         self.errors.close()
-        process, self.process = self.process, None
-        try: process and process.close()
-        except ValueError: pass   # the system has not released it
+        process = self.process
+        self.process = None
+        try:
+            process and process.close()
+        except ValueError:
+            # the system has not released it
+            pass
 
-    def kill(self, itself: bool = True):  # itself: not only the processes that it left behind
+    def kill(
+        self,
+        itself: bool = True,  # not only the processes that it left behind
+    ):
         "End the process, and those that it has started."
-        for end in (os.killpg, os.kill)[:1 + itself]:   # at the very beginning it has no group of its own
-            try: end(self.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError): pass
+        # at the very beginning it has no group of its own
+        for end in (os.killpg, os.kill)[:1 + itself]:
+            try:
+                end(self.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #50b757b2
 class RemoteWorkerHandle:
     "Represent a worker of another machine."
     pid = process = errors = None
-    def __init__(self, rank: int, link): self.rank, self.link, self.line, self.over, self.end = rank, link, self, threading.Event(), None   # end: as reported by its kernel
+    # end: as reported by its kernel
+    def __init__(self, rank: int, link):
+        self.rank, self.link, self.line, self.over, self.end = rank, link, self, threading.Event(), None
 
     def send(self, *message): self.link.say("to", self.rank, encode_message(message))
     def death(self) -> Died: return self.end or Died(self.rank, None, machine=self.link.words())
@@ -88,7 +137,8 @@ class PendingCall:
 
     def _answered(self, rank, outcome) -> bool:
         self.outcomes.setdefault(rank, outcome)
-        if len(self.outcomes) == len(self.ranks): self._done.set()
+        if len(self.outcomes) == len(self.ranks):
+            self._done.set()
         return self._done.is_set()
 
     def __repr__(self): return f"Call({len(self.outcomes)} of {len(self.ranks)} workers have answered)"
@@ -97,32 +147,51 @@ class PendingCall:
 class PoolMessages:
     "Hold the workers, and process their messages and deaths."
     def __init__(self, on_told):
-        self.on_told, self.members, self.deaths, self.closing = on_told, {}, {}, False
-        self._ends, self._gone = {}, set()   # by rank, how it has ended; ranks without further messages
+        self.on_told = on_told
+        self.members = {}
+        self.deaths = {}
+        self.closing = False
+        # by rank, how it has ended; ranks without further messages
+        self._ends, self._gone = {}, set()
         self._heard, self._events, self._calls, self._asides = queue.SimpleQueue(), queue.SimpleQueue(), {}, {}
-        self._steps = {"prepared": set(), "hello": set(), "ready": set()}   # the stages of the start, and the ranks that have reported them
+        # the stages of the start, and the ranks that have reported them
+        self._steps = {"prepared": set(), "hello": set(), "ready": set()}
         self._lock, self._stop, self._numbers = threading.RLock(), threading.Event(), itertools.count()
-        self._threads = [threading.Thread(target=act, name=THREAD_NAME + act.__name__, daemon=True) for act in (self._listen, self._watch)]
-        for thread in self._threads: thread.start()
+        self._threads = [
+            threading.Thread(target=act, name=THREAD_NAME + act.__name__, daemon=True)
+            for act in (self._listen, self._watch)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _take(self, member, data):
         "Receive a message, in the thread that reads this worker's connection."
-        try: kind, *rest = decode_message(data)
-        except Exception as error: return warnings.warn(f"Something that rank {member.rank} said cannot be read here ({error!r}).")
+        try:
+            kind, *rest = decode_message(data)
+        except Exception as error:
+            return warnings.warn(f"Something that rank {member.rank} said cannot be read here ({error!r}).")
         if kind != "aside": return self._heard.put((member, kind, rest))
-        if (asked := self._asides.pop(rest[0], None)) is not None: asked.put(rest[1:])
+        if (asked := self._asides.pop(rest[0], None)) is not None:
+            asked.put(rest[1:])
 
     def _listen(self):
         for member, kind, rest in iter(self._heard.get, None):
-            if kind == "tell": self._told(member.rank, *rest)
-            elif kind == "answer": self._answered(rest[0], member.rank, decode_outcome(member.rank, *rest[1:]))
-            elif kind == "gone": self._went(member)
-            elif kind == "bye": member.over.set()
-            else: self._events.put((kind, member.rank, *rest))
+            if kind == "tell":
+                self._told(member.rank, *rest)
+            elif kind == "answer":
+                self._answered(rest[0], member.rank, decode_outcome(member.rank, *rest[1:]))
+            elif kind == "gone":
+                self._went(member)
+            elif kind == "bye":
+                member.over.set()
+            else:
+                self._events.put((kind, member.rank, *rest))
 
     def _told(self, rank, kind, data):
-        try: self.on_told and self.on_told(rank, kind, data)
-        except Exception as error: warnings.warn(f"What rank {rank} told ({kind!r}) could not be taken in ({type(error).__name__}: {error}).")
+        try:
+            self.on_told and self.on_told(rank, kind, data)
+        except Exception as error:
+            warnings.warn(f"What rank {rank} told ({kind!r}) could not be taken in ({type(error).__name__}: {error}).")
 
     def _answered(self, number, rank, found):
         with self._lock:
@@ -136,14 +205,18 @@ class PoolMessages:
         end = self._ended(member)
         with self._lock:
             self._gone.add(member.rank)
-            calls, asides = list(self._calls), [number for number in self._asides if number[0] == member.rank]
-        for number in calls: self._answered(number, member.rank, end)
-        for number in asides: self._take_back(number, end)
+            calls = list(self._calls)
+            asides = [number for number in self._asides if number[0] == member.rank]
+        for number in calls:
+            self._answered(number, member.rank, end)
+        for number in asides:
+            self._take_back(number, end)
         member.over.set()
         self._events.put(("died", member.rank, end))
 
     def _take_back(self, number, end):
-        if (asked := self._asides.pop(number, None)) is not None: asked.put(("died", end))
+        if (asked := self._asides.pop(number, None)) is not None:
+            asked.put(("died", end))
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #6737afee
 class PoolMonitor(PoolMessages):
@@ -152,17 +225,23 @@ class PoolMonitor(PoolMessages):
         while not self._stop.wait(0.1):
             for member in list(self.members.values()):
                 if member.rank in self._gone: continue
-                if member.rank in self._ends: member.line.shut()
-                elif member.code() is not None: self._ended(member)
-                else: member.forget_lines()
+                if member.rank in self._ends:
+                    member.line.shut()
+                elif member.code() is not None:
+                    self._ended(member)
+                else:
+                    member.forget_lines()
 
     def _ended(self, member) -> Died:
         "Return how a worker has ended; end the processes that it left behind."
         with self._lock:
             if member.rank in self._ends: return self._ends[member.rank]
-            if member.code(1) is None: member.kill()   # it has closed its connection, and cannot continue without
+            if member.code(1) is None:
+                # it has closed its connection, and cannot continue without
+                member.kill()
             end = self._ends[member.rank] = member.death()
-            if not self.closing: self.deaths[member.rank] = end
+            if not self.closing:
+                self.deaths[member.rank] = end
         member.kill(itself=False)
         return end
 
@@ -170,15 +249,21 @@ class PoolMonitor(PoolMessages):
 def decode_outcome(rank: int, kind: str, said):
     "Convert an answer to Done, Failed or Died."
     if kind != "done": return said
-    try: return Done(unpack_values(said)["result"])
-    except Exception as error: return make_failure(rank, error)
+    try:
+        return Done(unpack_values(said)["result"])
+    except Exception as error:
+        return make_failure(rank, error)
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #c8000351
 class WorkerListener:
     "Accept the connections of workers."
-    def __init__(self, n: int, welcome):  # welcome: called with a connection and the worker's description of itself
+    def __init__(
+        self, n: int,
+        welcome,  # called with a connection and the worker's description of itself
+    ):
         self.n, self.welcome, self.shut, self.key = n, welcome, False, secrets.token_bytes(32)
-        short = None if len(tempfile.gettempdir()) <= 50 else "/tmp"   # names of sockets are limited to about a hundred characters
+        # names of sockets are limited to about a hundred characters
+        short = None if len(tempfile.gettempdir()) <= 50 else "/tmp"
         self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir=short)
         self.listener = Listener(os.path.join(self.folder, "door"), "AF_UNIX", backlog=n, authkey=self.key)
         self.address = self.listener.address
@@ -191,14 +276,19 @@ class WorkerListener:
                 connection = self.listener.accept()
                 self.welcome(connection, connection.recv())
                 self.n -= 1
-            except (AuthenticationError, EOFError, OSError): pass   # not a worker, or dead already
+            except (AuthenticationError, EOFError, OSError):
+                # not a worker, or dead already
+                pass
 
     def close(self):
         "Stop accepting connections."
         self.shut = True
         try:
-            with socket.socket(socket.AF_UNIX) as s: s.connect(self.address)   # wakes the waiting thread
-        except OSError: pass
+            with socket.socket(socket.AF_UNIX) as s:
+                # wakes the waiting thread
+                s.connect(self.address)
+        except OSError:
+            pass
         self.thread.join(5)
         self.listener.close()
 
@@ -209,7 +299,9 @@ class PortInUse(RuntimeError):
     "Raised when another program has taken the port in the meantime."
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #a16bddad
-def launcher_traceback(failure) -> tuple:  # failure: the launcher's record
+def launcher_traceback(
+    failure,  # the launcher's record
+) -> tuple:
     "Return the lines of the traceback of a worker's error; empty without an error."
     note = failure.message if isinstance(failure.message, dict) else {}
     return tuple(note.get("extraInfo", {}).get("py_callstack", note.get("message", "")).splitlines()[-MAX_KEPT_LINES:])
@@ -217,26 +309,48 @@ def launcher_traceback(failure) -> tuple:  # failure: the launcher's record
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #76491798
 class PoolStartup(PoolMonitor):
     "Wait for the stages of a start, and for failures."
-    def _expect(self, what: str, words: str, end: float, n: int):  # what: the stage to wait for, in n workers; words: its description; end: in time.monotonic
+    def _expect(
+        self,
+        what: str,  # the stage to wait for, in n workers
+        words: str,  # its description
+        end: float,  # in time.monotonic
+        n: int,
+    ):
         "Wait until n workers have reported a stage. Raise the error of a worker, TimeoutError, or KeyboardInterrupt if the start is aborted."
-        said, bad = self._steps[what], []
+        said = self._steps[what]
+        bad = []
         while len(said) < n:
             if self.given_up(): raise KeyboardInterrupt("given up while the processes started")
-            try: kind, rank, *rest = self._events.get(timeout=min(max(end - time.monotonic(), 0.001), 0.1))
+            try:
+                kind, rank, *rest = self._events.get(timeout=min(max(end - time.monotonic(), 0.001), 0.1))
             except queue.Empty:
                 if time.monotonic() < end: continue
                 break
-            if kind in self._steps: self._steps[kind].add(rank)   # other machines may be ready before the local workers have connected
-            elif kind in ("failed", "died"): bad.append(rest[0])
-            elif kind == "launcher": bad += self._why(rest[0])
+            if kind in self._steps:
+                # other machines may be ready before the local workers have connected
+                self._steps[kind].add(rank)
+            elif kind in ("failed", "died"):
+                bad.append(rest[0])
+            elif kind == "launcher":
+                bad += self._why(rest[0])
             if bad: end = min(end, time.monotonic() + 0.5)
         if bad: raise getattr(find_root_failure(bad), "error", None) or bad[0]
-        if len(said) < n: raise TimeoutError(f"After {self.meeting.timeout:.0f} s, {len(said)} of {n} workers {words}"
-                                                  + (". Are the other machines starting, too?" if self.meeting.nodes > 1 else "."))
+        if len(said) < n:
+            raise TimeoutError(
+                f"After {self.meeting.timeout:.0f} s, {len(said)} of {n} workers {words}"
+                + (". Are the other machines starting, too?" if self.meeting.nodes > 1 else ".")
+            )
 
-    def _why(self, error) -> list:  # error: with which the launcher has ended
+    def _why(
+        self,
+        error,  # with which the launcher has ended
+    ) -> list:
         "Return the failures that the launcher's end means for the start."
-        deaths = [Died(rank, failure.exitcode, (*self._said(failure.local_rank), *launcher_traceback(failure))) for rank, failure in getattr(error, "failures", {}).items()]   # one failure
+        # one failure
+        deaths = [
+            Died(rank, failure.exitcode, (*self._said(failure.local_rank), *launcher_traceback(failure)))
+            for rank, failure in getattr(error, "failures", {}).items()
+        ]
         if deaths: return deaths
         if re.search("EADDRINUSE|address already in use", str(error)):
             return [PortInUse(f"Port {self.meeting.port} is in use on this machine: give another master_port.")]
@@ -246,8 +360,10 @@ class PoolStartup(PoolMonitor):
     def _said(self, local_rank) -> tuple:
         "Return the last stderr lines of a worker that has never connected."
         try:
-            with open(self.door.stderr(local_rank), errors="replace") as f: return tuple(f.read().splitlines()[-MAX_KEPT_LINES:])
-        except OSError: return ()
+            with open(self.door.stderr(local_rank), errors="replace") as f:
+                return tuple(f.read().splitlines()[-MAX_KEPT_LINES:])
+        except OSError:
+            return ()
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #394b193e
 class PoolConnections(PoolStartup):
@@ -257,7 +373,12 @@ class PoolConnections(PoolStartup):
         rank, local_rank, self.world, pid, log = hello
         self._logs.add(log)
         member = WorkerHandle(rank, local_rank, pid, open(self.door.stderr(local_rank), "r+b", buffering=0))
-        member.line = MessageChannel(connection, lambda data: self._take(member, data), lambda: self._heard.put((member, "gone", [])), f"{THREAD_NAME} rank {rank}")
+        member.line = MessageChannel(
+            connection,
+            lambda data: self._take(member, data),
+            lambda: self._heard.put((member, "gone", [])),
+            f"{THREAD_NAME} rank {rank}",
+        )
         self.members[rank] = member
         self._events.put(("hello", rank))
 
@@ -265,16 +386,24 @@ class PoolConnections(PoolStartup):
         "Process a message of another machine's kernel about its workers, in the thread that reads its link. Messages about workers of an earlier start are ignored."
         if kind == "gone":
             for member in list(self.members.values()):
-                if getattr(member, "link", None) is link: self._heard.put((member, "gone", []))
+                if getattr(member, "link", None) is link:
+                    self._heard.put((member, "gone", []))
             self._events.put(("failed", None, RuntimeError(f"While the processes started, {link.words()} has gone.")))
-        elif rest[0] != link.round: return
-        elif kind == "prepared": self._events.put(("prepared", link.node))
+        elif rest[0] != link.round:
+            return
+        elif kind == "prepared":
+            self._events.put(("prepared", link.node))
         elif kind == "ready":
-            for rank in rest[1]: self.members[rank] = RemoteWorkerHandle(rank, link)
-            for rank in rest[1]: self._events.put(("ready", rank))
-        elif kind == "failed": self._events.put(("failed", None, rest[1]))
-        elif (member := self.members.get(rest[1])) is None: return
-        elif kind == "said": self._take(member, rest[2])
+            for rank in rest[1]:
+                self.members[rank] = RemoteWorkerHandle(rank, link)
+            for rank in rest[1]:
+                self._events.put(("ready", rank))
+        elif kind == "failed":
+            self._events.put(("failed", None, rest[1]))
+        elif (member := self.members.get(rest[1])) is None:
+            return
+        elif kind == "said":
+            self._take(member, rest[2])
         elif kind == "died":
             member.end = rest[2]
             self._heard.put((member, "gone", []))
@@ -283,98 +412,146 @@ class PoolConnections(PoolStartup):
         "Wait until other machines can start their workers: a launcher that waits for another machine cannot be aborted."
         if not self.links: return
         self._expect("prepared", "of other machines had their parts", end, len(self.links))
-        for link in self.links: link.say("launch")
+        for link in self.links:
+            link.say("launch")
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #69063ef1
 class PoolLauncher(PoolConnections):
     "Start the workers of a pool."
-    def _begin(self, given, blob, environment, end):  # blob: the payload, pickled, for processes that do not inherit it
+    def _begin(
+        self, given,
+        blob,  # the payload, pickled, for processes that do not inherit it
+        environment, end,
+    ):
         "Start the workers and return when all are ready. Raise the error of one of them."
         self.door = WorkerListener(self.n, self._welcome)
         self.settings |= {"address": self.door.address, "token": self.door.key, "folder": self.door.folder}
-        try: self._start_processes(given, environment, end)
-        finally: self.door.close()
-        for member in list(self.members.values()): member.line.send("begin", blob)
+        try:
+            self._start_processes(given, environment, end)
+        finally:
+            self.door.close()
+        for member in list(self.members.values()):
+            member.line.send("begin", blob)
         self._expect("ready", "were ready", end, self.n + sum(link.n for link in self.links))
-        for member in self.members.values(): member.line.send("go", None)
-        if blob is not None: release_packed(blob)
+        for member in self.members.values():
+            member.line.send("go", None)
+        if blob is not None:
+            release_packed(blob)
         remove_logs(self.meeting, self._before, self._logs)
 
     def _start_processes(self, given, environment, end):
         "Run a launcher, until all workers have connected."
-        if not START_LOCK.acquire(timeout=max(end - time.monotonic(), 0)): raise TimeoutError("Another crew has been starting all the time.")
+        if not START_LOCK.acquire(timeout=max(end - time.monotonic(), 0)):
+            raise TimeoutError("Another crew has been starting all the time.")
         try:
             self._before = log_folders()
             self._together(end)
-            if self.start == "spawn": multiprocessing.resource_tracker.ensure_running()   # as a child of this thread, not of the launcher's
+            if self.start == "spawn":
+                # as a child of this thread, not of the launcher's
+                multiprocessing.resource_tracker.ensure_running()
             for _ in range(5):
-                try: return self._start_once(given if self.start == "fork" else None, environment, end)
+                try:
+                    return self._start_once(given if self.start == "fork" else None, environment, end)
                 except PortInUse:
                     if self.meeting.asked is not None: raise
             raise PortInUse("Five ports that were free were taken by others before they could be used.")
         finally:
-            given.clear()   # the launcher's frames hold it for as long as the workers live
+            # the launcher's frames hold it for as long as the workers live
+            given.clear()
             processes = {p.pid: p for p in multiprocessing.active_children()}
-            for member in list(self.members.values()): member.process = processes.get(member.pid)
+            for member in list(self.members.values()):
+                member.process = processes.get(member.pid)
             START_LOCK.release()
 
     def _start_once(self, inherited, environment, end):
         self.meeting.again()
-        self._launcher = threading.Thread(target=self._launch, args=(inherited,), name=THREAD_NAME + " launcher", daemon=True)
+        self._launcher = threading.Thread(
+            target=self._launch, args=(inherited,), name=THREAD_NAME + " launcher", daemon=True
+        )
         with launch_environment(environment, script=self.start == "spawn"):
             self._launcher.start()
-            try: self._expect("hello", "have come in", end, self.n)
-            except BaseException: self._end_launcher(); raise   # inside the block: it would change the user's environment, and print its announcement
+            try:
+                self._expect("hello", "have come in", end, self.n)
+            except BaseException:
+                # inside the block: it would change the user's environment, and print its announcement
+                self._end_launcher()
+                raise
 
     def _launch(self, inherited):
         "Run the launcher; the body of its thread."
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         error = None
         try:
-            with silence_elastic_logs(), keep_survivors(lambda: len(self._steps["hello"]) >= self.n): launch_workers(self.meeting, (self.settings, inherited), self.start, self.door.folder)
-        except BaseException as found: error = found.with_traceback(None)
+            with silence_elastic_logs(), keep_survivors(lambda: len(self._steps["hello"]) >= self.n):
+                launch_workers(self.meeting, (self.settings, inherited), self.start, self.door.folder)
+        except BaseException as found:
+            error = found.with_traceback(None)
         self._events.put(("launcher", None, error))
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #81cfee70
 class PoolShutdown(PoolLauncher):
     "End the workers of a pool."
-    def close(self, timeout: float = 5):  # timeout: seconds
+    def close(
+        self,
+        timeout: float = 5,  # seconds
+    ):
         "Let the workers finish the queued commands for up to `timeout` seconds, then end them."
-        if os.getpid() != self.settings["kernel"]: return   # a fork has a copy of the pool, too
+        if os.getpid() != self.settings["kernel"]:
+            # a fork has a copy of the pool, too
+            return
         end = time.monotonic() + timeout
         try:
             if self.closing: return
-            self.closing = True   # no further calls; a worker that ends from here on ends as expected
-            for member in self.members.values(): member.line.send("end", None)
-            for member in self.members.values(): member.over.wait(max(end - time.monotonic(), 0))
-        finally: self.kill()
+            # no further calls; a worker that ends from here on ends as expected
+            self.closing = True
+            for member in self.members.values():
+                member.line.send("end", None)
+            for member in self.members.values():
+                member.over.wait(max(end - time.monotonic(), 0))
+        finally:
+            self.kill()
 
     def kill(self):
         "End all processes at once, and remove their files."
         if os.getpid() != self.settings["kernel"]: return
         self.closing = True
         for member in list(self.members.values()):
-            if member.rank not in self._ends: member.kill()
-        for link in self.links: link.say("kill")
-        if threading.current_thread().name.startswith(THREAD_NAME): return   # called from on_told or the garbage collector: another thread does the rest
+            if member.rank not in self._ends:
+                member.kill()
+        for link in self.links:
+            link.say("kill")
+        if threading.current_thread().name.startswith(THREAD_NAME):
+            # called from on_told or the garbage collector: another thread does the rest
+            return
         with self._ending:
-            if self.closed or self._tidying: return   # the garbage collector may call this during the cleanup
+            if self.closed or self._tidying:
+                # the garbage collector may call this during the cleanup
+                return
             self._tidying = True
-            try: self._tidy()
-            finally: self._tidying = False
+            try:
+                self._tidy()
+            finally:
+                self._tidying = False
 
     def _tidy(self):
         environment = user_environment()
         self._end_launcher()
-        for link in self.links: link.listen(None)
-        if not HIDDEN_ENVIRONMENTS: restore_environment(environment, PATCHED_VARIABLES)   # the user may have set them meanwhile; another pool that is starting restores them itself
-        for member in self.members.values(): member.line.close()
+        for link in self.links:
+            link.listen(None)
+        if not HIDDEN_ENVIRONMENTS:
+            # the user may have set them meanwhile; another pool that is starting restores them itself
+            restore_environment(environment, PATCHED_VARIABLES)
+        for member in self.members.values():
+            member.line.close()
         self._stop.set()
         self._heard.put(None)
-        for thread in self._threads: thread.join(5)
-        for member in self.members.values(): member.let_go()
+        for thread in self._threads:
+            thread.join(5)
+        for member in self.members.values():
+            member.let_go()
         remove_logs(self.meeting, self._before, self._logs)
-        if self.door is not None: shutil.rmtree(self.door.folder, ignore_errors=True)
+        if self.door is not None:
+            shutil.rmtree(self.door.folder, ignore_errors=True)
         remove_shared_files(self.settings["stem"])
         atexit.unregister(self.kill)
         self.closed = True
@@ -384,14 +561,22 @@ class PoolShutdown(PoolLauncher):
         end = time.monotonic() + seconds
         while self._launcher is not None and self._launcher.is_alive() and time.monotonic() < end:
             for pid in child_pids(self._launcher):
-                try: os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError: pass
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
             self._launcher.join(0.02)
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #b6535d35
-def unsent_cells(known: set) -> dict:  # known: names of cells; new ones are added
+def unsent_cells(
+    known: set,  # names of cells; new ones are added
+) -> dict:
     "Return the source of cells that the workers do not have yet, by their name in tracebacks."
-    found = {name: "".join(entry[2]) for name, entry in list(linecache.cache.items()) if name not in known and len(entry) == 4 and entry[1] is None}
+    found = {
+        name: "".join(entry[2])
+        for name, entry in list(linecache.cache.items())
+        if name not in known and len(entry) == 4 and entry[1] is None
+    }
     known.update(found)
     return found
 
@@ -402,62 +587,113 @@ class PoolCalls(PoolShutdown):
         "Run f(handler, *args) in every worker's main thread, after the earlier commands."
         blob, far = self._packed(f, args, self._cells)
         with self._lock:
-            number, call = next(self._numbers), PendingCall(self.members)
+            number = next(self._numbers)
+            call = PendingCall(self.members)
             self._calls[number] = call, blob
-            for rank, end in self._ends.items():   # in the order of their deaths, since the first one counts
-                if rank in self._gone: self._answered(number, rank, end)
+            # in the order of their deaths, since the first one counts
+            for rank, end in self._ends.items():
+                if rank in self._gone:
+                    self._answered(number, rank, end)
             for rank, member in self.members.items():
-                if rank not in self._gone: member.line.send("call", number, far if isinstance(member, RemoteWorkerHandle) else blob)
+                if rank not in self._gone:
+                    member.line.send("call", number, far if isinstance(member, RemoteWorkerHandle) else blob)
         return call
 
-    def aside(self, rank: int, f, *args, timeout: float = 10):  # timeout: seconds
+    def aside(
+        self, rank: int, f, *args,
+        timeout: float = 10,  # seconds
+    ):
         "Run f(handler, *args) in a worker at once, in a separate thread, and return its result. Raise its error, or TimeoutError."
-        (blob, far), number, answers = self._packed(f, args, set(self._cells)), (rank, next(self._numbers)), queue.SimpleQueue()
+        (blob, far), number, answers = (
+            self._packed(f, args, set(self._cells)),
+            (rank, next(self._numbers)),
+            queue.SimpleQueue(),
+        )
         self._asides[number] = answers
-        if rank in self._gone: self._take_back(number, self._ends[rank])
-        else: self.members[rank].line.send("aside", number, far if isinstance(self.members[rank], RemoteWorkerHandle) else blob)
-        try: found = decode_outcome(rank, *answers.get(timeout=timeout))
-        except queue.Empty: raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.") from None
-        finally: self._asides.pop(number, None); release_packed(blob)
+        if rank in self._gone:
+            self._take_back(number, self._ends[rank])
+        else:
+            self.members[rank].line.send(
+                "aside", number, far if isinstance(self.members[rank], RemoteWorkerHandle) else blob
+            )
+        try:
+            found = decode_outcome(rank, *answers.get(timeout=timeout))
+        except queue.Empty:
+            raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.") from None
+        finally:
+            self._asides.pop(number, None)
+            release_packed(blob)
         if isinstance(found, Done): return found.result
         raise found.error
 
-    def _packed(self, f, args, known) -> tuple:  # known: cells that need not be sent
+    def _packed(
+        self, f, args,
+        known,  # cells that need not be sent
+    ) -> tuple:
         "Pickle a command, once for local workers and once for those of other machines, without shared memory."
         if self.closing: raise RemoteError("The workers have ended.")
-        command, why = {"function": f, "arguments": args, "cells": unsent_cells(known)}, "The workers are other processes"
+        command = {"function": f, "arguments": args, "cells": unsent_cells(known)}
+        why = "The workers are other processes"
         return pack_values(command, why, self.settings["stem"]), pack_values(command, why) if self.links else b""
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #948e2019
 class WorkerPool(PoolCalls):
     "Manage a pool of worker processes."
-    def __init__(self, n: int,                   # processes on this machine
-                 entry,                          # called in each process with its `Worker`; returns the handler, the first argument of commands
-                 payload=None,                   # available in the workers as `worker.payload`
-                 start: str | None = None,       # "fork" or "spawn"; None: fork where that is possible
-                 *, cpu: bool = True,            # the workers use no GPU
-                 hear="first",                   # ranks whose output is sent: "first", "all", or a list of ranks
-                 threads: int | None = None,     # torch threads per process
-                 on_told=None,                   # called with (rank, kind, data) for each notification, by a thread of the pool
-                 timeout: float = 300,           # seconds for the start
-                 given_up=lambda: False,         # called during the start; returns True to abort it
-                 links=(),                       # links to the kernels of other machines, which have been told to start their workers
-                 shared: bool = True,            # large tensors of results are sent through shared memory
-                 **meeting):                     # num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
-        self.start, self.meeting, end = start_method(start, cpu), Rendezvous(n, timeout=timeout, **meeting), time.monotonic() + timeout
-        self.n, self.world, self.threads, self.closed, self.given_up, self.links = n, 0, threads or default_threads(n), False, given_up, list(links)
+    # num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
+    def __init__(
+        self,
+        n: int,  # processes on this machine
+        entry,  # called in each process with its `Worker`; returns the handler, the first argument of commands
+        payload=None,  # available in the workers as `worker.payload`
+        start: str | None = None,  # "fork" or "spawn"; None: fork where that is possible
+        *,
+        cpu: bool = True,  # the workers use no GPU
+        hear="first",  # ranks whose output is sent: "first", "all", or a list of ranks
+        threads: int | None = None,  # torch threads per process
+        on_told=None,  # called with (rank, kind, data) for each notification, by a thread of the pool
+        timeout: float = 300,  # seconds for the start
+        given_up=lambda: False,  # called during the start; returns True to abort it
+        links=(),  # links to the kernels of other machines, which have been told to start their workers
+        shared: bool = True,  # large tensors of results are sent through shared memory
+        **meeting,
+    ):
+        self.start, self.meeting, end = (
+            start_method(start, cpu),
+            Rendezvous(n, timeout=timeout, **meeting),
+            time.monotonic() + timeout,
+        )
+        self.n, self.world, self.threads, self.closed, self.given_up, self.links = (
+            n,
+            0,
+            threads or default_threads(n),
+            False,
+            given_up,
+            list(links),
+        )
         self.door, self._launcher, self._logs, self._cells, self._before = None, None, set(), set(), set()
         self._ending, self._tidying = threading.RLock(), False
-        self.settings = {"kernel": os.getpid(), "stem": f"trainer_nb-{secrets.token_hex(6)}", "hear": hear, "threads": self.threads, "shared": shared,
-                         "method": multiprocessing.get_start_method(allow_none=True)}
+        self.settings = {
+            "kernel": os.getpid(),
+            "stem": f"trainer_nb-{secrets.token_hex(6)}",
+            "hear": hear,
+            "threads": self.threads,
+            "shared": shared,
+            "method": multiprocessing.get_start_method(allow_none=True),
+        }
         spawned = self.start == "spawn"
         given = {"entry function": entry, "payload": payload, "cells": unsent_cells(self._cells) if spawned else {}}
         blob = pack_values(given, "The workers are fresh processes", self.settings["stem"]) if spawned else None
         super().__init__(on_told)
         atexit.register(self.kill)
-        for link in self.links: link.listen(partial(self._from, link))
-        try: self._begin(given, blob, {"OMP_NUM_THREADS": str(self.threads)} | ({"ACCELERATE_USE_CPU": "1"} if cpu else {}), end)
-        except BaseException: self.kill(); raise
+        for link in self.links:
+            link.listen(partial(self._from, link))
+        try:
+            self._begin(
+                given, blob, {"OMP_NUM_THREADS": str(self.threads)} | ({"ACCELERATE_USE_CPU": "1"} if cpu else {}), end
+            )
+        except BaseException:
+            self.kill()
+            raise
 
     def __repr__(self):
         how = "closed" if self.closed else f"{len(self.deaths)} of them have ended" if self.deaths else "ready"

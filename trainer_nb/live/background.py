@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from functools import cache
 from ..core.errors import Interrupted, InvalidOperation, release_traceback_memory, install_excepthook, warn
 from ..core.interrupts import RUN_LOCK, Button, low_priority
-from ..engine.loop import TrainOutput, lookahead_limit, run_until, make_train_output, make_stop_condition, validate_step_count
+from trainer_nb.engine.loop import (
+    TrainOutput,
+    lookahead_limit,
+    run_until,
+    make_train_output,
+    make_stop_condition,
+    validate_step_count,
+)
 from .progress import NO_DISPLAY, in_kernel, make_progress
 from ..state.async_save import wait_for_save
 from ..engine.loop import half_done, check_can_train, check_not_in_step, wait_for_debug_step, describe_position
@@ -22,23 +29,32 @@ __all__ = ['BACKGROUND_RUNS', 'bind_context', 'StepBudget', 'require_learner', '
            'reset_after_fork', 'pause_all_runs', 'start_background', 'get_handle', 'stop_run']
 
 # %% ../../nbs/10_live/02_background.ipynb #350fe97c
-def bind_context(act):  # act: a function without arguments
+def bind_context(
+    act,  # a function without arguments
+):
     "Wrap a function for a thread: it runs with the context and the default device of the calling thread."
-    context, device = contextvars.copy_context(), torch.get_default_device()
+    context = contextvars.copy_context()
+    device = torch.get_default_device()
     def there():
         if device.type == "cpu": return act()
-        with device: return act()
+        with device:
+            return act()
     return lambda: context.copy().run(there)
 
 # %% ../../nbs/10_live/02_background.ipynb #84bf4ed6
 class StepBudget:
     "Count the remaining steps, and track whether a thread is taking them."
     def __init__(self):
-        self.steps, self.done, self.heard, self.lock = 0, 0, False, threading.Lock()   # remaining steps, steps taken
-        self.over = threading.Event()   # set while there is no thread; a separate event, because an interrupted Thread.join() may report a running thread as ended
+        # remaining steps, steps taken
+        self.steps, self.done, self.heard, self.lock = 0, 0, False, threading.Lock()
+        # set while there is no thread; a separate event, because an interrupted Thread.join() may report a running thread as ended
+        self.over = threading.Event()
         self.over.set()
 
-    def want(self, steps: float, more: bool = False) -> bool:  # more: add to the remaining steps
+    def want(
+        self, steps: float,
+        more: bool = False,  # add to the remaining steps
+    ) -> bool:
         "Request steps, 0 to pause; return True if a thread has to be started for them."
         with self.lock:
             self.steps = steps + (self.steps if more and math.isfinite(self.steps) else 0)
@@ -62,33 +78,50 @@ class StepBudget:
     def pause(self) -> tuple:
         "Set the remaining steps to 0; return (remaining steps, steps taken) from before."
         with self.lock:
-            before, self.steps = (self.steps, self.done), 0
+            before = (self.steps, self.done)
+            self.steps = 0
             return before
 
     def ended(self):
         "Record the end of training; unless the budget was used up, set the remaining steps to 0."
         with self.lock:
-            if not self.heard: self.steps = 0
+            if not self.heard:
+                self.steps = 0
             self.heard = False
 
     def goes_on(self) -> bool:
         "Return True if the thread has more steps to take; otherwise mark it as ended."
         with self.lock:
-            if not self.steps: self.over.set()
+            if not self.steps:
+                self.over.set()
             return self.steps > 0
 
 # %% ../../nbs/10_live/02_background.ipynb #21c4da1f
-def require_learner(learner):  # learner: a weak reference
+def require_learner(
+    learner,  # a weak reference
+):
     "Return the learner of a weak reference. Raise `Refused` if it has been deleted."
-    if (learner := learner()) is None: raise InvalidOperation("The learner of this run is gone: no variable holds it any more. Make a new one, and load_checkpoint() if there is a checkpoint.")
+    if (learner := learner()) is None:
+        raise InvalidOperation(
+            "The learner of this run is gone: no variable holds it any more. Make a new one, and load_checkpoint() if"
+            " there is a checkpoint."
+        )
     return learner
 
 # %% ../../nbs/10_live/02_background.ipynb #176dbd94
 class RunHandle:
     "Hold the state of a background run."
     def __init__(self, learner):
-        self._learner, self._wish, self._until, self._carrying, self._screen = weakref.ref(learner), StepBudget(), None, None, None
-        self.error, self.view = None, None   # the error that stopped it; the view that shows it in a notebook
+        self._learner, self._wish, self._until, self._carrying, self._screen = (
+            weakref.ref(learner),
+            StepBudget(),
+            None,
+            None,
+            None,
+        )
+        # the error that stopped it; the view that shows it in a notebook
+        self.error = None
+        self.view = None
 
     @property
     def learner(self):
@@ -103,23 +136,36 @@ class RunHandle:
     @property
     def status(self) -> str:
         "Return the status of the run as text."
-        return "its learner is gone" if self._learner() is None else describe_background(self, self._learner().run_state)
+        return (
+            "its learner is gone" if self._learner() is None else describe_background(self, self._learner().run_state)
+        )
 
-    def _stands(self, meanwhile: str, timeout=None) -> bool:  # meanwhile: part of the message if the wait is interrupted
+    def _stands(
+        self,
+        meanwhile: str,  # part of the message if the wait is interrupted
+        timeout=None,
+    ) -> bool:
         "Wait until there is no thread. A caller that blocks the thread does not wait: the run is paused, or will be at the step boundary."
-        if timeout is None and (RUN_LOCK.holder == threading.get_ident() or is_debug_step_open(self)): return True
+        if timeout is None and (RUN_LOCK.holder == threading.get_ident() or is_debug_step_open(self)):
+            return True
         try:
-            with Button(): return self._wish.over.wait(timeout)
+            with Button():
+                return self._wish.over.wait(timeout)
         except KeyboardInterrupt:
             install_excepthook()
             raise Interrupted(f"No longer waiting. {meanwhile}") from None
 
     def __repr__(self): return f"Background run of {self.status}"
     def _ipython_display_(self):
-        if self.view is None: print(self)
-        else: self.view.show_here()
+        if self.view is None:
+            print(self)
+        else:
+            self.view.show_here()
 
-    def __reduce__(self): raise TypeError("The handle of a background run cannot be copied or pickled: it is about a thread of this process.")
+    def __reduce__(self):
+        raise TypeError(
+            "The handle of a background run cannot be copied or pickled: it is about a thread of this process."
+        )
 
 # %% ../../nbs/10_live/02_background.ipynb #5a0a54f7
 def is_debug_step_open(handle) -> bool:
@@ -130,8 +176,13 @@ def is_debug_step_open(handle) -> bool:
 def check_can_wait(handle):
     "Raise `Refused` if the thread waits for the caller."
     if handle._wish.over.is_set(): return
-    if RUN_LOCK.holder == threading.get_ident(): raise InvalidOperation("wait() was called from inside a verb or a callback, and the run in the background cannot go on before that has ended; call it from a cell.")
-    if is_debug_step_open(handle): check_not_in_step(handle.learner, "wait()")
+    if RUN_LOCK.holder == threading.get_ident():
+        raise InvalidOperation(
+            "wait() was called from inside a verb or a callback, and the run in the background cannot go on before that"
+            " has ended; call it from a cell."
+        )
+    if is_debug_step_open(handle):
+        check_not_in_step(handle.learner, "wait()")
 
 # %% ../../nbs/10_live/02_background.ipynb #5e9c3b32
 class BackgroundRun(RunHandle):
@@ -157,10 +208,12 @@ class BackgroundRun(RunHandle):
         "Pause the run inside the block, so that weights can be changed by hand; afterwards continue with the remaining steps."
         steps, done = self._wish.pause()
         self.pause()
-        try: yield self.learner
+        try:
+            yield self.learner
         finally:
             left = steps - (self._wish.done - done)
-            if left > 0 and not self.learner.run_state.finished and not self.learner.run_state.freed: request_steps(self, left)
+            if left > 0 and not self.learner.run_state.finished and not self.learner.run_state.freed:
+                request_steps(self, left)
 
     def stop(self):
         "End the run here, with all end-of-training tasks; learn.set(max_steps=...) prolongs it. Raise `Refused` inside a step, and while a debug step is open."
@@ -169,10 +222,12 @@ class BackgroundRun(RunHandle):
             stop_run(self.learner)
         return self.pause()
 
-    def wait(self, timeout: float | None = None) -> TrainOutput:  # seconds; None: no limit
+    # seconds; None: no limit
+    def wait(self, timeout: float | None = None) -> TrainOutput:
         "Wait until the run pauses or ends and return its output; re-raise the error that stopped it. Raise TimeoutError after `timeout`, and `Refused` in a callback."
         check_can_wait(self)
-        if not self._stands("Training goes on in the background; pause() pauses it.", timeout): raise TimeoutError(f"The run is not done after {timeout:g} s; it goes on. {self.status}")
+        if not self._stands("Training goes on in the background; pause() pauses it.", timeout):
+            raise TimeoutError(f"The run is not done after {timeout:g} s; it goes on. {self.status}")
         if self.error is not None: raise self.error
         return make_train_output(self.learner.run_state)
 
@@ -180,7 +235,8 @@ class BackgroundRun(RunHandle):
 def describe_background(handle, run) -> str:
     "Return the status of a background run as text."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
-    if handle.error is not None: return f"{name}, stopped {describe_position(run)} by {type(handle.error).__name__}: {handle.error}"
+    if handle.error is not None:
+        return f"{name}, stopped {describe_position(run)} by {type(handle.error).__name__}: {handle.error}"
     if handle.training: return f"{name}, training {describe_position(run)}"
     return f"{name}, {'finished' if run.finished else 'paused'} {describe_position(run)}"
 
@@ -190,13 +246,16 @@ BACKGROUND_RUNS = weakref.WeakSet()   # the handles of this process
 def request_steps(handle, steps: float, more=False):
     "Request steps, and start a thread for them if there is none."
     run = handle.learner.run_state
-    if run.finished and not run.due and not handle.training: raise InvalidOperation(nothing_to_do_message(run))
+    if run.finished and not run.due and not handle.training:
+        raise InvalidOperation(nothing_to_do_message(run))
     if not handle._wish.want(steps, more): return
     clear_error(handle)
     BACKGROUND_RUNS.add(handle)
     register_exit_pause()
-    try: threading.Thread(target=handle._carrying, name="trainer_nb-run", daemon=True).start()
-    except RuntimeError:   # the system cannot start another thread
+    try:
+        threading.Thread(target=handle._carrying, name="trainer_nb-run", daemon=True).start()
+    except RuntimeError:
+        # the system cannot start another thread
         handle._wish = StepBudget()
         raise
 
@@ -216,41 +275,63 @@ def run_background_thread(handle):
     NO_DISPLAY.set(in_kernel())   # a view shows the progress
     with low_priority():
         while handle._wish.goes_on():
-            try: train_in_background(handle, handle.learner)
-            except Interrupted: pass   # a callback raised the error of the interrupt button: the run is paused
-            except BaseException as error: record_stop(handle, error)
+            try:
+                train_in_background(handle, handle.learner)
+            except Interrupted:
+                # a callback raised the error of the interrupt button: the run is paused
+                pass
+            except BaseException as error:
+                record_stop(handle, error)
             handle._wish.ended()
 
 def train_in_background(handle, learner):
     "Advance until the budget is used up, or the run is finished."
-    run, wish = learner.run_state, handle._wish
+    run = learner.run_state
+    wish = handle._wish
     def until(record):
-        held = handle._until is not None and handle._until(record)   # the condition may also request a pause
-        if held: handle._until = None   # a later resume() continues without the condition
-        if wish.taken(): run.pausing = True
+        # the condition may also request a pause
+        held = handle._until is not None and handle._until(record)
+        if held:
+            # a later resume() continues without the condition
+            handle._until = None
+        if wish.taken():
+            run.pausing = True
         return held
     def ahead():
-        own, wanted = lookahead_limit(run, handle._until), run.state.global_step + wish.steps
+        own = lookahead_limit(run, handle._until)
+        wanted = run.state.global_step + wish.steps
         return own._replace(last_step=min(own.last_step, wanted))
     until.ahead = ahead
     with make_progress(run, screen=handle._screen) as progress:
         handle._screen = progress.screen
         with RUN_LOCK:
             wait_for_debug_step(run)
-            if wish.holds(): run_until(learner, "start()", until, progress.tick, may=wish.holds)
-    if run.finished: wait_for_save(run)
+            if wish.holds():
+                run_until(learner, "start()", until, progress.tick, may=wish.holds)
+    if run.finished:
+        wait_for_save(run)
 
 # %% ../../nbs/10_live/02_background.ipynb #0213e629
 def record_stop(handle, error):
     "Keep the error that stopped the run, and report it."
-    handle.error, run = error, handle.learner.run_state
-    said = f"The run in the background was stopped {describe_position(run)} by {type(error).__name__}: {str(error).removesuffix('.')}."
+    handle.error = error
+    run = handle.learner.run_state
+    said = (
+        f"The run in the background was stopped {describe_position(run)} by {type(error).__name__}:"
+        f" {str(error).removesuffix('.')}."
+    )
     half = half_done(run, error)
     print(said, file=sys.stderr, flush=True)
     def say():
         if handle.error is not error: return
-        try: warn(f"{said} {half + '.' if half else 'Nothing is lost:'} learn.start() goes on; wait() of its handle raises the error.")
-        finally: release_traceback_memory(error)   # as after an error in a cell, its memory is free with the next verb
+        try:
+            warn(
+                f"{said} {half + '.' if half else 'Nothing is lost:'} learn.start() goes on; wait() of its handle"
+                " raises the error."
+            )
+        finally:
+            # as after an error in a cell, its memory is free with the next verb
+            release_traceback_memory(error)
     run.news.append(say)
 
 # %% ../../nbs/10_live/02_background.ipynb #c1b69f06
@@ -258,27 +339,36 @@ def record_stop(handle, error):
 def register_exit_pause():
     "Register the exit handlers, once per process, with its first thread."
     atexit.register(pause_all_runs)
-    if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=reset_after_fork)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=reset_after_fork)
 
 def reset_after_fork():
     "Reset the handles in a forked process, where the threads do not exist."
-    for handle in BACKGROUND_RUNS: handle._wish = StepBudget()
+    for handle in BACKGROUND_RUNS:
+        handle._wish = StepBudget()
 
-def pause_all_runs(patience: float = 60.0):  # seconds per run
+def pause_all_runs(
+    patience: float = 60.0,  # seconds per run
+):
     "Pause all runs at exit, and wait for them."
     going = [handle for handle in BACKGROUND_RUNS if handle.training]
-    for handle in going: handle._wish.want(0)
     for handle in going:
-        if handle._wish.over.wait(patience) and handle._learner() is not None: print(f"{handle!r}, because the process ends.", file=sys.stderr)
+        handle._wish.want(0)
+    for handle in going:
+        if handle._wish.over.wait(patience) and handle._learner() is not None:
+            print(f"{handle!r}, because the process ends.", file=sys.stderr)
 
 # %% ../../nbs/10_live/02_background.ipynb #80db3c57
 def start_background(learner,
           steps=None, epochs=None, until=None   # as in learn.run(...): when to pause; by default at the end of the run
          ) -> BackgroundRun:
     "Train in the background; if the background run exists, continue it with this condition."
-    condition, handle = make_stop_condition(learner.run_state, steps, epochs, until), get_handle(learner)
+    condition = make_stop_condition(learner.run_state, steps, epochs, until)
+    handle = get_handle(learner)
     handle._until, handle._carrying = condition, bind_context(lambda: run_background_thread(handle))
-    if not handle.training: handle._screen = None   # the old screen belongs to another cell
+    if not handle.training:
+        # the old screen belongs to another cell
+        handle._screen = None
     request_steps(handle, math.inf)
     return handle
 
@@ -293,8 +383,10 @@ def get_handle(learner) -> BackgroundRun:
 def stop_run(learner):
     "End the run at the present step."
     run = learner.run_state
-    if run.background is not None: run.background._wish.want(0)
-    if not run.state.global_step: raise InvalidOperation("The run has done no step yet, so there is nothing to end; it is paused.")
+    if run.background is not None:
+        run.background._wish.want(0)
+    if not run.state.global_step:
+        raise InvalidOperation("The run has done no step yet, so there is nothing to end; it is paused.")
     if run.finished: return
     learner._end_here()
     run_until(learner, "stop()")

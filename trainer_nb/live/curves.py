@@ -22,88 +22,131 @@ __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'block_va
 
 # %% ../../nbs/10_live/03_curves.ipynb #97e96b28
 QUANTITIES = ("loss", "learning_rate", "grad_norm", "samples_per_second")
-BLOCK_COLUMNS = 3 + 3 * len(QUANTITIES)   # numbers in a block: step, epoch, minutes; low, high, mean of each quantity
+# numbers in a block: step, epoch, minutes; low, high, mean of each quantity
+BLOCK_COLUMNS = 3 + 3 * len(QUANTITIES)
 
-def block_values(rows: RowStore, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # chosen: row indices, increasing
+def block_values(
+    rows: RowStore,
+    chosen: np.ndarray,  # row indices, increasing
+) -> tuple[np.ndarray, np.ndarray]:
     "Return the positions (n, 3) and the quantities (n, 4) of some rows."
-    first, stop = int(chosen[0]), int(chosen[-1]) + 1
-    with rows.lock: columns = {o: rows.columns.view(o)[first:stop].copy() for o in ("step", "epoch", "seconds", "loss", "learning_rate", "grad_norm")}
+    first = int(chosen[0])
+    stop = int(chosen[-1]) + 1
+    with rows.lock:
+        columns = {
+            o: rows.columns.view(o)[first:stop].copy()
+            for o in ("step", "epoch", "seconds", "loss", "learning_rate", "grad_norm")
+        }
     here = chosen - first
     quantities = [columns["loss"], columns["learning_rate"], columns["grad_norm"], throughput(rows, first, stop)]
-    return np.stack([columns["step"], columns["epoch"], columns["seconds"] / 60], 1)[here].astype(np.float32), np.stack(quantities, 1)[here].astype(np.float32)
+    return np.stack([columns["step"], columns["epoch"], columns["seconds"] / 60], 1)[here].astype(np.float32), np.stack(
+        quantities, 1
+    )[here].astype(np.float32)
 
-def make_blocks(places: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:  # (n, 3), (n, 4); width: rows per block, the last may have fewer
+# (n, 3), (n, 4); width: rows per block, the last may have fewer
+def make_blocks(places: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
     "Return the blocks of successive rows: (blocks, 15)."
     starts = np.arange(0, len(places), width)
     values = np.where(np.isfinite(values), values, np.float32(np.nan))
     count = np.add.reduceat(~np.isnan(values), starts, 0)
     with np.errstate(all="ignore"):
-        low, high = np.fmin.reduceat(values, starts, 0), np.fmax.reduceat(values, starts, 0)
+        low = np.fmin.reduceat(values, starts, 0)
+        high = np.fmax.reduceat(values, starts, 0)
         mean = np.add.reduceat(np.nan_to_num(values).astype(float), starts, 0) / count
     ends = np.append(starts[1:], len(places)) - 1
     return np.concatenate([places[ends], np.stack([low, high, mean.astype(np.float32)], 2).reshape(len(starts), -1)], 1)
 
-def merge_pairs(blocks: np.ndarray) -> np.ndarray:  # blocks: an even number of them
+def merge_pairs(
+    blocks: np.ndarray,  # an even number of them
+) -> np.ndarray:
     "Merge each pair of neighbouring blocks."
-    a, b = blocks[0::2], blocks[1::2]
+    a = blocks[0::2]
+    b = blocks[1::2]
     with np.errstate(all="ignore"):
-        low, high = np.fmin(a[:, 3::3], b[:, 3::3]), np.fmax(a[:, 4::3], b[:, 4::3])
-        mean = np.where(np.isnan(a[:, 5::3]), b[:, 5::3], np.where(np.isnan(b[:, 5::3]), a[:, 5::3], (a[:, 5::3] + b[:, 5::3]) / 2))
+        low = np.fmin(a[:, 3::3], b[:, 3::3])
+        high = np.fmax(a[:, 4::3], b[:, 4::3])
+        mean = np.where(
+            np.isnan(a[:, 5::3]), b[:, 5::3], np.where(np.isnan(b[:, 5::3]), a[:, 5::3], (a[:, 5::3] + b[:, 5::3]) / 2)
+        )
     return np.concatenate([b[:, :3], np.stack([low, high, mean], 2).reshape(len(a), -1)], 1)
 
 # %% ../../nbs/10_live/03_curves.ipynb #7c13ff03
 class BlockSeries:
     "Condense the rows of a run that have not been abandoned into at most `most` blocks."
     CHUNK = 65536   # rows that are processed together
-    def __init__(self, most: int = 4000):  # most: an even number
-        self.most, self.generation = most, 0
+    def __init__(
+        self,
+        most: int = 4000,  # an even number
+    ):
+        self.most = most
+        self.generation = 0
         self.begin_anew()
 
     def begin_anew(self):
         "Discard all rows."
-        self.table, self.full, self.width = np.empty((0, BLOCK_COLUMNS), np.float32), 0, 1   # `full`: number of complete blocks
-        self.tail, self.seen, self.abandons = np.empty(0, np.int64), 0, 0            # rows of the last block; number of rows processed
+        # `full`: number of complete blocks
+        self.table, self.full, self.width = np.empty((0, BLOCK_COLUMNS), np.float32), 0, 1
+        # rows of the last block; number of rows processed
+        self.tail, self.seen, self.abandons = np.empty(0, np.int64), 0, 0
         self.generation += 1
 
     def update(self, history) -> bool:
         "Add the new rows, and return True if there were any."
-        if len(history.abandons) != self.abandons or len(history) < self.seen:   # the run has gone back
+        # the run has gone back
+        if len(history.abandons) != self.abandons or len(history) < self.seen:
             self.begin_anew()
             self.abandons = len(history.abandons)
         whole = history.rows.whole()
         if whole == self.seen: return False
-        while self.seen < whole: self._take(history.rows, min(whole, self.seen + self.CHUNK))
+        while self.seen < whole:
+            self._take(history.rows, min(whole, self.seen + self.CHUNK))
         return True
 
     def _take(self, rows: RowStore, stop: int):
-        with rows.lock: gone = rows.columns.view("abandoned")[self.seen:stop].copy()
+        with rows.lock:
+            gone = rows.columns.view("abandoned")[self.seen:stop].copy()
         chosen = np.concatenate([self.tail, self.seen + np.flatnonzero(gone == 0)])
         self.seen = stop
         while len(chosen):
             room = (self.most - self.full) * self.width
-            part, chosen = chosen[:room], chosen[room:]
+            part = chosen[:room]
+            chosen = chosen[room:]
             self.table = np.concatenate([self.table[:self.full], make_blocks(*block_values(rows, part), self.width)])
             self.full += len(part) // self.width
             self.tail = part[len(part) // self.width * self.width:]
-            if self.full == self.most: self._halve()
+            if self.full == self.most:
+                self._halve()
 
     def _halve(self):
-        self.table, self.full, self.width, self.generation = merge_pairs(self.table[:self.full]), self.full // 2, 2 * self.width, self.generation + 1
+        self.table, self.full, self.width, self.generation = (
+            merge_pairs(self.table[: self.full]),
+            self.full // 2,
+            2 * self.width,
+            self.generation + 1,
+        )
 
 # %% ../../nbs/10_live/03_curves.ipynb #423c8667
-def abandoned_blocks(history, most: int = 1000) -> np.ndarray:  # most: approximate number of blocks
+def abandoned_blocks(
+    history,
+    most: int = 1000,  # approximate number of blocks
+) -> np.ndarray:
     "Return the blocks of the abandoned rows, with a row of nan between two pieces."
     whole = history.rows.whole()
-    with history.rows.lock: gone = np.flatnonzero(history.rows.columns.view("abandoned")[:whole])
+    with history.rows.lock:
+        gone = np.flatnonzero(history.rows.columns.view("abandoned")[:whole])
     if not len(gone): return np.empty((0, BLOCK_COLUMNS), np.float32)
-    with history.rows.lock: steps = history.rows.columns.view("step")[:whole][gone]
+    with history.rows.lock:
+        steps = history.rows.columns.view("step")[:whole][gone]
     pieces = np.split(gone, np.flatnonzero((np.diff(gone) != 1) | (np.diff(steps) < 0)) + 1)[-most // 4:]
     width = -(-sum(map(len, pieces)) // most)
     gap = np.full((1, BLOCK_COLUMNS), np.nan, np.float32)
-    return np.concatenate([o for piece in pieces for o in (make_blocks(*block_values(history.rows, piece), width), gap)][:-1])
+    return np.concatenate(
+        [o for piece in pieces for o in (make_blocks(*block_values(history.rows, piece), width), gap)][:-1]
+    )
 
 # %% ../../nbs/10_live/03_curves.ipynb #9486bb2d
-X_AXES = {"step": ("step", 1.0), "epoch": ("epoch", 1.0), "time": ("seconds", 1 / 60)}   # the column of the history, and its factor
+# the column of the history, and its factor
+X_AXES = {"step": ("step", 1.0), "epoch": ("epoch", 1.0), "time": ("seconds", 1 / 60)}
 
 def x_positions(history: History, x: str) -> np.ndarray:
     "Return the position of each row of a history. Raise ValueError for an unknown axis."
@@ -113,12 +156,18 @@ def x_positions(history: History, x: str) -> np.ndarray:
 
 def metric_values(history: History, name: str) -> tuple[list, list]:
     "Return the rows that have a metric and are not abandoned, and its values."
-    found = [(row, m[name]) for row, m in sorted(history.metrics.items()) if isinstance(m.get(name), (int, float)) and not history.columns.abandoned[row]]
+    found = [
+        (row, m[name])
+        for row, m in sorted(history.metrics.items())
+        if isinstance(m.get(name), (int, float)) and not history.columns.abandoned[row]
+    ]
     return [row for row, _ in found], [value for _, value in found]
 
 def numeric_metric_names(history: History) -> list[str]:
     "Return the names of the numeric metrics, without timings."
-    every = dict.fromkeys(k for row, m in sorted(history.metrics.items()) for k, v in m.items() if isinstance(v, (int, float)))
+    every = dict.fromkeys(
+        k for row, m in sorted(history.metrics.items()) for k, v in m.items() if isinstance(v, (int, float))
+    )
     return [k for k in every if not k.endswith(TIMING_SUFFIXES) and k not in ("epoch", "step")]
 
 # %% ../../nbs/10_live/03_curves.ipynb #f45a73f0
@@ -130,14 +179,19 @@ def mask_gaps(x, y, gone) -> tuple[np.ndarray, np.ndarray]:
 
 def column_lines(history, name, x, smooth, color=0, label="", alone=True) -> list[LineSeries]:
     "Return the lines of a column; `alone`: there is no other run in the chart."
-    at, y, gone = x_positions(history, x), history.column(name).astype(float), history.column("abandoned") == 1
+    at = x_positions(history, x)
+    y = history.column(name).astype(float)
+    gone = history.column("abandoned") == 1
     noisy = name in ("loss", "grad_norm", "samples_per_second") and smooth > 0 and len(y) > 20
     there = np.flatnonzero(~gone)
-    if not noisy: lines = [LineSeries(at[there], y[there], label or name, color)]
+    if not noisy:
+        lines = [LineSeries(at[there], y[there], label or name, color)]
     else:
         lines = [LineSeries(at[there], exponential_moving_average(y[there], smooth), label or "running mean", color)]
-        if alone: lines.insert(0, LineSeries(at[there], y[there], "each step", color, "faint"))
-    if alone and gone.any(): lines.append(LineSeries(*mask_gaps(at, y, ~gone), "left behind", None, "dashed"))
+        if alone:
+            lines.insert(0, LineSeries(at[there], y[there], "each step", color, "faint"))
+    if alone and gone.any():
+        lines.append(LineSeries(*mask_gaps(at, y, ~gone), "left behind", None, "dashed"))
     return lines
 
 def metric_series(history, name, x, color, label="") -> list[LineSeries]:
@@ -149,32 +203,72 @@ def metric_series(history, name, x, color, label="") -> list[LineSeries]:
 
 def act_markers(history, x, most: int = 10) -> list[Marker]:
     "Return the changes made by hand as marks; the last ones if there are many."
-    steps, at = history.column("step"), x_positions(history, x)
-    def place(step): return float(at[np.flatnonzero(steps <= step)[-1]]) if len(steps) and step >= steps[0] else float(at[0]) if len(at) else 0.0
-    found = [e for e in history.events if e["kind"] in ACT_FORMATTERS and e["kind"] not in ("checkpoint", "load_best") and not e["abandoned"]]
+    steps = history.column("step")
+    at = x_positions(history, x)
+    def place(step):
+        return (
+            float(at[np.flatnonzero(steps <= step)[-1]])
+            if len(steps) and step >= steps[0]
+            else float(at[0]) if len(at) else 0.0
+        )
+    found = [
+        e
+        for e in history.events
+        if e["kind"] in ACT_FORMATTERS and e["kind"] not in ("checkpoint", "load_best") and not e["abandoned"]
+    ]
     def said(e): return f"{e['kind']} {ACT_FORMATTERS[e['kind']]({k: v for k, v in e['data'].items() if k != 'by'})}"
     return [Marker(place(e["step"]), format_value(said(e), 28)) for e in found[-most:]]
 
 # %% ../../nbs/10_live/03_curves.ipynb #a365e9f3
 def resolve_plot_names(histories, what) -> list[str]:
     "Return the names to draw. Raise ValueError for a name that is in no history."
-    known = list(dict.fromkeys([*PLOTTED_COLUMNS, *(m for h in histories for m in numeric_metric_names(h)), *(n for h in histories for n in watched_names(h))]))
+    known = list(
+        dict.fromkeys(
+            [
+                *PLOTTED_COLUMNS,
+                *(m for h in histories for m in numeric_metric_names(h)),
+                *(n for h in histories for n in watched_names(h)),
+            ]
+        )
+    )
     for name in what:
-        if not isinstance(name, str): raise TypeError(f"plot() takes names of what to draw, not {name!r}; other runs are given as plot(also=[...]).")
-        if name not in known: raise ValueError(f"There is nothing called {name!r} to draw; there are {', '.join(known)}.{suggest_names(name, known)}")
+        if not isinstance(name, str):
+            raise TypeError(
+                f"plot() takes names of what to draw, not {name!r}; other runs are given as plot(also=[...])."
+            )
+        if name not in known:
+            raise ValueError(
+                f"There is nothing called {name!r} to draw; there are {', '.join(known)}.{suggest_names(name, known)}"
+            )
     if what: return list(what)
-    metrics = [m for m in known if m not in PLOTTED_COLUMNS and not m.endswith("loss") and any(m in numeric_metric_names(h) for h in histories)]
+    metrics = [
+        m
+        for m in known
+        if m not in PLOTTED_COLUMNS and not m.endswith("loss") and any(m in numeric_metric_names(h) for h in histories)
+    ]
     return ["loss", *metrics[:4], "learning_rate", "grad_norm"]
 
 def history_panel(name, histories, labels, x, smooth, log) -> Panel | None:
     "Return the panel of one name; None without data."
     alone = len(histories) == 1
     if name in PLOTTED_COLUMNS:
-        lines = [o for i, h in enumerate(histories) for o in column_lines(h, name, x, smooth, i, "" if alone else labels[i], alone)]
-        if name == "loss": lines += [o for i, h in enumerate(histories) for m in numeric_metric_names(h) if m.endswith("loss")
-                                     for o in metric_series(h, m, x, 1 if alone else i, m if alone else f"{labels[i]}, {m}")]
-    elif any(name in numeric_metric_names(h) for h in histories): lines = [o for i, h in enumerate(histories) for o in metric_series(h, name, x, i, name if alone else labels[i])]
-    else: return next((heatmap_panel(WatchReport(h), name) for h in histories if name in watched_names(h)), None)
+        lines = [
+            o
+            for i, h in enumerate(histories)
+            for o in column_lines(h, name, x, smooth, i, "" if alone else labels[i], alone)
+        ]
+        if name == "loss":
+            lines += [
+                o
+                for i, h in enumerate(histories)
+                for m in numeric_metric_names(h)
+                if m.endswith("loss")
+                for o in metric_series(h, m, x, 1 if alone else i, m if alone else f"{labels[i]}, {m}")
+            ]
+    elif any(name in numeric_metric_names(h) for h in histories):
+        lines = [o for i, h in enumerate(histories) for o in metric_series(h, name, x, i, name if alone else labels[i])]
+    else:
+        return next((heatmap_panel(WatchReport(h), name) for h in histories if name in watched_names(h)), None)
     if not any(np.isfinite(np.asarray(o.y, float)).any() for o in lines): return None
     return Panel(name.replace("_", " "), lines, x="minutes" if x == "time" else x, ylog=name in log)
 
@@ -201,8 +295,17 @@ def plot_histories(sources: list,          # learners, histories, paths of logs
     histories = [as_history(s) for s in sources]
     names = resolve_plot_names(histories, what)
     log = names if log is True else [log] if isinstance(log, str) else list(log or ())
-    if wrong := [name for name in log if name not in names]: raise ValueError(f"log={wrong[0]!r} is not among what is drawn: {', '.join(names)}.{suggest_names(str(wrong[0]), names)}")
-    exponential_moving_average([], smooth)   # raises ValueError for an invalid weight
-    panels = [p for p in (history_panel(name, histories, run_labels(histories), x, smooth, log) for name in names) if p is not None]
-    if panels and len(histories) == 1 and panels[0].of(LineSeries): panels[0].things += act_markers(histories[0], x)
+    if wrong := [name for name in log if name not in names]:
+        raise ValueError(
+            f"log={wrong[0]!r} is not among what is drawn: {', '.join(names)}.{suggest_names(str(wrong[0]), names)}"
+        )
+    # raises ValueError for an invalid weight
+    exponential_moving_average([], smooth)
+    panels = [
+        p
+        for p in (history_panel(name, histories, run_labels(histories), x, smooth, log) for name in names)
+        if p is not None
+    ]
+    if panels and len(histories) == 1 and panels[0].of(LineSeries):
+        panels[0].things += act_markers(histories[0], x)
     return Chart(panels, [] if panels else ["There is nothing to draw yet: the run has done no step."])

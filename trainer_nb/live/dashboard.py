@@ -30,58 +30,111 @@ __all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'MAX_SVG_BYTES',
            'register_cell_hook', 'refresh_stills', 'refresh_still', 'was_touched', 'show_compact', 'make_dashboard']
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #209ef005
-MAX_LINE_POINTS, MAX_LINES, MAX_TABLE_COLUMNS = 300, 40, 12   # points of a line; lines in a panel; columns of the table: a picture must be small
-MAX_SVG_BYTES = 120_000   # characters of a picture; above this, its lines get fewer points
+# points of a line; lines in a panel; columns of the table: a picture must be small
+MAX_LINE_POINTS = 300
+MAX_LINES = 40
+MAX_TABLE_COLUMNS = 12
+# characters of a picture; above this, its lines get fewer points
+MAX_SVG_BYTES = 120_000
 
-def smooth_blocks(means: np.ndarray, width: int, weight: float = 0.9) -> np.ndarray:  # weight: of the previous mean, per step
+def smooth_blocks(
+    means: np.ndarray, width: int,
+    weight: float = 0.9,  # of the previous mean, per step
+) -> np.ndarray:
     "Return the running mean of a series of blocks, corrected for its beginning."
-    mean, left, out, keep = 0.0, 1.0, [], weight ** width
+    mean = 0.0
+    left = 1.0
+    out = []
+    keep = weight ** width
     for value in means.astype(float).tolist():
-        if value == value: mean, left = keep * mean + (1 - keep) * value, left * keep
+        if value == value:
+            mean = keep * mean + (1 - keep) * value
+            left = left * keep
         out.append(mean / (1 - left) if left < 1 else np.nan)
     return np.array(out)
 
-def quantity_lines(blocks, quantity: str, color: int, label: str = "", points: int = MAX_LINE_POINTS) -> list[LineSeries]:
+
+def quantity_lines(
+    blocks, quantity: str, color: int, label: str = "", points: int = MAX_LINE_POINTS
+) -> list[LineSeries]:
     "Return the lines of one quantity of a run: lows and highs faintly, and the running mean."
     at = 3 + 3 * QUANTITIES.index(quantity)
     table = blocks.table
     if not len(table) or not np.isfinite(table[:, at]).any(): return []
-    if quantity == "learning_rate": return [LineSeries(*downsample(table[:, 0], table[:, at + 2], points), label or quantity, color)]
-    lines = [LineSeries(*downsample(table[:, 0], smooth_blocks(table[:, at + 2], blocks.width), points), label or "running mean", color)]
+    if quantity == "learning_rate":
+        return [LineSeries(*downsample(table[:, 0], table[:, at + 2], points), label or quantity, color)]
+    lines = [
+        LineSeries(
+            *downsample(table[:, 0], smooth_blocks(table[:, at + 2], blocks.width), points),
+            label or "running mean",
+            color,
+        )
+    ]
     if label: return lines
     both = np.repeat(table[:, 0], 2), table[:, [at, at + 1]].reshape(-1)
     return [LineSeries(*downsample(*both, 2 * points), "each step", color, "faint"), *lines]
 
-def view_metric_lines(board: ViewModel, wanted, points: int = MAX_LINE_POINTS) -> dict:  # wanted: function of a metric's name, True for metrics to draw
+
+def view_metric_lines(
+    board: ViewModel,
+    wanted,  # function of a metric's name, True for metrics to draw
+    points: int = MAX_LINE_POINTS,
+) -> dict:
     "Return the lines of the metrics of all runs, by name."
-    found, alone = {}, len(board.curves) == 1
+    found = {}
+    alone = len(board.curves) == 1
     for i, curve in enumerate(board.curves):
         for name, values in board.told.get("metrics", {}).get(curve.history.run_id, {}).items():
             if not wanted(name) or not values: continue
             x, y = downsample([o[0] for o in values], [np.nan if o[3] is None else o[3] for o in values], points)
             color = 1 if alone and name.endswith("loss") else i
-            found.setdefault(name, []).extend([LineSeries(x, y, name if alone else f"{curve.label}, {name}", color), LineSeries(x, y, "", color, "points")])
+            found.setdefault(name, []).extend(
+                [
+                    LineSeries(x, y, name if alone else f"{curve.label}, {name}", color),
+                    LineSeries(x, y, "", color, "points"),
+                ]
+            )
     return found
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #03346e75
 def abandoned_lines(curve, quantity: str) -> list[LineSeries]:
     "Return the abandoned steps of one quantity."
     if quantity not in ("loss", "learning_rate") or not len(curve.history.abandons): return []
-    table, at = abandoned_blocks(curve.history, MAX_LINE_POINTS), 5 + 3 * QUANTITIES.index(quantity)
+    table = abandoned_blocks(curve.history, MAX_LINE_POINTS)
+    at = 5 + 3 * QUANTITIES.index(quantity)
     return [LineSeries(table[:, 0], table[:, at], "left behind", None, "dashed")] if len(table) else []
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #04921d65
 def view_panels(board: ViewModel, most: int = 6, points: int = MAX_LINE_POINTS) -> list[Panel]:
     "Return the panels of a view; in a panel with very many lines only the first ones."
-    alone, panels = len(board.curves) == 1, []
+    alone = len(board.curves) == 1
+    panels = []
     for quantity in QUANTITIES:
-        lines = [o for i, curve in enumerate(board.curves) for o in quantity_lines(curve.blocks, quantity, i, "" if alone else curve.label, points)]
-        if quantity == "loss": lines += [o for found in view_metric_lines(board, lambda name: name.endswith("loss"), points).values() for o in found]
+        lines = [
+            o
+            for i, curve in enumerate(board.curves)
+            for o in quantity_lines(curve.blocks, quantity, i, "" if alone else curve.label, points)
+        ]
+        if quantity == "loss":
+            lines += [
+                o
+                for found in view_metric_lines(board, lambda name: name.endswith("loss"), points).values()
+                for o in found
+            ]
         if alone and lines: lines += abandoned_lines(board.curves[0], quantity)
-        if lines: panels.append(Panel(quantity.replace("_", " "), lines[:MAX_LINES]))
-    metrics = [Panel(name, lines[:MAX_LINES]) for name, lines in view_metric_lines(board, lambda name: not name.endswith("loss"), points).items()]
+        if lines:
+            panels.append(Panel(quantity.replace("_", " "), lines[:MAX_LINES]))
+    metrics = [
+        Panel(name, lines[:MAX_LINES])
+        for name, lines in view_metric_lines(board, lambda name: not name.endswith("loss"), points).items()
+    ]
     panels = [*panels[:1], *metrics[:most - 3], *panels[1:]][:most]
-    if panels: panels[0].things += [Marker(m["step"], format_value(m["word"], 24)) for m in board.told.get("marks", []) if m["kind"] != "checkpoint" and not m["gone"]][-6:]
+    if panels:
+        panels[0].things += [
+            Marker(m["step"], format_value(m["word"], 24))
+            for m in board.told.get("marks", [])
+            if m["kind"] != "checkpoint" and not m["gone"]
+        ][-6:]
     return panels
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #d24b9a36
@@ -90,7 +143,11 @@ def headline_lines(board: ViewModel) -> list[str]:
     status = board.told.get("status", {})
     of = f" of {status['total']}" if status.get("total") else ""
     first = f"{board.told.get('title', '')}: {status.get('words', '')}"
-    second = [f"step {status.get('step', 0)}{of}", *(f"{name} {status[key]}" for name, key in (("epoch", "epoch"), ("loss", "loss")) if status.get(key)), *(status[o] for o in ("rate", "elapsed") if status.get(o))]
+    second = [
+        f"step {status.get('step', 0)}{of}",
+        *(f"{name} {status[key]}" for name, key in (("epoch", "epoch"), ("loss", "loss")) if status.get(key)),
+        *(status[o] for o in ("rate", "elapsed") if status.get(o)),
+    ]
     return [first, " · ".join(second), status.get("verdict", "")]
 
 def evaluation_rows(board: ViewModel) -> list[dict]:
@@ -106,18 +163,38 @@ def view_svg(board: ViewModel) -> str:
         if len(drawn) * 4 / 3 < MAX_SVG_BYTES: break
     return drawn
 
-def still_html(board: ViewModel, number: str, curves: bool = True) -> str:  # number: of the view; curves: include the picture
+def still_html(
+    board: ViewModel,
+    number: str,  # of the view
+    curves: bool = True,  # include the picture
+) -> str:
     "Return the static view as HTML."
     head, said, judged = headline_lines(board)
-    drawn, rows = view_svg(board) if curves else "", evaluation_rows(board)
-    image = "" if not drawn else f'<img alt="trainer_nb still {number}" style="max-width:100%" src="data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}">'
-    words = f'<div><b>{escape_html(head, 300)}</b></div><div style="opacity:.75">{escape_html(said, 300)}</div><div>{escape_html(judged, 400)}</div>'
-    return f'<div data-trainer-nb-still="{number}" title="trainer_nb still {number}" style="font-size:13px">{words}{image}{html_table(rows[-12:]) if rows else ""}</div>'
+    drawn = view_svg(board) if curves else ""
+    rows = evaluation_rows(board)
+    image = (
+        ""
+        if not drawn
+        else (
+            f'<img alt="trainer_nb still {number}" style="max-width:100%"'
+            f' src="data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}">'
+        )
+    )
+    words = (
+        f'<div><b>{escape_html(head, 300)}</b></div><div'
+        f' style="opacity:.75">{escape_html(said, 300)}</div><div>{escape_html(judged, 400)}</div>'
+    )
+    return (
+        f'<div data-trainer-nb-still="{number}" title="trainer_nb still {number}"'
+        f' style="font-size:13px">{words}{image}{html_table(rows[-12:]) if rows else ""}</div>'
+    )
 
 def still_text(board: ViewModel) -> str:
     "Return the static view as text."
     lines = [*headline_lines(board), *(line for panel in view_panels(board)[:2] for line in panel_to_text(panel))]
-    return "\n".join([o for o in lines if o] + ([text_table(evaluation_rows(board)[-5:])] if evaluation_rows(board) else []))
+    return "\n".join(
+        [o for o in lines if o] + ([text_table(evaluation_rows(board)[-5:])] if evaluation_rows(board) else [])
+    )
 
 def still_bundle(board: ViewModel, number: str, curves: bool = True) -> dict:
     "Return the static view in every form, by MIME type."
@@ -136,7 +213,11 @@ def command_stop(learn, given):
 
 def command_evaluate(learn, given):
     metrics = learn.evaluate()
-    shown = ", ".join(f"{k} {format_value(v)}" for k, v in metrics.items() if isinstance(v, (int, float)) and not k.endswith(("_runtime", "_per_second", "epoch")))
+    shown = ", ".join(
+        f"{k} {format_value(v)}"
+        for k, v in metrics.items()
+        if isinstance(v, (int, float)) and not k.endswith(("_runtime", "_per_second", "epoch"))
+    )
     return f"evaluated {describe_position(learn.run_state)}: {shown}"
 
 def command_checkpoint(learn, given): return f"written to {format_value(str(learn.save_checkpoint()), 120)}"
@@ -152,17 +233,31 @@ def command_rewind(learn, given):
 
 def command_set(learn, given):
     learn.set(**given)
-    if "lr" in given and not learn.state.global_step: given = {k: v for k, v in given.items() if k != "lr"} | {"learning_rate": given["lr"]}   # its meaning there
-    return ", ".join(f"{k} = {format_value(v)}" for k, v in given.items()) + f" from step {learn.state.global_step + 1} on"
+    if "lr" in given and not learn.state.global_step:
+        # its meaning there
+        given = {k: v for k, v in given.items() if k != "lr"} | {"learning_rate": given["lr"]}
+    return (
+        ", ".join(f"{k} = {format_value(v)}" for k, v in given.items()) + f" from step {learn.state.global_step + 1} on"
+    )
 
-COMMANDS = {"stop": command_stop, "evaluate": command_evaluate, "checkpoint": command_checkpoint, "snapshot": command_snapshot, "rewind": command_rewind, "set": command_set}
+COMMANDS = {
+    "stop": command_stop,
+    "evaluate": command_evaluate,
+    "checkpoint": command_checkpoint,
+    "snapshot": command_snapshot,
+    "rewind": command_rewind,
+    "set": command_set,
+}
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #adca597b
 class CommandThread:
     "Execute commands in one thread, in order."
     def __init__(self): self.asked, self.thread, self.lock = queue.SimpleQueue(), None, threading.Lock()
 
-    def do(self, act):  # act: a function without arguments, that does not raise
+    def do(
+        self,
+        act,  # a function without arguments, that does not raise
+    ):
         "Queue a function for execution."
         with self.lock:
             if self.thread is None:
@@ -171,34 +266,66 @@ class CommandThread:
         self.asked.put(act)
 
     def work(self):
-        while True: self.asked.get()()
+        while True:
+            self.asked.get()()
 
 COMMAND_THREAD = CommandThread()
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #f5428d95
 class CommandHandler:
     "Execute the commands of one view."
-    def __init__(self, learner, tell):  # tell: a function that takes an answer, a dict
-        self._learner, self.tell, self.context, self.waiting = weakref.ref(learner), tell, contextvars.copy_context(), []
+    def __init__(
+        self, learner,
+        tell,  # a function that takes an answer, a dict
+    ):
+        self._learner, self.tell, self.context, self.waiting = (
+            weakref.ref(learner),
+            tell,
+            contextvars.copy_context(),
+            [],
+        )
 
     @property
     def learner(self):
         "Return the learner of the commands. Raise `Refused` if it has been deleted."
         return require_learner(self._learner)
 
-    def do(self, number: str, verb: str, given: dict):  # number: the id with which the page identifies its command
+    def do(
+        self,
+        number: str,  # the id with which the page identifies its command
+        verb: str, given: dict,
+    ):
         "Execute a command and answer it."
         self.tell({"kind": "heard", "id": number})
-        if verb in BACKGROUND_COMMANDS: self.quietly(number, lambda: self.wish(number, verb, given))
-        elif verb in COMMANDS: COMMAND_THREAD.do(lambda: self.quietly(number, lambda: self.done(number, COMMANDS[verb](self.learner, given))))
-        else: self.refused(number, f"There is no command {verb!r}.{suggest_names(verb, [*BACKGROUND_COMMANDS, *COMMANDS])}")
+        if verb in BACKGROUND_COMMANDS:
+            self.quietly(number, lambda: self.wish(number, verb, given))
+        elif verb in COMMANDS:
+            COMMAND_THREAD.do(
+                lambda: self.quietly(number, lambda: self.done(number, COMMANDS[verb](self.learner, given)))
+            )
+        else:
+            self.refused(
+                number, f"There is no command {verb!r}.{suggest_names(verb, [*BACKGROUND_COMMANDS, *COMMANDS])}"
+            )
 
-    def quietly(self, number: str, act):  # act: a function without arguments
+    def quietly(
+        self, number: str,
+        act,  # a function without arguments
+    ):
         "Call a function in the cell's context; answer an error with *refused*."
         def there():
             NO_DISPLAY.set(True)
-            try: act()
-            except BaseException as error: self.refused(number, str(error) if isinstance(error, (RuntimeError, ValueError, TypeError)) else f"{type(error).__name__}: {error}")
+            try:
+                act()
+            except BaseException as error:
+                self.refused(
+                    number,
+                    (
+                        str(error)
+                        if isinstance(error, (RuntimeError, ValueError, TypeError))
+                        else f"{type(error).__name__}: {error}"
+                    ),
+                )
         self.context.copy().run(there)
 
     def wish(self, number, verb, given):
@@ -217,15 +344,20 @@ class CommandHandler:
             self.done(entry[0], entry[2]())
 
     def done(self, number: str, said: str): self.tell({"kind": "done", "id": number, "text": said})
-    def refused(self, number: str, said: str): self.tell({"kind": "refused", "id": number, "text": format_value(said, 500)})
+    def refused(self, number: str, said: str):
+        self.tell({"kind": "refused", "id": number, "text": format_value(said, 500)})
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #959ce4a3
 class ViewRefresher:
     "Update the views of this process in one thread."
-    EVERY, PATIENCE = 0.25, 5   # seconds; failures in a row before a view is dropped
+    EVERY = 0.25
+    PATIENCE = 5   # seconds; failures in a row before a view is dropped
     def __init__(self): self.views, self.thread, self.lock = weakref.WeakSet(), None, threading.Lock()
 
-    def add(self, view):  # view: has refresh(), give_up(error) and failures, a number
+    def add(
+        self,
+        view,  # has refresh(), give_up(error) and failures, a number
+    ):
         "Update a view from now on."
         with self.lock:
             self.views.add(view)
@@ -238,14 +370,16 @@ class ViewRefresher:
         while True:
             time.sleep(pause)
             began = time.perf_counter()
-            for view in list(self.views): self.refresh(view)
+            for view in list(self.views):
+                self.refresh(view)
             pause = max(self.EVERY, 19 * (time.perf_counter() - began))
 
     def refresh(self, view):
         try:
             view.refresh()
             view.failures = 0
-        except Exception as error:   # a single failure may be a race with the training thread
+        except Exception as error:
+            # a single failure may be a race with the training thread
             view.failures += 1
             if view.failures < self.PATIENCE: return
             self.views.discard(view)
@@ -269,35 +403,54 @@ def widget_class():
     return type("Page", (anywidget.AnyWidget,), {"_esm": script, "_css": style})
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #f5dc27ae
-STILL_INTERVAL = 20.0   # seconds between two static views during training
+# seconds between two static views during training
+STILL_INTERVAL = 20.0
 
 class WidgetConnection:
     "Exchange messages with the page."
-    def __init__(self, board: ViewModel, learner=None, compact: bool = False):  # learner: the target of the buttons, None for no buttons; compact: without curves
+    def __init__(
+        self, board: ViewModel,
+        learner=None,  # the target of the buttons, None for no buttons
+        compact: bool = False,  # without curves
+    ):
         self.board, self.number, self.compact, self._lock = board, secrets.token_hex(4), compact, threading.RLock()
         self.commands = None if learner is None else CommandHandler(learner, self._tell)
-        self.widget, self._handle, self._context, self._cell, self._request = None, None, contextvars.copy_context(), None, None
-        self.failures, self._pages, self._lost = 0, set(), False   # pages that have connected; whether the static view can no longer be updated
+        self.widget, self._handle, self._context, self._cell, self._request = (
+            None,
+            None,
+            contextvars.copy_context(),
+            None,
+            None,
+        )
+        # pages that have connected; whether the static view can no longer be updated
+        self.failures, self._pages, self._lost = 0, set(), False
         self._drawn, self._state, self._stale, self._born = 0.0, None, True, time.monotonic()
         board.message(full=True)
 
     def _send(self, full=False):
-        with self._lock:   # the content of messages and their order
+        # the content of messages and their order
+        with self._lock:
             if (message := self.board.message(full)) is None: return
             content, arrays = message
             self._stale = True
-            if full: content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
-            self._tell(content, [o.tobytes() for o in arrays])   # copies: a message sent later must have the present values
+            if full:
+                content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
+            # copies: a message sent later must have the present values
+            self._tell(content, [o.tobytes() for o in arrays])
 
     def _tell(self, content: dict, buffers=None):
-        if self.widget is not None: self.widget.send(content, buffers)
+        if self.widget is not None:
+            self.widget.send(content, buffers)
 
     def _heard(self, widget, content, buffers):
-        if content.get("kind") == "hello": self._hello(content.get("page"))
-        elif content.get("kind") == "do" and self.commands is not None: self.commands.do(str(content.get("id")), str(content.get("verb")), content.get("with") or {})
+        if content.get("kind") == "hello":
+            self._hello(content.get("page"))
+        elif content.get("kind") == "do" and self.commands is not None:
+            self.commands.do(str(content.get("id")), str(content.get("verb")), content.get("with") or {})
 
     def _hello(self, page):
-        self._lost = self._lost or bool(self._pages and page not in self._pages)   # another browser, or the same page reloaded
+        # another browser, or the same page reloaded
+        self._lost = self._lost or bool(self._pages and page not in self._pages)
         self._pages.add(page)
         self._send(full=True)
 
@@ -305,7 +458,8 @@ class WidgetConnection:
 class Dashboard(WidgetConnection):
     "Show a live view of one or several runs; returned by `learn.dashboard()`."
     def __repr__(self):
-        with self._lock: self.board.message()
+        with self._lock:
+            self.board.message()
         return still_text(self.board)
 
     def _ipython_display_(self):
@@ -314,13 +468,16 @@ class Dashboard(WidgetConnection):
 
     def show_here(self):
         "Show the view below the running cell, unless it is already there."
-        if not in_kernel(): print(repr(self))
-        elif self._request is None or self._request != kernel_request().get("msg_id"): show_view(self)
+        if not in_kernel():
+            print(repr(self))
+        elif self._request is None or self._request != kernel_request().get("msg_id"):
+            show_view(self)
 
     def refresh(self):
         "Send changes, answer completed commands, and update the static view."
         self._send()
-        if self.commands is not None: self.commands.answer()
+        if self.commands is not None:
+            self.commands.answer()
         state = self.board.told["status"]["state"]
         if state != self._state or (self._stale and time.monotonic() - self._drawn > STILL_INTERVAL):
             self._state = state
@@ -337,31 +494,52 @@ class Dashboard(WidgetConnection):
     def give_up(self, error):
         "Report once that the view cannot be updated, and drop it."
         unregister_view(self)
-        print(f"The dashboard stands still ({type(error).__name__}: {error}). Training goes on; learn.dashboard() makes another one.", file=sys.stderr)
+        print(
+            f"The dashboard stands still ({type(error).__name__}: {error}). Training goes on; learn.dashboard() makes"
+            " another one.",
+            file=sys.stderr,
+        )
 
     def close(self):
         "Close the live view; the static view stays."
         unregister_view(self)
-        widget, self.widget = self.widget, None
-        if widget is not None: widget.close()
+        widget = self.widget
+        self.widget = None
+        if widget is not None:
+            widget.close()
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #5d9b9c65
 OPEN_VIEWS = weakref.WeakSet()   # the views that are shown
-MAX_OPEN_VIEWS = 12                   # views kept besides a new one: front ends without cell ids would accumulate them
+# views kept besides a new one: front ends without cell ids would accumulate them
+MAX_OPEN_VIEWS = 12
 
 def show_view(view: Dashboard):
     "Show a view below the running cell, in place of an earlier one of the same cell."
     from IPython.display import display
     cell = kernel_request().get("cell")
     for other in [o for o in list(OPEN_VIEWS) if o is not view]:
-        if cell is not None and other._cell == cell: other.close()
-    for other in sorted((o for o in list(OPEN_VIEWS) if o is not view), key=lambda o: o._born)[:-MAX_OPEN_VIEWS]: other.close()
+        if cell is not None and other._cell == cell:
+            other.close()
+    for other in sorted((o for o in list(OPEN_VIEWS) if o is not view), key=lambda o: o._born)[:-MAX_OPEN_VIEWS]:
+        other.close()
     view._cell, view._request, view._context = cell, kernel_request().get("msg_id"), contextvars.copy_context()
-    if view.commands is not None: view.commands.context = view._context
+    if view.commands is not None:
+        view.commands.context = view._context
     if view.widget is None:
         view.widget = widget_class()()
         view.widget.on_msg(view._heard)
-    display({"application/vnd.jupyter.widget-view+json": {"version_major": 2, "version_minor": 0, "model_id": view.widget.model_id}, "text/html": "", "text/plain": ""}, raw=True)
+    display(
+        {
+            "application/vnd.jupyter.widget-view+json": {
+                "version_major": 2,
+                "version_minor": 0,
+                "model_id": view.widget.model_id,
+            },
+            "text/html": "",
+            "text/plain": "",
+        },
+        raw=True,
+    )
     place_still(view)
     OPEN_VIEWS.add(view)
     REFRESHER.add(view)
@@ -370,7 +548,12 @@ def show_view(view: Dashboard):
 def place_still(view: Dashboard):
     "Show the static view below the running cell."
     from IPython.display import display
-    view._handle, view._lost, view._stale, view._drawn = display(still_bundle(view.board, view.number, not view.compact), raw=True, display_id=True), False, False, time.monotonic()
+    view._handle, view._lost, view._stale, view._drawn = (
+        display(still_bundle(view.board, view.number, not view.compact), raw=True, display_id=True),
+        False,
+        False,
+        time.monotonic(),
+    )
 
 def unregister_view(view: Dashboard):
     "Stop updating a view."
@@ -382,7 +565,8 @@ def kernel_request() -> dict:
     try:
         parent = sys.modules["IPython"].get_ipython().kernel.get_parent("shell")
         return {"msg_id": parent["header"]["msg_id"], "cell": parent["metadata"].get("cellId")}
-    except (AttributeError, KeyError, TypeError): return {}
+    except (AttributeError, KeyError, TypeError):
+        return {}
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #cbd7fe6a
 @cache
@@ -393,15 +577,21 @@ def register_cell_hook():
 def refresh_stills(*ignored):
     "Update the static views; show those that can no longer be updated below the cell that has just ended."
     for view in list(OPEN_VIEWS):
-        try: refresh_still(view)
-        except Exception as error: view.give_up(error)   # otherwise the error would be printed at the end of every cell
+        try:
+            refresh_still(view)
+        except Exception as error:
+            # otherwise the error would be printed at the end of every cell
+            view.give_up(error)
 
 def refresh_still(view: Dashboard):
     "Update the static view at the end of a cell."
-    with view._lock: view._send()
+    with view._lock:
+        view._send()
     if view.board.told["status"]["state"] == "training" or not (view._stale or view._lost): return
-    if view._lost and was_touched(view): place_still(view)
-    elif view._stale: view.draw()
+    if view._lost and was_touched(view):
+        place_still(view)
+    elif view._stale:
+        view.draw()
 
 def was_touched(view: Dashboard) -> bool:
     "Return True if a verb of the learner has been called since the last check."
@@ -413,9 +603,16 @@ def was_touched(view: Dashboard) -> bool:
 # %% ../../nbs/10_live/05_dashboard.ipynb #2d689a50
 def show_compact(handle):
     "Show the handle of a background run below the running cell; a no-op outside a notebook."
-    if not in_kernel() or find_progress_callback(handle.learner.run_state) is None or handle.learner.args.disable_tqdm: return
-    if any(not view.compact and view.commands is not None and view.commands._learner() is handle.learner for view in list(OPEN_VIEWS)): return   # a view of the run is already visible
-    if handle.view is None: handle.view = Dashboard(ViewModel([LearnerSource(handle.learner)]), handle.learner, compact=True)
+    if not in_kernel() or find_progress_callback(handle.learner.run_state) is None or handle.learner.args.disable_tqdm:
+        return
+    if any(
+        not view.compact and view.commands is not None and view.commands._learner() is handle.learner
+        for view in list(OPEN_VIEWS)
+    ):
+        # a view of the run is already visible
+        return
+    if handle.view is None:
+        handle.view = Dashboard(ViewModel([LearnerSource(handle.learner)]), handle.learner, compact=True)
     handle.view.show_here()
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #d1b6aa3f

@@ -19,17 +19,22 @@ __all__ = ['SILENCE_SECONDS', 'EMPTY_HISTORY', 'LogTail', 'final_status', 'plann
 # %% ../../nbs/10_live/06_follow.ipynb #fd3c39ac
 class LogTail:
     "Read a log as it grows."
-    def __init__(self, path: Path): self.path, self.offset, self.history, self.waiting, self.head = path, 0, None, [], b""
+    def __init__(self, path: Path):
+        self.path, self.offset, self.history, self.waiting, self.head = path, 0, None, [], b""
 
     def read(self) -> bool:
         "Read the appended lines, and return True if there were any. Raise ValueError for a damaged line."
         with open(self.path, "rb") as f:
-            if os.fstat(f.fileno()).st_size < self.offset or f.read(len(self.head)) != self.head: self.__init__(self.path)   # the file has been replaced by another
+            if os.fstat(f.fileno()).st_size < self.offset or f.read(len(self.head)) != self.head:
+                # the file has been replaced by another
+                self.__init__(self.path)
             f.seek(self.offset)
             data = f.read()
         data = data[:data.rfind(b"\n") + 1]
-        for line in data.splitlines(keepends=True): self.one(line)
-        while self.waiting and self.ready(self.waiting[0]): self.happened(self.waiting.pop(0))
+        for line in data.splitlines(keepends=True):
+            self.one(line)
+        while self.waiting and self.ready(self.waiting[0]):
+            self.happened(self.waiting.pop(0))
         return bool(data)
 
     def one(self, data: bytes):
@@ -39,19 +44,27 @@ class LogTail:
             if self.history is None:
                 check_log_header(line, self.path)
                 self.history, self.head = history_from_header(decode_non_finite(line), self.path), data
-            elif line["kind"] in ("rows", "table", "reading"): apply_log_line(self.history, line)
-            else: self.waiting.append(line)
+            elif line["kind"] in ("rows", "table", "reading"):
+                apply_log_line(self.history, line)
+            else:
+                self.waiting.append(line)
         except (KeyError, TypeError, AttributeError, OverflowError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as e:
-            raise ValueError(f"{self.path} is damaged {self.offset} bytes from its beginning ({type(e).__name__}: {e}).") from None
+            raise ValueError(
+                f"{self.path} is damaged {self.offset} bytes from its beginning ({type(e).__name__}: {e})."
+            ) from None
         self.offset += len(data)
 
-    def ready(self, line: dict) -> bool: return line["rows"] <= len(self.history) and line.get("events", 0) <= len(self.history.events)   # all rows and events that it refers to have been read
+    # all rows and events that it refers to have been read
+    def ready(self, line: dict) -> bool:
+        return line["rows"] <= len(self.history) and line.get("events", 0) <= len(self.history.events)
 
     def happened(self, line: dict):
         "Process an event, or a step back."
         apply_log_line(self.history, line)
-        if line["kind"] == "abandon": update_abandoned(self.history)
-        else: store_event(self.history, self.history.events.pop())
+        if line["kind"] == "abandon":
+            update_abandoned(self.history)
+        else:
+            store_event(self.history, self.history.events.pop())
 
 # %% ../../nbs/10_live/06_follow.ipynb #291113a2
 SILENCE_SECONDS = 30.0   # seconds
@@ -60,9 +73,17 @@ def final_status(history: History) -> tuple[str, str] | None:
     "Return status and words of a run whose last entry shows that it does not train; otherwise None."
     events = [e for e in list(history.events) if e["rows"] == len(history) and not e["abandoned"]]
     for event in reversed(events):
-        if event["kind"] == "exception" and event["data"].get("type") != "KeyboardInterrupt": return "stopped", f"stopped after step {event['step']} by {event['data'].get('type')}: {format_value(event['data'].get('message'), 200)}"
+        if event["kind"] == "exception" and event["data"].get("type") != "KeyboardInterrupt":
+            return (
+                "stopped",
+                (
+                    f"stopped after step {event['step']} by {event['data'].get('type')}:"
+                    f" {format_value(event['data'].get('message'), 200)}"
+                ),
+            )
         if event["kind"] == "pause": return "paused", f"paused after step {event['step']}"
-        if event["kind"] == "log" and "train_runtime" in event["data"]: return "finished", f"finished after step {event['step']}"
+        if event["kind"] == "log" and "train_runtime" in event["data"]:
+            return "finished", f"finished after step {event['step']}"
     return None
 
 def planned_length(history: History) -> dict:
@@ -70,14 +91,16 @@ def planned_length(history: History) -> dict:
     return next((e["data"] for e in reversed(list(history.events)) if e["kind"] == "plan" and not e["abandoned"]), {})
 
 # %% ../../nbs/10_live/06_follow.ipynb #8551eae1
-EMPTY_HISTORY = History()   # history of a log whose first line is incomplete
+# history of a log whose first line is incomplete
+EMPTY_HISTORY = History()
 
 class LogSource:
     "Provide the log of a run as a source."
     def __init__(self, path):
         self.tail = LogTail(find_log(path))
         self.tail.read()
-        self.heard, self.damage = os.stat(self.tail.path).st_mtime, ""   # time of the last write; description of a damage, if there is one
+        # time of the last write; description of a damage, if there is one
+        self.heard, self.damage = os.stat(self.tail.path).st_mtime, ""
 
     @property
     def history(self) -> History: return self.tail.history or EMPTY_HISTORY
@@ -90,21 +113,43 @@ class LogSource:
             self.damage = ""
             self.tail.read()
             self.heard = os.stat(self.tail.path).st_mtime
-        except OSError: pass
-        except ValueError as error: self.damage = format_value(str(error), 300)
+        except OSError:
+            pass
+        except ValueError as error:
+            self.damage = format_value(str(error), 300)
 
     def settings(self) -> list: return []
 
     def status(self) -> dict:
         "Return the status of the run, as far as it is in the log."
         history = self.history
-        plan, how, end, silent = planned_length(history), assess_health(history), final_status(history), time.time() - self.heard
+        plan = planned_length(history)
+        how = assess_health(history)
+        end = final_status(history)
+        silent = time.time() - self.heard
         step = history.columns.step[len(history) - 1] if len(history) else 0
         seconds = history.columns.seconds[len(history) - 1] if len(history) else 0.0
         if self.damage: end = "stopped", self.damage
-        if end is None: end = ("training", "training elsewhere") if silent < max(SILENCE_SECONDS, 10 * seconds / max(step, 1)) else ("quiet", f"nothing heard since {time.strftime('%H:%M:%S', time.localtime(self.heard))}")
-        return {"state": end[0], "words": end[1], "where": "", "epoch": format_value(float(history.columns.epoch[len(history) - 1])) if len(history) else None, "epochs": plan.get("epochs"),
-                "elapsed": format_duration(seconds), "memory": None, "evaluating": None, "tone": how.tone, "verdict": how.sentence} | progress_numbers(history, step, plan["steps"] if isinstance(plan.get("steps"), int) else None, end[0] == "training")
+        if end is None:
+            end = (
+                ("training", "training elsewhere")
+                if silent < max(SILENCE_SECONDS, 10 * seconds / max(step, 1))
+                else ("quiet", f"nothing heard since {time.strftime('%H:%M:%S', time.localtime(self.heard))}")
+            )
+        return {
+            "state": end[0],
+            "words": end[1],
+            "where": "",
+            "epoch": format_value(float(history.columns.epoch[len(history) - 1])) if len(history) else None,
+            "epochs": plan.get("epochs"),
+            "elapsed": format_duration(seconds),
+            "memory": None,
+            "evaluating": None,
+            "tone": how.tone,
+            "verdict": how.sentence,
+        } | progress_numbers(
+            history, step, plan["steps"] if isinstance(plan.get("steps"), int) else None, end[0] == "training"
+        )
 
 # %% ../../nbs/10_live/06_follow.ipynb #7a5c4e41
 def follow(path,    # a log, the folder that holds it, or a run's output_dir (the newest run there)

@@ -46,7 +46,11 @@ class ProgressView:
 
     def place(self):
         "Return (done, first, last): in steps, or in batches for an evaluation on its own."
-        return (self.step, self.start, self.total) if self.step is not None else (self.evaluating[0], 0, self.evaluating[1])
+        return (
+            (self.step, self.start, self.total)
+            if self.step is not None
+            else (self.evaluating[0], 0, self.evaluating[1])
+        )
 
     @property
     def share(self) -> float:
@@ -76,13 +80,19 @@ def view_parts(view: ProgressView) -> list:
     "Return the parts of the line as pairs of a label and a value."
     def of(done, total): return f"{done}/{total}" if total else f"{done}"
     said = [] if view.step is None else [("step", of(view.step, view.total))]
-    if view.epoch is not None: said.append(("epoch", f"{view.epoch:.2f}"))
-    if view.loss is not None: said.append(("loss", format_value(float(view.loss))))
+    if view.epoch is not None:
+        said.append(("epoch", f"{view.epoch:.2f}"))
+    if view.loss is not None:
+        said.append(("loss", format_value(float(view.loss))))
     one, many = ("batch", "batches") if view.step is None else ("step", "steps")
-    if view.pace: said.append(("", format_speed(view.pace, one, many)))
-    if view.evaluating: said.insert(0 if view.step is None else len(said), ("evaluating", of(*view.evaluating)))
-    if view.over: said.append(("", format_duration(view.seconds)))
-    elif view.left is not None: said.append(("", f"{format_duration(view.left)} left"))
+    if view.pace:
+        said.append(("", format_speed(view.pace, one, many)))
+    if view.evaluating:
+        said.insert(0 if view.step is None else len(said), ("evaluating", of(*view.evaluating)))
+    if view.over:
+        said.append(("", format_duration(view.seconds)))
+    elif view.left is not None:
+        said.append(("", f"{format_duration(view.left)} left"))
     return said + ([("", view.status)] if view.status else [])
 
 def view_line(view: ProgressView) -> str:
@@ -90,8 +100,12 @@ def view_line(view: ProgressView) -> str:
     return "  ".join(f"{label} {value}" if label else value for label, value in view_parts(view))
 
 # %% ../../nbs/10_live/00_progress.ipynb #56bb5e26
-BLUE, GREEN, AMBER, RED = "#3d84c6", "#229e78", "#d99000", "#d55e00"
-MAX_LOGGED_ROWS = 12   # evaluations in the table; earlier ones are only counted
+BLUE = "#3d84c6"
+GREEN = "#229e78"
+AMBER = "#d99000"
+RED = "#d55e00"
+# evaluations in the table; earlier ones are only counted
+MAX_LOGGED_ROWS = 12
 
 def bar_color(view: ProgressView) -> str:
     "Return the colour of the bar."
@@ -100,20 +114,34 @@ def bar_color(view: ProgressView) -> str:
 
 def view_html(view: ProgressView) -> str:
     "Format a view as HTML."
-    ink, said = bar_color(view), view_parts(view)
-    words = [f'<span style="opacity:.6">{escape_html(label)}</span> {escape_html(value)}' if label else escape_html(value) for label, value in said]
-    if view.status: words[-1] = f'<span style="color:{ink};font-weight:bold">{escape_html(view.status)}</span>'
+    ink = bar_color(view)
+    said = view_parts(view)
+    words = [
+        f'<span style="opacity:.6">{escape_html(label)}</span> {escape_html(value)}' if label else escape_html(value)
+        for label, value in said
+    ]
+    if view.status:
+        words[-1] = f'<span style="color:{ink};font-weight:bold">{escape_html(view.status)}</span>'
     bar = f'<div style="height:6px;width:{100 * view.share:.1f}%;border-radius:3px;background:{ink}"></div>'
     track = f'<div style="height:6px;border-radius:3px;overflow:hidden;background:rgba(127,127,127,.25)">{bar}</div>'
     spans = "".join(f'<span style="margin-right:18px;white-space:nowrap">{o}</span>' for o in words)
-    shown, where = (view.evaluations, "evaluations are in history.evaluations()") if view.evaluations else ([] if view.evaluates else view.logs, "logs are in state.log_history")
-    earlier, rows = len(shown) - MAX_LOGGED_ROWS, html_table(shown[-MAX_LOGGED_ROWS:]) if shown else ""
-    if earlier > 0: rows = f'<div style="font-size:12px;opacity:.6">{earlier} earlier {where}</div>{rows}'
+    shown, where = (
+        (view.evaluations, "evaluations are in history.evaluations()")
+        if view.evaluations
+        else ([] if view.evaluates else view.logs, "logs are in state.log_history")
+    )
+    earlier = len(shown) - MAX_LOGGED_ROWS
+    rows = html_table(shown[-MAX_LOGGED_ROWS:]) if shown else ""
+    if earlier > 0:
+        rows = f'<div style="font-size:12px;opacity:.6">{earlier} earlier {where}</div>{rows}'
     said = f'<div style="margin:6px 0 4px;font-size:13px">{spans}</div>'
     return f'<div style="max-width:640px;margin:4px 0 6px;font-variant-numeric:tabular-nums">{track}{said}{rows}</div>'
 
 # %% ../../nbs/10_live/00_progress.ipynb #16edf9ef
-def newest_loss(history, start: int):  # start: the first row to consider
+def newest_loss(
+    history,
+    start: int,  # the first row to consider
+):
     "Return the last loss of a history, as a number or as a tensor on its device; None if there is none."
     row = len(history) - 1
     return history.rows.peek("loss", row) if row >= start else None
@@ -133,17 +161,21 @@ class LossPeek:
         if self._travelling is not None and self._travelling[0].query():
             self.value, self._travelling = self._travelling[1].item(), None
         last = newest_loss(history, start)
-        if not isinstance(last, torch.Tensor): self.value = self.value if last is None else last
-        elif last.device.type == "cpu": self.value = last.item()
+        if not isinstance(last, torch.Tensor):
+            self.value = self.value if last is None else last
+        elif last.device.type == "cpu":
+            self.value = last.item()
         elif last.device.type != "cuda":
             last = fetched_loss(history, start)
             self.value = self.value if last is None else last
-        elif self._travelling is None: self._travelling = self._send(last)
+        elif self._travelling is None:
+            self._travelling = self._send(last)
         return self.value
 
     def _send(self, tensor):
         with torch.cuda.device(tensor.device):
-            place, event = torch.empty((), dtype=tensor.dtype, pin_memory=True), torch.cuda.Event()
+            place = torch.empty((), dtype=tensor.dtype, pin_memory=True)
+            event = torch.cuda.Event()
             place.copy_(tensor, non_blocking=True)
             event.record()
         return event, place
@@ -159,7 +191,8 @@ class NotebookScreen:
         self.handle = display(bundle, raw=True, display_id=True)
 
     def close(self, view: ProgressView):
-        if self.handle is not None: self.show(view)
+        if self.handle is not None:
+            self.show(view)
 
 # %% ../../nbs/10_live/00_progress.ipynb #0fb1adf3
 def format_evaluation(row: dict) -> str:
@@ -170,7 +203,8 @@ class UnprintedRows:
     "Return the rows of views that have not been printed yet, as lines."
     def __init__(self): self.told = (0, 0)
     def lines(self, view: ProgressView) -> list[str]:
-        logs, evaluations = view.logs[self.told[0]:], view.evaluations[self.told[1]:]
+        logs = view.logs[self.told[0]:]
+        evaluations = view.evaluations[self.told[1]:]
         self.told = (len(view.logs), len(view.evaluations))
         return [format_evaluation(row) for row in sorted([*logs, *evaluations], key=lambda row: row.get("step", 0))]
 
@@ -183,7 +217,8 @@ class TerminalScreen:
             class Bar(tqdm): monitor_interval = 0   # no monitor thread: this class draws the bar
             self.bar = Bar(desc=view_line(view), initial=view.share, total=1.0, file=sys.stderr, dynamic_ncols=True,
                            bar_format="{percentage:3.0f}% |{bar:20}| {desc}")
-        for told in self.news.lines(view): self.bar.write(told, file=sys.stderr)
+        for told in self.news.lines(view):
+            self.bar.write(told, file=sys.stderr)
         self.bar.n = view.share
         self.bar.set_description_str(view_line(view))
 
@@ -206,10 +241,12 @@ class LinesScreen:
         print("\n".join([*self.news.lines(view), view_line(view)]), file=sys.stderr, flush=True)
 
     def close(self, view: ProgressView):
-        if self.due > self.EVERY: self._print(view)
+        if self.due > self.EVERY:
+            self._print(view)
 
 # %% ../../nbs/10_live/00_progress.ipynb #897c8f27
-NO_DISPLAY = contextvars.ContextVar("quiet", default=False)   # True where another display shows the progress
+# True where another display shows the progress
+NO_DISPLAY = contextvars.ContextVar("quiet", default=False)
 
 def in_kernel() -> bool:
     "Return True in the kernel of a notebook."
@@ -227,14 +264,16 @@ def make_screen():
 # %% ../../nbs/10_live/00_progress.ipynb #dd345e6d
 class ProgressDisplay:
     "Draw views on a screen at intervals, and stop drawing at the first error."
-    FIRST, EVERY = 0.5, 0.25   # seconds
+    FIRST = 0.5
+    EVERY = 0.25   # seconds
     def __init__(self, screen):
         self.screen, self.began = screen, perf_counter()
         self._next = math.inf if screen is None else self.began + self.FIRST
 
     def tick(self, record=None):
         "Draw if a drawing is due; called after every step."
-        if perf_counter() >= self._next: self.draw()
+        if perf_counter() >= self._next:
+            self.draw()
 
     def view(self, over=False, status="") -> ProgressView: raise NotImplementedError
 
@@ -242,16 +281,26 @@ class ProgressDisplay:
         "Draw now."
         if self.screen is None: return
         start = perf_counter()
-        try: (self.screen.close if over else self.screen.show)(self.view(over, status))
-        except Exception as error: self.give_up(error)
-        else: self._next = perf_counter() + max(self.EVERY, 19 * (perf_counter() - start))
+        try:
+            (self.screen.close if over else self.screen.show)(self.view(over, status))
+        except Exception as error:
+            self.give_up(error)
+        else:
+            self._next = perf_counter() + max(self.EVERY, 19 * (perf_counter() - start))
 
     def give_up(self, error):
         "Switch the display off, with one warning."
-        self.screen, self._next = None, math.inf
-        what = f"The progress display failed and is off until the next call ({type(error).__name__}: {error}). Training goes on."
-        try: warn(what)
-        except Warning: pass   # if warnings are errors, this one must not stop training
+        self.screen = None
+        self._next = math.inf
+        what = (
+            f"The progress display failed and is off until the next call ({type(error).__name__}: {error}). Training"
+            " goes on."
+        )
+        try:
+            warn(what)
+        except Warning:
+            # if warnings are errors, this one must not stop training
+            pass
 
 # %% ../../nbs/10_live/00_progress.ipynb #6333861a
 class SpeedMeter:
@@ -261,23 +310,34 @@ class SpeedMeter:
         "Record the number of steps done, and return the rate."
         self.points.append((perf_counter(), step))
         (t0, s0), (t1, s1) = self.points[0], self.points[-1]
-        if s1 > s0 and t1 > t0: self.rate = (s1 - s0) / (t1 - t0)
+        if s1 > s0 and t1 > t0:
+            self.rate = (s1 - s0) / (t1 - t0)
         return self.rate
     def begin_anew(self): self.points.clear()
 
 # %% ../../nbs/10_live/00_progress.ipynb #e843e6b8
 def loader_length(loader) -> int | None:
     "Return the number of batches of a loader, None if it has no length."
-    try: return len(loader)
-    except Exception: return None
+    try:
+        return len(loader)
+    except Exception:
+        return None
 
 # %% ../../nbs/10_live/00_progress.ipynb #694211b0
 class ProgressState:
     "Collect the events of a run while a verb trains, for the next drawing."
     def __init__(self, run):
         self.run, self.first, self.row = run, run.state.global_step, len(run.history)
-        self.pace, self.glimpse, self.evaluations, self.logs, self.mean = SpeedMeter(self.first), LossPeek(), [], [], None
-        self.batches, self.at = None, -1   # of the evaluation under way: batches done and all batches; its step
+        self.pace, self.glimpse, self.evaluations, self.logs, self.mean = (
+            SpeedMeter(self.first),
+            LossPeek(),
+            [],
+            [],
+            None,
+        )
+        # of the evaluation under way: batches done and all batches; its step
+        self.batches = None
+        self.at = -1
 
     def loss(self) -> float | None: return self.glimpse.look(self.run.history, self.row)
 
@@ -287,9 +347,11 @@ class ProgressState:
 
     def logged(self, logs: dict):
         "Record a log; its loss is the mean since the last log. The logs of an evaluation and of the end of the run are recorded elsewhere."
-        if "loss" in logs: self.mean = logs["loss"]
+        if "loss" in logs:
+            self.mean = logs["loss"]
         rest = {"train loss" if k == "loss" else k: v for k, v in logs.items() if k not in ("step", "epoch")}
-        if not any(k == "train_runtime" or k.endswith(TIMING_SUFFIXES) for k in logs): self.logs.append({"step": self.run.state.global_step, "epoch": self.run.state.epoch} | rest)
+        if not any(k == "train_runtime" or k.endswith(TIMING_SUFFIXES) for k in logs):
+            self.logs.append({"step": self.run.state.global_step, "epoch": self.run.state.epoch} | rest)
 
     def predicted(self, loader):
         "Record a completed batch of an evaluation."
@@ -300,26 +362,42 @@ class ProgressState:
 
     def evaluated(self, metrics: dict):
         "Record a completed evaluation."
-        step, epoch = self.run.state.global_step, self.run.state.epoch
+        step = self.run.state.global_step
+        epoch = self.run.state.epoch
         if not self.evaluations or self.evaluations[-1]["step"] != step:
-            self.evaluations.append({"step": step, "epoch": epoch, "train loss": self.loss() if self.mean is None else self.mean})
-        shown = {k: v for k, v in metrics.items() if k not in ("step", "epoch", "train loss") and not k.endswith(TIMING_SUFFIXES)}
+            self.evaluations.append(
+                {"step": step, "epoch": epoch, "train loss": self.loss() if self.mean is None else self.mean}
+            )
+        shown = {
+            k: v
+            for k, v in metrics.items()
+            if k not in ("step", "epoch", "train loss") and not k.endswith(TIMING_SUFFIXES)
+        }
         self.evaluations[-1].update(shown)
-        self.mean, self.at = None, -1
+        self.mean = None
+        self.at = -1
 
 # %% ../../nbs/10_live/00_progress.ipynb #46873f05
 class TrainingProgress(ProgressDisplay):
     "Display the progress of one verb that trains."
-    def __init__(self, screen, run, total: int | None = None, callback=None):  # total: the step at which the verb ends
+    def __init__(
+        self, screen, run,
+        total: int | None = None,  # the step at which the verb ends
+        callback=None,
+    ):
         super().__init__(screen)
         self.run, self.heard, self.total, self.callback = run, ProgressState(run), total, callback
-        if callback is not None: self.outer, callback.progress = callback.progress, self
+        if callback is not None:
+            self.outer = callback.progress
+            callback.progress = self
         self.timed = False   # True after the first step
 
     def tick(self, record=None):
         "Draw if a drawing is due; called after every step. The time before the end of the first step, spent on preparation, is not counted."
-        if record is not None and not self.timed: self.first_step()
-        if perf_counter() >= self._next: self.draw()
+        if record is not None and not self.timed:
+            self.first_step()
+        if perf_counter() >= self._next:
+            self.draw()
 
     def first_step(self):
         "Start measuring the speed."
@@ -328,21 +406,37 @@ class TrainingProgress(ProgressDisplay):
         self.heard.pace.see(self.run.state.global_step)
 
     def view(self, over=False, status="") -> ProgressView:
-        state, heard = self.run.state, self.heard
+        state = self.run.state
+        heard = self.heard
         whole = state.max_steps if 0 < state.max_steps < sys.maxsize else None
         total = whole if self.total is None or (whole and whole < self.total) else self.total
         evaluating = None if over else heard.evaluating()
-        return ProgressView(step=state.global_step, total=total, start=0 if total == whole else heard.first, epoch=state.epoch, loss=heard.loss(),
-                    rate=heard.pace.rate if evaluating else heard.pace.see(state.global_step), seconds=perf_counter() - self.began,
-                    evaluating=evaluating, evaluations=heard.evaluations, logs=heard.logs, evaluates=getattr(self.run.args, "eval_strategy", "no") != "no",
-                    status=status, over=over)
+        return ProgressView(
+            step=state.global_step,
+            total=total,
+            start=0 if total == whole else heard.first,
+            epoch=state.epoch,
+            loss=heard.loss(),
+            rate=heard.pace.rate if evaluating else heard.pace.see(state.global_step),
+            seconds=perf_counter() - self.began,
+            evaluating=evaluating,
+            evaluations=heard.evaluations,
+            logs=heard.logs,
+            evaluates=getattr(self.run.args, "eval_strategy", "no") != "no",
+            status=status,
+            over=over,
+        )
 
     def close(self, status: str = ""):
         "Draw the final state of the verb, which stays in the output."
         if self.run is None: return
-        if self.callback is not None: self.callback.progress = self.outer
+        if self.callback is not None:
+            self.callback.progress = self.outer
         self.draw(over=True, status=status)
-        self.screen, self._next, self.run, self.heard = None, math.inf, None, None
+        self.screen = None
+        self._next = math.inf
+        self.run = None
+        self.heard = None
 
     def __enter__(self): return self
     def __exit__(self, kind, error, trace): self.close(ending_status(self.run, error))
@@ -364,8 +458,13 @@ class EvaluationProgress(ProgressDisplay):
         self.loader, self.done, self.total, self.pace = loader, 0, loader_length(loader), SpeedMeter(1)
 
     def view(self, over=False, status="") -> ProgressView:
-        return ProgressView(evaluating=(self.done, self.total), rate=self.pace.see(self.done), seconds=perf_counter() - self.began,
-                    over=over, status=status)
+        return ProgressView(
+            evaluating=(self.done, self.total),
+            rate=self.pace.see(self.done),
+            seconds=perf_counter() - self.began,
+            over=over,
+            status=status,
+        )
 
     def predicted(self) -> bool:
         "Record a completed batch, and return True if it was the last one."
@@ -377,41 +476,63 @@ class EvaluationProgress(ProgressDisplay):
 
     def close(self):
         self.draw(over=True)
-        self.screen, self._next = None, math.inf
+        self.screen = None
+        self._next = math.inf
 
 # %% ../../nbs/10_live/00_progress.ipynb #9c9cf66a
 class ProgressCallback(TrainerCallback):
     "Pass the events inside a verb to its progress display; without this callback there is no display."
-    order, quick = 1000, True
-    def __init__(self, max_str_len: int = 100):   # longest text that is printed in full; for a longer one, its length is printed
+    order = 1000
+    quick = True
+    # longest text that is printed in full; for a longer one, its length is printed
+    def __init__(self, max_str_len: int = 100):
         self.max_str_len = max_str_len
-        self.mute = False                         # True if another display shows the logs
-        self.progress, self.alone = None, None    # the display of the active verb, and of an evaluation on its own
+        # True if another display shows the logs
+        self.mute = False
+        # the display of the active verb, and of an evaluation on its own
+        self.progress = None
+        self.alone = None
 
     def on_log(self, args, state, control, logs=None, learner=None, **kwargs):
         if not logs: return
-        logs = {k: f"[{len(v)} characters]" if isinstance(v, str) and len(v) > self.max_str_len else v for k, v in logs.items()}
-        if self.progress is not None: self.progress.heard.logged(logs)
-        if args.disable_tqdm and not self.mute and is_showing_process(args, state) and not in_kernel() and not has_print_callback(learner): print(format_logs(logs), flush=True)
+        logs = {
+            k: f"[{len(v)} characters]" if isinstance(v, str) and len(v) > self.max_str_len else v
+            for k, v in logs.items()
+        }
+        if self.progress is not None:
+            self.progress.heard.logged(logs)
+        if (
+            args.disable_tqdm
+            and not self.mute
+            and is_showing_process(args, state)
+            and not in_kernel()
+            and not has_print_callback(learner)
+        ):
+            print(format_logs(logs), flush=True)
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, learner=None, **kwargs):
         if self.progress is not None:
             self.progress.heard.predicted(eval_dataloader)
             self.progress.tick()
-        elif learner is None or find_progress_callback(learner.run_state) is self:   # one display is enough
+        elif learner is None or find_progress_callback(learner.run_state) is self:
+            # one display is enough
             self.predicted_alone(args, state, eval_dataloader)
 
     def predicted_alone(self, args, state, loader):
         "Record a completed batch of an evaluation that has no verb around it."
-        if self.alone is None or self.alone.loader is not loader: self.alone = EvaluationProgress(select_screen(args, state), loader)
-        if self.alone.predicted(): self.alone = None
+        if self.alone is None or self.alone.loader is not loader:
+            self.alone = EvaluationProgress(select_screen(args, state), loader)
+        if self.alone.predicted():
+            self.alone = None
 
     def on_evaluate(self, args, state, control, metrics=None, **kwargs):
-        if self.progress is not None and metrics: self.progress.heard.evaluated(metrics)
+        if self.progress is not None and metrics:
+            self.progress.heard.evaluated(metrics)
         self.on_predict(args, state, control)
 
     def on_predict(self, args, state, control, **kwargs):
-        if self.alone is not None: self.alone.close()
+        if self.alone is not None:
+            self.alone.close()
         self.alone = None
 
 # %% ../../nbs/10_live/00_progress.ipynb #15e7a08f
@@ -425,7 +546,9 @@ def is_showing_process(args, state) -> bool:
 
 def has_print_callback(learner) -> bool:
     "Return True if a callback of the user prints the logs."
-    return learner is not None and any(type(c).__name__ == "PrinterCallback" for c in learner.run_state.callbacks.callbacks)
+    return learner is not None and any(
+        type(c).__name__ == "PrinterCallback" for c in learner.run_state.callbacks.callbacks
+    )
 
 def select_screen(args, state):
     "Return the screen to use; None if the display is switched off, or if the log level hides warnings."
@@ -438,8 +561,11 @@ def make_progress(run,
                  ) -> TrainingProgress:
     "Create the display of a verb that is about to train; enter it, and call its `tick` after every step."
     callback = find_progress_callback(run)
-    if callback is None: screen = None
-    elif not isinstance(screen, NotebookScreen): screen = select_screen(run.args, run.state)   # other screens are closed with the verb
+    if callback is None:
+        screen = None
+    elif not isinstance(screen, NotebookScreen):
+        # other screens are closed with the verb
+        screen = select_screen(run.args, run.state)
     return TrainingProgress(screen, run, total_steps, callback)
 
 # %% ../../nbs/10_live/00_progress.ipynb #5ea4c402
@@ -453,7 +579,9 @@ class SearchProgress(ProgressDisplay):
 
     def view(self, over=False, status="") -> ProgressView:
         seconds = perf_counter() - self.began
-        return ProgressView(step=self.done, total=self.total, rate=self.pace.see(self.done), seconds=seconds, over=over, status=status)
+        return ProgressView(
+            step=self.done, total=self.total, rate=self.pace.see(self.done), seconds=seconds, over=over, status=status
+        )
 
     def tick(self, record=None):
         self.done += 1
@@ -462,9 +590,14 @@ class SearchProgress(ProgressDisplay):
     def __enter__(self): return self
 
     def __exit__(self, kind, error, trace):
-        how = "done" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else f"stopped by {kind.__name__}"
+        how = (
+            "done"
+            if error is None
+            else "interrupted" if isinstance(error, KeyboardInterrupt) else f"stopped by {kind.__name__}"
+        )
         # a search that took no time leaves no display behind
-        if perf_counter() - self.began > self.FIRST: self.draw(over=True, status=how)
+        if perf_counter() - self.began > self.FIRST:
+            self.draw(over=True, status=how)
 
 def search_progress(run, total: int) -> SearchProgress:
     "Create the progress display of a search of `total` steps; it shows nothing where the run shows no progress."

@@ -22,14 +22,23 @@ __all__ = ['RUN_SUMMARY_KEYS', 'OWN_WANDB_RUNS', 'TRACKER_CLASSES', 'IGNORED_VAR
 # %% ../../nbs/10_live/01_reporting.ipynb #31cacc00
 def prefix_log_names(logs: dict) -> dict:
     "Return logs under the names that trackers use."
-    def name(k): return f"{k[:k.index('_')]}/{k[k.index('_') + 1:]}" if k.startswith(("eval_", "test_")) else f"train/{k}"
+    def name(k):
+        return f"{k[:k.index('_')]}/{k[k.index('_') + 1:]}" if k.startswith(("eval_", "test_")) else f"train/{k}"
     return {name(k): v for k, v in logs.items()}
 
-RUN_SUMMARY_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")   # logged once, at the end: numbers of the whole run
+# logged once, at the end: numbers of the whole run
+RUN_SUMMARY_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
 
 def numeric_values(values: dict, kinds=(int, float)) -> dict:
     "Keep the values that can be drawn as a chart; a tensor with one element becomes a number."
-    plain = {k: v.item() if hasattr(v, "item") and getattr(v, "size", 1) == 1 or hasattr(v, "numel") and v.numel() == 1 else v for k, v in values.items()}
+    plain = {
+        k: (
+            v.item()
+            if hasattr(v, "item") and getattr(v, "size", 1) == 1 or hasattr(v, "numel") and v.numel() == 1
+            else v
+        )
+        for k, v in values.items()
+    }
     return {k: v for k, v in plain.items() if isinstance(v, kinds) and not isinstance(v, bool)}
 
 # %% ../../nbs/10_live/01_reporting.ipynb #2a0e1e92
@@ -45,8 +54,10 @@ class RunDescription(NamedTuple):
     @property
     def label(self) -> str: return f"{self.name}-{self.key}" if self.name else f"run-{self.key}"   # unique to this run
 
+    # for people; distinguishes a branch from its parent
     @property
-    def title(self) -> str: return self.name if self.name and not self.parent else self.label   # for people; distinguishes a branch from its parent
+    def title(self) -> str:
+        return self.name if self.name and not self.parent else self.label
 
     @property
     def folder(self) -> str:
@@ -55,15 +66,24 @@ class RunDescription(NamedTuple):
         return os.path.join(given or os.path.join(self.args.output_dir or ".", "runs"), self.label)
 
 # %% ../../nbs/10_live/01_reporting.ipynb #0abbf19e
-def tracker_config(args, model) -> tuple:  # (all settings, the model's alone or None)
+# (all settings, the model's alone or None)
+def tracker_config(args, model) -> tuple:
     "Return the settings of a run as plain values."
     def plain(d): return json.loads(json.dumps(d, default=str))
     own = getattr(model, "config", None)
     own = own.to_dict() if hasattr(own, "to_dict") else own
     own = plain(own) if isinstance(own, dict) else None
-    given = {k: f"<{k.upper()}>" if k.endswith("_token") and v is not None else v for k, v in plain(args.to_dict()).items()}
-    adapters = {"peft_config": plain({k: vars(v) for k, v in model.peft_config.items()})} if isinstance(getattr(model, "peft_config", None), dict) else {}
-    counted = {"model/num_parameters": sum(p.numel() for p in model.parameters())} if hasattr(model, "parameters") else {}
+    given = {
+        k: f"<{k.upper()}>" if k.endswith("_token") and v is not None else v for k, v in plain(args.to_dict()).items()
+    }
+    adapters = (
+        {"peft_config": plain({k: vars(v) for k, v in model.peft_config.items()})}
+        if isinstance(getattr(model, "peft_config", None), dict)
+        else {}
+    )
+    counted = (
+        {"model/num_parameters": sum(p.numel() for p in model.parameters())} if hasattr(model, "parameters") else {}
+    )
     return adapters | (own or {}) | given | counted, own
 
 # %% ../../nbs/10_live/01_reporting.ipynb #f82f3946
@@ -79,26 +99,34 @@ class TensorBoard(Tracker):
     "Write event files with torch's SummaryWriter."
     name = "tensorboard"
     def open(self, about):
-        try: from torch.utils.tensorboard import SummaryWriter
-        except ImportError: from tensorboardX import SummaryWriter
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            from tensorboardX import SummaryWriter
         new = not os.path.isdir(about.folder)
         self.writer = SummaryWriter(about.folder)
         if not new: return
         self.writer.add_text("args", about.args.to_json_string())
-        if about.model_config is not None: self.writer.add_text("model_config", json.dumps(about.model_config, indent=2))
+        if about.model_config is not None:
+            self.writer.add_text("model_config", json.dumps(about.model_config, indent=2))
 
     def log(self, logs, step):
-        for k, v in numeric_values(prefix_log_names(logs), (int, float, str)).items(): (self.writer.add_text if isinstance(v, str) else self.writer.add_scalar)(k, v, step)
+        for k, v in numeric_values(prefix_log_names(logs), (int, float, str)).items():
+            (self.writer.add_text if isinstance(v, str) else self.writer.add_scalar)(k, v, step)
         self.writer.flush()
 
     def back(self, step):
-        proto = sys.modules[type(self.writer).__module__]   # as the writer does for its purge_step
-        self.writer.file_writer.add_event(proto.Event(step=step + 1, session_log=proto.SessionLog(status=proto.SessionLog.START)))
+        # as the writer does for its purge_step
+        proto = sys.modules[type(self.writer).__module__]
+        self.writer.file_writer.add_event(
+            proto.Event(step=step + 1, session_log=proto.SessionLog(status=proto.SessionLog.START))
+        )
 
     def close(self): self.writer.close()
 
 # %% ../../nbs/10_live/01_reporting.ipynb #9d17b47e
-OWN_WANDB_RUNS = set()   # ids of the runs opened here: if one of them is active, it belongs to another learner and not to the user
+# ids of the runs opened here: if one of them is active, it belongs to another learner and not to the user
+OWN_WANDB_RUNS = set()
 
 class WandB(Tracker):
     "Log to Weights & Biases, with or without a network (WANDB_MODE=offline)."
@@ -106,7 +134,9 @@ class WandB(Tracker):
     def open(self, about):
         import wandb
         self.own = wandb.run is None or wandb.run.id in OWN_WANDB_RUNS
-        more = ({} if about.name is None else {"name": about.title}) | ({} if wandb.run is None else {"reinit": "create_new"})
+        more = ({} if about.name is None else {"name": about.title}) | (
+            {} if wandb.run is None else {"reinit": "create_new"}
+        )
         project = os.environ.get("WANDB_PROJECT", about.args.project)
         self.run = wandb.init(project=project, id=about.key, resume="allow", **more) if self.own else wandb.run
         OWN_WANDB_RUNS.add(about.key)
@@ -115,11 +145,18 @@ class WandB(Tracker):
         self.run.define_metric("*", step_metric="train/global_step", step_sync=True)
 
     def log(self, logs, step):
-        for k in [k for k in RUN_SUMMARY_KEYS if k in logs]: self.run.summary[k] = logs[k]
-        self.run.log({**prefix_log_names({k: v for k, v in logs.items() if k not in RUN_SUMMARY_KEYS}), "train/global_step": step})
+        for k in [k for k in RUN_SUMMARY_KEYS if k in logs]:
+            self.run.summary[k] = logs[k]
+        self.run.log(
+            {
+                **prefix_log_names({k: v for k, v in logs.items() if k not in RUN_SUMMARY_KEYS}),
+                "train/global_step": step,
+            }
+        )
 
     def close(self):
-        if self.own: self.run.finish()
+        if self.own:
+            self.run.finish()
 
 # %% ../../nbs/10_live/01_reporting.ipynb #93c24989
 class Trackio(Tracker):
@@ -127,22 +164,41 @@ class Trackio(Tracker):
     name = "trackio"
     def open(self, about):
         import trackio
-        a, self.about, self.over = about.args, about, False
+        a = about.args
+        self.about = about
+        self.over = False
         wanted = {"space_id": a.trackio_space_id, "bucket_id": a.trackio_bucket_id, "private": a.hub_private_repo}
-        self.run = trackio.init(project=a.project, name=about.title, resume="allow", config=about.config, **{k: v for k, v in wanted.items() if v is not None})
+        self.run = trackio.init(
+            project=a.project,
+            name=about.title,
+            resume="allow",
+            config=about.config,
+            **{k: v for k, v in wanted.items() if v is not None}
+        )
         self.space = trackio.context_vars.current_space_id.get()
 
     def log(self, logs, step):
         self.over = self.over or "train_runtime" in logs
-        self.run.log({**prefix_log_names({k: v for k, v in logs.items() if k not in RUN_SUMMARY_KEYS}), "train/global_step": step}, step=step)
+        self.run.log(
+            {
+                **prefix_log_names({k: v for k, v in logs.items() if k not in RUN_SUMMARY_KEYS}),
+                "train/global_step": step,
+            },
+            step=step,
+        )
 
     def close(self):
         import trackio
         self.run.finish()
-        static, args = self.about.args.trackio_static_space_id, self.about.args
+        static = self.about.args.trackio_static_space_id
+        args = self.about.args
         if not self.over or static is False or not (self.space or static): return
-        if self.space: trackio.freeze(space_id=self.space, project=args.project, new_space_id=static or None, private=args.hub_private_repo)
-        else: trackio.sync(project=args.project, sdk="static", space_id=static, private=args.hub_private_repo)
+        if self.space:
+            trackio.freeze(
+                space_id=self.space, project=args.project, new_space_id=static or None, private=args.hub_private_repo
+            )
+        else:
+            trackio.sync(project=args.project, sdk="static", space_id=static, private=args.hub_private_repo)
 
 # %% ../../nbs/10_live/01_reporting.ipynb #5ebe14c3
 class MLflow(Tracker):
@@ -150,46 +206,73 @@ class MLflow(Tracker):
     name = "mlflow"
     def open(self, about):
         import mlflow
-        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or (about.args.project if about.args.project != "huggingface" else None)
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or (
+            about.args.project if about.args.project != "huggingface" else None
+        )
         active = mlflow.active_run()
         self.own = active is None or active.info.run_id in OWN_WANDB_RUNS
-        if not self.own: self.id, found = active.info.run_id, None
+        if not self.own:
+            self.id = active.info.run_id
+            found = None
         else:
             place = mlflow.set_experiment(experiment).experiment_id if experiment else "0"
-            found = mlflow.MlflowClient().search_runs([place], f"tags.`trainer_nb.engine.run_state` = '{about.key}'", max_results=1)
-            where = {"run_id": found[0].info.run_id} if found else {"run_name": about.title, "tags": {"trainer_nb.engine.run_state": about.key}}
+            found = mlflow.MlflowClient().search_runs(
+                [place], f"tags.`trainer_nb.engine.run_state` = '{about.key}'", max_results=1
+            )
+            where = (
+                {"run_id": found[0].info.run_id}
+                if found
+                else {"run_name": about.title, "tags": {"trainer_nb.engine.run_state": about.key}}
+            )
             self.id = mlflow.start_run(**where, **({} if active is None else {"nested": True})).info.run_id
             OWN_WANDB_RUNS.add(self.id)
         if found: return
         limit = mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
         given = [(k.replace("/", "_"), v) for k, v in about.config.items() if len(str(v)) <= limit]
-        for i in range(0, len(given), 100): mlflow.log_params(dict(given[i:i + 100]))
+        for i in range(0, len(given), 100):
+            mlflow.log_params(dict(given[i:i + 100]))
 
     def log(self, logs, step):
         import mlflow
-        mlflow.log_metrics({re.sub(r"[^0-9A-Za-z_\-. :/]", "_", k): v for k, v in numeric_values(logs).items()}, step=step, run_id=self.id)
+        mlflow.log_metrics(
+            {re.sub(r"[^0-9A-Za-z_\-. :/]", "_", k): v for k, v in numeric_values(logs).items()},
+            step=step,
+            run_id=self.id,
+        )
 
     def close(self):
         import mlflow
         active = mlflow.active_run()
         if not self.own: return
-        if active is not None and active.info.run_id == self.id: mlflow.end_run()
-        else: mlflow.MlflowClient().set_terminated(self.id)   # the active run is another learner's
+        if active is not None and active.info.run_id == self.id:
+            mlflow.end_run()
+        else:
+            # the active run is another learner's
+            mlflow.MlflowClient().set_terminated(self.id)
 
 # %% ../../nbs/10_live/01_reporting.ipynb #a750baa5
 class AccelerateTracker(Tracker):
     "Log through a tracker of Accelerate, by its name or as an object."
-    def __init__(self, tracker):  # a name, or an object that the user starts
+    def __init__(
+        self,
+        tracker,  # a name, or an object that the user starts
+    ):
         self.given, self.tracker = tracker, None if isinstance(tracker, str) else tracker
         self.name = tracker if isinstance(tracker, str) else getattr(tracker, "name", type(tracker).__name__)
 
     def open(self, about):
-        if isinstance(self.given, str): self.tracker = make_accelerate_tracker(self.given, about)
-        try: self.tracker.main_process_only = False
-        except AttributeError: pass
-        if not self.__dict__.get("started"): self.tracker.start()
+        if isinstance(self.given, str):
+            self.tracker = make_accelerate_tracker(self.given, about)
+        try:
+            self.tracker.main_process_only = False
+        except AttributeError:
+            pass
+        if not self.__dict__.get("started"):
+            self.tracker.start()
         self.started = not isinstance(self.given, str)
-        self.tracker.store_init_configuration({k: v for k, v in about.config.items() if isinstance(v, (bool, int, float, str))})
+        self.tracker.store_init_configuration(
+            {k: v for k, v in about.config.items() if isinstance(v, (bool, int, float, str))}
+        )
 
     def log(self, logs, step): self.tracker.log(numeric_values(prefix_log_names(logs), (int, float, str)), step=step)
 
@@ -200,8 +283,18 @@ class AccelerateTracker(Tracker):
 def make_accelerate_tracker(name: str, about: RunDescription):
     "Create the tracker of Accelerate with a given name, for a run."
     from accelerate import tracking
-    kind = {"comet_ml": "CometMLTracker", "clearml": "ClearMLTracker", "dvclive": "DVCLiveTracker", "aim": "AimTracker", "swanlab": "SwanLabTracker"}[name]
-    more = {"clearml": {"task_name": about.title}, "aim": {"logging_dir": about.args.output_dir or "."}, "swanlab": {"experiment_name": about.title}}
+    kind = {
+        "comet_ml": "CometMLTracker",
+        "clearml": "ClearMLTracker",
+        "dvclive": "DVCLiveTracker",
+        "aim": "AimTracker",
+        "swanlab": "SwanLabTracker",
+    }[name]
+    more = {
+        "clearml": {"task_name": about.title},
+        "aim": {"logging_dir": about.args.output_dir or "."},
+        "swanlab": {"experiment_name": about.title},
+    }
     project = about.title if name == "aim" else about.args.project
     return getattr(tracking, kind)(project, **more.get(name, {}))
 
@@ -211,13 +304,21 @@ class CodeCarbon(Tracker):
     name = "codecarbon"
     def open(self, about):
         import codecarbon
-        self.meter = codecarbon.EmissionsTracker(output_dir=about.args.output_dir or ".", project_name=about.args.project)
+        self.meter = codecarbon.EmissionsTracker(
+            output_dir=about.args.output_dir or ".", project_name=about.args.project
+        )
         self.meter.start()
 
     def close(self): self.meter.stop()
 
 # %% ../../nbs/10_live/01_reporting.ipynb #3d0806f9
-TRACKER_CLASSES = {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio, "mlflow": MLflow, "codecarbon": CodeCarbon}
+TRACKER_CLASSES = {
+    "tensorboard": TensorBoard,
+    "wandb": WandB,
+    "trackio": Trackio,
+    "mlflow": MLflow,
+    "codecarbon": CodeCarbon,
+}
 _MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}
 _PIP = {"comet_ml": "comet-ml"}
 
@@ -225,32 +326,63 @@ def is_tracker_installed(name: str) -> bool:
     "Return True if the library of a tracker is installed."
     return any(importlib.util.find_spec(m) is not None for m in _MODULES.get(name, (name,)))
 
-def resolve_trackers(report_to) -> list[str]:  # report_to: of TrainingArguments
+def resolve_trackers(
+    report_to,  # of TrainingArguments
+) -> list[str]:
     "Return the names of the requested trackers. Raise ImportError if a library is missing."
     if report_to == "none": return []
-    if report_to in ("all", ["all"]): return [name for name in TRACKERS if is_tracker_installed(name) and not (name == "mlflow" and _is_variable_set("DISABLE_MLFLOW_INTEGRATION"))]
+    if report_to in ("all", ["all"]):
+        return [
+            name
+            for name in TRACKERS
+            if is_tracker_installed(name) and not (name == "mlflow" and _is_variable_set("DISABLE_MLFLOW_INTEGRATION"))
+        ]
     names = list(dict.fromkeys([report_to] if isinstance(report_to, str) else report_to))
     for name in names:
-        if not is_tracker_installed(name): raise ImportError(f"report_to={name!r} needs {name}, which is not installed: type `pip install {_PIP.get(name, name)}`.")
+        if not is_tracker_installed(name):
+            raise ImportError(
+                f"report_to={name!r} needs {name}, which is not installed: type `pip install {_PIP.get(name, name)}`."
+            )
     return names
 
 _ARTIFACTS_HINT = "weights and checkpoints stay in output_dir; send them yourself at on_save or on_train_end"
 _PROJECT_HINT = "give project= to the arguments"
-IGNORED_VARIABLES = {   # by tracker: environment variables that the Trainer's callbacks read, and the alternative here
-    "wandb": {"WANDB_LOG_MODEL": _ARTIFACTS_HINT, "WANDB_WATCH": "learn.watch() keeps statistics of gradients and weights"},
-    "mlflow": {"HF_MLFLOW_LOG_ARTIFACTS": _ARTIFACTS_HINT, "MLFLOW_NESTED_RUN": "start the outer run and log to it yourself", "MLFLOW_TAGS": "set them by mlflow.set_tags at on_train_begin",
-               "MLFLOW_FLATTEN_PARAMS": "settings are flat here", "MLFLOW_MAX_LOG_PARAMS": "all settings are logged"},
-    "clearml": {"CLEARML_PROJECT": _PROJECT_HINT, "CLEARML_TASK": "give run_name= to the arguments", "CLEARML_LOG_MODEL": _ARTIFACTS_HINT},
-    "swanlab": {"SWANLAB_PROJECT": _PROJECT_HINT, "SWANLAB_LOG_MODEL": _ARTIFACTS_HINT}, "dvclive": {"HF_DVCLIVE_LOG_MODEL": _ARTIFACTS_HINT}, "comet_ml": {"COMET_LOG_ASSETS": _ARTIFACTS_HINT}}
+IGNORED_VARIABLES = {  # by tracker: environment variables that the Trainer's callbacks read, and the alternative here
+    "wandb": {
+        "WANDB_LOG_MODEL": _ARTIFACTS_HINT,
+        "WANDB_WATCH": "learn.watch() keeps statistics of gradients and weights",
+    },
+    "mlflow": {
+        "HF_MLFLOW_LOG_ARTIFACTS": _ARTIFACTS_HINT,
+        "MLFLOW_NESTED_RUN": "start the outer run and log to it yourself",
+        "MLFLOW_TAGS": "set them by mlflow.set_tags at on_train_begin",
+        "MLFLOW_FLATTEN_PARAMS": "settings are flat here",
+        "MLFLOW_MAX_LOG_PARAMS": "all settings are logged",
+    },
+    "clearml": {
+        "CLEARML_PROJECT": _PROJECT_HINT,
+        "CLEARML_TASK": "give run_name= to the arguments",
+        "CLEARML_LOG_MODEL": _ARTIFACTS_HINT,
+    },
+    "swanlab": {"SWANLAB_PROJECT": _PROJECT_HINT, "SWANLAB_LOG_MODEL": _ARTIFACTS_HINT},
+    "dvclive": {"HF_DVCLIVE_LOG_MODEL": _ARTIFACTS_HINT},
+    "comet_ml": {"COMET_LOG_ASSETS": _ARTIFACTS_HINT},
+}
 
-def _is_variable_set(variable) -> bool: return os.environ.get(variable, "").lower() not in ("", "0", "false", "no", "off")
+def _is_variable_set(variable) -> bool:
+    return os.environ.get(variable, "").lower() not in ("", "0", "false", "no", "off")
 
-def warn_ignored_variables(name: str):  # name: of a tracker
+def warn_ignored_variables(
+    name: str,  # of a tracker
+):
     "Warn about environment variables that are set without effect."
     for variable, instead in IGNORED_VARIABLES.get(name, {}).items():
-        if _is_variable_set(variable): warn(f"{variable} is set, and nothing reads it here: {instead}.")
+        if _is_variable_set(variable):
+            warn(f"{variable} is set, and nothing reads it here: {instead}.")
 
-def make_tracker(what) -> Tracker:  # what: a name, or an object like Accelerate's trackers
+def make_tracker(
+    what,  # a name, or an object like Accelerate's trackers
+) -> Tracker:
     "Return a tracker that is not open yet."
     if isinstance(what, Tracker): return what
     return TRACKER_CLASSES[what]() if isinstance(what, str) and what in TRACKER_CLASSES else AccelerateTracker(what)
@@ -265,13 +397,20 @@ def last_restored_step(history) -> int:
 class ReportCallback(TrainerCallback):
     "Send the logs of a run to a tracker; after an error, warn once and continue the run without it."
     order = -50
-    def __init__(self, tracker):   # one of TRACKERS, a Tracker, or an object like Accelerate's GeneralTracker
-        self.tracker, self.heard = make_tracker(tracker), ("", 0)   # heard: (run, how many of its steps back the tracker has been notified of)
-        self.opened, self.off = None, None                  # (process, run) for which it is open; the run in which it has failed
+    def __init__(
+        self,
+        tracker,  # one of TRACKERS, a Tracker, or an object like Accelerate's GeneralTracker
+    ):
+        # heard: (run, how many of its steps back the tracker has been notified of)
+        self.tracker, self.heard = make_tracker(tracker), ("", 0)
+        # (process, run) for which it is open; the run in which it has failed
+        self.opened = None
+        self.off = None
 
     def on_train_begin(self, args, state, control, learner=None, **kwargs): self.report(args, state, learner)
     def on_log(self, args, state, control, logs=None, learner=None, **kwargs): self.report(args, state, learner, logs)
-    def on_predict(self, args, state, control, metrics=None, learner=None, **kwargs): self.report(args, state, learner, metrics)
+    def on_predict(self, args, state, control, metrics=None, learner=None, **kwargs):
+        self.report(args, state, learner, metrics)
     def on_train_end(self, args, state, control, **kwargs): self.put_down()
 
     def report(self, args, state, learner, logs=None):
@@ -281,9 +420,12 @@ class ReportCallback(TrainerCallback):
         if not state.is_world_process_zero or self.off == history.run_id: return
         try:
             self.open(args, state, learner)
-            if len(history.abandons) > (known[1] if known[0] == history.run_id else 0): self.tracker.back(last_restored_step(history))
-            if logs: self.tracker.log(dict(logs), state.global_step)
-        except Exception as error: self.fail(error, history.run_id)
+            if len(history.abandons) > (known[1] if known[0] == history.run_id else 0):
+                self.tracker.back(last_restored_step(history))
+            if logs:
+                self.tracker.log(dict(logs), state.global_step)
+        except Exception as error:
+            self.fail(error, history.run_id)
 
     def open(self, args, state, learner):
         "Open the tracker for this process and this run."
@@ -295,17 +437,27 @@ class ReportCallback(TrainerCallback):
 
     def put_down(self):
         "Close the tracker, if it is open in this process."
-        opened, self.opened = self.opened, None
+        opened = self.opened
+        self.opened = None
         if opened is None or opened[0] != os.getpid(): return
-        try: self.tracker.close()
-        except Exception as error: self.fail(error, opened[1])
+        try:
+            self.tracker.close()
+        except Exception as error:
+            self.fail(error, opened[1])
 
     def fail(self, error, run_id):
         "Switch the tracker off for this run, with one warning."
-        self.off, self.opened = run_id, None
-        what = f"{self.tracker.name} failed and gets no more reports of this run ({type(error).__name__}: {error}). Training goes on; learn.history has everything."
-        try: warn(what)
-        except Warning: pass   # if warnings are errors, this one must not stop training
+        self.off = run_id
+        self.opened = None
+        what = (
+            f"{self.tracker.name} failed and gets no more reports of this run ({type(error).__name__}: {error})."
+            " Training goes on; learn.history has everything."
+        )
+        try:
+            warn(what)
+        except Warning:
+            # if warnings are errors, this one must not stop training
+            pass
 
     def state_dict(self) -> dict: return {"heard": list(self.heard)}
     def load_state_dict(self, state): self.heard = tuple(state["heard"])
@@ -314,7 +466,11 @@ class ReportCallback(TrainerCallback):
 # %% ../../nbs/10_live/01_reporting.ipynb #d25d0fac
 def reopenable_tracker(tracker: Tracker) -> Tracker:
     "Return the same tracker, not open; an object that the user passed in is returned itself."
-    return make_tracker(tracker.given if hasattr(tracker, "given") else tracker.name) if type(tracker).__module__.startswith("trainer_nb.") else tracker
+    return (
+        make_tracker(tracker.given if hasattr(tracker, "given") else tracker.name)
+        if type(tracker).__module__.startswith("trainer_nb.")
+        else tracker
+    )
 
 def describe_tracked_run(args, state, learner) -> RunDescription:
     "Describe the run of a learner for a tracker."
@@ -323,74 +479,150 @@ def describe_tracked_run(args, state, learner) -> RunDescription:
     return RunDescription(learner.history.run_id, name, args, everything, model, learner.history.parent)
 
 # %% ../../nbs/10_live/01_reporting.ipynb #e4aafa37
-_TRACKER_FIELDS = {"logging_dir": ("tensorboard",), "project": ("wandb", "trackio", "mlflow", "comet_ml", "clearml", "aim", "swanlab", "codecarbon"),
-          **{name: ("trackio",) for name in ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")}}
+_TRACKER_FIELDS = {
+    "logging_dir": ("tensorboard",),
+    "project": ("wandb", "trackio", "mlflow", "comet_ml", "clearml", "aim", "swanlab", "codecarbon"),
+    **{name: ("trackio",) for name in ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")},
+}
 
-def make_report_callbacks(args, callbacks) -> list:  # callbacks: those that the learner has
+def make_report_callbacks(
+    args,
+    callbacks,  # those that the learner has
+) -> list:
     "Return one callback per tracker in `report_to`. Raise ImportError if a library is missing."
     names = resolve_trackers(args.report_to)
-    if names == [] and args.report_to in ("all", ["all"]): warn("report_to='all' found no tracker that is installed; `pip install tensorboard` would be one.")
-    if "tensorboard" in names and args.report_to in ("all", ["all"]) and not (args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")):
+    if names == [] and args.report_to in ("all", ["all"]):
+        warn("report_to='all' found no tracker that is installed; `pip install tensorboard` would be one.")
+    if (
+        "tensorboard" in names
+        and args.report_to in ("all", ["all"])
+        and not (args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR"))
+    ):
         names.remove("tensorboard")
         warn("report_to='all' leaves TensorBoard out, which needs a folder; give output_dir= or logging_dir=.")
     idle = [name for name in args.changed() if name in _TRACKER_FIELDS and not set(names) & set(_TRACKER_FIELDS[name])]
     others = [c for c in callbacks if not type(c).__module__.startswith("trainer_nb.") or isinstance(c, ReportCallback)]
-    if idle and not others: warn(f"{idle[0]}={getattr(args, idle[0])!r} does nothing, since nothing reports to {' or '.join(_TRACKER_FIELDS[idle[0]][:2])}; "
-                                 f"report_to={_TRACKER_FIELDS[idle[0]][0]!r} does.")
-    for name in names: warn_ignored_variables(name)
+    if idle and not others:
+        warn(
+            f"{idle[0]}={getattr(args, idle[0])!r} does nothing, since nothing reports to"
+            f" {' or '.join(_TRACKER_FIELDS[idle[0]][:2])}; report_to={_TRACKER_FIELDS[idle[0]][0]!r} does."
+        )
+    for name in names:
+        warn_ignored_variables(name)
     return [ReportCallback(name) for name in names]
 
 def make_logging_callbacks(args, callbacks) -> list:
     "Return the callbacks that `report_to` and `log_level` request, and set the levels of the loggers."
     set_log_level(args)
-    return [*make_report_callbacks(args, callbacks), *([LoggerCallback()] if args.log_level != "passive" and args.should_log else [])]
+    return [
+        *make_report_callbacks(args, callbacks),
+        *([LoggerCallback()] if args.log_level != "passive" and args.should_log else []),
+    ]
 
 # %% ../../nbs/10_live/01_reporting.ipynb #676a67c2
-LIBRARY_NAME = "trainer_nb"   # a tag that identifies cards written by this package
+# a tag that identifies cards written by this package
+LIBRARY_NAME = "trainer_nb"
 
-def card_front_matter(language=None, license=None, tags=None, finetuned_from=None, tasks=None, dataset_tags=None, dataset=None) -> str:
+
+def card_front_matter(
+    language=None, license=None, tags=None, finetuned_from=None, tasks=None, dataset_tags=None, dataset=None
+) -> str:
     "Return the header that the Hub reads."
     def several(value): return [] if value is None else [value] if isinstance(value, str) else list(value)
-    lines = {"language": several(language), "license": license, "tags": [*several(tags), LIBRARY_NAME], "base_model": finetuned_from,
-             "pipeline_tag": next(iter(several(tasks)), None), "datasets": several(dataset_tags) or several(dataset)}
-    return "\n".join(["---", *(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in lines.items() if value not in (None, [])), "---"])
+    lines = {
+        "language": several(language),
+        "license": license,
+        "tags": [*several(tags), LIBRARY_NAME],
+        "base_model": finetuned_from,
+        "pipeline_tag": next(iter(several(tasks)), None),
+        "datasets": several(dataset_tags) or several(dataset),
+    }
+    return "\n".join(
+        [
+            "---",
+            *(
+                f"{name}: {json.dumps(value, ensure_ascii=False)}"
+                for name, value in lines.items()
+                if value not in (None, [])
+            ),
+            "---",
+        ]
+    )
 
 # %% ../../nbs/10_live/01_reporting.ipynb #4153253a
 _PRIVATE = ("output_dir", "logging_dir", "hub_token", "resume_from_checkpoint")
 
 def markdown_table(rows: dict) -> str:
     "Format names and values as a Markdown table."
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value:.6g} |" if isinstance(value, float) else f"| {name} | {value} |" for name, value in rows.items())])
+    return "\n".join(
+        [
+            "| | |",
+            "|---|---|",
+            *(
+                f"| {name} | {value:.6g} |" if isinstance(value, float) else f"| {name} | {value} |"
+                for name, value in rows.items()
+            ),
+        ]
+    )
 
-def card_metrics(state) -> dict:  # state: TrainerState
+def card_metrics(
+    state,  # TrainerState
+) -> dict:
     "Return the metrics of the last evaluation, and the best metric."
     last = next((row for row in reversed(state.log_history) if any(k.startswith("eval_") for k in row)), {})
-    found = {k: v for k, v in last.items() if k.startswith("eval_") and not k.endswith(("_runtime", "_per_second")) or k in ("step", "epoch")}
-    return found | ({"best": state.best_metric, "best at step": state.best_global_step} if state.best_metric is not None else {})
+    found = {
+        k: v
+        for k, v in last.items()
+        if k.startswith("eval_") and not k.endswith(("_runtime", "_per_second")) or k in ("step", "epoch")
+    }
+    return found | (
+        {"best": state.best_metric, "best at step": state.best_global_step} if state.best_metric is not None else {}
+    )
 
 def card_text(name: str, args, state, model) -> str:
     "Return the text of the card."
     settings = {k: f"`{v!r}`" for k, v in args.changed().items() if k not in _PRIVATE}
     versions = {p: v for p in ("torch", "accelerate", "transformers", "datasets") if (v := package_version(p))}
     numbers = card_metrics(state)
-    parts = [f"# {name}", f"A {type(model).__name__} after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). What it is for, on what data it was trained, and where it "
-             "fails is for a person to write.", *(["## Evaluation", markdown_table(numbers)] if numbers else []),
-             "## Settings", markdown_table(settings) if settings else "All training arguments were at their defaults.", "## Versions", markdown_table(versions)]
+    parts = [
+        f"# {name}",
+        (
+            f"A {type(model).__name__} after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). What"
+            " it is for, on what data it was trained, and where it fails is for a person to write."
+        ),
+        *(["## Evaluation", markdown_table(numbers)] if numbers else []),
+        "## Settings",
+        markdown_table(settings) if settings else "All training arguments were at their defaults.",
+        "## Versions",
+        markdown_table(versions),
+    ]
     return "\n\n".join(parts)
 
 def package_version(package: str) -> str | None:
-    try: return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError: return None
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 # %% ../../nbs/10_live/01_reporting.ipynb #5495f849
-def write_model_card(args, state, model, model_name=None, finetuned_from=None, **about) -> Path | None:  # about: as in head; returns None if nothing was written
+def write_model_card(
+    args, state, model, model_name=None, finetuned_from=None,
+    **about,  # as in head; returns None if nothing was written
+) -> Path | None:
     "Write README.md into output_dir. Raise ValueError without one."
-    if args.output_dir is None: raise ValueError("There is no folder to write a model card to; give the Learner an output_dir=.")
+    if args.output_dir is None:
+        raise ValueError("There is no folder to write a model card to; give the Learner an output_dir=.")
     finetuned_from = finetuned_from or getattr(getattr(model, "config", None), "_name_or_path", None) or None
     place = Path(args.output_dir)/"README.md"
     if place.exists() and LIBRARY_NAME not in place.read_text(encoding="utf-8").split("\n---", 1)[0]:
-        return warn(f"{place} is no model card of ours, so it stays as it is, and none was written; move it away, or give another output_dir.")
+        return warn(
+            f"{place} is no model card of ours, so it stays as it is, and none was written; move it away, or give"
+            " another output_dir."
+        )
     place.parent.mkdir(parents=True, exist_ok=True)
     name = model_name or os.path.basename(os.path.abspath(args.output_dir))
-    place.write_text(f"{card_front_matter(finetuned_from=finetuned_from, **about)}\n\n{card_text(name, args, state, model)}\n", encoding="utf-8")
+    place.write_text(
+        f"{card_front_matter(finetuned_from=finetuned_from, **about)}\n\n{card_text(name, args, state, model)}\n",
+        encoding="utf-8",
+    )
     return place

@@ -41,26 +41,44 @@ SIGNIFICANCE = 2.5   # standard errors
 
 def window_length(losses: np.ndarray) -> int: return int(np.clip(len(losses) // 10, 10, 200))
 
-def compare_windows(losses: np.ndarray) -> tuple[float, float, int, int]:  # losses: finite, in the order of the run
+def compare_windows(
+    losses: np.ndarray,  # finite, in the order of the run
+) -> tuple[float, float, int, int]:
     "Return the mean of the last window, that of the one before, the sign of a significant difference (-1, 0 or 1), and the length of a window."
     n = window_length(losses)
-    before, now = losses[-2 * n:-n], losses[-n:]
+    before = losses[-2 * n:-n]
+    now = losses[-n:]
     error = math.sqrt((before.var(ddof=1) + now.var(ddof=1)) / n)
     gap = float(now.mean() - before.mean())
-    return float(now.mean()), float(before.mean()), 0 if abs(gap) <= SIGNIFICANCE * error else int(math.copysign(1, gap)), n
+    return (
+        float(now.mean()),
+        float(before.mean()),
+        0 if abs(gap) <= SIGNIFICANCE * error else int(math.copysign(1, gap)),
+        n,
+    )
 
 # %% ../../nbs/10_live/04_run_view.ipynb #8c41b9ae
 def evaluation_losses(history: History, name: str = "eval_loss") -> list[tuple[int, float]]:
     "Return the steps and values of an evaluation's loss, without abandoned and non-finite ones."
-    steps, gone = history.columns.step, history.columns.abandoned
-    return [(steps[row], float(m[name])) for row, m in sorted(dict(history.metrics).items())
-            if row < len(history) and not gone[row] and isinstance(m.get(name), (int, float)) and math.isfinite(m[name])]
+    steps = history.columns.step
+    gone = history.columns.abandoned
+    return [
+        (steps[row], float(m[name]))
+        for row, m in sorted(dict(history.metrics).items())
+        if row < len(history) and not gone[row] and isinstance(m.get(name), (int, float)) and math.isfinite(m[name])
+    ]
 
 def eval_loss_names(history: History) -> list[str]:
     "Return the names of the evaluations' losses: one, or one for each of several sets."
-    return [name for name in dict.fromkeys(k for m in list(history.metrics.values()) for k in m) if name.startswith("eval_") and name.endswith("_loss")]
+    return [
+        name
+        for name in dict.fromkeys(k for m in list(history.metrics.values()) for k in m)
+        if name.startswith("eval_") and name.endswith("_loss")
+    ]
 
-def find_overfitting(found: list) -> tuple | None:  # found: as returned by evaluated()
+def find_overfitting(
+    found: list,  # as returned by evaluated()
+) -> tuple | None:
     "Return (step of the lowest, lowest, last) if the last two are above the lowest one; otherwise None."
     if len(found) < 3: return None
     best = min(found, key=lambda o: o[1])
@@ -68,22 +86,29 @@ def find_overfitting(found: list) -> tuple | None:  # found: as returned by eval
     return (*best, after[-1]) if len(after) >= 2 and min(after[-2:]) > best[1] else None
 
 # %% ../../nbs/10_live/04_run_view.ipynb #0fd0f651
-def find_loss_increase(steps: np.ndarray, losses: np.ndarray, step: int) -> tuple[float, float] | None:  # of rows that are not abandoned; step: of the best evaluation
+# of rows that are not abandoned; step: of the best evaluation
+def find_loss_increase(steps: np.ndarray, losses: np.ndarray, step: int) -> tuple[float, float] | None:
     "Return the mean loss of the window up to a step and of the last window, if the last is significantly higher; otherwise None."
     n = window_length(losses)
-    then, now = losses[steps <= step][-n:], losses[-n:]
+    then = losses[steps <= step][-n:]
+    now = losses[-n:]
     if len(then) < 10: return None
     error = math.sqrt((then.var(ddof=1) + now.var(ddof=1)) / len(then))
     return (float(then.mean()), float(now.mean())) if now.mean() - then.mean() > SIGNIFICANCE * error else None
 
 # %% ../../nbs/10_live/04_run_view.ipynb #bc86d545
-MAX_RECENT_ROWS = 4000   # number of last rows that are read
+# number of last rows that are read
+MAX_RECENT_ROWS = 4000
 
 def recent_rows(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     "Return steps, losses and gradient norms of the last rows that are not abandoned and whose loss is on the host; nothing is fetched."
     whole = history.rows.whole()
     first = max(0, whole - MAX_RECENT_ROWS)
-    with history.rows.lock: step, loss, norm, gone, unknown = (history.rows.columns.view(o)[first:whole].copy() for o in ("step", "loss", "grad_norm", "abandoned", "unknown"))
+    with history.rows.lock:
+        step, loss, norm, gone, unknown = (
+            history.rows.columns.view(o)[first:whole].copy()
+            for o in ("step", "loss", "grad_norm", "abandoned", "unknown")
+        )
     counts = (gone == 0) & (unknown & 1 == 0)   # its loss was given
     return step[counts], loss[counts], norm[counts]
 
@@ -93,21 +118,51 @@ def assess_health(history: History) -> Health:
     steps, losses, norms = recent_rows(history)
     if not len(steps): return Health("plain", "No step has been done yet.")
     if not math.isfinite(losses[-1]):
-        return Health("bad", f"The loss is {format_value(float(losses[-1]))} since step {first_non_finite_step(steps, losses)}. learn.rewind(n) goes back behind it; a lower learning rate or max_grad_norm may keep it away.")
+        return Health(
+            "bad",
+            f"The loss is {format_value(float(losses[-1]))} since step {first_non_finite_step(steps, losses)}."
+            " learn.rewind(n) goes back behind it; a lower learning rate or max_grad_norm may keep it away.",
+        )
     fine = np.isfinite(losses)
-    steps, losses = steps[fine], losses[fine]
-    if len(losses) < 20: return Health("plain", f"It has just begun: {len(steps)} step{'s' * (len(steps) != 1)}.")
+    steps = steps[fine]
+    losses = losses[fine]
+    if len(losses) < 20:
+        return Health("plain", f"It has just begun: {len(steps)} step{'s' * (len(steps) != 1)}.")
     for name in eval_loss_names(history):
         if (worse := find_overfitting(evaluation_losses(history, name))) is None: continue
         if (gone := find_loss_increase(steps, losses, worse[0])) is not None:
-            return Health("warn", f"The loss was {format_value(gone[0])} up to step {worse[0]}, where {name} was lowest, and is {format_value(gone[1])} now. learn.rewind(n) goes back n steps.")
-        return Health("warn", f"{name} was lowest at step {worse[0]} ({format_value(worse[1])}) and is {format_value(worse[2])} now: the model begins to learn the training data by heart.")
+            return Health(
+                "warn",
+                f"The loss was {format_value(gone[0])} up to step {worse[0]}, where {name} was lowest, and is"
+                f" {format_value(gone[1])} now. learn.rewind(n) goes back n steps.",
+            )
+        return Health(
+            "warn",
+            f"{name} was lowest at step {worse[0]} ({format_value(worse[1])}) and is {format_value(worse[2])} now: the"
+            " model begins to learn the training data by heart.",
+        )
     now, before, way, n = compare_windows(losses)
     said = {1: "rises", 0: "stays", -1: "falls"}[way]
-    if way > 0: return Health("warn", f"The loss rises: {format_value(now)} over the last {n} steps, {format_value(before)} over the {n} before.")
-    if (times := norm_jump(norms)) is not None: return Health("warn", f"The loss {said} ({format_value(now)}), but the last gradient is {times:.0f} times as long as usual.")
-    if way < 0: return Health("good", f"The loss falls: {format_value(now)} over the last {n} steps, {format_value(before)} over the {n} before.")
-    return Health("plain", f"The loss does not clearly move: {format_value(now)} over the last {n} steps, {format_value(before)} over the {n} before.")
+    if way > 0:
+        return Health(
+            "warn",
+            f"The loss rises: {format_value(now)} over the last {n} steps, {format_value(before)} over the {n} before.",
+        )
+    if (times := norm_jump(norms)) is not None:
+        return Health(
+            "warn",
+            f"The loss {said} ({format_value(now)}), but the last gradient is {times:.0f} times as long as usual.",
+        )
+    if way < 0:
+        return Health(
+            "good",
+            f"The loss falls: {format_value(now)} over the last {n} steps, {format_value(before)} over the {n} before.",
+        )
+    return Health(
+        "plain",
+        f"The loss does not clearly move: {format_value(now)} over the last {n} steps, {format_value(before)} over the"
+        f" {n} before.",
+    )
 
 def first_non_finite_step(steps, losses) -> int:
     "Return the first step after the last finite loss."
@@ -130,14 +185,21 @@ class DisplayStatus(NamedTuple):
 
 def display_status(run) -> DisplayStatus:
     "Return the status of a run of this process."
-    owner, background = run.owner, run.background
+    owner = run.owner
+    background = run.background
     if run.torn: return DisplayStatus("stopped", f"torn: {run.torn}")
     if run.phase == "debug": return DisplayStatus("waiting", "a step is open by hand")
     behind = background is not None and background.training
-    if owner is not None and owner[1] == threading.main_thread().ident: return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
-    if behind or owner is not None: return DisplayStatus("training", "training in the background", "background")
+    if owner is not None and owner[1] == threading.main_thread().ident:
+        return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
+    if behind or owner is not None:
+        return DisplayStatus("training", "training in the background", "background")
     if background is not None and background.error is not None:
-        return DisplayStatus("stopped", f"stopped {describe_position(run)} by {type(background.error).__name__}: {format_value(str(background.error), 200)}")
+        return DisplayStatus(
+            "stopped",
+            f"stopped {describe_position(run)} by {type(background.error).__name__}:"
+            f" {format_value(str(background.error), 200)}",
+        )
     if run.finished: return DisplayStatus("finished", f"finished {describe_position(run)}")
     if not run.begun and not run.state.global_step: return DisplayStatus("new", "not begun")
     return DisplayStatus("paused", f"paused {describe_position(run)}")
@@ -145,47 +207,84 @@ def display_status(run) -> DisplayStatus:
 # %% ../../nbs/10_live/04_run_view.ipynb #f91c6b26
 def recent_speed(history: History, seconds: float = 5.0) -> float | None:
     "Return the recent number of steps per second; None if there are too few steps."
-    with history.rows.lock: at, step, gone = (history.columns.view(o)[-1000:].copy() for o in ("seconds", "step", "abandoned"))
-    at, step = at[gone == 0], step[gone == 0]
+    with history.rows.lock:
+        at, step, gone = (history.columns.view(o)[-1000:].copy() for o in ("seconds", "step", "abandoned"))
+    at = at[gone == 0]
+    step = step[gone == 0]
     if len(at) < 2: return None
     first = min(int(np.searchsorted(at, at[-1] - seconds)), len(at) - 2)
-    took, done = float(at[-1] - at[first]), int(step[-1] - step[first])
+    took = float(at[-1] - at[first])
+    done = int(step[-1] - step[first])
     return done / took if took > 0 and done > 0 else None
 
 def format_memory_use(device=None) -> str | None:
     "Return the memory in use: on the GPU of the run, otherwise by the process. None if that is unknown."
-    if device is not None and device.type == "cuda": return f"{torch.cuda.memory_allocated(device) / 1e9:.1f} GB on the GPU"
+    if device is not None and device.type == "cuda":
+        return f"{torch.cuda.memory_allocated(device) / 1e9:.1f} GB on the GPU"
     try:
-        with open("/proc/self/statm") as f: return f"{int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / 1e9:.1f} GB"
-    except OSError: return None
+        with open("/proc/self/statm") as f:
+            return f"{int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / 1e9:.1f} GB"
+    except OSError:
+        return None
 
 def last_known_loss(history: History) -> float | None:
     "Return the newest loss that is not abandoned and is on the host."
-    with history.rows.lock: counts = np.flatnonzero(history.columns.view("abandoned")[:history.rows.whole()] == 0)
-    return float(history.columns.loss[counts[-1]]) if len(counts) and history.rows.known("loss", int(counts[-1])) else None
+    with history.rows.lock:
+        counts = np.flatnonzero(history.columns.view("abandoned")[:history.rows.whole()] == 0)
+    return (
+        float(history.columns.loss[counts[-1]]) if len(counts) and history.rows.known("loss", int(counts[-1])) else None
+    )
 
 def progress_numbers(history: History, step: int, total: int | None, going: bool) -> dict:
     "Return loss, speed, and remaining time, as texts."
-    loss, rate = last_known_loss(history), recent_speed(history)
+    loss = last_known_loss(history)
+    rate = recent_speed(history)
     left = (total - step) / rate if going and rate and total else None
-    return {"step": step, "total": total, "share": min(step / total, 1.0) if total else None, "loss": None if loss is None else format_value(loss),
-            "rate": format_speed(rate, "step", "steps") if rate else None, "left": None if left is None else format_duration(max(left, 0.0))}
+    return {
+        "step": step,
+        "total": total,
+        "share": min(step / total, 1.0) if total else None,
+        "loss": None if loss is None else format_value(loss),
+        "rate": format_speed(rate, "step", "steps") if rate else None,
+        "left": None if left is None else format_duration(max(left, 0.0)),
+    }
 
-def view_status(run, taken: str | None = None) -> dict:  # taken: memory, as text
+def view_status(
+    run,
+    taken: str | None = None,  # memory, as text
+) -> dict:
     "Return everything that the top of a view shows of a run."
-    state, history = run.state, run.history
-    now, how = display_status(run), assess_health(history)
+    state = run.state
+    history = run.history
+    now = display_status(run)
+    how = assess_health(history)
     total = state.max_steps if 0 < state.max_steps < sys.maxsize else None
     heard = getattr(getattr(find_progress_callback(run), "progress", None), "heard", None)
-    words, taken = (now.words, taken) if run.team is None else (f"{now.words}, {run.team.words()}", run.team.memory() or taken)
-    return {"state": now.state, "words": words, "where": now.where, "epoch": format_value(float(state.epoch or 0.0)), "epochs": format_value(float(state.num_train_epochs)) if state.num_train_epochs else None,
-            "elapsed": format_duration(run.seconds), "memory": taken, "evaluating": heard.evaluating() if heard is not None else None,
-            "tone": how.tone, "verdict": how.sentence} | progress_numbers(history, state.global_step, total, now.state == "training")
+    words, taken = (
+        (now.words, taken) if run.team is None else (f"{now.words}, {run.team.words()}", run.team.memory() or taken)
+    )
+    return {
+        "state": now.state,
+        "words": words,
+        "where": now.where,
+        "epoch": format_value(float(state.epoch or 0.0)),
+        "epochs": format_value(float(state.num_train_epochs)) if state.num_train_epochs else None,
+        "elapsed": format_duration(run.seconds),
+        "memory": taken,
+        "evaluating": heard.evaluating() if heard is not None else None,
+        "tone": how.tone,
+        "verdict": how.sentence,
+    } | progress_numbers(history, state.global_step, total, now.state == "training")
 
 # %% ../../nbs/10_live/04_run_view.ipynb #1e0de6ec
-MAX_EVENTS, MAX_NAME_CHARS = 400, 80   # points of a metric, marks, evaluations; characters of a metric's name
+# points of a metric, marks, evaluations; characters of a metric's name
+MAX_EVENTS = 400
+MAX_NAME_CHARS = 80
 
-def axis_position(history: History, rows: int) -> list[float]:  # rows: number of rows before the event
+def axis_position(
+    history: History,
+    rows: int,  # number of rows before the event
+) -> list[float]:
     "Return step, epoch and minutes of an event after so many rows."
     if rows < 1: return [0, 0.0, 0.0]
     columns = history.columns
@@ -203,21 +302,33 @@ def finite_or_none(value: float): return value if math.isfinite(value) else None
 
 def metric_points(history: History) -> dict:
     "Return the metrics of evaluations that are not abandoned: a list of [step, epoch, minutes, value] for each."
-    names, gone = {format_value(name, MAX_NAME_CHARS): name for name in numeric_metric_names(history)}, history.columns.abandoned
+    names = {format_value(name, MAX_NAME_CHARS): name for name in numeric_metric_names(history)}
+    gone = history.columns.abandoned
     found = {short: [] for short in names}
     for row, metrics in sorted(dict(history.metrics).items()):
         if gone[row]: continue
         for short, name in names.items():
-            if isinstance(value := metrics.get(name), (int, float)): found[short].append([*axis_position(history, row + 1), finite_or_none(float(value))])
-    return {name: values[:MAX_EVENTS // 2] + values[MAX_EVENTS // 2:][-MAX_EVENTS // 2:] for name, values in found.items()}
+            if isinstance(value := metrics.get(name), (int, float)):
+                found[short].append([*axis_position(history, row + 1), finite_or_none(float(value))])
+    return {
+        name: values[: MAX_EVENTS // 2] + values[MAX_EVENTS // 2 :][-MAX_EVENTS // 2 :]
+        for name, values in found.items()
+    }
 
 def event_marks(history: History) -> list[dict]:
     "Return the changes made by hand, in order."
     found = [e for e in list(history.events) if e["kind"] in ACT_FORMATTERS]
     def one(e):
-        try: said = ACT_FORMATTERS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
-        except (KeyError, TypeError): said = ""   # of a log that another program has written
-        return {"kind": e["kind"], "word": format_value(f"{e['kind']} {said}".strip(), 80), "gone": bool(e["abandoned"])} | dict(zip(("step", "epoch", "minutes"), axis_position(history, rows_before_event(history, e))))
+        try:
+            said = ACT_FORMATTERS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
+        except (KeyError, TypeError):
+            # of a log that another program has written
+            said = ""
+        return {
+            "kind": e["kind"],
+            "word": format_value(f"{e['kind']} {said}".strip(), 80),
+            "gone": bool(e["abandoned"]),
+        } | dict(zip(("step", "epoch", "minutes"), axis_position(history, rows_before_event(history, e))))
     return [one(e) for e in found[-MAX_EVENTS:]]
 
 def evaluation_table(history: History, most: int = 50) -> dict:
@@ -225,36 +336,62 @@ def evaluation_table(history: History, most: int = 50) -> dict:
     table = history.evaluations().together()
     rows = [{k: v for k, v in row.items() if k != "samples"} for row in map(table._cells, table)]
     columns = list(dict.fromkeys(k for row in rows for k in row))
-    return {"columns": [format_value(k, MAX_NAME_CHARS) for k in columns], "rows": [[format_value(row.get(k)) for k in columns] for row in rows[-most:]], "earlier": max(len(rows) - most, 0)}
+    return {
+        "columns": [format_value(k, MAX_NAME_CHARS) for k in columns],
+        "rows": [[format_value(row.get(k)) for k in columns] for row in rows[-most:]],
+        "earlier": max(len(rows) - most, 0),
+    }
 
 def error_notices(history: History) -> list[dict]:
     "Return the errors from which the run has recovered, as notices."
-    found = [e for e in list(history.events) if e["kind"] == "exception" and e["data"].get("type") != "KeyboardInterrupt"]
-    return [{"tone": "bad", "text": format_value(f"{e['data'].get('type')} after step {e['step']}: {e['data'].get('message')}", 300), "at": format_clock(e["time"])} for e in found[-5:]]
+    found = [
+        e for e in list(history.events) if e["kind"] == "exception" and e["data"].get("type") != "KeyboardInterrupt"
+    ]
+    return [
+        {
+            "tone": "bad",
+            "text": format_value(f"{e['data'].get('type')} after step {e['step']}: {e['data'].get('message')}", 300),
+            "at": format_clock(e["time"]),
+        }
+        for e in found[-5:]
+    ]
 
 def format_clock(at: float) -> str: return time.strftime("%H:%M:%S", time.localtime(at))   # at: seconds since 1970
 
 # %% ../../nbs/10_live/04_run_view.ipynb #64385cf3
 def input_kind(value) -> str:
     "Return the type of a setting's input field."
-    return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float" if isinstance(value, float) else "text"
+    return (
+        "bool"
+        if isinstance(value, bool)
+        else "int" if isinstance(value, int) else "float" if isinstance(value, float) else "text"
+    )
 
 def settings_form(learner) -> list[dict]:
     "Return the settings that `set` takes, with the present values; the learning rate of the next step comes first."
     found = []
     for name in SETTABLE:
-        value, effect = current_value(learner, name), effect_of(learner, name)
+        value = current_value(learner, name)
+        effect = effect_of(learner, name)
         if name == "lr" and value is None:
             base = learner.args.learning_rate
             value = float(base[0] if isinstance(base, list) else base)
         if isinstance(value, enum.Enum): value = value.value
         if not isinstance(value, (bool, int, float, str)): continue
-        said = {"name": name, "value": finite_or_none(value) if isinstance(value, float) else value, "kind": input_kind(value), "log": name in ("lr", "learning_rate"), "help": effect}
+        said = {
+            "name": name,
+            "value": finite_or_none(value) if isinstance(value, float) else value,
+            "kind": input_kind(value),
+            "log": name in ("lr", "learning_rate"),
+            "help": effect,
+        }
         found.append(said | ({"kind": "choice", "choices": list(CHOICES[name])} if name in CHOICES else {}))
     return found
 
 # %% ../../nbs/10_live/04_run_view.ipynb #4a8abec6
-MAX_HEATMAP_ROWS, MAX_HEATMAP_STEPS = 40, 240   # of a picture of layers: as much as a screen can show
+# of a picture of layers: as much as a screen can show
+MAX_HEATMAP_ROWS = 40
+MAX_HEATMAP_STEPS = 240
 
 def layer_heatmaps(history: History) -> list[tuple[dict, np.ndarray]]:
     "Return the watched quantities of the layers: for each picture its description, and the numbers as float32."
@@ -262,8 +399,20 @@ def layer_heatmaps(history: History) -> list[tuple[dict, np.ndarray]]:
     for panel in WatchReport(history).panels():
         for heat in map(lambda h: reduce_columns(h, MAX_HEATMAP_STEPS), panel.of(Heatmap)):
             values = np.ascontiguousarray(np.asarray(heat.values, np.float32)[:MAX_HEATMAP_ROWS])
-            found.append(({"title": panel.title, "label": heat.label, "rows": [format_value(o, 60) for o in heat.rows[:MAX_HEATMAP_ROWS]], "columns": values.shape[1],
-                           "x": [float(o) for o in np.asarray(heat.x)], "log": bool(heat.log), "span": heat.span}, values))
+            found.append(
+                (
+                    {
+                        "title": panel.title,
+                        "label": heat.label,
+                        "rows": [format_value(o, 60) for o in heat.rows[:MAX_HEATMAP_ROWS]],
+                        "columns": values.shape[1],
+                        "x": [float(o) for o in np.asarray(heat.x)],
+                        "log": bool(heat.log),
+                        "span": heat.span,
+                    },
+                    values,
+                )
+            )
     return found
 
 # %% ../../nbs/10_live/04_run_view.ipynb #6a7e3c43
@@ -273,29 +422,49 @@ class RunCurve:
 
     def news(self, history: History, full: bool) -> tuple[dict, list] | None:
         "Return the new part of the run, with its buffers as arrays; None if nothing is new."
-        new, blocks = self.blocks.update(history), self.blocks
+        new = self.blocks.update(history)
+        blocks = self.blocks
         left = abandoned_blocks(history) if full or self.left != len(history.abandons) else None
         if not (new or full or left is not None): return None
         generation, first = self.told
         if full or generation != blocks.generation: first = 0
         self.told, self.left = (blocks.generation, blocks.full), len(history.abandons)
         part = blocks.table[first:]
-        said = {"run": history.run_id, "label": self.label, "generation": blocks.generation, "first": first, "rows": len(part), "width": blocks.width, "buffer": 0,
-                "left_rows": 0 if left is None else len(left), "left_buffer": None if left is None else 1}
+        said = {
+            "run": history.run_id,
+            "label": self.label,
+            "generation": blocks.generation,
+            "first": first,
+            "rows": len(part),
+            "width": blocks.width,
+            "buffer": 0,
+            "left_rows": 0 if left is None else len(left),
+            "left_buffer": None if left is None else 1,
+        }
         return said, [part] if left is None else [part, left]
 
 # %% ../../nbs/10_live/04_run_view.ipynb #206ff097
-CELL_HINT = ("A cell is training, so clicks are heard when it ends. Interrupt the kernel (■) to pause; a run that learn.start() has started hears them at once.")
+CELL_HINT = (
+    "A cell is training, so clicks are heard when it ends. Interrupt the kernel (■) to pause; a run that learn.start()"
+    " has started hears them at once."
+)
 
 # %% ../../nbs/10_live/04_run_view.ipynb #a49252aa
 class ViewParts:
     "Compute the parts of a message, each when it may have changed."
-    def __init__(self, sources: list):  # sources: the first is the run that is shown, the others are drawn for comparison
-        self.sources, self.curves, self.told, self.keys = sources, [], {}, {}
+    def __init__(
+        self,
+        sources: list,  # the first is the run that is shown, the others are drawn for comparison
+    ):
+        self.sources = sources
+        self.curves = []
+        self.told = {}
+        self.keys = {}
 
     def follow(self) -> bool:
         "Update the sources, and return True if the set of runs has changed."
-        for source in self.sources: source.look()
+        for source in self.sources:
+            source.look()
         self.sources += branch_sources(self.sources[0].history, {source.history.run_id for source in self.sources})
         ids = [source.history for source in self.sources]
         if [c.history for c in self.curves] == ids: return False
@@ -323,7 +492,10 @@ class ViewParts:
         yield "status", main.status()
         yield "settings", main.settings()
         yield "notices", error_notices(main.history)
-        if not self.moved("events", tuple((id(c.history), len(c.history.events), len(c.history.abandons)) for c in self.curves)): return
+        if not self.moved(
+            "events", tuple((id(c.history), len(c.history.events), len(c.history.abandons)) for c in self.curves)
+        ):
+            return
         yield "metrics", {c.history.run_id: metric_points(c.history) for c in self.curves}
         yield "marks", event_marks(main.history)
         yield "evaluations", evaluation_table(main.history)
@@ -347,13 +519,20 @@ class ViewModel(ViewParts):
     "Assemble the messages about some runs for a front end."
     def message(self, full: bool = False) -> tuple[dict, list] | None:
         "Return the changes, or everything: a dict for JSON, and arrays of float32. None if nothing has changed."
-        buffers, content = [], {}
-        if self.follow() or full: full, self.told, self.keys = True, {}, {}
+        buffers = []
+        content = {}
+        if self.follow() or full:
+            full = True
+            self.told = {}
+            self.keys = {}
         runs = self.runs(full, buffers)
-        for name, value in self.parts(): self.tell(content, name, value)
+        for name, value in self.parts():
+            self.tell(content, name, value)
         layers = self.layers(buffers)
-        if layers is not None: content["layers"] = layers
-        if runs: content["runs" if full else "changed_runs"] = runs
+        if layers is not None:
+            content["layers"] = layers
+        if runs:
+            content["runs" if full else "changed_runs"] = runs
         return ({"kind": "all" if full else "news", "version": 1} | content, buffers) if content else None
 
     def tell(self, content: dict, name: str, value):
@@ -365,7 +544,13 @@ class ViewModel(ViewParts):
 class LearnerSource:
     "Provide a learner of this process as a source."
     def __init__(self, learner):
-        self.learner, self.history, self.memory, self.next, self.last = weakref.ref(learner), learner.run_state.history, None, 0.0, {}
+        self.learner, self.history, self.memory, self.next, self.last = (
+            weakref.ref(learner),
+            learner.run_state.history,
+            None,
+            0.0,
+            {},
+        )
         self.label = type(learner.model).__name__
 
     def look(self):
@@ -387,7 +572,13 @@ class LearnerSource:
         "Return the status of the run; the last one for a learner that was freed or deleted."
         learner = self.learner()
         if learner is None or self.freed(learner):
-            return self.last | {"state": "quiet", "words": "its learner is gone" if learner is None else "freed", "where": "", "left": None, "memory": None}
+            return self.last | {
+                "state": "quiet",
+                "words": "its learner is gone" if learner is None else "freed",
+                "where": "",
+                "left": None,
+                "memory": None,
+            }
         self.last = view_status(learner.run_state, self.memory)
         return self.last
 
@@ -396,15 +587,25 @@ class LearnerSource:
 # %% ../../nbs/10_live/04_run_view.ipynb #8bb15a7a
 def fetch_quietly(history):
     "Fetch the values that the device has computed."
-    try: history.rows.fetch()
-    except RuntimeError: pass   # the error of a failed device is reported elsewhere
+    try:
+        history.rows.fetch()
+    except RuntimeError:
+        # the error of a failed device is reported elsewhere
+        pass
 
 class HistorySource:
     "Provide a run that is drawn in the same charts as another."
     def __init__(self, history: History, label: str): self.history, self.label = history, label
     def look(self): fetch_quietly(self.history)
 
-def branch_sources(history: History, known: set) -> list[HistorySource]:  # known: ids of runs that are already drawn
+def branch_sources(
+    history: History,
+    known: set,  # ids of runs that are already drawn
+) -> list[HistorySource]:
     "Return the runs of this process that have branched off from a run."
     found = [o for o in list(HISTORIES) if o.parent == history.run_id and o.run_id not in known and len(o)]
-    return [HistorySource(o, o.name or f"branch {o.run_id[:6]}") for o in sorted({o.run_id: o for o in found}.values(), key=lambda o: o.started)]   # a run that was read from a log has the same id
+    # a run that was read from a log has the same id
+    return [
+        HistorySource(o, o.name or f"branch {o.run_id[:6]}")
+        for o in sorted({o.run_id: o for o in found}.values(), key=lambda o: o.started)
+    ]

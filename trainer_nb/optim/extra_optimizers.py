@@ -15,17 +15,31 @@ __all__ = ['PIP_NAMES', 'TARGET_GROUP_KEYS', 'LIBRARY_OPTIMIZERS', 'import_libra
            'factored_rsqrt', 'Adafactor', 'Muon']
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #6eca086a
-PIP_NAMES = {"bitsandbytes": "bitsandbytes", "torchao.optim": "torchao", "galore_torch": "galore-torch", "apollo_torch": "apollo-torch",
-       "schedulefree": "schedulefree", "optimi": "torch-optimi", "grokadamw": "grokadamw",
-       "torchdistx.optimizers": "git+https://github.com/pytorch/torchdistx"}   # module: its name for pip
+# module: its name for pip
+PIP_NAMES = {
+    "bitsandbytes": "bitsandbytes",
+    "torchao.optim": "torchao",
+    "galore_torch": "galore-torch",
+    "apollo_torch": "apollo-torch",
+    "schedulefree": "schedulefree",
+    "optimi": "torch-optimi",
+    "grokadamw": "grokadamw",
+    "torchdistx.optimizers": "git+https://github.com/pytorch/torchdistx",
+}
 
+# the name in the settings
 def import_library(module: str,  # one of PIP
-            optim: str):  # the name in the settings
+            optim: str):
     "Import and return a module. Raise ImportError with the line that installs it."
-    root, before = logging.getLogger(), (logging.getLogger().level, list(logging.getLogger().handlers))
-    try: return importlib.import_module(module)
+    root = logging.getLogger()
+    before = (logging.getLogger().level, list(logging.getLogger().handlers))
+    try:
+        return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"optim={optim!r} needs a library that cannot be imported here ({error}); install it with `%pip install {PIP_NAMES[module]}`.") from error
+        raise ImportError(
+            f"optim={optim!r} needs a library that cannot be imported here ({error}); install it with `%pip install"
+            f" {PIP_NAMES[module]}`."
+        ) from error
     finally:
         root.setLevel(before[0])
         root.handlers[:] = before[1]
@@ -33,27 +47,36 @@ def import_library(module: str,  # one of PIP
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1a53b0f8
 def adam_betas(args) -> tuple: return args.adam_beta1, args.adam_beta2
 
-def adam_kwargs(args) -> dict: return dict(betas=adam_betas(args), eps=args.adam_epsilon)   # keyword arguments of Adam and its variants
+# keyword arguments of Adam and its variants
+def adam_kwargs(args) -> dict:
+    return dict(betas=adam_betas(args), eps=args.adam_epsilon)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1e35762d
 def _bnb(args, cls, **more):
     "Return an optimizer class of bitsandbytes and its keyword arguments, with the bits from its name."
     paged = {} if cls == "RMSprop" else {"is_paged": args.optim.startswith("paged_")}
-    return getattr(import_library("bitsandbytes", args.optim).optim, cls), dict(**more, optim_bits=8 if "8bit" in args.optim else 32, **paged)
+    return getattr(import_library("bitsandbytes", args.optim).optim, cls), dict(
+        **more, optim_bits=8 if "8bit" in args.optim else 32, **paged
+    )
 
 def bnb_adamw(args): return _bnb(args, "AdamW", **adam_kwargs(args))
 def bnb_lion(args): return _bnb(args, "Lion", betas=adam_betas(args))
 def bnb_rmsprop(args): return _bnb(args, "RMSprop")
-def bnb_ademamix(args): return _bnb(args, "AdEMAMix", betas=(*adam_betas(args), 0.9999), alpha=5.0, eps=args.adam_epsilon)
+def bnb_ademamix(args):
+    return _bnb(args, "AdEMAMix", betas=(*adam_betas(args), 0.9999), alpha=5.0, eps=args.adam_epsilon)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #56b415b9
-def isolate_bnb_manager(optimizer, model):  # optimizer: any; those of bitsandbytes have a manager
+def isolate_bnb_manager(
+    optimizer,  # any; those of bitsandbytes have a manager
+    model,
+):
     "Use 32-bit state for embeddings, in this optimizer only."
     if not hasattr(optimizer, "mng") or not hasattr(optimizer.mng, "pid2config"): return
     optimizer.mng = type(optimizer.mng).__new__(type(optimizer.mng))
     optimizer.mng.initialize()
     for module in model.modules():
-        if isinstance(module, torch.nn.Embedding): optimizer.mng.pid2config[id(module.weight)] = {"optim_bits": 32}
+        if isinstance(module, torch.nn.Embedding):
+            optimizer.mng.pid2config[id(module.weight)] = {"optim_bits": 32}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1b9f1bd9
 def torchao_adamw(args):
@@ -63,15 +86,23 @@ def torchao_adamw(args):
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #b5492b77
 _LOW_RANK = dict(rank=128, update_proj_gap=200, scale=0.25, proj_type="std")
-TARGET_GROUP_KEYS = ("muon", *_LOW_RANK, "proj", "scale_type")   # options that mark a group as one for a special update rule
+# options that mark a group as one for a special update rule
+TARGET_GROUP_KEYS = ("muon", *_LOW_RANK, "proj", "scale_type")
 
 def galore(args):
     "Return GaLore with the inner optimizer of the name, and its keyword arguments. Raise ValueError for 8 bits without a GPU."
-    kind = {"galore_adamw": "GaLoreAdamW", "galore_adamw_8bit": "GaLoreAdamW8bit", "galore_adafactor": "GaLoreAdafactor"}[args.optim]
+    kind = {
+        "galore_adamw": "GaLoreAdamW",
+        "galore_adamw_8bit": "GaLoreAdamW8bit",
+        "galore_adafactor": "GaLoreAdafactor",
+    }[args.optim]
     cls = getattr(import_library("galore_torch", args.optim), kind)
     if kind == "GaLoreAdamW8bit" and not torch.cuda.is_available():
         raise ValueError("optim='galore_adamw_8bit' works on a GPU only; give optim='galore_adamw'.")
-    return cls, {"GaLoreAdamW": dict(no_deprecation_warning=True), "GaLoreAdafactor": dict(scale_parameter=False, relative_step=False)}.get(kind, {})
+    return cls, {
+        "GaLoreAdamW": dict(no_deprecation_warning=True),
+        "GaLoreAdafactor": dict(scale_parameter=False, relative_step=False),
+    }.get(kind, {})
 
 @functools.cache
 def _apollo(optim):
@@ -79,7 +110,8 @@ def _apollo(optim):
     class APOLLOAdamW(import_library("apollo_torch", optim).APOLLOAdamW):
         __doc__ = "APOLLO that knows parameters which come later."
         def step(self, closure=None):
-            for n, p in enumerate([p for g in self.param_groups for p in g["params"]], 1): self.state[p].setdefault("seed", n)
+            for n, p in enumerate([p for g in self.param_groups for p in g["params"]], 1):
+                self.state[p].setdefault("seed", n)
             return super().step(closure)
     return APOLLOAdamW
 
@@ -89,17 +121,24 @@ def target_options(args: TrainingArguments) -> dict | None:
     "Return the options of the groups for the optimizer's special rule, before `optim_args`; None if it has no such groups."
     if args.optim == "muon": return {"muon": True}
     if args.optim.startswith("galore_"): return dict(_LOW_RANK)
-    if args.optim.startswith("apollo_"): return {**_LOW_RANK, "scale": 1.0, "proj": "random", "scale_type": "channel", **adam_kwargs(args)}
+    if args.optim.startswith("apollo_"):
+        return {**_LOW_RANK, "scale": 1.0, "proj": "random", "scale_type": "channel", **adam_kwargs(args)}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #50a93601
 def schedule_free(args):
     "Return a schedule-free optimizer class and its keyword arguments, with its own warm-up. Raise ValueError for a warm-up ratio."
     kind = args.optim.rpartition("_")[2]
-    cls = getattr(import_library("schedulefree", args.optim), {"radam": "RAdamScheduleFree", "adamw": "AdamWScheduleFree", "sgd": "SGDScheduleFree"}[kind])
+    cls = getattr(
+        import_library("schedulefree", args.optim),
+        {"radam": "RAdamScheduleFree", "adamw": "AdamWScheduleFree", "sgd": "SGDScheduleFree"}[kind],
+    )
     more = adam_kwargs(args) if kind != "sgd" else {}
     if kind == "radam": return cls, more
     if 0 < args.warmup_steps < 1:
-        raise ValueError(f"warmup_steps={args.warmup_steps!r} is a ratio, and optim={args.optim!r} has a warm-up of its own that wants a number of steps.")
+        raise ValueError(
+            f"warmup_steps={args.warmup_steps!r} is a ratio, and optim={args.optim!r} has a warm-up of its own that"
+            " wants a number of steps."
+        )
     return cls, {**more, "warmup_steps": int(args.warmup_steps)}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #48cb4df0
@@ -108,8 +147,13 @@ def stable_adamw(args): return import_library("optimi", args.optim).StableAdamW,
 def anyprecision(args):
     "Return AdamW with 16-bit state and optional Kahan summation, and its keyword arguments; options name types, such as `momentum_dtype=bfloat16`."
     cls = import_library("torchdistx.optimizers", args.optim).AnyPrecisionAdamW
-    return cls, {**adam_kwargs(args), "use_kahan_summation": False, "momentum_dtype": torch.float32, "variance_dtype": torch.float32,
-                 "compensation_buffer_dtype": torch.bfloat16}
+    return cls, {
+        **adam_kwargs(args),
+        "use_kahan_summation": False,
+        "momentum_dtype": torch.float32,
+        "variance_dtype": torch.float32,
+        "compensation_buffer_dtype": torch.bfloat16,
+    }
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #20bc7186
 @functools.cache
@@ -118,13 +162,15 @@ def _grokadamw():
     class GrokAdamW(import_library("grokadamw", "grokadamw").GrokAdamW):
         __doc__ = "GrokAdamW whose state is in `state`."
         def step(self, closure=None):
-            for group in self.param_groups: group["state"] = self.state
+            for group in self.param_groups:
+                group["state"] = self.state
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     return super().step(closure)
             finally:
-                for group in self.param_groups: del group["state"]
+                for group in self.param_groups:
+                    del group["state"]
     return GrokAdamW
 
 def grokadamw(args): return _grokadamw(), {}
@@ -144,7 +190,10 @@ LIBRARY_OPTIMIZERS = {
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #0a196613
 def root_mean_square(t: torch.Tensor) -> torch.Tensor: return t.norm(2) / t.numel() ** 0.5   # on the tensor's device
 
-def factored_rsqrt(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:  # rows, columns: means over the last dimension
+def factored_rsqrt(
+    rows: torch.Tensor,  # means over the last dimension
+    columns: torch.Tensor,  # means over the last dimension
+) -> torch.Tensor:
     "Return one over the root of the matrix with these means of rows and columns."
     of_rows = (rows / rows.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
     return of_rows * columns.unsqueeze(-2).rsqrt()
@@ -153,12 +202,22 @@ def factored_rsqrt(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:  
 def _init_state(grad, beta1) -> dict:
     "Return the state of a parameter before its first update."
     state = {"step": 0}
-    if beta1 is not None: state["exp_avg"] = torch.zeros_like(grad)
-    if grad.ndim < 2: state["exp_avg_sq"] = torch.zeros_like(grad)
-    else: state.update(exp_avg_sq_row=grad.new_zeros(grad.shape[:-1]), exp_avg_sq_col=grad.new_zeros(grad.shape[:-2] + grad.shape[-1:]))
+    if beta1 is not None:
+        state["exp_avg"] = torch.zeros_like(grad)
+    if grad.ndim < 2:
+        state["exp_avg_sq"] = torch.zeros_like(grad)
+    else:
+        state.update(
+            exp_avg_sq_row=grad.new_zeros(grad.shape[:-1]),
+            exp_avg_sq_col=grad.new_zeros(grad.shape[:-2] + grad.shape[-1:]),
+        )
     return state
 
-def _precondition(grad, state, keep, floor):  # keep: weight of the old squares; floor: added to each square
+def _precondition(
+    grad, state,
+    keep,  # weight of the old squares
+    floor,  # added to each square
+):
     "Return the gradient divided by the root of its running mean square; update the state."
     squares = grad**2 + floor
     if grad.ndim < 2: return state["exp_avg_sq"].mul_(keep).add_(squares, alpha=1 - keep).rsqrt() * grad
@@ -166,7 +225,10 @@ def _precondition(grad, state, keep, floor):  # keep: weight of the old squares;
     state["exp_avg_sq_col"].mul_(keep).add_(squares.mean(dim=-2), alpha=1 - keep)
     return factored_rsqrt(state["exp_avg_sq_row"], state["exp_avg_sq_col"]).mul_(grad)
 
-def _decay(weights, share):  # share: a number, or a one-element tensor
+def _decay(
+    weights,
+    share,  # a number, or a one-element tensor
+):
     "Reduce weights by a fraction, in place."
     return weights.mul_(1 - share) if isinstance(share, torch.Tensor) else weights.add_(weights, alpha=-share)
 
@@ -176,15 +238,27 @@ class Adafactor(torch.optim.Optimizer):
     # Options of transformers' class with a fixed value here. Its update reads them from the groups of a checkpoint.
     FIXED = {"relative_step": False, "warmup_init": False}
 
+    # whether the learning rate is relative to the weights' size
     def __init__(self, params, lr: float = 1e-3,
                  eps: tuple = (1e-30, 1e-3),      # added to each square; minimum size of weights for scale_parameter
                  clip_threshold: float = 1.0,     # maximum root mean square of an update, before the learning rate
                  decay_rate: float = -0.8,        # exponent of the decay of the squares' weight
                  beta1: float | None = None,      # a number: a running mean of the updates too
                  weight_decay: float = 0.0,
-                 scale_parameter: bool = False):  # whether the learning rate is relative to the weights' size
-        super().__init__(params, dict(lr=lr, eps=eps, clip_threshold=clip_threshold, decay_rate=decay_rate, beta1=beta1, weight_decay=weight_decay,
-                                      scale_parameter=scale_parameter, **self.FIXED))
+                 scale_parameter: bool = False):
+        super().__init__(
+            params,
+            dict(
+                lr=lr,
+                eps=eps,
+                clip_threshold=clip_threshold,
+                decay_rate=decay_rate,
+                beta1=beta1,
+                weight_decay=weight_decay,
+                scale_parameter=scale_parameter,
+                **self.FIXED
+            ),
+        )
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -192,45 +266,60 @@ class Adafactor(torch.optim.Optimizer):
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None: self._update(p, group)
+                if p.grad is not None:
+                    self._update(p, group)
         return loss
 
     def _update(self, p, group):
         if p.grad.layout is not torch.strided:
-            raise RuntimeError("Adafactor takes no sparse gradients; use optim='sgd', or sparse=False in the Embedding.")
+            raise RuntimeError(
+                "Adafactor takes no sparse gradients; use optim='sgd', or sparse=False in the Embedding."
+            )
         half = p.dtype in (torch.float16, torch.bfloat16)
         grad, weights = (p.grad.float(), p.float()) if half else (p.grad, p)
         state = self.state[p]
-        if not state: state.update(_init_state(grad, group["beta1"]))
+        if not state:
+            state.update(_init_state(grad, group["beta1"]))
         state["step"] += 1
         state["RMS"] = root_mean_square(weights)
         rate = group["lr"] * state["RMS"].clamp(min=group["eps"][1]) if group["scale_parameter"] else group["lr"]
         update = _precondition(grad, state, 1 - state["step"] ** group["decay_rate"], group["eps"][0])
         update.div_((root_mean_square(update) / group["clip_threshold"]).clamp_(min=1.0)).mul_(rate)
-        if group["beta1"] is not None: update = state["exp_avg"].mul_(group["beta1"]).add_(update, alpha=1 - group["beta1"])
-        if group["weight_decay"]: _decay(weights, group["weight_decay"] * rate)
+        if group["beta1"] is not None:
+            update = state["exp_avg"].mul_(group["beta1"]).add_(update, alpha=1 - group["beta1"])
+        if group["weight_decay"]:
+            _decay(weights, group["weight_decay"] * rate)
         weights.sub_(update)
-        if half: p.copy_(weights)
+        if half:
+            p.copy_(weights)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #0dd757db
 class Muon(torch.optim.Optimizer):
     "Combine Muon, for groups with `muon=True`, and AdamW, for all others."
+    # of AdamW
     def __init__(self, params, lr: float = 1e-3, weight_decay: float = 0.0,
                  momentum: float = 0.95, nesterov: bool = True,
                  ns_steps: int = 5,                        # number of iterations towards the orthogonal matrix
                  adjust_lr_fn: str = "match_rms_adamw",    # or "original"
-                 betas: tuple = (0.9, 0.999), eps: float = 1e-8):   # of AdamW
-        one, both = [torch.zeros(1, 1)], dict(lr=lr, weight_decay=weight_decay)
-        muon = torch.optim.Muon(one, **both, momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, adjust_lr_fn=adjust_lr_fn)
+                 betas: tuple = (0.9, 0.999), eps: float = 1e-8):
+        one = [torch.zeros(1, 1)]
+        both = dict(lr=lr, weight_decay=weight_decay)
+        muon = torch.optim.Muon(
+            one, **both, momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, adjust_lr_fn=adjust_lr_fn
+        )
         self.parts = {True: muon, False: torch.optim.AdamW(one, **both, betas=betas, eps=eps)}
         super().__init__(params, {**both, "muon": False})
 
     def add_param_group(self, group: dict):
         "Add a group with the default options of its part. Raise ValueError if it is for Muon and not all parameters are matrices."
-        part, params = self.parts[bool(group.get("muon"))], group["params"]
+        part = self.parts[bool(group.get("muon"))]
+        params = group["params"]
         flat = [params] if isinstance(params, torch.Tensor) else list(params)
         if group.get("muon") and (bad := next((p for p in flat if p.ndim != 2), None)) is not None:
-            raise ValueError(f"Muon is for matrices, and one of these parameters has the shape {tuple(bad.shape)}; leave it out of optim_target_modules.")
+            raise ValueError(
+                f"Muon is for matrices, and one of these parameters has the shape {tuple(bad.shape)}; leave it out of"
+                " optim_target_modules."
+            )
         super().add_param_group({**part.defaults, **group, "params": flat})
 
     @torch.no_grad()
@@ -239,5 +328,6 @@ class Muon(torch.optim.Optimizer):
         loss = None if closure is None else torch.enable_grad()(closure)()
         for kind, part in self.parts.items():
             part.param_groups, part.state = [g for g in self.param_groups if bool(g["muon"]) == kind], self.state
-            if part.param_groups: part.step()
+            if part.param_groups:
+                part.step()
         return loss

@@ -12,7 +12,14 @@ from ..core.errors import suggest_names, warn
 from ..args.fields import OPTIMIZER_NAMES, field_default
 from ..args.training_args import TrainingArguments
 from ..device.sharding import is_dtensor, to_local
-from .extra_optimizers import Adafactor, LIBRARY_OPTIMIZERS, Muon, adam_kwargs, isolate_bnb_manager, target_options
+from trainer_nb.optim.extra_optimizers import (
+    Adafactor,
+    LIBRARY_OPTIMIZERS,
+    Muon,
+    adam_kwargs,
+    isolate_bnb_manager,
+    target_options,
+)
 
 # %% auto #0
 __all__ = ['NO_DECAY', 'OPTIMIZERS', 'PLAIN_TENSORS', 'TENSOR_SUBCLASS_MODULES', 'STATE_OBJECT_MODULES', 'decay_parameter_names',
@@ -24,8 +31,9 @@ __all__ = ['NO_DECAY', 'OPTIMIZERS', 'PLAIN_TENSORS', 'TENSOR_SUBCLASS_MODULES',
 # %% ../../nbs/05_optim/01_optimizers.ipynb #39e30258
 NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(^|\.|_)norm(\.|$)")
 
-def decay_parameter_names(model: nn.Module   # a tied parameter is listed under each of its names
-               ) -> set[str]:      # names as in `named_parameters`
+def decay_parameter_names(
+    model: nn.Module,  # names as in `named_parameters`
+) -> set[str]:
     "Return the names of the parameters with weight decay."
     norms = tuple(f"{n}." for n, m in model.named_modules(remove_duplicate=False) if n and isinstance(m, nn.LayerNorm))
     names = (n for n, _ in model.named_parameters(remove_duplicate=False))
@@ -44,7 +52,8 @@ def _group_by_child(model) -> list:
 def _group_by_prefix(model, groups) -> list:
     "Return groups by the longest matching prefix."
     groups = [[g] if isinstance(g, str) else list(g) for g in groups]
-    rest, found = [], [(" + ".join(g), []) for g in groups]
+    rest = []
+    found = [(" + ".join(g), []) for g in groups]
     for name, p in model.named_parameters():
         fitting = [(len(o), i) for i, g in enumerate(groups) for o in g if name == o or name.startswith(f"{o}.")]
         (found[max(fitting)[1]][1] if fitting else rest).append((name, p))
@@ -60,73 +69,109 @@ def _check_groups(model, groups, found):
         known |= {".".join(parts[:i + 1]) for i in range(len(parts))}
     for prefix in (o for g in groups for o in g):
         if prefix not in known:
-            raise ValueError(f"layer_groups has {prefix!r}, but no parameter's name begins like that.{suggest_names(prefix, known)}")
+            raise ValueError(
+                f"layer_groups has {prefix!r}, but no parameter's name begins like that.{suggest_names(prefix, known)}"
+            )
     for name, params in found:
         if not params:
-            raise ValueError(f"The layer group {name!r} has no parameters of its own: they are tied to another group's, "
-                             "or a longer prefix takes them; leave it out.")
+            raise ValueError(
+                f"The layer group {name!r} has no parameters of its own: they are tied to another group's, "
+                "or a longer prefix takes them; leave it out."
+            )
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #88ef41ba
+# name of the group, and its (name, parameter) pairs
 def layer_groups(model: nn.Module,
                  groups: list | None = None  # prefixes of parameter names, a string or a list of them per group
-                ) -> list[tuple[str, list[tuple[str, nn.Parameter]]]]:  # name of the group, and its (name, parameter) pairs
+                ) -> list[tuple[str, list[tuple[str, nn.Parameter]]]]:
     "Return the model's parameters in named groups from input to output, including frozen ones."
     return _group_by_child(model) if groups is None else _group_by_prefix(model, groups)
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #0b1cc89d
-def _is_targeted(name, chosen) -> bool:  # name: of a module; chosen: as in optim_target_modules
+def _is_targeted(
+    name,  # of a module
+    chosen,  # as in optim_target_modules
+) -> bool:
     "Return whether a module is selected."
-    if isinstance(chosen, str): return chosen.replace("_", "-") == "all-linear" or re.fullmatch(chosen, name) is not None
+    if isinstance(chosen, str):
+        return chosen.replace("_", "-") == "all-linear" or re.fullmatch(chosen, name) is not None
     return any(o in name or re.fullmatch(o, name) for o in chosen)
 
-def _linear_names(model) -> list[str]: return [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]   # in the order of the model
+# in the order of the model
+def _linear_names(model) -> list[str]:
+    return [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #e7e0da8a
 def _hidden_linear_names(model) -> list[str]:
     "Return the names of the linear layers except the output layer."
-    linear, ask = _linear_names(model), getattr(model, "get_output_embeddings", None)
-    try: last = ask() if callable(ask) else None
-    except (NotImplementedError, AttributeError): last = None   # a model without such a layer
+    linear = _linear_names(model)
+    ask = getattr(model, "get_output_embeddings", None)
+    try:
+        last = ask() if callable(ask) else None
+    except (NotImplementedError, AttributeError):
+        # a model without such a layer
+        last = None
     hidden = [n for n in linear if model.get_submodule(n) is not last]
     return hidden[:-1] if last is None and len(hidden) > 1 else hidden
 
+# names of weights, as in `named_parameters`
 def target_parameter_names(model: nn.Module,
                  chosen: str | list[str] | None,  # optim_target_modules
                  optim: str                       # for the message
-                ) -> set[str]:                    # names of weights, as in `named_parameters`
+                ) -> set[str]:
     "Return the names of the weights with the optimizer's special rule. Raise ValueError if there are none."
     if chosen is None and optim != "muon":
-        raise ValueError(f"optim={optim!r} is for some linear layers, and has to be told which; give optim_target_modules='all-linear', "
-                         "a list of parts of their names, or a pattern.")
-    modules = _hidden_linear_names(model) if chosen is None else [n for n in _linear_names(model) if _is_targeted(n, chosen)]
+        raise ValueError(
+            f"optim={optim!r} is for some linear layers, and has to be told which; give"
+            " optim_target_modules='all-linear', a list of parts of their names, or a pattern."
+        )
+    modules = (
+        _hidden_linear_names(model) if chosen is None else [n for n in _linear_names(model) if _is_targeted(n, chosen)]
+    )
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     found = {id(w) for n in modules if id(w := model.get_submodule(n).weight) not in tied or chosen is not None}
     if not found:
-        raise ValueError(f"optim_target_modules={chosen!r} fits none of the model's linear layers, {', '.join(map(repr, _linear_names(model))) or 'of which it has none'}."
-                         f"{suggest_names(chosen, _linear_names(model)) if isinstance(chosen, str) else ''}")
+        raise ValueError(
+            f"optim_target_modules={chosen!r} fits none of the model's linear layers,"
+            f" {', '.join(map(repr, _linear_names(model))) or 'of which it has none'}."
+            f"{suggest_names(chosen, _linear_names(model)) if isinstance(chosen, str) else ''}"
+        )
     return {n for n, p in model.named_parameters() if id(p) in found}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #039bfa26
-def parameter_groups(model: nn.Module,
-                     args: TrainingArguments,         # weight_decay, learning_rate, layer_groups, optim_target_modules
-                     decay: set[str] | None = None,   # names of the parameters with weight decay; None: `decay_parameter_names`
-                     targeted: dict | None = None     # options of the groups of targeted weights; None: there are none
-                    ) -> list[dict]:                  # 'params', 'weight_decay'; with a list of rates also 'lr' and the indices
+# 'params', 'weight_decay'; with a list of rates also 'lr' and the indices
+def parameter_groups(
+    model: nn.Module,
+    args: TrainingArguments,  # weight_decay, learning_rate, layer_groups, optim_target_modules
+    decay: set[str] | None = None,  # names of the parameters with weight decay; None: `decay_parameter_names`
+    targeted: dict | None = None,  # options of the groups of targeted weights; None: there are none
+) -> list[dict]:
     "Return the parameter groups for an optimizer. Raise ValueError if all parameters are frozen."
     several = isinstance(args.learning_rate, list)
     layers = layer_groups(model, args.layer_groups) if several else [("all", list(model.named_parameters()))]
-    if several: _check_lr_count(args.learning_rate, [name for name, _ in layers])
-    parted = args.weight_decay or args.optim == "grokadamw"   # grokadamw depends on the position in the group
-    decay, groups = (decay_parameter_names(model) if decay is None else decay) if parted else set(), []
+    if several:
+        _check_lr_count(args.learning_rate, [name for name, _ in layers])
+    # grokadamw depends on the position in the group
+    parted = args.weight_decay or args.optim == "grokadamw"
+    decay = (decay_parameter_names(model) if decay is None else decay) if parted else set()
+    groups = []
     targets = set() if targeted is None else target_parameter_names(model, args.optim_target_modules, args.optim)
     for i, (_, params) in enumerate(layers):
         for target, decays in ((False, True), (False, False), (True, True), (True, False)):
-            group = dict(params=[p for n, p in params if p.requires_grad and (n in decay) == decays and (n in targets) == target],
-                         weight_decay=args.weight_decay if decays else 0.0)
-            if several: group.update(lr=args.learning_rate[i], layer_group=i, layer_groups=len(layers))
-            if target: group.update(targeted or {})
-            if group["params"]: groups.append(group)
-    if not groups: raise ValueError("Every parameter is frozen, so there is nothing to train; call learn.unfreeze().")
+            group = dict(
+                params=[
+                    p for n, p in params if p.requires_grad and (n in decay) == decays and (n in targets) == target
+                ],
+                weight_decay=args.weight_decay if decays else 0.0,
+            )
+            if several:
+                group.update(lr=args.learning_rate[i], layer_group=i, layer_groups=len(layers))
+            if target:
+                group.update(targeted or {})
+            if group["params"]:
+                groups.append(group)
+    if not groups:
+        raise ValueError("Every parameter is frozen, so there is nothing to train; call learn.unfreeze().")
     return groups
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #a51efc55
@@ -143,11 +188,16 @@ def _default_lr(args) -> float:
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #33711f09
 _TORCH_OPTIMIZERS = {
-    "adamw_torch": lambda args: (torch.optim.AdamW, adam_kwargs(args)),   # torch chooses the implementation
-    "adamw_torch_fused": lambda args: (torch.optim.AdamW, {**adam_kwargs(args), "fused": True}),   # one kernel per group of tensors
-    "sgd": lambda args: (torch.optim.SGD, {}), "adagrad": lambda args: (torch.optim.Adagrad, {}),
-    "rmsprop": lambda args: (torch.optim.RMSprop, {}),   # without options; momentum and others come from optim_args
-    "adafactor": lambda args: (Adafactor, {}), "muon": lambda args: (Muon, adam_kwargs(args)),
+    "adamw_torch": lambda args: (torch.optim.AdamW, adam_kwargs(args)),  # torch chooses the implementation
+    "adamw_torch_fused": lambda args: (
+        torch.optim.AdamW,
+        {**adam_kwargs(args), "fused": True},
+    ),  # one kernel per group of tensors
+    "sgd": lambda args: (torch.optim.SGD, {}),
+    "adagrad": lambda args: (torch.optim.Adagrad, {}),
+    "rmsprop": lambda args: (torch.optim.RMSprop, {}),  # without options; momentum and others come from optim_args
+    "adafactor": lambda args: (Adafactor, {}),
+    "muon": lambda args: (Muon, adam_kwargs(args)),
 }
 OPTIMIZERS = {name: {**_TORCH_OPTIMIZERS, **LIBRARY_OPTIMIZERS}[name] for name in OPTIMIZER_NAMES}
 
@@ -172,7 +222,10 @@ def parse_optim_args(text: str | dict | None  # "a=1,b=(0.9, 0.95)", or a dictio
                          "or give a dictionary.") from None
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #1595af71
-def _convert_options(extra: dict, default: tuple | None) -> dict:  # default: the betas, if the optimizer has any
+def _convert_options(
+    extra: dict,
+    default: tuple | None,  # the betas, if the optimizer has any
+) -> dict:
     "Return options with `beta1`, `beta2`, ... as one tuple, and dtypes of torch in place of their names."
     found = {k: getattr(torch, v, v) if k.endswith("_dtype") and isinstance(v, str) else v for k, v in extra.items()}
     single = {int(k[4:]): found.pop(k) for k in list(found) if default and re.fullmatch(rf"beta[1-{len(default)}]", k)}
@@ -184,11 +237,13 @@ def _check_options(extra, known, name):
         if key in ("lr", "weight_decay"):
             field = "learning_rate" if key == "lr" else key
             raise TypeError(f"optim_args has {key!r}, which the argument `{field}` decides; give that one.")
-        if key not in known: raise TypeError(f"optim_args has {key!r}, which {name} does not take.{suggest_names(key, known)}")
+        if key not in known:
+            raise TypeError(f"optim_args has {key!r}, which {name} does not take.{suggest_names(key, known)}")
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3a681924
-def optimizer_class(args: TrainingArguments  # optim, optim_args, and the optimizer's own settings
-                   ) -> tuple[type, dict]:   # the class, and its keyword arguments
+def optimizer_class(
+    args: TrainingArguments,  # the class, and its keyword arguments
+) -> tuple[type, dict]:
     "Return the optimizer class that `args` names. Raise ValueError for an unknown name, ImportError without its library, TypeError for an unknown option."
     if args.optim not in OPTIMIZERS:
         raise ValueError(f"There is no optimizer {args.optim!r}.{suggest_names(args.optim, OPTIMIZERS)}")
@@ -197,7 +252,11 @@ def optimizer_class(args: TrainingArguments  # optim, optim_args, and the optimi
     extra = _convert_options(parse_optim_args(args.optim_args), kwargs.get("betas"))
     known = set(inspect.signature(cls).parameters) - {"params"}
     _check_options(extra, known | set(of_groups) - {"muon"}, cls.__name__)
-    return cls, {"lr": _default_lr(args), **kwargs, **{k: v for k, v in extra.items() if k in known and k not in of_groups}}
+    return cls, {
+        "lr": _default_lr(args),
+        **kwargs,
+        **{k: v for k, v in extra.items() if k in known and k not in of_groups},
+    }
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #29b6f9b4
 def optimizer_groups(model: nn.Module, args: TrainingArguments,
@@ -210,42 +269,64 @@ def optimizer_groups(model: nn.Module, args: TrainingArguments,
     return parameter_groups(model, args, decay, {k: extra.get(k, v) for k, v in options.items()})
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #9a9e6f2d
-def warn_unused_adam_args(args, kwargs):  # kwargs: the optimizer's keyword arguments
+def warn_unused_adam_args(
+    args,
+    kwargs,  # the optimizer's keyword arguments
+):
     "Warn about arguments of Adam that have no effect."
     read = {**kwargs, **(target_options(args) or {})}
     keys = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
-    unread = [n for n, key in keys.items() if key not in read and getattr(args, n) != field_default(args.__dataclass_fields__[n])]
-    if unread: warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
+    unread = [
+        n
+        for n, key in keys.items()
+        if key not in read and getattr(args, n) != field_default(args.__dataclass_fields__[n])
+    ]
+    if unread:
+        warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
 
-def warn_ignored_args(args, kwargs):  # kwargs: those of the user's optimizer class
+def warn_ignored_args(
+    args,
+    kwargs,  # those of the user's optimizer class
+):
     "Warn about settings that have no effect with a user-defined optimizer class, and about a weight_decay in its keyword arguments that has none."
     own = {"lr": "learning_rate", "eps": "adam_epsilon"}
-    said = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - {own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])}
+    said = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - {
+        own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])
+    }
     idle = [n for n in args.changed() if n in said and not isinstance(getattr(args, n), list)]
-    if idle: warn(f"optimizer_cls_and_kwargs was given, so {', '.join(idle)} has no effect; put it among its keywords.")
+    if idle:
+        warn(f"optimizer_cls_and_kwargs was given, so {', '.join(idle)} has no effect; put it among its keywords.")
     if "params" not in kwargs and kwargs.get("weight_decay", args.weight_decay) != args.weight_decay:
-        warn(f"weight_decay={kwargs['weight_decay']!r} among the keywords of optimizer_cls_and_kwargs has no effect: the groups of parameters have their own. "
-             f"Give the Learner weight_decay={kwargs['weight_decay']!r}.")
+        warn(
+            f"weight_decay={kwargs['weight_decay']!r} among the keywords of optimizer_cls_and_kwargs has no effect: the"
+            f" groups of parameters have their own. Give the Learner weight_decay={kwargs['weight_decay']!r}."
+        )
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #b7bad77b
-def create_optimizer(model: nn.Module,
-                     args: TrainingArguments,
-                     cls_and_kwargs: tuple | None = None,  # an optimizer class and its keyword arguments, in place of those by name
-                     decay: set | None = None              # names of the parameters with weight decay; None: by the rule
-                    ) -> torch.optim.Optimizer:
+def create_optimizer(
+    model: nn.Module,
+    args: TrainingArguments,
+    cls_and_kwargs: tuple | None = None,  # an optimizer class and its keyword arguments, in place of those by name
+    decay: set | None = None,  # names of the parameters with weight decay; None: by the rule
+) -> torch.optim.Optimizer:
     "Create the optimizer for the model's trainable parameters."
     cls, kwargs = cls_and_kwargs or optimizer_class(args)
     warn_unused_adam_args(args, kwargs) if cls_and_kwargs is None else warn_ignored_args(args, kwargs)
-    if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)): return cls()(model, **kwargs)
+    if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
+        return cls()(model, **kwargs)
     if "params" in kwargs: return cls(**kwargs)
-    if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()): kwargs = {**kwargs, "fused": None}
-    optimizer = cls(parameter_groups(model, args, decay) if cls_and_kwargs else optimizer_groups(model, args, decay), **kwargs)
+    if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()):
+        kwargs = {**kwargs, "fused": None}
+    optimizer = cls(
+        parameter_groups(model, args, decay) if cls_and_kwargs else optimizer_groups(model, args, decay), **kwargs
+    )
     isolate_bnb_manager(optimizer, model)
     return optimizer
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #31899868
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-TENSOR_SUBCLASS_MODULES = ("torchao.",)                         # module prefixes of the classes that are taken apart
+# module prefixes of the classes that are taken apart
+TENSOR_SUBCLASS_MODULES = ("torchao.",)
 STATE_OBJECT_MODULES = ("galore_torch.", "apollo_torch.")   # the same for objects
 
 def needs_flattening(v) -> bool:
@@ -253,7 +334,9 @@ def needs_flattening(v) -> bool:
     if isinstance(v, torch.Tensor): return type(v) not in PLAIN_TENSORS and not is_dtensor(v)
     return type(v).__module__.startswith(STATE_OBJECT_MODULES)
 
-def flatten_state_value(t) -> tuple:  # t: a tensor or an object; raises TypeError for an unknown class
+def flatten_state_value(
+    t,  # a tensor or an object; raises TypeError for an unknown class
+) -> tuple:
     "Return plain tensors by suffix, and the recipe to reassemble the value: None for a plain tensor."
     if not isinstance(t, torch.Tensor): return _flatten_object(t)
     if type(t) in PLAIN_TENSORS: return {"": t}, None
@@ -261,8 +344,14 @@ def flatten_state_value(t) -> tuple:  # t: a tensor or an object; raises TypeErr
     if not cls.__module__.startswith(TENSOR_SUBCLASS_MODULES) or not hasattr(cls, "__tensor_unflatten__"):
         raise TypeError(f"a {cls.__module__}.{cls.__qualname__}, a kind of tensor that cannot be taken apart")
     names, context = t.__tensor_flatten__()
-    recipe = {"module": cls.__module__, "class": cls.__qualname__, "names": list(names), "context": _plain_sizes(context), "shape": tuple(t.shape),
-              "stride": t.stride()}
+    recipe = {
+        "module": cls.__module__,
+        "class": cls.__qualname__,
+        "names": list(names),
+        "context": _plain_sizes(context),
+        "shape": tuple(t.shape),
+        "stride": t.stride(),
+    }
     return {f".{n}": getattr(t, n) for n in names}, recipe
 
 def _plain_sizes(value):
@@ -274,23 +363,39 @@ def _plain_sizes(value):
 # %% ../../nbs/05_optim/01_optimizers.ipynb #7283e520
 def _flatten_object(o) -> tuple:
     "Return an object's tensors by attribute (and index, for lists), and a recipe with all other attributes."
-    tensors, plain, lists = {}, {}, {}
+    tensors = {}
+    plain = {}
+    lists = {}
     for name, v in vars(o).items():
-        if isinstance(v, torch.Tensor): tensors[name] = v
+        if isinstance(v, torch.Tensor):
+            tensors[name] = v
         elif isinstance(v, list) and v and all(isinstance(e, torch.Tensor) for e in v):
             lists[name] = len(v)
             tensors.update({f"{name}.{i}": e for i, e in enumerate(v)})
-        elif isinstance(v, (bool, int, float, str, type(None))): plain[name] = v
-        else: raise TypeError(f"a {type(o).__module__}.{type(o).__qualname__} whose {name!r} is a {type(v).__name__}")
-    recipe = {"module": type(o).__module__, "class": type(o).__qualname__, "names": list(tensors), "plain": plain, "lists": lists}
+        elif isinstance(v, (bool, int, float, str, type(None))):
+            plain[name] = v
+        else:
+            raise TypeError(f"a {type(o).__module__}.{type(o).__qualname__} whose {name!r} is a {type(v).__name__}")
+    recipe = {
+        "module": type(o).__module__,
+        "class": type(o).__qualname__,
+        "names": list(tensors),
+        "plain": plain,
+        "lists": lists,
+    }
     return {f".{n}": t for n, t in tensors.items()}, recipe
 
-def unflatten_state_value(recipe: dict, parts: dict):  # parts: plain tensors by attribute
+def unflatten_state_value(
+    recipe: dict,
+    parts: dict,  # plain tensors by attribute
+):
     "Reassemble a tensor or an object. Raise ValueError for a class of another library."
     known = STATE_OBJECT_MODULES if "plain" in recipe else TENSOR_SUBCLASS_MODULES
-    if not recipe["module"].startswith(known): raise ValueError(f"{recipe['module']} is no library whose tensors are made again.")
+    if not recipe["module"].startswith(known):
+        raise ValueError(f"{recipe['module']} is no library whose tensors are made again.")
     cls = getattr(importlib.import_module(recipe["module"]), recipe["class"])
-    if "plain" not in recipe: return cls.__tensor_unflatten__(parts, recipe["context"], torch.Size(recipe["shape"]), recipe["stride"])
+    if "plain" not in recipe:
+        return cls.__tensor_unflatten__(parts, recipe["context"], torch.Size(recipe["shape"]), recipe["stride"])
     o = object.__new__(cls)
     lists = {name: [parts.pop(f"{name}.{i}") for i in range(n)] for name, n in recipe["lists"].items()}
     vars(o).update({**recipe["plain"], **lists, **parts})
@@ -299,7 +404,9 @@ def unflatten_state_value(recipe: dict, parts: dict):  # parts: plain tensors by
 # %% ../../nbs/05_optim/01_optimizers.ipynb #912a4734
 def _is_serializable(v) -> bool:
     "Return whether a value can be copied and serialized."
-    if isinstance(v, torch.Tensor) or needs_flattening(v): flatten_state_value(to_local(v)); return True
+    if isinstance(v, torch.Tensor) or needs_flattening(v):
+        flatten_state_value(to_local(v))
+        return True
     if isinstance(v, (list, tuple)): return all(map(_is_serializable, v))
     if isinstance(v, dict): return all(map(_is_serializable, v.values()))
     return v is None or isinstance(v, (bool, int, float, str))
@@ -308,23 +415,33 @@ def check_optimizer_state(optimizer):
     "Raise TypeError for a state that a snapshot cannot hold; the message names it."
     for entries in optimizer.state.values():
         for key, v in entries.items():
-            try: problem = "" if _is_serializable(v) else f"a {type(v).__module__}.{type(v).__qualname__}"
-            except TypeError as error: problem = str(error)
-            if problem: raise TypeError(f"{type(optimizer).__name__} keeps {problem}, as {key!r}, so a run with it could not be held in a snapshot: "
-                                        "no rewind, no checkpoint. Use another optimizer, or its form with a state of plain tensors.")
+            try:
+                problem = "" if _is_serializable(v) else f"a {type(v).__module__}.{type(v).__qualname__}"
+            except TypeError as error:
+                problem = str(error)
+            if problem:
+                raise TypeError(
+                    f"{type(optimizer).__name__} keeps {problem}, as {key!r}, so a run with it could not be held in a"
+                    " snapshot: no rewind, no checkpoint. Use another optimizer, or its form with a state of plain"
+                    " tensors."
+                )
             if not isinstance(key, str) or "/" in key:
-                raise TypeError(f"{type(optimizer).__name__} keeps a state under the key {key!r}, which a snapshot cannot hold; "
-                                "use keys that are text without '/'.")
+                raise TypeError(
+                    f"{type(optimizer).__name__} keeps a state under the key {key!r}, which a snapshot cannot hold; "
+                    "use keys that are text without '/'."
+                )
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #c4d1b002
 def kept_by_place(optimizer) -> str:
     "The name of an attribute in which an optimizer keeps something by the place of the parameters in its groups; empty if there is none."
     params = [p for g in optimizer.param_groups for p in g["params"]]
-    own, shapes = {id(p) for p in params}, {p.shape for p in params if p.ndim}
+    own = {id(p) for p in params}
+    shapes = {p.shape for p in params if p.ndim}
 
     def by_place(v, depth=0) -> bool:
         if isinstance(v, torch.Tensor): return depth > 0 and v.shape in shapes and id(v) not in own
-        if isinstance(v, list) and len(v) == len(params) > 1 and all(isinstance(o, (int, float, dict)) for o in v): return True
+        if isinstance(v, list) and len(v) == len(params) > 1 and all(isinstance(o, (int, float, dict)) for o in v):
+            return True
         if isinstance(v, dict): v = [o for k, o in v.items() if not isinstance(k, torch.Tensor)]
         return depth < 4 and isinstance(v, (list, tuple, deque)) and any(by_place(o, depth + 1) for o in v)
 
@@ -334,12 +451,15 @@ def kept_by_place(optimizer) -> str:
             # Groups of its own would stay as they are.
             if v.param_groups is not optimizer.param_groups: return name
             if inner := kept_by_place(v): return f"{name}.{inner}"
-        elif by_place(v): return name
+        elif by_place(v):
+            return name
     return ""
 
-def refuse_regrouping(optimizer, what: str, instead: str):  # what cannot be done; what to do
+# what cannot be done; what to do
+def refuse_regrouping(optimizer, what: str, instead: str):
     "Refuse, with a ValueError, to change the groups of an optimizer that keeps something by the place of the parameters in them."
     if not (name := kept_by_place(optimizer)): return
-    raise ValueError(f"{what}: it would change the groups of parameters, and {type(optimizer).__name__} keeps {name!r} by the place of the parameters in them. "
-                     f"{instead}, or keep it by parameter, in optimizer.state[p].")
-
+    raise ValueError(
+        f"{what}: it would change the groups of parameters, and {type(optimizer).__name__} keeps {name!r} by the place"
+        f" of the parameters in them. {instead}, or keep it by parameter, in optimizer.state[p]."
+    )

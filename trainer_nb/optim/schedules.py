@@ -25,7 +25,10 @@ def _per_group(value, optimizer, name) -> list:
     "Return one number per group. Raise ValueError for a list of another length."
     n = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)): return [value] * n
-    if len(value) != n: raise ValueError(f"{name} has {len(value)} values, and the optimizer has {n} groups; give one for each, or a single number.")
+    if len(value) != n:
+        raise ValueError(
+            f"{name} has {len(value)} values, and the optimizer has {n} groups; give one for each, or a single number."
+        )
     return list(value)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #eea500d4
@@ -41,11 +44,28 @@ class GreedyLRState:
                  eps: float = 1e-8,            # smaller changes are skipped
                  smooth: bool = False, window_size: int = 50, reset_start: int = 500):
         for name, value, known in (("mode", mode, ("min", "max")), ("threshold_mode", threshold_mode, ("abs", "rel"))):
-            if value not in known: raise ValueError(f"{name}={value!r} is not one of {known[0]!r}, {known[1]!r}.")
-        if not 0 < factor < 1: raise ValueError(f"factor={factor!r} should be above 0 and below 1: a learning rate that falls is multiplied by it.")
-        self.optimizer, self.mode, self.factor, self.patience, self.threshold = optimizer, mode, factor, patience, threshold
-        self.threshold_mode, self.cooldown, self.warmup, self.eps, self.smooth = threshold_mode, cooldown, warmup, eps, smooth
-        self.window_size, self.reset_start, self.reset_start_original, self.last_epoch = window_size, reset_start, reset_start, 0
+            if value not in known:
+                raise ValueError(f"{name}={value!r} is not one of {known[0]!r}, {known[1]!r}.")
+        if not 0 < factor < 1:
+            raise ValueError(
+                f"factor={factor!r} should be above 0 and below 1: a learning rate that falls is multiplied by it."
+            )
+        self.optimizer = optimizer
+        self.mode = mode
+        self.factor = factor
+        self.patience = patience
+        self.threshold = threshold
+        self.threshold_mode = threshold_mode
+        self.cooldown = cooldown
+        self.warmup = warmup
+        self.eps = eps
+        self.smooth = smooth
+        self.window_size, self.reset_start, self.reset_start_original, self.last_epoch = (
+            window_size,
+            reset_start,
+            reset_start,
+            0,
+        )
         self.min_lrs, self.max_lrs = _per_group(min_lr, optimizer, "min_lr"), _per_group(max_lr, optimizer, "max_lr")
         self._init_lrs = self.get_rates()
         self._last_lr = self.get_rates()
@@ -67,52 +87,81 @@ class GreedyLRState:
         seen = self._streaming_avg
         seen["values"].append(value)
         seen["sum"] += value
-        if len(seen["values"]) > seen["window_size"]: seen["sum"] -= seen["values"].pop(0)
+        if len(seen["values"]) > seen["window_size"]:
+            seen["sum"] -= seen["values"].pop(0)
         return seen["sum"] / len(seen["values"])
 
     def is_better(self, value: float) -> bool:
         "Return whether a metric improves on the best so far by more than the threshold."
         sign = 1 if self.mode == "max" else -1
-        wanted = self.best * (1.0 + sign * self.threshold) if self.threshold_mode == "rel" else self.best + sign * self.threshold
+        wanted = (
+            self.best * (1.0 + sign * self.threshold)
+            if self.threshold_mode == "rel"
+            else self.best + sign * self.threshold
+        )
         return value > wanted if sign > 0 else value < wanted
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #856728a2
 class GreedyLR(GreedyLRState):
     "Raise or lower the learning rate according to a metric."
-    def step(self, metrics, epoch=None):  # metrics: one number; epoch: its index, None: the next
+    def step(
+        self,
+        metrics,  # one number
+        epoch=None,  # its index, None: the next
+    ):
         "Process the metric of an evaluation."
         value = self.smoothed(float(metrics)) if self.smooth else float(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        if self.cooldown_counter or self.warmup_counter: self._wait()
-        elif self.is_better(value): self.best, self.num_bad_epochs, self.num_good_epochs = value, 0, self.num_good_epochs + 1
-        else: self.num_bad_epochs, self.num_good_epochs = self.num_bad_epochs + 1, 0
-        if self.num_good_epochs > self.patience: self._rise()
-        elif self.num_bad_epochs > self.patience: self._fall()
+        if self.cooldown_counter or self.warmup_counter:
+            self._wait()
+        elif self.is_better(value):
+            self.best = value
+            self.num_bad_epochs = 0
+            self.num_good_epochs = self.num_good_epochs + 1
+        else:
+            self.num_bad_epochs = self.num_bad_epochs + 1
+            self.num_good_epochs = 0
+        if self.num_good_epochs > self.patience:
+            self._rise()
+        elif self.num_bad_epochs > self.patience:
+            self._fall()
         self._last_lr = self.get_rates()
 
     def _wait(self):
-        if self.cooldown_counter: self.cooldown_counter -= 1
-        else: self.warmup_counter -= 1
+        if self.cooldown_counter:
+            self.cooldown_counter -= 1
+        else:
+            self.warmup_counter -= 1
         self.num_bad_epochs = self.num_good_epochs = 0
 
-    def _put(self, wanted: list, least: float = -1):  # wanted: a rate per group; least: changes up to this are skipped
+    def _put(
+        self,
+        wanted: list,  # a rate per group
+        least: float = -1,  # changes up to this are skipped
+    ):
         for group, rate in zip(self.optimizer.param_groups, wanted):
             if abs(rate - float(group["lr"])) <= least: continue
-            if isinstance(group["lr"], torch.Tensor): group["lr"].fill_(rate)
-            else: group["lr"] = rate
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def _rise(self):
         self._put([max(r, min(r / self.factor, most)) for r, most in zip(self.get_rates(), self.max_lrs)], self.eps)
-        self.warmup_counter, self.num_good_epochs, self.reset_start = self.warmup, 0, self.reset_start_original
+        self.warmup_counter = self.warmup
+        self.num_good_epochs = 0
+        self.reset_start = self.reset_start_original
 
     def _fall(self):
         self._put([min(r, max(r * self.factor, least)) for r, least in zip(self.get_rates(), self.min_lrs)], self.eps)
-        if not any(r > least for r, least in zip(self.get_rates(), self.min_lrs)): self.reset_start -= 1
+        if not any(r > least for r, least in zip(self.get_rates(), self.min_lrs)):
+            self.reset_start -= 1
         if self.reset_start <= 0:
             self._put(self._init_lrs)
             self.begin()
             self.reset_start = self.reset_start_original
-        self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+        self.cooldown_counter = self.cooldown
+        self.num_bad_epochs = 0
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
@@ -155,15 +204,34 @@ def _scale_above_min(factor, lr_init, min_lr, min_lr_rate) -> float:
     least = min_lr / lr_init if min_lr_rate is None else min_lr_rate
     return max(0, factor * (1 - least) + least)
 
-def cosine_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float, num_cycles: float = 0.5,
-                       min_lr: float | None = None, min_lr_rate: float | None = None) -> float:
+
+def cosine_with_min_lr(
+    step: int,
+    *,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    lr_init: float,
+    num_cycles: float = 0.5,
+    min_lr: float | None = None,
+    min_lr_rate: float | None = None
+) -> float:
     "Rise to 1 over the warm-up, then fall along a cosine to the minimum rate."
     if step < num_warmup_steps: return step / max(1, num_warmup_steps)
     progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
     return _scale_above_min(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
 
-def cosine_warmup_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float, num_cycles: float = 0.5,
-                              min_lr: float | None = None, min_lr_rate: float | None = None, warmup_lr_rate: float | None = None) -> float:
+
+def cosine_warmup_with_min_lr(
+    step: int,
+    *,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    lr_init: float,
+    num_cycles: float = 0.5,
+    min_lr: float | None = None,
+    min_lr_rate: float | None = None,
+    warmup_lr_rate: float | None = None
+) -> float:
     "Rise to 1 from above 0, then fall along a cosine to the minimum rate."
     if step < num_warmup_steps:
         if warmup_lr_rate is None: return (step + 1.0) / max(1.0, num_warmup_steps)
@@ -178,25 +246,55 @@ def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = No
     if timescale is None: timescale = num_warmup_steps or 10_000
     return 1.0 / math.sqrt((step + timescale - num_warmup_steps) / timescale)
 
-_WARMUP_SHAPES = {"linear": lambda p: p, "cosine": lambda p: 0.5 * (1.0 - math.cos(math.pi * p)), "1-sqrt": lambda p: 1.0 - math.sqrt(1.0 - p)}
+_WARMUP_SHAPES = {
+    "linear": lambda p: p,
+    "cosine": lambda p: 0.5 * (1.0 - math.cos(math.pi * p)),
+    "1-sqrt": lambda p: 1.0 - math.sqrt(1.0 - p),
+}
 _DECAY_SHAPES = {"linear": lambda p, c: 1.0 - p, "cosine": lambda p, c: 0.5 * (1.0 + math.cos(math.pi * c * 2.0 * p)),
           "1-sqrt": lambda p, c: 1.0 - math.sqrt(p)}
 
-def warmup_stable_decay(step: int, *, num_warmup_steps: int, num_training_steps: int, num_decay_steps: int | None = None,
-                        num_stable_steps: int | None = None, warmup_type: str = "linear", decay_type: str = "cosine",
-                        min_lr_ratio: float = 0, num_cycles: float = 0.5) -> float:
+
+def warmup_stable_decay(
+    step: int,
+    *,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    num_decay_steps: int | None = None,
+    num_stable_steps: int | None = None,
+    warmup_type: str = "linear",
+    decay_type: str = "cosine",
+    min_lr_ratio: float = 0,
+    num_cycles: float = 0.5,
+) -> float:
     "Rise to 1, stay there, and fall to the minimum fraction."
     stable = num_training_steps - num_warmup_steps - num_decay_steps if num_stable_steps is None else num_stable_steps
-    if step < num_warmup_steps: factor = _WARMUP_SHAPES[warmup_type](step / max(1, num_warmup_steps))
-    elif step < num_warmup_steps + stable: return 1.0
+    if step < num_warmup_steps:
+        factor = _WARMUP_SHAPES[warmup_type](step / max(1, num_warmup_steps))
+    elif step < num_warmup_steps + stable:
+        return 1.0
     elif step < num_warmup_steps + stable + num_decay_steps:
         factor = _DECAY_SHAPES[decay_type]((step - num_warmup_steps - stable) / max(1, num_decay_steps), num_cycles)
-    else: return min_lr_ratio
+    else:
+        return min_lr_ratio
     return max(0.0, factor * (1.0 - min_lr_ratio) + min_lr_ratio)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #ea1b244d
-SCHEDULES = {f.__name__: f for f in (linear, cosine, cosine_with_restarts, cosine_with_min_lr, cosine_warmup_with_min_lr, constant,
-                                     constant_with_warmup, polynomial, inverse_sqrt, warmup_stable_decay)}
+SCHEDULES = {
+    f.__name__: f
+    for f in (
+        linear,
+        cosine,
+        cosine_with_restarts,
+        cosine_with_min_lr,
+        cosine_warmup_with_min_lr,
+        constant,
+        constant_with_warmup,
+        polynomial,
+        inverse_sqrt,
+        warmup_stable_decay,
+    )
+}
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #a69c4d16
 def _check_kwargs(kwargs, known, name):
@@ -213,7 +311,8 @@ class OneCycle(OneCycleLR):
 
 def _pct_start(args, n: int) -> float:
     "Return the fraction of steps on the way up, shifted off the values for which torch divides by zero."
-    kwargs, warmup = args.lr_scheduler_kwargs or {}, args.get_warmup_steps(n)
+    kwargs = args.lr_scheduler_kwargs or {}
+    warmup = args.get_warmup_steps(n)
     pct = min(float(kwargs.get("pct_start", warmup / n if warmup else 0.3)), (n - 1) / n)
     return 0.0 if abs(pct * n - 1) < 1e-6 else pct
 
@@ -239,7 +338,8 @@ def base_lr_key(group) -> str | None:
 
 def _lr_lambdas(args, n: int, rates: list) -> list:
     "Return the function of each group, with all its numbers except the step."
-    function, kwargs = SCHEDULES[args.lr_scheduler_type], args.lr_scheduler_kwargs or {}
+    function = SCHEDULES[args.lr_scheduler_type]
+    kwargs = args.lr_scheduler_kwargs or {}
     params = inspect.signature(function).parameters
     _check_kwargs(kwargs, {k for k, p in params.items() if p.default is not p.empty}, args.lr_scheduler_type)
     functions = []
@@ -250,21 +350,34 @@ def _lr_lambdas(args, n: int, rates: list) -> list:
     return functions
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #591221e3
-def check_schedule_numbers(function):  # function: a partial over one of SCHEDULES
+def check_schedule_numbers(
+    function,  # a partial over one of SCHEDULES
+):
     "Raise ValueError for numbers that are invalid for a schedule."
-    given, name = {**(function.func.__kwdefaults__ or {}), **function.keywords}, function.func.__name__
+    given = {**(function.func.__kwdefaults__ or {}), **function.keywords}
+    name = function.func.__name__
     if name == "polynomial" and not given["lr_init"] > given["lr_end"]:
-        raise ValueError(f"The schedule 'polynomial' goes down to lr_end={given['lr_end']:g}, which is not below the learning rate "
-                         f"{given['lr_init']:g}; give a smaller lr_end in lr_scheduler_kwargs.")
+        raise ValueError(
+            f"The schedule 'polynomial' goes down to lr_end={given['lr_end']:g}, which is not below the learning rate "
+            f"{given['lr_init']:g}; give a smaller lr_end in lr_scheduler_kwargs."
+        )
     if "min_lr_rate" in given and (given["min_lr"] is None) == (given["min_lr_rate"] is None):
-        raise ValueError(f"The schedule {name!r} needs to know its smallest rate, once: give lr_scheduler_kwargs={{'min_lr': a rate}} or "
-                         "{'min_lr_rate': a share of the learning rate}.")
+        raise ValueError(
+            f"The schedule {name!r} needs to know its smallest rate, once: give lr_scheduler_kwargs={{'min_lr': a"
+            " rate} or {'min_lr_rate': a share of the learning rate}."
+        )
     if name == "warmup_stable_decay":
         if given["num_decay_steps"] is None:
-            raise ValueError("The schedule 'warmup_stable_decay' needs the number of steps in which it comes down; give "
-                             "lr_scheduler_kwargs={'num_decay_steps': 100}.")
+            raise ValueError(
+                "The schedule 'warmup_stable_decay' needs the number of steps in which it comes down; give "
+                "lr_scheduler_kwargs={'num_decay_steps': 100}."
+            )
         for key in ("warmup_type", "decay_type"):
-            if given[key] not in _DECAY_SHAPES: raise ValueError(f"{key}={given[key]!r} is not one of {', '.join(map(repr, _DECAY_SHAPES))}.{suggest_names(given[key], _DECAY_SHAPES)}")
+            if given[key] not in _DECAY_SHAPES:
+                raise ValueError(
+                    f"{key}={given[key]!r} is not one of"
+                    f" {', '.join(map(repr, _DECAY_SHAPES))}.{suggest_names(given[key], _DECAY_SHAPES)}"
+                )
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #dce0897e
 _METRIC_SCHEDULERS = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
@@ -275,20 +388,26 @@ def is_metric_driven(scheduler) -> bool:
 
 def create_metric_scheduler(optimizer, args, rates: list):
     "Return a schedule that depends on evaluations."
-    cls, kwargs = _METRIC_SCHEDULERS[args.lr_scheduler_type], dict(args.lr_scheduler_kwargs or {})
+    cls = _METRIC_SCHEDULERS[args.lr_scheduler_type]
+    kwargs = dict(args.lr_scheduler_kwargs or {})
     _check_kwargs(kwargs, set(inspect.signature(cls).parameters) - {"optimizer"}, args.lr_scheduler_type)
     _set_initial_lr(optimizer, rates)
     scheduler = cls(optimizer, **{"mode": "max" if args.greater_is_better else "min", **kwargs})
     if cls is GreedyLR and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
-        warn(f"The schedule 'greedy' never goes below min_lr={scheduler.min_lrs[0]:g}, and the learning rate is {float(rates[0]):g}: it cannot fall. "
-             "Give a smaller one, lr_scheduler_kwargs={'min_lr': 1e-6}.")
+        warn(
+            f"The schedule 'greedy' never goes below min_lr={scheduler.min_lrs[0]:g}, and the learning rate is"
+            f" {float(rates[0]):g}: it cannot fall. Give a smaller one, lr_scheduler_kwargs={{'min_lr': 1e-6}}."
+        )
     return scheduler
 
 def _set_initial_lr(optimizer, rates):
     "Store the base rate in each group."
     for group, rate in zip(optimizer.param_groups, rates):
-        group["initial_lr"] = rate.clone() if isinstance(rate, torch.Tensor) else rate   # the current rate is changed in place
-        for key in ("max_lr", "min_lr") if "min_lr" in group else (): group.pop(key, None)   # entries of an earlier one cycle
+        # the current rate is changed in place
+        group["initial_lr"] = rate.clone() if isinstance(rate, torch.Tensor) else rate
+        for key in ("max_lr", "min_lr") if "min_lr" in group else ():
+            # entries of an earlier one cycle
+            group.pop(key, None)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #3df5ca04
 def create_scheduler(optimizer: torch.optim.Optimizer,
@@ -296,10 +415,13 @@ def create_scheduler(optimizer: torch.optim.Optimizer,
                      num_training_steps: int   # total number of optimizer steps
                     ) -> torch.optim.lr_scheduler.LRScheduler:
     "Return the schedule that `args` names. Raise ValueError for an unknown name, TypeError for an unknown keyword."
-    name, n, rates = args.lr_scheduler_type, max(1, num_training_steps), base_lrs(optimizer)
+    name = args.lr_scheduler_type
+    n = max(1, num_training_steps)
+    rates = base_lrs(optimizer)
     if name == "one_cycle": return one_cycle(optimizer, args, n, rates)
     if name in _METRIC_SCHEDULERS: return create_metric_scheduler(optimizer, args, rates)
-    if name not in SCHEDULES: raise ValueError(f"There is no schedule {name!r}.{suggest_names(name, SCHEDULE_NAMES)}")
+    if name not in SCHEDULES:
+        raise ValueError(f"There is no schedule {name!r}.{suggest_names(name, SCHEDULE_NAMES)}")
     functions = _lr_lambdas(args, n, rates)
     _set_initial_lr(optimizer, rates)
     return LambdaLR(optimizer, functions)
@@ -311,9 +433,11 @@ def is_builtin_schedule(scheduler) -> bool:
     return all(isinstance(f, partial) and f.func in SCHEDULES.values() for f in functions)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #257522ed
-SCHEDULER_LR_ATTRS = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs", "_last_lr")   # lists with a rate per group in torch's schedules
+# lists with a rate per group in torch's schedules
+SCHEDULER_LR_ATTRS = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs", "_last_lr")
 PLAIN_TYPES = (bool, int, float, str, type(None))
-_PER_GROUP = ("lrs", "lambdas", "momentums", "_last_lr")   # suffixes of the names of lists with an entry per group, in torch and by convention
+# suffixes of the names of lists with an entry per group, in torch and by convention
+_PER_GROUP = ("lrs", "lambdas", "momentums", "_last_lr")
 
 def group_lists(attributes: dict,  # of a schedule, or its state
                 n: int             # number of groups of the optimizer
@@ -321,11 +445,14 @@ def group_lists(attributes: dict,  # of a schedule, or its state
     "Return the names of the lists with an entry per group."
     return [k for k, v in attributes.items() if k.endswith(_PER_GROUP) and isinstance(v, list) and len(v) == n]
 
-def schedule_parts(scheduler):  # scheduler: None if there is none
+def schedule_parts(
+    scheduler,  # None if there is none
+):
     "Yield a schedule and the schedules inside it."
     if scheduler is None: return
     yield scheduler
-    for part in getattr(scheduler, "_schedulers", ()): yield from schedule_parts(part)
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from schedule_parts(part)
 
 def _keep_plain(value):
     "Return the plain part of a value, and whether the value can be kept."
@@ -339,11 +466,13 @@ def _keep_plain(value):
         return [v for v, _ in kept], all(ok for _, ok in kept)
     return value, isinstance(value, PLAIN_TYPES)
 
+# plain values, lists and dictionaries of them; a new object
 def scheduler_state(scheduler  # any of torch's
-                   ) -> dict:  # plain values, lists and dictionaries of them; a new object
+                   ) -> dict:
     "Return the state that restores a schedule to this position; without the rates in the optimizer's groups."
     state = scheduler.state_dict()
-    if is_builtin_schedule(scheduler): state["lr_lambdas"] = [{"function": f.func.__name__, **f.keywords} for f in scheduler.lr_lambdas]
+    if is_builtin_schedule(scheduler):
+        state["lr_lambdas"] = [{"function": f.func.__name__, **f.keywords} for f in scheduler.lr_lambdas]
     return _keep_plain(state)[0]
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #3496fcce
@@ -351,33 +480,45 @@ def match_lr_type(old, rate):
     "Return the rate as a number, or as a tensor if the old one is a tensor (required by optimizers that were created with one)."
     return torch.full_like(old, rate) if isinstance(old, torch.Tensor) else rate
 
-def load_scheduler_state(scheduler,   # created in the same way as the one with this state
-                         state: dict, # from `scheduler_state`; not modified
-                         groups: list[int] | None = None  # for each group of the state, the index of the corresponding current group; None: the same index
-                        ):
+
+def load_scheduler_state(
+    scheduler,  # created in the same way as the one with this state
+    state: dict,  # from `scheduler_state`; not modified
+    groups: (
+        list[int] | None
+    ) = None,  # for each group of the state, the index of the corresponding current group; None: the same index
+):
     "Restore a schedule from `scheduler_state`; the optimizer's state has to be restored as well."
     state = copy.deepcopy(state)
     _adapt(scheduler, state, groups)
     scheduler.load_state_dict(state)
 
+
 def _adapt(scheduler, state, groups):
     "Give a schedule the functions of the state's groups, and convert the state to the types of the schedule's rates."
-    functions, own = state.get("lr_lambdas"), getattr(scheduler, "lr_lambdas", None)
+    functions = state.get("lr_lambdas")
+    own = getattr(scheduler, "lr_lambdas", None)
     if functions and all(f and f.get("function") in SCHEDULES for f in functions):
         scheduler.lr_lambdas = [partial(SCHEDULES[f.pop("function")], **f) for f in functions]
         state["lr_lambdas"] = [None] * len(functions)
     elif own is not None:
         # A state has no functions, so each group uses the function of the current group with its parameters.
-        if groups: scheduler.lr_lambdas = [own[min(i, len(own) - 1)] for i in groups]
+        if groups:
+            scheduler.lr_lambdas = [own[min(i, len(own) - 1)] for i in groups]
         n = len(scheduler.lr_lambdas)
-        if not isinstance(functions, list) or len(functions) != n: state["lr_lambdas"] = [None] * n
+        if not isinstance(functions, list) or len(functions) != n:
+            state["lr_lambdas"] = [None] * n
     for name in SCHEDULER_LR_ATTRS:
-        olds = getattr(scheduler, name, None)   # fewer entries, if the state has more groups than this optimizer
-        if olds and state.get(name): state[name] = [match_lr_type(olds[min(i, len(olds) - 1)], r) for i, r in enumerate(state[name])]
-    for part, inner in zip(getattr(scheduler, "_schedulers", ()), state.get("_schedulers", ())): _adapt(part, inner, groups)
+        # fewer entries, if the state has more groups than this optimizer
+        olds = getattr(scheduler, name, None)
+        if olds and state.get(name):
+            state[name] = [match_lr_type(olds[min(i, len(olds) - 1)], r) for i, r in enumerate(state[name])]
+    for part, inner in zip(getattr(scheduler, "_schedulers", ()), state.get("_schedulers", ())):
+        _adapt(part, inner, groups)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #51dc7044
-GROUP_LR_KEYS = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")   # keys of rates in a group, as torch uses them
+# keys of rates in a group, as torch uses them
+GROUP_LR_KEYS = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #7c0b38ad
 def scale_schedule(scheduler,                     # any of torch's, or None
@@ -392,8 +533,10 @@ def scale_schedule(scheduler,                     # any of torch's, or None
     for part in schedule_parts(scheduler):
         for name in SCHEDULER_LR_ATTRS:
             rates = getattr(part, name, None)
-            if rates is not None: setattr(part, name, [r * f for r, f in zip(rates, factors, strict=True)])
-        if getattr(part, "eta_min", 0) and len(set(factors)) == 1: part.eta_min *= factors[0]
+            if rates is not None:
+                setattr(part, name, [r * f for r, f in zip(rates, factors, strict=True)])
+        if getattr(part, "eta_min", 0) and len(set(factors)) == 1:
+            part.eta_min *= factors[0]
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #ca5bfc0a
 def _group_lrs(optimizer, lr, now: list, what: str) -> list:
@@ -407,7 +550,9 @@ def _group_lrs(optimizer, lr, now: list, what: str) -> list:
     n = groups[0]["layer_groups"] if layered else len(groups)
     if len(lr) != n:
         kind = "layer groups" if layered else "groups of parameters"
-        raise ValueError(f"{what} has {len(lr)} values, but there are {n} {kind}; give one for each, or a single number.")
+        raise ValueError(
+            f"{what} has {len(lr)} values, but there are {n} {kind}; give one for each, or a single number."
+        )
     return [lr[g["layer_group"] if layered else i] for i, g in enumerate(groups)]
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #d660eca6
@@ -422,22 +567,27 @@ def set_lr(scheduler,                 # any of torch's, or None
                          "which cannot be scaled; set its base with set(learning_rate=...).")
     rates = _group_lrs(optimizer, lr, now, "lr")
     scale_schedule(scheduler, optimizer, [r / o for r, o in zip(rates, now)])
-    for group, rate in zip(optimizer.param_groups, rates): group["lr"] = match_lr_type(group["lr"], rate)
+    for group, rate in zip(optimizer.param_groups, rates):
+        group["lr"] = match_lr_type(group["lr"], rate)
     for part in schedule_parts(scheduler):
-        if hasattr(part, "_last_lr"): part._last_lr = list(rates)
+        if hasattr(part, "_last_lr"):
+            part._last_lr = list(rates)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #b118841a
 def _recompute_lr(scheduler):
     "Recompute the rates at the current position, for schedules that compute them from the base."
     count = scheduler._step_count
-    scheduler._step_count = 0          # 1 would make torch check for an optimizer step in between
+    # 1 would make torch check for an optimizer step in between
+    scheduler._step_count = 0
     scheduler.last_epoch -= 1
     scheduler.step()
     scheduler._step_count = count
 
 def _with_numbers(function, **numbers):
     "Return the same schedule function with other values for those of its numbers."
-    return partial(function.func, **{**function.keywords, **{k: v for k, v in numbers.items() if k in function.keywords}})
+    return partial(
+        function.func, **{**function.keywords, **{k: v for k, v in numbers.items() if k in function.keywords}}
+    )
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #96d58f8d
 def set_base_lr(scheduler,               # any of torch's, or None
@@ -451,13 +601,21 @@ def set_base_lr(scheduler,               # any of torch's, or None
         raise ValueError("A group of parameters has a learning rate of 0, which cannot be scaled; "
                          "leave such a group out with learn.freeze().")
     rates = _group_lrs(optimizer, lr, base, what)
-    functions = [_with_numbers(f, lr_init=r) for f, r in zip(scheduler.lr_lambdas, rates)] if is_builtin_schedule(scheduler) else []
-    for f in functions: check_schedule_numbers(f)
+    functions = (
+        [_with_numbers(f, lr_init=r) for f, r in zip(scheduler.lr_lambdas, rates)]
+        if is_builtin_schedule(scheduler)
+        else []
+    )
+    for f in functions:
+        check_schedule_numbers(f)
     scale_schedule(scheduler, optimizer, [r / b for r, b in zip(rates, base)])
     for group, rate in zip(optimizer.param_groups, rates):
-        if key := base_lr_key(group): group[key] = match_lr_type(group[key], rate)
-    if functions: scheduler.lr_lambdas, scheduler.base_lrs = functions, list(rates)
-    if functions or isinstance(scheduler, OneCycle): _recompute_lr(scheduler)
+        if key := base_lr_key(group):
+            group[key] = match_lr_type(group[key], rate)
+    if functions:
+        scheduler.lr_lambdas, scheduler.base_lrs = functions, list(rates)
+    if functions or isinstance(scheduler, OneCycle):
+        _recompute_lr(scheduler)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #b65a314c
 def add_scheduled_group(optimizer, scheduler,  # scheduler: any of torch's, or None
@@ -469,8 +627,16 @@ def add_scheduled_group(optimizer, scheduler,  # scheduler: any of torch's, or N
     model = optimizer.param_groups[like]
     base = float(model.get("initial_lr", model["lr"]))
     ratio = float(fresh.get("lr", base)) / base if base else 1.0
-    kept = {k: v * ratio if k in GROUP_LR_KEYS and v is not None else v for k, v in model.items() if k not in ("params", *without)}
-    lists = [(part, name) for part in schedule_parts(scheduler) for name in group_lists(vars(part), len(optimizer.param_groups))]
+    kept = {
+        k: v * ratio if k in GROUP_LR_KEYS and v is not None else v
+        for k, v in model.items()
+        if k not in ("params", *without)
+    }
+    lists = [
+        (part, name)
+        for part in schedule_parts(scheduler)
+        for name in group_lists(vars(part), len(optimizer.param_groups))
+    ]
     optimizer.add_param_group({**kept, **{k: v for k, v in fresh.items() if k != "lr"}})
     for part, name in lists:
         values = getattr(part, name)
@@ -478,11 +644,12 @@ def add_scheduled_group(optimizer, scheduler,  # scheduler: any of torch's, or N
         setattr(part, name, [*values, values[like] * ratio if is_rate else values[like]])
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #8b499f9f
+# the scheduler to use from now on
 def stretch_schedule(scheduler,                # from `create_scheduler`; another one is not changed
                      optimizer: torch.optim.Optimizer,
                      args: TrainingArguments,  # warmup_steps, and for one_cycle lr_scheduler_kwargs
                      num_training_steps: int   # the new total number of steps
-                    ):                         # the scheduler to use from now on
+                    ):
     "Change the length of a schedule at the same position; the current rate becomes that of the new schedule."
     n = max(1, num_training_steps)
     if is_builtin_schedule(scheduler):
@@ -490,7 +657,9 @@ def stretch_schedule(scheduler,                # from `create_scheduler`; anothe
         scheduler.lr_lambdas = [_with_numbers(f, **numbers) for f in scheduler.lr_lambdas]
     elif isinstance(scheduler, OneCycle):
         shape = one_cycle(torch.optim.SGD([torch.zeros(1)]), args, n, [1.0])
-        scheduler.total_steps, scheduler._schedule_phases = n, shape._schedule_phases
-    else: return scheduler
+        scheduler.total_steps = n
+        scheduler._schedule_phases = shape._schedule_phases
+    else:
+        return scheduler
     _recompute_lr(scheduler)
     return scheduler

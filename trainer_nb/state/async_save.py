@@ -20,8 +20,19 @@ from ..engine.snapshot import FIELD_KEEPERS, capture_snapshot, gather_snapshot
 from ..engine.prepare import prepare
 from ..engine.tasks import run_tasks_now
 from ..engine.evaluate import averaged_weights, is_in_train_mode
-from .checkpoint_dirs import (CorruptCheckpoint, MANIFEST_NAME, list_checkpoints, verify_checkpoint, fsync_path, invalidate, invalidate_abandoned,
-                                              rotate_checkpoints, move_aside, sweep, atomic_directory)
+from trainer_nb.state.checkpoint_dirs import (
+    CorruptCheckpoint,
+    MANIFEST_NAME,
+    list_checkpoints,
+    verify_checkpoint,
+    fsync_path,
+    invalidate,
+    invalidate_abandoned,
+    rotate_checkpoints,
+    move_aside,
+    sweep,
+    atomic_directory,
+)
 from .checkpoint import collect_checkpoint, get_processor, write_checkpoint, saves_itself
 from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 
@@ -37,102 +48,161 @@ __all__ = ['SaveFailed', 'wait_for_other_savers', 'Saver', 'save_checkpoint_asyn
 class SaveFailed(RuntimeError):
     "Raised if a checkpoint could not be written; the run itself is unchanged."
 
-_ACTIVE_SAVERS = {}   # savers of all learners here that are writing, by the id of their run
-if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_ACTIVE_SAVERS.clear)
+# savers of all learners here that are writing, by the id of their run
+_ACTIVE_SAVERS = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ACTIVE_SAVERS.clear)
 
-def wait_for_other_savers(run, shelf: Path | None = None):  # shelf: wait for the savers that write there; None: for those that write this run
+def wait_for_other_savers(
+    run,
+    shelf: Path | None = None,  # wait for the savers that write there; None: for those that write this run
+):
     "Wait until no other learner of this process is writing."
     for other in list(_ACTIVE_SAVERS.values()):
-        if other.run_id == run.history.run_id if shelf is None else other.shelf == shelf: other.wait(run.interrupts)
+        if other.run_id == run.history.run_id if shelf is None else other.shelf == shelf:
+            other.wait(run.interrupts)
 
 # %% ../../nbs/07_state/03_async_save.ipynb #7b235b41
 class Saver:
     "Writer of a run's checkpoints, one at a time, while the run continues."
     def __init__(self):
         self.done, self.failure, self.spare, self.pid = threading.Event(), None, (), os.getpid()
-        self.run_id, self.shelf, self.swept = None, None, None               # id of the run and folder that are being written; the folder that was swept
-        self.facts, self.undo, self.best = None, None, (None, None, None)   # metric, step and folder of the best checkpoint on disk
+        # id of the run and folder that are being written; the folder that was swept
+        self.run_id = None
+        self.shelf = None
+        self.swept = None
+        # metric, step and folder of the best checkpoint on disk
+        self.facts = None
+        self.undo = None
+        self.best = (None, None, None)
         self.done.set()
 
-    def sweep(self, shelf):  # shelf: a folder, or None
+    def sweep(
+        self,
+        shelf,  # a folder, or None
+    ):
         "Remove, once per folder of checkpoints, the directories that killed processes have left."
-        if shelf is not None and self.swept != shelf: sweep(Path(shelf))
+        if shelf is not None and self.swept != shelf:
+            sweep(Path(shelf))
         self.swept = shelf
 
-    def start(self, work, snapshot, shelf, undo=None):  # work: writes the snapshot, whose memory is reused afterwards; undo: called after a failure
+    def start(
+        self,
+        work,  # writes the snapshot, whose memory is reused afterwards
+        snapshot, shelf,
+        undo=None,  # called after a failure
+    ):
         "Run `work` in a thread, after any other learner's save of the same run."
         self.run_id, self.shelf, self.pid, self.undo = snapshot.values["run"], shelf, os.getpid(), undo
         self.done.clear()
         try:
-            while (other := _ACTIVE_SAVERS.setdefault(self.run_id, self)) is not self: other.wait()
+            while (other := _ACTIVE_SAVERS.setdefault(self.run_id, self)) is not self:
+                other.wait()
             threading.Thread(target=self._work, args=(work, snapshot), name="trainer_nb-save").start()
-        except BaseException:   # the system may be out of threads
+        except BaseException:
+            # the system may be out of threads
             self._over()
             raise
 
     def _over(self):
-        if _ACTIVE_SAVERS.get(self.run_id) is self: del _ACTIVE_SAVERS[self.run_id]
+        if _ACTIVE_SAVERS.get(self.run_id) is self:
+            del _ACTIVE_SAVERS[self.run_id]
         self.done.set()
 
     def _work(self, work, snapshot):
-        try: work()
-        except BaseException as error: self.failure = error
+        try:
+            work()
+        except BaseException as error:
+            self.failure = error
         finally:
             self.spare = snapshot.tensors
             self._over()
 
-    def wait(self, interrupts=None):  # a second interrupt ends the wait, not the writing
+    def wait(
+        self,
+        interrupts=None,  # a second interrupt ends the wait, not the writing
+    ):
         "Wait until nothing is being written."
         if self.done.is_set() or self.pid != os.getpid(): return
-        if interrupts is None: self.done.wait(); return
+        if interrupts is None:
+            self.done.wait()
+            return
         with interrupts.opened():
-            while not self.done.wait(0.1): pass
+            while not self.done.wait(0.1):
+                pass
 
     def check(self):
         "Raise SaveFailed, once, if the last checkpoint could not be written."
-        failure, self.failure = self.failure, None
+        failure = self.failure
+        self.failure = None
         if failure is None: return
-        if self.undo is not None: self.undo()
+        if self.undo is not None:
+            self.undo()
         raise failure
 
-    def leave_behind(self, run, best, after):  # after: the step up to which the run is replayed
+    def leave_behind(
+        self, run, best,
+        after,  # the step up to which the run is replayed
+    ):
         "Retire the checkpoints of later steps, before others are written."
         invalidate_future(run, best, after)
 
-    def went_back(self, run, best):  # best: the checkpoint that was the best before
+    def went_back(
+        self, run,
+        best,  # the checkpoint that was the best before
+    ):
         "The run stands elsewhere now."
         invalidate_future(run, best)
         warn_lost_best(run)
         s = run.state
-        self.best = (s.best_metric, s.best_global_step, s.best_model_checkpoint) if s.best_model_checkpoint else (None, None, None)
+        self.best = (
+            (s.best_metric, s.best_global_step, s.best_model_checkpoint)
+            if s.best_model_checkpoint
+            else (None, None, None)
+        )
 
     def free(self): self.wait(); self.spare, self.facts = (), None
 
-    def __repr__(self): return "Saver(writing)" if not self.done.is_set() else "Saver(failed)" if self.failure else "Saver(idle)"
+    def __repr__(self):
+        return "Saver(writing)" if not self.done.is_set() else "Saver(failed)" if self.failure else "Saver(idle)"
 
 # %% ../../nbs/07_state/03_async_save.ipynb #af00e1cf
-def save_checkpoint_async(learner, place=None, wait=False) -> Path:  # place: a folder; None: checkpoint-<step> in output_dir
+def save_checkpoint_async(
+    learner,
+    place=None,  # a folder; None: checkpoint-<step> in output_dir
+    wait=False,
+) -> Path:
     "Start writing a checkpoint of the run and return its folder; raise SaveFailed if the previous one failed."
-    run, own = learner.run_state, place is None
+    run = learner.run_state
+    own = place is None
     wait_for_save(run)
     wait_for_other_savers(run)
-    if place is None: place = Path(run.args.output_dir, f"checkpoint-{run.state.global_step}")
+    if place is None:
+        place = Path(run.args.output_dir, f"checkpoint-{run.state.global_step}")
     place = Path(place).expanduser().absolute()
-    if not own: check_folder_free(place, run.history.run_id)
+    if not own:
+        check_folder_free(place, run.history.run_id)
     undo = record_best_checkpoint(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
     sharded = run.device.sharded is not None
     if not (is_checkpoint_writer(run) or sharded): return place   # one process writes for all
-    if sharded and saves_itself(run.model): raise ValueError("The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of them (fsdp).")
+    if sharded and saves_itself(run.model):
+        raise ValueError(
+            "The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of"
+            " them (fsdp)."
+        )
     if run.args.save_only_model:
-        with averaged_weights(run.optimizer): snapshot = capture_snapshot(run, run.saver.spare, ("model",), beside=not is_in_train_mode(run.optimizer))
-    else: snapshot = capture_snapshot(run, run.saver.spare, tuple(FIELD_KEEPERS), beside=True)
+        with averaged_weights(run.optimizer):
+            snapshot = capture_snapshot(run, run.saver.spare, ("model",), beside=not is_in_train_mode(run.optimizer))
+    else:
+        snapshot = capture_snapshot(run, run.saver.spare, tuple(FIELD_KEEPERS), beside=True)
     if sharded: snapshot = gather_snapshot(snapshot, run.device.world)
     if not is_checkpoint_writer(run): return place
     run.saver.spare = ()
     run.saver.sweep(place.parent)
     run.saver.start(make_checkpoint_writer(learner, snapshot, place, own), snapshot, place.parent, undo)
-    if wait or run.callbacks.listeners("on_save"): wait_for_save(run)
+    if wait or run.callbacks.listeners("on_save"):
+        wait_for_save(run)
     return place
 
 def is_checkpoint_writer(run) -> bool:
@@ -142,12 +212,14 @@ def is_checkpoint_writer(run) -> bool:
 
 def record_best_checkpoint(run, place):
     "Record a folder as the best checkpoint and return a function that undoes it."
-    state, before = run.state, run.saver.best
+    state = run.state
+    before = run.saver.best
     state.best_model_checkpoint = str(place)
     run.saver.best = state.best_metric, state.best_global_step, state.best_model_checkpoint
     def undo():
         run.saver.best = before
-        if run.state.best_model_checkpoint == str(place): run.state.best_metric, run.state.best_global_step, run.state.best_model_checkpoint = before
+        if run.state.best_model_checkpoint == str(place):
+            run.state.best_metric, run.state.best_global_step, run.state.best_model_checkpoint = before
     return undo
 
 # %% ../../nbs/07_state/03_async_save.ipynb #b8540674
@@ -155,18 +227,32 @@ def check_folder_free(place: Path, run_id):
     "Raise ValueError for a given folder that holds anything but a checkpoint of this run."
     if place.is_dir() and not any(place.iterdir()): return
     if place.exists() and not is_own_checkpoint(place, run_id):
-        raise ValueError(f"{place} is there already and holds other things than a checkpoint of this run; name a folder that is not there yet.")
+        raise ValueError(
+            f"{place} is there already and holds other things than a checkpoint of this run; name a folder that is not"
+            " there yet."
+        )
 
 def is_own_checkpoint(place: Path, run_id) -> bool:
     "Check whether a folder is a checkpoint of this run without additional files."
-    try: says = verify_checkpoint(place, every_byte=False)
-    except CorruptCheckpoint: return False
-    return says.get("run") == run_id and {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()} == {*says["files"], MANIFEST_NAME}
+    try:
+        says = verify_checkpoint(place, every_byte=False)
+    except CorruptCheckpoint:
+        return False
+    return says.get("run") == run_id and {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()} == {
+        *says["files"],
+        MANIFEST_NAME,
+    }
 
-def save_checkpoint_sync(learner, place=None) -> Path:  # place: as for save
+def save_checkpoint_sync(
+    learner,
+    place=None,  # as for save
+) -> Path:
     "Write a checkpoint to disk before returning its folder; raise ValueError if there is no folder."
     if place is None and learner.args.output_dir is None:
-        raise ValueError("There is no folder to write a checkpoint to; call save_checkpoint(folder), or give the Learner an output_dir=.")
+        raise ValueError(
+            "There is no folder to write a checkpoint to; call save_checkpoint(folder), or give the Learner an"
+            " output_dir=."
+        )
     prepare(learner)
     place = save_checkpoint_async(learner, place, wait=True)
     run_tasks_now(learner, Task("event", "on_save"))
@@ -184,16 +270,21 @@ def data_fingerprint(dataset) -> str | None:
     own = getattr(dataset, "_fingerprint", None)
     if isinstance(own, str): return own
     seen = hashlib.sha256()
-    try: update_hash(seen, dataset)
-    except TypeError: return None
+    try:
+        update_hash(seen, dataset)
+    except TypeError:
+        return None
     return seen.hexdigest()[:16]
 
-def sample_indices(n: int) -> list[int]: return sorted({*range(min(8, n)), *range(0, n, max(1, n // 16)), *range(max(n - 8, 0), n)})   # indices of a sample of n entries
+# indices of a sample of n entries
+def sample_indices(n: int) -> list[int]:
+    return sorted({*range(min(8, n)), *range(0, n, max(1, n // 16)), *range(max(n - 8, 0), n)})
 
 def update_hash(seen, thing):
     "Update a hash with data in memory, sampled if large; raise TypeError for data that would have to be read."
     seen.update(type(thing).__name__.encode())
-    if isinstance(thing, (str, bytes, bool, int, float, type(None))): seen.update(repr(thing).encode())
+    if isinstance(thing, (str, bytes, bool, int, float, type(None))):
+        seen.update(repr(thing).encode())
     elif isinstance(thing, torch.Tensor):
         seen.update(f"{tuple(thing.shape)}{thing.dtype}".encode())
         part = thing[sample_indices(len(thing))] if thing.ndim and thing.numel() > 4096 else thing
@@ -202,25 +293,34 @@ def update_hash(seen, thing):
         seen.update(f"{tuple(thing.shape)}{thing.dtype}".encode())
         part = thing[sample_indices(len(thing))] if thing.ndim and thing.size > 4096 else thing
         seen.update(np.ascontiguousarray(part).tobytes())
-    elif isinstance(thing, Subset): update_hash(seen, [list(thing.indices), thing.dataset])
-    elif isinstance(thing, TensorDataset): update_hash(seen, list(thing.tensors))
-    elif isinstance(thing, dict): update_hash(seen, [[str(k), v] for k, v in thing.items()])
+    elif isinstance(thing, Subset):
+        update_hash(seen, [list(thing.indices), thing.dataset])
+    elif isinstance(thing, TensorDataset):
+        update_hash(seen, list(thing.tensors))
+    elif isinstance(thing, dict):
+        update_hash(seen, [[str(k), v] for k, v in thing.items()])
     elif isinstance(thing, (list, tuple)):
         seen.update(str(len(thing)).encode())
-        for i in sample_indices(len(thing)): update_hash(seen, thing[i])
-    elif isinstance(own := getattr(thing, "_fingerprint", None), str): seen.update(own.encode())
-    else: raise TypeError
+        for i in sample_indices(len(thing)):
+            update_hash(seen, thing[i])
+    elif isinstance(own := getattr(thing, "_fingerprint", None), str):
+        seen.update(own.encode())
+    else:
+        raise TypeError
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a343fcca
 def describe_train_data(learner) -> dict:
     "Return the length and the fingerprint of the training data, without reading it."
     data = learner.train_dataset
     data = data.dataset if isinstance(data, DataLoader) else data
-    try: length = len(data)
-    except TypeError: length = None
+    try:
+        length = len(data)
+    except TypeError:
+        length = None
     saver = learner.run_state.saver
     if saver is None: return {"length": length, "fingerprint": data_fingerprint(data)}
-    if saver.facts is None or saver.facts[0] is not data or saver.facts[1]["length"] != length:   # computed once, not at each save
+    # computed once, not at each save
+    if saver.facts is None or saver.facts[0] is not data or saver.facts[1]["length"] != length:
         saver.facts = data, {"length": length, "fingerprint": data_fingerprint(data)}
     return dict(saver.facts[1])
 
@@ -234,35 +334,63 @@ def save_to_temp_dir(learner):
     "Return a temporary folder with the output of the subclass's `save_model`."
     folder = tempfile.TemporaryDirectory()
     known = inspect.signature(learner.save_model).parameters
-    more = {"_internal_call": True} if "_internal_call" in known or any(p.kind is p.VAR_KEYWORD for p in known.values()) else {}
+    more = (
+        {"_internal_call": True}
+        if "_internal_call" in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+        else {}
+    )
     learner.save_model(folder.name, **more)
     return folder
 
 # %% ../../nbs/07_state/03_async_save.ipynb #3a6bb33f
-def make_checkpoint_writer(learner, snapshot, place, own):  # own: one of the run's own checkpoints, to which the limit applies
+def make_checkpoint_writer(
+    learner, snapshot, place,
+    own,  # one of the run's own checkpoints, to which the limit applies
+):
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
-    run, history = learner.run_state, learner.run_state.history
-    limit, best = run.args.save_total_limit if own else None, run.state.best_model_checkpoint
+    run = learner.run_state
+    history = learner.run_state.history
+    limit = run.args.save_total_limit if own else None
+    best = run.state.best_model_checkpoint
     beside = history.log is not None and history.path.parent.parent == place.parent
-    about = {"given": {k: v for k, v in run.given.items() if k in TrainingArguments.__dataclass_fields__}, "data": describe_train_data(learner), "beside": beside}
+    about = {
+        "given": {k: v for k, v in run.given.items() if k in TrainingArguments.__dataclass_fields__},
+        "data": describe_train_data(learner),
+        "beside": beside,
+    }
     write = write_trainer_checkpoint if run.args.save_format == "trainer" else write_checkpoint
-    if write is write_trainer_checkpoint: about["trainer"] = trainer_layout_info(learner)
-    package = collect_checkpoint(run, snapshot, get_processor(learner), {"only_model": True} if run.args.save_only_model else None, about)
+    if write is write_trainer_checkpoint:
+        about["trainer"] = trainer_layout_info(learner)
+    package = collect_checkpoint(
+        run, snapshot, get_processor(learner), {"only_model": True} if run.args.save_only_model else None, about
+    )
     if overrides_save(learner): package = package._replace(live=save_to_temp_dir(learner))
     def work():
         try:
-            with atomic_directory(place, history.run_id, lambda taken: replace_existing(taken, history.run_id)) as folder:
+            with atomic_directory(
+                place, history.run_id, lambda taken: replace_existing(taken, history.run_id)
+            ) as folder:
                 about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
                 write(package, folder)
-        except Exception as error: raise SaveFailed(describe_save_failure(place, error)) from error
-        try: rotate_checkpoints(place.parent, history.run_id, limit, best)
-        except Exception as error: warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
+        except Exception as error:
+            raise SaveFailed(describe_save_failure(place, error)) from error
+        try:
+            rotate_checkpoints(place.parent, history.run_id, limit, best)
+        except Exception as error:
+            warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
     return work
 
 # %% ../../nbs/07_state/03_async_save.ipynb #d9614fd6
-def logged_rows(history, events: int | None = None) -> list[dict]:  # events: number of events; None: all
+def logged_rows(
+    history,
+    events: int | None = None,  # number of events; None: all
+) -> list[dict]:
     "Return the logs that are not abandoned, in the form of `log_history`."
-    return [event["data"] | {"step": event["step"]} for event in history.events[:events] if event["kind"] == "log" and not event["abandoned"]]
+    return [
+        event["data"] | {"step": event["step"]}
+        for event in history.events[:events]
+        if event["kind"] == "log" and not event["abandoned"]
+    ]
 
 def strip_log_history(snapshot, history) -> dict:
     "Return the state without its `log_history` if the history contains the same entries."
@@ -275,7 +403,9 @@ def ensure_log_on_disk(history, beside, folder) -> bool:
     "Write the log to disk: True if it is next to the folder; otherwise copy it into the folder."
     if beside:
         history.flush()
-        if history.log is not None: fsync_path(history.path); return True
+        if history.log is not None:
+            fsync_path(history.path)
+            return True
     copy_log(history, folder / "history.jsonl")
     return False
 
@@ -288,32 +418,55 @@ def describe_save_failure(place, error) -> str:
     "Return the cause of a failure, the newest complete checkpoint, and the remedy."
     whole = [f.path.name for f in list_checkpoints(place.parent) if not f.problem]
     left = f"{whole[-1]} is the newest that is whole" if whole else "there is none yet"
-    full = "learn.set(save_total_limit=2) keeps fewer of them, " if getattr(error, "errno", 0) == errno.ENOSPC or "No space left" in str(error) else ""
-    return (f"{place.name} could not be written to {place.parent} ({type(error).__name__}: {error}); {left}. The run is as it was and goes on "
-            f"with the next verb; when the cause is gone, learn.save_checkpoint() writes this moment, {full}and learn.set(save_strategy='no') stops saving.")
+    full = (
+        "learn.set(save_total_limit=2) keeps fewer of them, "
+        if getattr(error, "errno", 0) == errno.ENOSPC or "No space left" in str(error)
+        else ""
+    )
+    return (
+        f"{place.name} could not be written to {place.parent} ({type(error).__name__}: {error}); {left}. The run is as"
+        " it was and goes on with the next verb; when the cause is gone, learn.save_checkpoint() writes this moment,"
+        f" {full}and learn.set(save_strategy='no') stops saving."
+    )
 
 # %% ../../nbs/07_state/03_async_save.ipynb #78dfdb15
 # best: the path of the checkpoint that was the best before the run went back
-def invalidate_future(run, best, after: int = -1):  # after: only those of later steps than this one
+def invalidate_future(
+    run, best,
+    after: int = -1,  # only those of later steps than this one
+):
     "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
-    run.saver.wait(run.interrupts)   # if it fails, the next verb says so
+    # if it fails, the next verb says so
+    run.saver.wait(run.interrupts)
     if run.args.output_dir is None or not is_checkpoint_writer(run): return
-    try: invalidate_abandoned(run.args.output_dir, run.history, best, after)
-    except OSError as error: warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")
+    try:
+        invalidate_abandoned(run.args.output_dir, run.history, best, after)
+    except OSError as error:
+        warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a51eaab3
 def warn_lost_best(run):
     "Warn if the best checkpoint is to be loaded at the end and no longer exists."
-    step, path = run.state.best_global_step, run.state.best_model_checkpoint
+    step = run.state.best_global_step
+    path = run.state.best_model_checkpoint
     if path is None or not run.args.load_best_model_at_end: return
-    path, back = Path(path), run.state.global_step - (step or 0)
+    path = Path(path)
+    back = run.state.global_step - (step or 0)
     if path.is_dir() or any(path.parent.glob(f"retired*{path.name}*")): return
-    again = f"learn.rewind({back}) goes back to step {step}, and learn.save_checkpoint() writes it again there" if back > 0 else "learn.save_checkpoint() writes it again"
-    warn(f"{path.name}, the best one up to here, is not there any more; save_total_limit may have removed it when a later one was better. "
-         f"If it is to be loaded at the end, {again}.")
+    again = (
+        f"learn.rewind({back}) goes back to step {step}, and learn.save_checkpoint() writes it again there"
+        if back > 0
+        else "learn.save_checkpoint() writes it again"
+    )
+    warn(
+        f"{path.name}, the best one up to here, is not there any more; save_total_limit may have removed it when a"
+        f" later one was better. If it is to be loaded at the end, {again}."
+    )
 
 # %% ../../nbs/07_state/03_async_save.ipynb #315937b9
-def run_default_sigterm(former):  # former: the previous handler
+def run_default_sigterm(
+    former,  # the previous handler
+):
     "Do what SIGTERM would have done without this callback."
     if callable(former): return former(signal.SIGTERM, None)
     if former is signal.SIG_IGN: return
@@ -339,7 +492,10 @@ class SigtermCheckpointCallback(TrainerCallback):
     def listen(self, learn):
         "Install the handler for SIGTERM."
         if threading.current_thread() is not threading.main_thread():
-            return warn("enable_jit_checkpoint has no effect for a Learner that is made outside of the main thread: Python hears signals there only.")
+            return warn(
+                "enable_jit_checkpoint has no effect for a Learner that is made outside of the main thread: Python"
+                " hears signals there only."
+            )
         self.learn = weakref.ref(learn)
         self.former = signal.signal(signal.SIGTERM, self.heard)
 
@@ -347,24 +503,35 @@ class SigtermCheckpointCallback(TrainerCallback):
         "Handle SIGTERM."
         learn = self.learn()
         run = learn.run_state if learn is not None else None
-        if self.written or run is None or run.finished or not run.state.global_step: return run_default_sigterm(self.former)
+        if self.written or run is None or run.finished or not run.state.global_step:
+            return run_default_sigterm(self.former)
         if self.wanted: return
         if run.owner is None and run.phase in ("look", "step"): return resend_sigterm()
-        if run.owner is None and run.phase == "debug": run.open_step.abort()
+        if run.owner is None and run.phase == "debug":
+            run.open_step.abort()
         self.wanted = True
         if run.owner is None: return self.write(learn)
-        if run.device is None or run.device.world.alone: self.ask(learn)
+        if run.device is None or run.device.world.alone:
+            self.ask(learn)
 
     def on_step_end(self, args, state, control, learner=None, **kwargs):
         world = learner.run_state.device.world
-        if not world.alone and any(world.everyone(self.wanted)): self.ask(learner)
+        if not world.alone and any(world.everyone(self.wanted)):
+            self.ask(learner)
 
-    def ask(self, learn): learn.run_state.later.append(as_callback(learn.run_state, lambda: self.write(learn)))   # run at the boundary
+    # run at the boundary
+    def ask(self, learn):
+        learn.run_state.later.append(as_callback(learn.run_state, lambda: self.write(learn)))
 
     def write(self, learn):
         "Write the checkpoint and end the process."
-        try: save_checkpoint_sync(learn)
-        except SaveFailed as error: warn(f"SIGTERM came, and no checkpoint could be written: {error}")
+        try:
+            save_checkpoint_sync(learn)
+        except SaveFailed as error:
+            warn(f"SIGTERM came, and no checkpoint could be written: {error}")
         self.written, learn.run_state.pausing = True, True
-        if threading.current_thread() is threading.main_thread(): run_default_sigterm(self.former)
-        else: os.kill(os.getpid(), signal.SIGTERM)   # for a run in the background, the main thread ends the process
+        if threading.current_thread() is threading.main_thread():
+            run_default_sigterm(self.former)
+        else:
+            # for a run in the background, the main thread ends the process
+            os.kill(os.getpid(), signal.SIGTERM)

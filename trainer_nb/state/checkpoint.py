@@ -17,7 +17,15 @@ from ..data.collate import is_identical
 from ..data.sampling import Cursor
 from ..device.collectives import SINGLE_PROCESS
 from ..device.sharding import gather_full, is_sharded, to_local
-from ..engine.snapshot import Snapshot, ModuleWalk, tensor_digest, has_adapters, list_merged_adapters, is_shared, frozen_base_weights
+from trainer_nb.engine.snapshot import (
+    Snapshot,
+    ModuleWalk,
+    tensor_digest,
+    has_adapters,
+    list_merged_adapters,
+    is_shared,
+    frozen_base_weights,
+)
 from .checkpoint_dirs import CorruptCheckpoint, verify_checkpoint, read_manifest, write_manifest
 
 # %% auto #0
@@ -42,7 +50,11 @@ def _store_tensor(t: torch.Tensor, tensors: dict) -> str:
     tensors[name] = t.detach().cpu().contiguous()
     return name
 
-def encode_value(value, tensors: dict, where: str = "value"):  # tensors: extended by the tensors in the value; where: name of the value in errors
+def encode_value(
+    value,
+    tensors: dict,  # extended by the tensors in the value
+    where: str = "value",  # name of the value in errors
+):
     "Return a value in terms of JSON; raise TypeError for a type that would not come back."
     def inside(v, key): return encode_value(v, tensors, f"{where}[{key!r}]")
     if value is None or type(value) in (bool, int, str): return value
@@ -53,11 +65,13 @@ def encode_value(value, tensors: dict, where: str = "value"):  # tensors: extend
         if plain: return {k: inside(v, k) for k, v in value.items()}
         return _tagged("dict", [[inside(k, "a key"), inside(v, k)] for k, v in value.items()])
     if isinstance(value, torch.Size): value = tuple(value)
-    if type(value) in (tuple, set, frozenset): return _tagged(type(value).__name__, [inside(v, i) for i, v in enumerate(value)])
+    if type(value) in (tuple, set, frozenset):
+        return _tagged(type(value).__name__, [inside(v, i) for i, v in enumerate(value)])
     if isinstance(value, torch.Tensor): return _tagged("tensor", _store_tensor(value, tensors))
     if isinstance(value, (np.ndarray, np.generic)): return _encode_array(value, tensors, where)
     if type(value) is bytes: return _tagged("bytes", value.hex())
-    if type(value) in (torch.dtype, torch.device): return _tagged(type(value).__name__, str(value).removeprefix("torch."))
+    if type(value) in (torch.dtype, torch.device):
+        return _tagged(type(value).__name__, str(value).removeprefix("torch."))
     if type(value) not in ENCODED_CLASSES.values(): raise _unsupported_type_error(value, where)
     parts = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else value._asdict()
     return _tagged(type(value).__name__, {k: inside(v, k) for k, v in parts.items()})
@@ -65,29 +79,51 @@ def encode_value(value, tensors: dict, where: str = "value"):  # tensors: extend
 # %% ../../nbs/07_state/01_checkpoint.ipynb #86ff41b6
 def _encode_array(value, tensors, where):
     array = np.asarray(value)
-    try: return _tagged("array" if isinstance(value, np.ndarray) else "scalar", _store_tensor(torch.from_numpy(array.copy()), tensors))
-    except TypeError: raise _unsupported_type_error(value, where) from None
+    try:
+        return _tagged(
+            "array" if isinstance(value, np.ndarray) else "scalar",
+            _store_tensor(torch.from_numpy(array.copy()), tensors),
+        )
+    except TypeError:
+        raise _unsupported_type_error(value, where) from None
 
 def _unsupported_type_error(value, where):
-    kind = f"{type(value).__name__} of {value.dtype}" if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__
+    kind = (
+        f"{type(value).__name__} of {value.dtype}"
+        if isinstance(value, (np.ndarray, np.generic))
+        else type(value).__name__
+    )
     return TypeError(f"{where} is a {kind}, which cannot be written without pickling it; numbers, text, lists, dicts, "
                      "tensors and arrays of numbers can.")
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #2aa5acbe
-_DECODERS = {"float": float, "tuple": tuple, "set": set, "frozenset": frozenset, "bytes": bytes.fromhex, "device": torch.device,
-         "dtype": {str(o).removeprefix("torch."): o for o in vars(torch).values() if isinstance(o, torch.dtype)}.__getitem__}
+_DECODERS = {
+    "float": float,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "bytes": bytes.fromhex,
+    "device": torch.device,
+    "dtype": {str(o).removeprefix("torch."): o for o in vars(torch).values() if isinstance(o, torch.dtype)}.__getitem__,
+}
 
-def decode_value(value, tensors: dict):  # tensors: by name, as written
+def decode_value(
+    value,
+    tensors: dict,  # by name, as written
+):
     "Return the value that was encoded; raise ValueError for a type that this version does not support."
     if isinstance(value, list): return [decode_value(v, tensors) for v in value]
     if not isinstance(value, dict): return value
     if TYPE_KEY not in value: return {k: decode_value(v, tensors) for k, v in value.items()}
-    kind, value = value[TYPE_KEY], value["value"]
+    kind = value[TYPE_KEY]
+    value = value["value"]
     if kind == "tensor": return tensors[value]
-    if kind in ("array", "scalar"): return tensors[value].numpy() if kind == "array" else tensors[value].numpy()[()]
+    if kind in ("array", "scalar"):
+        return tensors[value].numpy() if kind == "array" else tensors[value].numpy()[()]
     if kind == "dict": return {decode_value(k, tensors): decode_value(v, tensors) for k, v in value}
     if kind in _DECODERS: return _DECODERS[kind](decode_value(value, tensors))
-    if kind not in ENCODED_CLASSES: raise ValueError(f"There is no kind of value {kind!r}; a newer version of trainer_nb may know it.")
+    if kind not in ENCODED_CLASSES:
+        raise ValueError(f"There is no kind of value {kind!r}; a newer version of trainer_nb may know it.")
     return _decode_object(ENCODED_CLASSES[kind], decode_value(value, tensors))
 
 def _decode_object(cls, parts):
@@ -96,19 +132,30 @@ def _decode_object(cls, parts):
     return cls(**{k: v for k, v in parts.items() if k in known})
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #7fcaf96c
-MAX_SHARD_SIZE = "5GB"   # maximum size of one weights file
+# maximum size of one weights file
+MAX_SHARD_SIZE = "5GB"
 
-def write_weights(model, folder: Path, weights: dict | None = None):  # weights: by key of the state_dict; None: the current weights
+def write_weights(
+    model, folder: Path,
+    weights: dict | None = None,  # by key of the state_dict; None: the current weights
+):
     "Write a model's weights with its own `save_pretrained`, or as safetensors files."
-    if hasattr(model, "save_pretrained"): return model.save_pretrained(folder, **({} if weights is None else {"state_dict": weights}))
+    if hasattr(model, "save_pretrained"):
+        return model.save_pretrained(folder, **({} if weights is None else {"state_dict": weights}))
     from huggingface_hub import save_torch_state_dict
-    tensors = {k: v for k, v in (model.state_dict() if weights is None else weights).items() if isinstance(v, torch.Tensor)}
+    tensors = {
+        k: v for k, v in (model.state_dict() if weights is None else weights).items() if isinstance(v, torch.Tensor)
+    }
     save_torch_state_dict(tensors, folder, max_shard_size=MAX_SHARD_SIZE)
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #f1da4da9
-def full_state_dict(model, world) -> dict:  # collectives.World; every process has to call this
+def full_state_dict(
+    model,  # collectives.World
+    world,  # every process has to call this
+) -> dict:
     "Gather a sharded model's state_dict on the host of the main process; keep tied tensors identical."
-    found, state = {}, {k: v for k, v in model.state_dict(keep_vars=True).items() if isinstance(v, torch.Tensor)}
+    found = {}
+    state = {k: v for k, v in model.state_dict(keep_vars=True).items() if isinstance(v, torch.Tensor)}
     for v in state.values():
         if id(v) in found: continue
         part = to_local(v).detach().to("cpu", copy=True)
@@ -118,26 +165,39 @@ def full_state_dict(model, world) -> dict:  # collectives.World; every process h
 # %% ../../nbs/07_state/01_checkpoint.ipynb #2a94eaf5
 def get_processor(learner):
     "Return the learner's tokenizer or processor, else its collator's tokenizer, else None."
-    return getattr(learner.data_collator, "tokenizer", None) if learner.processing_class is None else learner.processing_class
+    return (
+        getattr(learner.data_collator, "tokenizer", None)
+        if learner.processing_class is None
+        else learner.processing_class
+    )
 
-def save_model(model, folder, processing_class=None, weights=None, world=SINGLE_PROCESS) -> Path:  # model: not wrapped; weights: as in write_weights; world: of a sharded model
+def save_model(
+    model,  # not wrapped
+    folder, processing_class=None,
+    weights=None,  # as in write_weights
+    world=SINGLE_PROCESS,  # of a sharded model
+) -> Path:
     "Write a model's weights, and its tokenizer or processor if there is one; return the folder."
     folder = Path(folder).expanduser()
     if not world.alone: weights = full_state_dict(model, world)
     def write():
         folder.mkdir(parents=True, exist_ok=True)
         write_weights(model, folder, weights)
-        if hasattr(processing_class, "save_pretrained"): processing_class.save_pretrained(folder)
-    world.decided(write)   # one process writes; the others wait until the folder is complete
+        if hasattr(processing_class, "save_pretrained"):
+            processing_class.save_pretrained(folder)
+    # one process writes; the others wait until the folder is complete
+    world.decided(write)
     return folder
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #8f1b09e4
-def _adapter_entries(model, name, state) -> dict:  # an adapter's name; the model's state_dict
+# an adapter's name; the model's state_dict
+def _adapter_entries(model, name, state) -> dict:
     "Return an adapter's entries by their names in its file."
     from peft import get_peft_model_state_dict
     return get_peft_model_state_dict(model, state_dict=dict(state), adapter_name=name, save_embedding_layers=False)
 
-def adapter_state_keys(model, name: str) -> dict:  # name in the file -> key of the model's state_dict
+# name in the file -> key of the model's state_dict
+def adapter_state_keys(model, name: str) -> dict:
     "Return the entries of a model's state that an adapter's file holds, except computed ones."
     state = model.state_dict(keep_vars=True)
     keys = {id(t): k for k, t in state.items() if isinstance(t, torch.Tensor)}
@@ -146,24 +206,38 @@ def adapter_state_keys(model, name: str) -> dict:  # name in the file -> key of 
 def frozen_base_names(run) -> frozenset:
     "Return the snapshot names of the base's frozen weights, which a checkpoint need not hold."
     if not has_adapters(run.model): return frozenset()
-    base, state = run.model.get_base_model() if hasattr(run.model, "get_base_model") else run.model, run.model.state_dict(keep_vars=True)
-    inside, adapted = {id(p) for p in base.parameters()}, {id(state[k]) for name in run.model.peft_config for k in adapter_state_keys(run.model, name).values()}
-    return frozenset(n for n, p in frozen_base_weights(run, ModuleWalk(run)).items() if id(p) in inside and id(p) not in adapted)
+    base = run.model.get_base_model() if hasattr(run.model, "get_base_model") else run.model
+    state = run.model.state_dict(keep_vars=True)
+    inside = {id(p) for p in base.parameters()}
+    adapted = {id(state[k]) for name in run.model.peft_config for k in adapter_state_keys(run.model, name).values()}
+    return frozenset(
+        n for n, p in frozen_base_weights(run, ModuleWalk(run)).items() if id(p) in inside and id(p) not in adapted
+    )
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #f52d2acd
 def add_base_weights(run, snapshot) -> Snapshot:
     "Add the base weights of this model to a snapshot that was read; raise ValueError if the base differs."
     base = snapshot.values.pop("base", None)
     if not base: return snapshot
-    walk, stays = ModuleWalk(run), frozen_base_weights(run, ModuleWalk(run))
-    here, added, found = dict(walk.named()), list_merged_adapters(walk.each), {}
+    walk = ModuleWalk(run)
+    stays = frozen_base_weights(run, ModuleWalk(run))
+    here = dict(walk.named())
+    added = list_merged_adapters(walk.each)
+    found = {}
     for name, said in base.items():
-        mine = run.held.copy(name, stays[name], added) if name in stays else here[name].detach().to("cpu", copy=True) if name in here else None
+        mine = (
+            run.held.copy(name, stays[name], added)
+            if name in stays
+            else here[name].detach().to("cpu", copy=True) if name in here else None
+        )
         first = run.first.tensors.get(name) if run.first is not None else None
         found[name] = next((t for t in (mine, first) if t is not None and tensor_digest(t) == said), None)
         if found[name] is None:
-            raise ValueError(f"The adapters of this checkpoint were trained beside another base model: {name.split('/', 1)[1]!r} is not what it was. "
-                             "Make the model with the base that it had; one with random weights needs the same seed before it is made.")
+            raise ValueError(
+                f"The adapters of this checkpoint were trained beside another base model: {name.split('/', 1)[1]!r} is"
+                " not what it was. Make the model with the base that it had; one with random weights needs the same"
+                " seed before it is made."
+            )
     return Snapshot(found | snapshot.tensors, snapshot.values)
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #8eedc75a
@@ -173,56 +247,77 @@ def adapter_folder(folder, name: str) -> Path:
 
 def _read_adapter_file(folder: Path) -> dict:
     from safetensors.torch import load_file
-    if (folder / "adapter_model.safetensors").is_file(): return load_file(folder / "adapter_model.safetensors")
-    if (folder / "adapter_model.bin").is_file(): return torch.load(folder / "adapter_model.bin", map_location="cpu", weights_only=True)
+    if (folder / "adapter_model.safetensors").is_file():
+        return load_file(folder / "adapter_model.safetensors")
+    if (folder / "adapter_model.bin").is_file():
+        return torch.load(folder / "adapter_model.bin", map_location="cpu", weights_only=True)
     raise CorruptCheckpoint(f"{folder} holds no adapter: there is no adapter_model.safetensors in it.")
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #5378edb2
-def check_adapter(folder, weights: dict, own: dict):  # both by their names in a file
+# both by their names in a file
+def check_adapter(folder, weights: dict, own: dict):
     "Raise ValueError if a file's adapter differs from the model's in its names or shapes."
     strange = sorted(set(weights) ^ set(own))
     if strange: raise ValueError(f"{folder} holds another adapter: {strange[0]!r} is not in both.")
     for k, t in weights.items():
         if t.shape != own[k].shape:
-            raise ValueError(f"{folder} holds another adapter: {k!r} has the shape {tuple(t.shape)} there and {tuple(own[k].shape)} here.")
+            raise ValueError(
+                f"{folder} holds another adapter: {k!r} has the shape {tuple(t.shape)} there and {tuple(own[k].shape)}"
+                " here."
+            )
 
+# key of the model's state_dict -> tensor
 @torch.no_grad()
-def read_adapters(model, folder) -> dict:  # key of the model's state_dict -> tensor
+def read_adapters(model, folder) -> dict:
     "Return the adapter weights in a folder without changing the model; raise ValueError on a mismatch."
     from peft import set_peft_model_state_dict
-    read, prefix = {}, "" if hasattr(model, "get_base_model") else "base_model.model."
+    read = {}
+    prefix = "" if hasattr(model, "get_base_model") else "base_model.model."
     state = model.state_dict()
     for name in model.peft_config:
         place = adapter_folder(folder, name)
         read[name] = {k.removeprefix(prefix): t for k, t in _read_adapter_file(place).items()}
-        embeddings = {k for k in read[name] if "embed" in k and k not in _adapter_entries(model, name, state)}   # PEFT adds the embeddings of a base that was resized
-        for k in embeddings: del read[name][k]
+        # PEFT adds the embeddings of a base that was resized
+        embeddings = {k for k in read[name] if "embed" in k and k not in _adapter_entries(model, name, state)}
+        for k in embeddings:
+            del read[name][k]
         check_adapter(place, read[name], _adapter_entries(model, name, state))
     trained = _adapter_state_names(model)
     before = {k: t.clone() for k, t in state.items() if isinstance(t, torch.Tensor) and k in trained}
     try:
-        for name, weights in read.items(): set_peft_model_state_dict(model, weights, adapter_name=name)
+        for name, weights in read.items():
+            set_peft_model_state_dict(model, weights, adapter_name=name)
         now = model.state_dict()
         return {k: now[k].clone() for k in before}
     finally:
         now = model.state_dict()
-        for k, t in before.items(): now[k].copy_(t)
+        for k, t in before.items():
+            now[k].copy_(t)
 
 def _adapter_state_names(model) -> set:
     "Return the entries that may belong to an adapter: trainable ones, or with an adapter's name in theirs."
     names = set(model.peft_config)
-    return {k for k, p in model.named_parameters(remove_duplicate=False) if p.requires_grad or not names.isdisjoint(k.split("."))}
+    return {
+        k
+        for k, p in model.named_parameters(remove_duplicate=False)
+        if p.requires_grad or not names.isdisjoint(k.split("."))
+    }
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #2eb93522
-def state_dict_entries(run) -> dict:  # by key of the state_dict: a name in a snapshot, or a tensor
+def state_dict_entries(
+    run,  # by key of the state_dict: a name in a snapshot, or a tensor
+) -> dict:
     "Map each key of a model's state_dict to its name in a snapshot, or to a copy of the tensor."
-    names = {id(t): n for n, t in reversed([*ModuleWalk(run).named()])}   # tensors that the loss shares with the model get the model's names
+    # tensors that the loss shares with the model get the model's names
+    names = {id(t): n for n, t in reversed([*ModuleWalk(run).named()])}
     state = {k: v for k, v in run.model.state_dict(keep_vars=True).items() if isinstance(v, torch.Tensor)}
     return {k: names.get(id(v)) or v.detach().to("cpu", copy=True) for k, v in state.items()}
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #b2739522
-def _saving_library(model) -> str: return next((c.__module__.split(".")[0] for c in type(model).__mro__ if "save_pretrained" in vars(c)), "")
-def saves_itself(model) -> bool: return hasattr(model, "save_pretrained") and _saving_library(model) not in ("transformers", "peft")
+def _saving_library(model) -> str:
+    return next((c.__module__.split(".")[0] for c in type(model).__mro__ if "save_pretrained" in vars(c)), "")
+def saves_itself(model) -> bool:
+    return hasattr(model, "save_pretrained") and _saving_library(model) not in ("transformers", "peft")
 
 def save_live_model(model):
     "Return a temporary folder with a model's own output, or None if it accepts the weights to write."
@@ -232,45 +327,66 @@ def save_live_model(model):
     return folder
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #be057bff
-def find_tensors_in_files(folder: Path, weights: dict, names=None) -> dict:  # key -> (file, key); names: key in the file -> key, if they differ
+# key -> (file, key); names: key in the file -> key, if they differ
+def find_tensors_in_files(folder: Path, weights: dict, names=None) -> dict:
     "Return which of these tensors the files of a folder hold."
     names = names or {k: k for k in weights}
     from safetensors import safe_open
     found = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
-            found |= {names[k]: (path.name, k) for k in file.keys() if k in names and is_identical(file.get_tensor(k), weights[names[k]])}
+            found |= {
+                names[k]: (path.name, k)
+                for k in file.keys()
+                if k in names and is_identical(file.get_tensor(k), weights[names[k]])
+            }
     return found
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #c66a7dd3
-def write_tensors(tensors: dict, path: Path) -> dict:  # name -> (file, name[, "complex"])
+# name -> (file, name[, "complex"])
+def write_tensors(tensors: dict, path: Path) -> dict:
     "Write tensors to one file and return the location of each."
     from safetensors.torch import save_file
     if not tensors: return {}
     pairs = {n for n, t in tensors.items() if t.dtype == torch.complex128}
-    save_file({n: torch.view_as_real(t).contiguous() if n in pairs else t.contiguous() for n, t in tensors.items()}, path)
+    save_file(
+        {n: torch.view_as_real(t).contiguous() if n in pairs else t.contiguous() for n, t in tensors.items()}, path
+    )
     return {n: (path.name, n, "complex") if n in pairs else (path.name, n) for n in tensors}
 
 def nondefault_strides(tensors: dict) -> dict:
     "Return the strides of the dense tensors that are not contiguous; files store tensors contiguously."
-    return {n: list(t.stride()) for n, t in tensors.items() if not t.is_contiguous() and torch.empty_like(t).stride() == t.stride()}
+    return {
+        n: list(t.stride())
+        for n, t in tensors.items()
+        if not t.is_contiguous() and torch.empty_like(t).stride() == t.stride()
+    }
 
 def apply_strides(tensors: dict, strides: dict) -> dict:
     "Return the tensors in their former memory layout, which an optimizer may rely on."
-    return tensors | {n: torch.empty_strided(tensors[n].shape, s, dtype=tensors[n].dtype).copy_(tensors[n]) for n, s in strides.items()}
+    return tensors | {
+        n: torch.empty_strided(tensors[n].shape, s, dtype=tensors[n].dtype).copy_(tensors[n])
+        for n, s in strides.items()
+    }
 
-def read_tensors(folder: Path, places: dict) -> dict:  # places: as returned by write_tensors
+def read_tensors(
+    folder: Path,
+    places: dict,  # as returned by write_tensors
+) -> dict:
     "Read tensors by name, in memory of their own."
     from safetensors import safe_open
-    tensors, files = {}, {}
-    for name, (file, *_) in places.items(): files.setdefault(file, []).append(name)
+    tensors = {}
+    files = {}
+    for name, (file, *_) in places.items():
+        files.setdefault(file, []).append(name)
     for file, names in files.items():
         with safe_open(folder / file, "pt") as opened:
             for name in names:
                 _, key, *how = places[name]
                 t = opened.get_tensor(key).clone()
                 tensors[name] = torch.view_as_complex(t) if how else t
-    return {n: tensors[n] for n in places}   # in the order of the snapshot
+    # in the order of the snapshot
+    return {n: tensors[n] for n in places}
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #a580ebdc
 class CheckpointContents(NamedTuple):
@@ -287,74 +403,132 @@ class CheckpointContents(NamedTuple):
 
 def collect_checkpoint(run, snapshot, processing_class=None, says=None, about=None) -> CheckpointContents:
     "Collect the parts of a checkpoint, so that the run can continue while they are written."
-    says = {"format": "trainer_nb", "schema": CHECKPOINT_SCHEMA, "step": snapshot.step, "run": run.history.run_id, "parent": run.history.parent,
-            "place": list(snapshot.values["place"]), "written": time.time()} | (says or {})
-    adapted = adapter_state_keys(run.model, "default") if has_adapters(run.model) and "default" in run.model.peft_config else {}
-    return CheckpointContents(snapshot, run.model, save_live_model(run.model), state_dict_entries(run), processing_class, says, about or {}, adapted, frozen_base_names(run))
+    says = {
+        "format": "trainer_nb",
+        "schema": CHECKPOINT_SCHEMA,
+        "step": snapshot.step,
+        "run": run.history.run_id,
+        "parent": run.history.parent,
+        "place": list(snapshot.values["place"]),
+        "written": time.time(),
+    } | (says or {})
+    adapted = (
+        adapter_state_keys(run.model, "default")
+        if has_adapters(run.model) and "default" in run.model.peft_config
+        else {}
+    )
+    return CheckpointContents(
+        snapshot,
+        run.model,
+        save_live_model(run.model),
+        state_dict_entries(run),
+        processing_class,
+        says,
+        about or {},
+        adapted,
+        frozen_base_names(run),
+    )
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #deeebe68
-CHECKPOINT_SCHEMA, MAX_LOG_ROWS = 1, 10_000
+CHECKPOINT_SCHEMA = 1
+MAX_LOG_ROWS = 10_000
 
-def write_values(package: CheckpointContents, folder: Path, tensors: dict) -> dict:  # tensors: extended by the tensors in the values
+def write_values(
+    package: CheckpointContents, folder: Path,
+    tensors: dict,  # extended by the tensors in the values
+) -> dict:
     "Write the Trainer's state file and return the values in terms of JSON."
     about = dict(package.about)
     values = package.snapshot.values | {"state": about.pop("state", package.snapshot.values["state"]), "about": about}
     state = vars(package.snapshot.values["state"])
-    (folder / "trainer_state.json").write_text(json.dumps(to_plain_data(state | {"log_history": state["log_history"][-MAX_LOG_ROWS:]}), indent=1), "utf-8")
+    (folder / "trainer_state.json").write_text(
+        json.dumps(to_plain_data(state | {"log_history": state["log_history"][-MAX_LOG_ROWS:]}), indent=1), "utf-8"
+    )
     return {name: encode_value(value, tensors, name) for name, value in values.items()}
 
-def write_checkpoint(package: CheckpointContents, folder: Path):  # an empty folder
+# an empty folder
+def write_checkpoint(package: CheckpointContents, folder: Path):
     "Write a checkpoint, its manifest last."
     found = write_model(package, folder)
-    if not package.says.get("only_model"): write_run_state(package, folder, found)
+    if not package.says.get("only_model"):
+        write_run_state(package, folder, found)
     write_manifest(folder, package.says)
 
-def write_model(package, folder) -> dict:  # key of the state_dict -> (file, key), for the tensors found in the files
+# key of the state_dict -> (file, key), for the tensors found in the files
+def write_model(package, folder) -> dict:
     "Write the weights, and the processing class if there is one."
-    given, weights = package.snapshot.tensors, {}
-    for key, entry in package.entries.items(): weights[key] = given[entry] if isinstance(entry, str) else entry
-    if package.live is None: write_weights(package.model, folder, {k: t for k, t in weights.items() if t.dtype != torch.complex128})
-    else: shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
-    if hasattr(package.processing_class, "save_pretrained"): package.processing_class.save_pretrained(folder)
+    given = package.snapshot.tensors
+    weights = {}
+    for key, entry in package.entries.items():
+        weights[key] = given[entry] if isinstance(entry, str) else entry
+    if package.live is None:
+        write_weights(package.model, folder, {k: t for k, t in weights.items() if t.dtype != torch.complex128})
+    else:
+        shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
+    if hasattr(package.processing_class, "save_pretrained"):
+        package.processing_class.save_pretrained(folder)
     return {} if package.says.get("only_model") else find_tensors_in_files(folder, weights, package.adapted)
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #ee4883fc
-def locate_written_tensors(package, found) -> dict:  # name in the snapshot -> (file, key); found: as returned by write_model
+def locate_written_tensors(
+    package,  # name in the snapshot -> (file, key)
+    found,  # found: as returned by write_model
+) -> dict:
     "Return the tensors of the snapshot that the weights files already hold."
     places = {}
     for key, entry in package.entries.items():
-        if isinstance(entry, str) and key in found: places.setdefault(entry, found[key])
+        if isinstance(entry, str) and key in found:
+            places.setdefault(entry, found[key])
     return places
 
-def base_digests(package) -> dict:  # name in the snapshot -> digest
+def base_digests(
+    package,  # name in the snapshot -> digest
+) -> dict:
     "Return the digests of base weights, which are not written."
     return {n: tensor_digest(t) for n, t in package.snapshot.tensors.items() if n in package.base and is_shared(t)}
 
-def write_run_state(package, folder, found):  # found: as returned by write_model
+def write_run_state(
+    package, folder,
+    found,  # as returned by write_model
+):
     "Write the state that a run needs to continue, except the weights that are written already."
     base = base_digests(package)
     tensors = {n: t for n, t in package.snapshot.tensors.items() if n not in base}
-    values, places = write_values(package, folder, tensors), locate_written_tensors(package, found)
+    values = write_values(package, folder, tensors)
+    places = locate_written_tensors(package, found)
     left = {n: t for n, t in tensors.items() if n not in places}
     optimizer = {n: t for n, t in left.items() if n.startswith(("optimizer/", "loose/"))}
     places |= write_tensors(optimizer, folder / "optimizer.safetensors")
     places |= write_tensors({n: t for n, t in left.items() if n not in optimizer}, folder / "rest.safetensors")
-    text = json.dumps({"schema": CHECKPOINT_SCHEMA, "tensors": {n: places[n] for n in tensors}, "strides": nondefault_strides(tensors), "values": values, "base": base})
+    text = json.dumps(
+        {
+            "schema": CHECKPOINT_SCHEMA,
+            "tensors": {n: places[n] for n in tensors},
+            "strides": nondefault_strides(tensors),
+            "values": values,
+            "base": base,
+        }
+    )
     (folder / "run.json").write_text(text, "utf-8")
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #bfc84ada
 def check_schema(path, schema):
     "Raise Damaged if a later version has written the file."
     if schema <= CHECKPOINT_SCHEMA: return
-    raise CorruptCheckpoint(f"{path} was written by a later version of trainer_nb (schema {schema}, and this one reads up to {CHECKPOINT_SCHEMA}); install that one.")
+    raise CorruptCheckpoint(
+        f"{path} was written by a later version of trainer_nb (schema {schema}, and this one reads up to"
+        f" {CHECKPOINT_SCHEMA}); install that one."
+    )
 
 def verify_resumable(folder) -> dict:
     "Verify a checkpoint and return its manifest; raise Damaged if a run cannot resume from it."
     check_schema(folder, read_manifest(folder).get("schema", 0))
     manifest = verify_checkpoint(folder)
     if manifest.get("only_model"):
-        raise CorruptCheckpoint(f"{folder} was written with save_only_model=True: it has the weights and nothing to go on with. "
-                      "Load them into the model, and train() begins a new run from them.")
+        raise CorruptCheckpoint(
+            f"{folder} was written with save_only_model=True: it has the weights and nothing to go on with. "
+            "Load them into the model, and train() begins a new run from them."
+        )
     return manifest
 
 def read_checkpoint(folder) -> Snapshot:
@@ -367,42 +541,64 @@ def read_snapshot_files(folder, written: dict) -> Snapshot:
     "Return the snapshot that run.json describes."
     tensors = apply_strides(read_tensors(folder, written["tensors"]), written.get("strides", {}))
     values = {name: decode_value(value, tensors) for name, value in written["values"].items()}
-    if written.get("base"): values["base"] = written["base"]
+    if written.get("base"):
+        values["base"] = written["base"]
     return Snapshot({n: t for n, t in tensors.items() if not n.startswith("values/")}, values)
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #1e65f33e
 def read_torch_file(path: Path):
     "Read a `torch.save` file of tensors and plain values without running code; raise Damaged otherwise."
-    try: return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError: problem = "holds more than tensors and plain values, and was not run"
-    except Exception as error: problem = f"cannot be read ({type(error).__name__}), it may have been cut short"
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        problem = "holds more than tensors and plain values, and was not run"
+    except Exception as error:
+        problem = f"cannot be read ({type(error).__name__}), it may have been cut short"
     raise CorruptCheckpoint(f"{path} {problem}.")
 
-def read_weights(folder) -> dict:  # key of the state_dict -> tensor
+def read_weights(
+    folder,  # key of the state_dict -> tensor
+) -> dict:
     "Return the weights in the files of a folder of any origin; tied ones under one of their names."
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     folder = Path(folder)
-    files = [p for p in sorted(folder.glob("*.safetensors")) if p.name not in ("optimizer.safetensors", "rest.safetensors")]
-    if not files: return {k: v for p in _find_pickled_weights(folder) for k, v in read_torch_file(p).items()}
-    try: return {k: v for p in files for k, v in load_file(p).items()}
-    except SafetensorError as error: raise CorruptCheckpoint(f"The weights in {folder} cannot be read ({error}); they may have been cut short.") from None
+    files = [
+        p for p in sorted(folder.glob("*.safetensors")) if p.name not in ("optimizer.safetensors", "rest.safetensors")
+    ]
+    if not files:
+        return {k: v for p in _find_pickled_weights(folder) for k, v in read_torch_file(p).items()}
+    try:
+        return {k: v for p in files for k, v in load_file(p).items()}
+    except SafetensorError as error:
+        raise CorruptCheckpoint(
+            f"The weights in {folder} cannot be read ({error}); they may have been cut short."
+        ) from None
 
 def _find_pickled_weights(folder) -> list:
     found = sorted(folder.glob("pytorch_model*.bin"))
     if found: return found
-    raise CorruptCheckpoint(f"{folder} holds no weights: there is no model.safetensors in it, and no pytorch_model.bin.")
+    raise CorruptCheckpoint(
+        f"{folder} holds no weights: there is no model.safetensors in it, and no pytorch_model.bin."
+    )
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #16f69ec6
-def read_weights_for_model(model, folder) -> dict:  # key of the model's state_dict -> tensor
+# key of the model's state_dict -> tensor
+def read_weights_for_model(model, folder) -> dict:
     "Return the weights in a folder under the model's names; raise ValueError if the model differs."
     if has_adapters(model): return read_adapters(model, folder)
-    weights, own = read_weights(folder), {k: t for k, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
-    if not set(weights) <= set(own) and hasattr(model, "from_pretrained"): weights = type(model).from_pretrained(folder).state_dict()
-    there = {id(own[k]) for k in weights if k in own}   # a tied weight has one name in the file
+    weights = read_weights(folder)
+    own = {k: t for k, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
+    if not set(weights) <= set(own) and hasattr(model, "from_pretrained"):
+        weights = type(model).from_pretrained(folder).state_dict()
+    # a tied weight has one name in the file
+    there = {id(own[k]) for k in weights if k in own}
     computed = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-    strange = [k for k in weights if k not in own] + [k for k, t in own.items() if id(t) not in there and k not in computed]
-    if strange: raise ValueError(f"{folder} holds the weights of another model: {strange[0]!r} is not in both.")
+    strange = [k for k in weights if k not in own] + [
+        k for k, t in own.items() if id(t) not in there and k not in computed
+    ]
+    if strange:
+        raise ValueError(f"{folder} holds the weights of another model: {strange[0]!r} is not in both.")
     for k, t in weights.items():
         if t.shape != own[k].shape:
             raise ValueError(f"{folder} holds the weights of another model: {k!r} has the shape {tuple(t.shape)} there "

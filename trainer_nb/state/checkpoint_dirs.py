@@ -26,14 +26,17 @@ MANIFEST_NAME = "manifest.json"
 
 def file_sha256(path) -> str:
     "Return the SHA-256 of a file, in hexadecimal."
-    with open(path, "rb") as f: return hashlib.file_digest(f, "sha256").hexdigest()
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 def fsync_path(path: Path):
     "Flush a file, or the list of names in a directory, to disk; raise OSError if that fails for a file."
     try:
         fd = os.open(path, os.O_RDONLY)
-        try: os.fsync(fd)
-        finally: os.close(fd)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
     except OSError:
         if not path.is_dir(): raise
 
@@ -41,13 +44,21 @@ def _manifest_digest(manifest: dict) -> str:
     rest = {k: v for k, v in manifest.items() if k != "seal"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
-def write_manifest(folder: Path, says: dict):  # says: additional entries of the manifest, plain values
+def write_manifest(
+    folder: Path,
+    says: dict,  # additional entries of the manifest, plain values
+):
     "Write the manifest of a directory and flush the directory to disk."
     inside = sorted(folder.rglob("*"))
-    files = {p.relative_to(folder).as_posix(): {"size": p.stat().st_size, "sha256": file_sha256(p)} for p in inside if p.is_file()}
+    files = {
+        p.relative_to(folder).as_posix(): {"size": p.stat().st_size, "sha256": file_sha256(p)}
+        for p in inside
+        if p.is_file()
+    }
     manifest = says | {"files": files}
     (folder / MANIFEST_NAME).write_text(json.dumps(manifest | {"seal": _manifest_digest(manifest)}, indent=1), "utf-8")
-    for path in (*inside, folder / MANIFEST_NAME, folder): fsync_path(path)
+    for path in (*inside, folder / MANIFEST_NAME, folder):
+        fsync_path(path)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #15f01c52
 class CorruptCheckpoint(ValueError):
@@ -56,32 +67,49 @@ class CorruptCheckpoint(ValueError):
 def read_manifest(folder: Path) -> dict:
     "Return the manifest of a directory; raise Damaged if it is missing or was altered."
     path = folder / MANIFEST_NAME
-    if not path.is_file(): raise CorruptCheckpoint(f"{folder} has no {MANIFEST_NAME}, so it was not written to its end, or not by trainer_nb.")
-    try: manifest = json.loads(path.read_text("utf-8"))
-    except ValueError: manifest = None
+    if not path.is_file():
+        raise CorruptCheckpoint(
+            f"{folder} has no {MANIFEST_NAME}, so it was not written to its end, or not by trainer_nb."
+        )
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        manifest = None
     if not isinstance(manifest, dict) or manifest.get("seal") != _manifest_digest(manifest):
         raise CorruptCheckpoint(f"{path} was cut short or altered.")
     return manifest
 
-def verify_checkpoint(folder: Path, every_byte: bool = True) -> dict:  # every_byte: compare the digests too, not only the sizes
+def verify_checkpoint(
+    folder: Path,
+    every_byte: bool = True,  # compare the digests too, not only the sizes
+) -> dict:
     "Verify the files of a directory and return its manifest; raise Damaged if one differs."
     manifest = read_manifest(folder)
     for name, said in manifest["files"].items():
         path = folder / name
         if not path.is_file(): raise CorruptCheckpoint(f"{path} is missing.")
-        if (size := path.stat().st_size) != said["size"]: raise CorruptCheckpoint(f"{path} has {size} bytes, and {said['size']} were written.")
-        if every_byte and file_sha256(path) != said["sha256"]: raise CorruptCheckpoint(f"{path} was altered: its SHA-256 is not what it was when it was written.")
+        if (size := path.stat().st_size) != said["size"]:
+            raise CorruptCheckpoint(f"{path} has {size} bytes, and {said['size']} were written.")
+        if every_byte and file_sha256(path) != said["sha256"]:
+            raise CorruptCheckpoint(f"{path} was altered: its SHA-256 is not what it was when it was written.")
     return manifest
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #ea17b700
-try: import fcntl
-except ImportError: fcntl = None   # not available on Windows
+try:
+    import fcntl
+except ImportError:
+    # not available on Windows
+    fcntl = None
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #31a333db
-_LOCK_FDS = set()   # descriptors of the directories that this process holds
+# descriptors of the directories that this process holds
+_LOCK_FDS = set()
 
 @contextmanager
-def lock(folder: Path, sure: bool = False):  # sure: yield False where locks are unavailable
+def lock(
+    folder: Path,
+    sure: bool = False,  # yield False where locks are unavailable
+):
     "Lock a directory; yield False if it is locked already or does not exist."
     fd = None
     try:
@@ -89,10 +117,15 @@ def lock(folder: Path, sure: bool = False):  # sure: yield False where locks are
             _LOCK_FDS.add(fd := os.open(folder, os.O_RDONLY))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         free = folder.is_dir() and (fcntl is not None or not sure)
-    except (BlockingIOError, FileNotFoundError): free = False
-    except OSError: free = not sure   # locks are unavailable here
-    try: yield free
-    finally: _release_fd(fd)
+    except (BlockingIOError, FileNotFoundError):
+        free = False
+    except OSError:
+        # locks are unavailable here
+        free = not sure
+    try:
+        yield free
+    finally:
+        _release_fd(fd)
 
 def _release_fd(fd):
     if fd not in _LOCK_FDS: return
@@ -100,12 +133,16 @@ def _release_fd(fd):
     os.close(fd)
 
 def _release_after_fork():
-    for fd in list(_LOCK_FDS): _release_fd(fd)
+    for fd in list(_LOCK_FDS):
+        _release_fd(fd)
 
-if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_release_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_after_fork)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #721f49e4
-def temporary_path(place: Path, writer: str) -> Path: return place.with_name(f"{place.name}.tmp-{writer}.{secrets.token_hex(4)}")   # the temporary name of a directory that is being written
+# the temporary name of a directory that is being written
+def temporary_path(place: Path, writer: str) -> Path:
+    return place.with_name(f"{place.name}.tmp-{writer}.{secrets.token_hex(4)}")
 
 def move_aside(folder: Path, writer: str) -> Path:
     "Rename a directory to a temporary name and return the new path; raise FileNotFoundError if it is gone."
@@ -114,7 +151,8 @@ def move_aside(folder: Path, writer: str) -> Path:
 
 def remove_folder(folder: Path, writer: str):
     "Remove a directory; raise FileNotFoundError if it is gone."
-    with lock(folder): shutil.rmtree(move_aside(folder, writer), ignore_errors=True)
+    with lock(folder):
+        shutil.rmtree(move_aside(folder, writer), ignore_errors=True)
 
 @contextmanager
 def temporary_folder(place: Path, writer: str):
@@ -123,15 +161,18 @@ def temporary_folder(place: Path, writer: str):
         folder = temporary_path(place, writer)
         folder.mkdir(parents=True)
         with lock(folder) as ours:
-            if not ours: continue   # another process has treated it as abandoned in the meantime
+            if not ours:
+                # another process has treated it as abandoned in the meantime
+                continue
             yield folder
             return
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #b0f90517
+# called with the path if it exists; renames it, and returns the new path if it is to be deleted, else None
 @contextmanager
 def atomic_directory(place: Path,        # the final path of the directory
                   writer: str,        # the id of the run; its abandoned directories are cleaned up first
-                  make_room=None):    # called with the path if it exists; renames it, and returns the new path if it is to be deleted, else None
+                  make_room=None):
     "Yield a directory to fill, then rename it to `place`; raise FileExistsError if that exists."
     if place.exists() and make_room is None: raise FileExistsError(f"{place} is there already.")
     clean_leftovers(place.parent, writer)
@@ -145,10 +186,14 @@ def atomic_directory(place: Path,        # the final path of the directory
     fsync_path(place.parent)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #9c669a0a
-def move_into_place(folder: Path, place: Path, make_room, times=20):  # times: retries if other writers create the path in between
+def move_into_place(
+    folder: Path, place: Path, make_room,
+    times=20,  # retries if other writers create the path in between
+):
     "Rename a directory to its final path, replacing the directory that has it."
     try:
-        with cleared_target(place, make_room): folder.rename(place)
+        with cleared_target(place, make_room):
+            folder.rename(place)
     except OSError as error:
         between = isinstance(error, FileNotFoundError) or error.errno in (errno.ENOTEMPTY, errno.EEXIST)
         if not between or make_room is None or not times or not folder.exists(): raise
@@ -157,55 +202,78 @@ def move_into_place(folder: Path, place: Path, make_room, times=20):  # times: r
 @contextmanager
 def cleared_target(place: Path, make_room):
     "Free a path for the block, then delete what was there, or restore it if the path is still free."
-    with lock(place):   # without the lock it would look abandoned while it has a temporary name
+    # without the lock it would look abandoned while it has a temporary name
+    with lock(place):
         aside = make_room(place) if place.exists() and make_room is not None else None
-        try: yield
+        try:
+            yield
         except BaseException:
-            if aside is not None and not place.exists(): aside.rename(place)
-            elif aside is not None: shutil.rmtree(aside, ignore_errors=True)
+            if aside is not None and not place.exists():
+                aside.rename(place)
+            elif aside is not None:
+                shutil.rmtree(aside, ignore_errors=True)
             raise
-        if aside is not None: shutil.rmtree(aside, ignore_errors=True)
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #04cc052a
 def leftover_folders(parent: Path) -> list[Path]:
     "Return the directories with temporary names, newest first, those moved out of the way last."
     def order(path):
-        try: return path.name.endswith("-gone"), -path.stat().st_mtime
-        except FileNotFoundError: return True, 0.0   # it has been renamed to its final path
+        try:
+            return path.name.endswith("-gone"), -path.stat().st_mtime
+        except FileNotFoundError:
+            # it has been renamed to its final path
+            return True, 0.0
     return sorted(parent.glob("*.tmp-*"), key=order)
 
-def clean_leftovers(parent: Path, writer: str | None = None):  # None: only rename, remove nothing
+# None: only rename, remove nothing
+def clean_leftovers(parent: Path, writer: str | None = None):
     "Give unlocked temporary directories their final names, or remove them."
     for old in leftover_folders(parent):
         name, _, by = old.name.rpartition(".tmp-")
         if writer not in (None, by.partition(".")[0]): continue
         with lock(old) as free:
-            if free: recover_leftover(old, old.with_name(name), writer is not None)
+            if free:
+                recover_leftover(old, old.with_name(name), writer is not None)
 
-def recover_leftover(old: Path, place: Path, clear: bool):  # clear: permit its removal
+def recover_leftover(
+    old: Path, place: Path,
+    clear: bool,  # permit its removal
+):
     "Give an abandoned temporary directory its final name, or remove it."
     try:
-        if not place.exists() and is_complete(old): old.rename(place); return
-    except OSError: return   # another writer has just created the path
-    if clear: shutil.rmtree(old, ignore_errors=True)
+        if not place.exists() and is_complete(old):
+            old.rename(place)
+            return
+    except OSError:
+        # another writer has just created the path
+        return
+    if clear:
+        shutil.rmtree(old, ignore_errors=True)
 
 def is_complete(folder: Path) -> bool:
     "Check that a directory has a valid manifest and that its files have the recorded sizes."
-    try: verify_checkpoint(folder, every_byte=False)
-    except (CorruptCheckpoint, OSError): return False
+    try:
+        verify_checkpoint(folder, every_byte=False)
+    except (CorruptCheckpoint, OSError):
+        return False
     return True
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #e9203a60
-_LEFT = re.compile(r".+\.tmp-[\w-]{1,64}\.[0-9a-f]{8}(-gone)?", re.ASCII)   # the names that `temporary_path` and `move_aside` return
+# the names that `temporary_path` and `move_aside` return
+_LEFT = re.compile(r".+\.tmp-[\w-]{1,64}\.[0-9a-f]{8}(-gone)?", re.ASCII)
 
 def sweep(parent: Path):
     "Remove unfinished directories of ended processes; give a complete one its name if that is free."
-    for old in leftover_folders(parent):   # a directory that cannot be removed stays
+    # a directory that cannot be removed stays
+    for old in leftover_folders(parent):
         if not _LEFT.fullmatch(old.name) or not old.is_dir(): continue
         with lock(old, sure=True) as free:
             place = old.with_name(old.name.rpartition(".tmp-")[0])
             # A whole checkpoint beside another one of its name may be the only one of its run.
-            if free and (old.name.endswith("-gone") or not place.exists() or not is_complete(old)): recover_leftover(old, place, clear=True)
+            if free and (old.name.endswith("-gone") or not place.exists() or not is_complete(old)):
+                recover_leftover(old, place, clear=True)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #f8cc93f4
 CHECKPOINT_PATTERN = re.compile(r"checkpoint-(\d+)(\.tmp-[\w.-]+)?")
@@ -222,17 +290,26 @@ class CheckpointInfo(NamedTuple):
         "Return the time of writing, in seconds since 1970."
         return self.says.get("written") or (self.path / "trainer_state.json").stat().st_mtime
 
-def has_training_args(path: Path) -> bool: return (path / "training_args.bin").is_file()   # written by the Trainer, perhaps over one of this package
-def is_trainer_checkpoint(path: Path) -> bool: return (path / "trainer_state.json").is_file() and (has_training_args(path) or not (path / "run.json").is_file())   # the Trainer's layout
-def has_manifest(path: Path) -> bool: return (path / MANIFEST_NAME).is_file() and not has_training_args(path)   # written by this package
+# written by the Trainer, perhaps over one of this package
+def has_training_args(path: Path) -> bool:
+    return (path / "training_args.bin").is_file()
+# the Trainer's layout
+def is_trainer_checkpoint(path: Path) -> bool:
+    return (path / "trainer_state.json").is_file() and (has_training_args(path) or not (path / "run.json").is_file())
+# written by this package
+def has_manifest(path: Path) -> bool:
+    return (path / MANIFEST_NAME).is_file() and not has_training_args(path)
 
 def inspect_checkpoint(path: Path, step: int) -> CheckpointInfo:
     "Describe one checkpoint directory, comparing sizes only."
     if path.name != f"checkpoint-{step}": return CheckpointInfo(step, path, {}, describe_leftover(path))
     if is_trainer_checkpoint(path) and not has_manifest(path): return CheckpointInfo(step, path, {}, "")
-    try: return CheckpointInfo(step, path, verify_checkpoint(path, every_byte=False), "")
-    except CorruptCheckpoint as error: return CheckpointInfo(step, path, {}, str(error))
-    except FileNotFoundError: return CheckpointInfo(step, path, {}, f"{path} has just been removed.")
+    try:
+        return CheckpointInfo(step, path, verify_checkpoint(path, every_byte=False), "")
+    except CorruptCheckpoint as error:
+        return CheckpointInfo(step, path, {}, str(error))
+    except FileNotFoundError:
+        return CheckpointInfo(step, path, {}, f"{path} has just been removed.")
 
 def describe_leftover(path: Path) -> str:
     "Describe the state of a directory with a temporary name."
@@ -243,26 +320,33 @@ def describe_leftover(path: Path) -> str:
 def list_checkpoints(folder) -> list[CheckpointInfo]:
     "Return the checkpoints in a folder, ordered by step."
     folder = Path(folder).expanduser()
-    named = [(CHECKPOINT_PATTERN.fullmatch(p.name), p) for p in (folder.iterdir() if folder.is_dir() else ()) if p.is_dir()]
+    named = [
+        (CHECKPOINT_PATTERN.fullmatch(p.name), p) for p in (folder.iterdir() if folder.is_dir() else ()) if p.is_dir()
+    ]
     return sorted((inspect_checkpoint(p, int(m[1])) for m, p in named if m), key=lambda f: f.step)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #a30a84bb
 def read_adjacent_log(found: CheckpointInfo) -> History | None:
     "Return the history in the log of a checkpoint's run; None if it is missing or unreadable."
     path = log_path(found.path.parent, found.says["run"])
-    try: return read_history(path) if path.is_file() else None
-    except ValueError: return None
+    try:
+        return read_history(path) if path.is_file() else None
+    except ValueError:
+        return None
 
 def is_in_history(found: CheckpointInfo, history: History | None) -> bool:
     "Check whether a checkpoint lies in the past of its run; without a history of that run, return True."
-    return history is None or history.run_id != found.says.get("run") or is_ancestor(history, Place(*found.says["place"]))
+    return (
+        history is None or history.run_id != found.says.get("run") or is_ancestor(history, Place(*found.says["place"]))
+    )
 
 def find_latest_checkpoint(folder) -> CheckpointInfo | None:
     "Return the checkpoint from which to resume, or None; warn about each incomplete one that is skipped."
     every = list_checkpoints(folder)
     whole = [f for f in every if not f.problem and not f.says.get("only_model")]
     for f in every:
-        if f.problem: warn(f"A checkpoint is passed over: {f.problem}")
+        if f.problem:
+            warn(f"A checkpoint is passed over: {f.problem}")
     if not whole: return None
     last = max(whole, key=lambda f: f.written)
     same = [f for f in whole if f.says.get("run") == last.says.get("run")]
@@ -280,29 +364,57 @@ def invalidate(path: Path, best: bool = False) -> Path:
     "Rename a checkpoint so that no run resumes from it, and return the new path."
     name = f"retired-{'best-' if best else ''}{path.name}"
     taken = [p.name for p in path.parent.glob(f"{name}*")]
-    return path.rename(path.with_name(next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)))
+    return path.rename(
+        path.with_name(next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken))
+    )
 
-def invalidate_abandoned(folder, history: History, best=None, after: int = -1) -> list[Path]:  # best: path of the best checkpoint
+def invalidate_abandoned(
+    folder, history: History,
+    best=None,  # path of the best checkpoint
+    after: int = -1,
+) -> list[Path]:
     "Retire the checkpoints of a run that do not lie in its past any more, those of later steps than `after`."
     mine = [f for f in list_checkpoints(folder) if not f.problem and f.says.get("run") == history.run_id]
-    return [invalidate(f.path, best is not None and f.path == Path(best)) for f in mine if f.step > after and not is_in_history(f, history)]
+    return [
+        invalidate(f.path, best is not None and f.path == Path(best))
+        for f in mine
+        if f.step > after and not is_in_history(f, history)
+    ]
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #59b8d531
-def checkpoints_to_delete(folder, run_id: str, limit: int, best=None) -> list[Path]:  # limit: from 1 on; best: path of the best checkpoint
+def checkpoints_to_delete(
+    folder, run_id: str,
+    limit: int,  # from 1 on
+    best=None,  # path of the best checkpoint
+) -> list[Path]:
     "Return the checkpoints that exceed the limit, in the order of deletion."
     mine = [f.path for f in list_checkpoints(folder) if not f.problem and f.says.get("run") == run_id]
-    retired = [p for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime) if _checkpoint_run_id(p) == run_id]
+    retired = [
+        p
+        for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime)
+        if _checkpoint_run_id(p) == run_id
+    ]
     kept = {mine[-1], *([Path(best)] if best else [])} if mine else set()
     over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
     return [p for p in (*retired, *mine) if p not in kept][:over]
 
 def _checkpoint_run_id(path):
-    try: return verify_checkpoint(path, every_byte=False).get("run")
-    except CorruptCheckpoint: return None
+    try:
+        return verify_checkpoint(path, every_byte=False).get("run")
+    except CorruptCheckpoint:
+        return None
 
-def rotate_checkpoints(folder, run_id: str, limit: int | None, best=None):  # limit: None keeps all
+def rotate_checkpoints(
+    folder, run_id: str,
+    limit: int | None,  # None keeps all
+    best=None,
+):
     "Delete the checkpoints that exceed the limit; warn about those that cannot be deleted."
     for path in checkpoints_to_delete(folder, run_id, limit, best) if limit else ():
-        try: remove_folder(path, run_id)
-        except FileNotFoundError: pass   # another process has deleted it
-        except OSError as error: warn(f"{path} is one checkpoint too many and cannot be deleted ({error}); delete it by hand.")
+        try:
+            remove_folder(path, run_id)
+        except FileNotFoundError:
+            # another process has deleted it
+            pass
+        except OSError as error:
+            warn(f"{path} is one checkpoint too many and cannot be deleted ({error}); delete it by hand.")

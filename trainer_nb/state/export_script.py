@@ -10,20 +10,52 @@ from pathlib import Path
 import torch
 from ..args.training_args import TrainingArguments
 from ..data.collate import DataCollatorWithPadding, default_data_collator
-from .script_replay import (warn_mutated_modules, warn_redefined_classes, warn_stateless_callbacks, torch_setting_root, warn_rebound_names,
-                                            warn_missing_files, warn_random_attributes, is_seed_statement)
-from .script_replay import warn_manual_settings, collect_seeds, warn_unreplayed_evaluations, unknown_callbacks, user_callbacks
+from trainer_nb.state.script_replay import (
+    warn_mutated_modules,
+    warn_redefined_classes,
+    warn_stateless_callbacks,
+    torch_setting_root,
+    warn_rebound_names,
+    warn_missing_files,
+    warn_random_attributes,
+    is_seed_statement,
+)
+from trainer_nb.state.script_replay import (
+    warn_manual_settings,
+    collect_seeds,
+    warn_unreplayed_evaluations,
+    unknown_callbacks,
+    user_callbacks,
+)
 from ..core.errors import InvalidOperation, warn
 from ..device.sharding import require_unsharded
 from ..optim.optimizers import layer_groups
 from ..core.history import ACT_FORMATTERS
-from .script_replay import (RESERVED_FILE_NAMES, LEARNER_PARTS, ScriptDraft, ancestor_run_ids, find_run_start, object_code, dataset_code, draws_random_numbers,
-                                            expression_code, initial_weights, frozen_lines)
+from trainer_nb.state.script_replay import (
+    RESERVED_FILE_NAMES,
+    LEARNER_PARTS,
+    ScriptDraft,
+    ancestor_run_ids,
+    find_run_start,
+    object_code,
+    dataset_code,
+    draws_random_numbers,
+    expression_code,
+    initial_weights,
+    frozen_lines,
+)
 from .script_replay import (given_parts, is_constant_code, model_code, class_code, auxiliary_modules,
                                             explicit_settings, is_same_part)
 from ..engine.prepare import prepare
 from ..engine.settings import SETTABLE
-from .script_source import SessionCode, executed_texts, import_lines, indent_statement, module_level_numbers, user_namespace
+from trainer_nb.state.script_source import (
+    SessionCode,
+    executed_texts,
+    import_lines,
+    indent_statement,
+    module_level_numbers,
+    user_namespace,
+)
 from .script_source import write_stored_values
 from ..engine.loop import record_manual_changes
 
@@ -36,27 +68,42 @@ __all__ = ['ACT_CODE', 'list_acts', 'literal_code', 'keyword_code', 'join_litera
            'write_script']
 
 # %% ../../nbs/07_state/08_export_script.ipynb #835897ea
-_LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # acts whose effects are in no snapshot
+# acts whose effects are in no snapshot
+_LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")
 
-def list_acts(learner, since: float) -> list[dict]:  # since: as for Beginning
+def list_acts(
+    learner,
+    since: float,  # as for Beginning
+) -> list[dict]:
     "Return the acts on the run that count since the beginning, in order."
-    found, ids, lasting = [], ancestor_run_ids(learner.history), []
+    found = []
+    ids = ancestor_run_ids(learner.history)
+    lasting = []
     for e in learner.history.events:
-        if e["kind"] in _LASTING_ACTS and e["abandoned"]: lasting.append(e)
-        if e["kind"] not in ACT_FORMATTERS or e["abandoned"] or (e["time"] <= since and e["kind"] not in _LASTING_ACTS): continue
-        if e["kind"] in ("rewind", "restore"): found, lasting = [*found, *(o | {"step": e["step"]} for o in lasting)], []
-        if e["kind"] != "branch": found.append(e)
-        elif e["data"].get("into") in ids and not set(e["data"]["changes"]) <= set(SETTABLE):
-            if set(e["data"]["changes"]) & set(SETTABLE): found.pop()   # the part of the changes that `set` applied
+        if e["kind"] in _LASTING_ACTS and e["abandoned"]:
+            lasting.append(e)
+        if e["kind"] not in ACT_FORMATTERS or e["abandoned"] or (e["time"] <= since and e["kind"] not in _LASTING_ACTS):
+            continue
+        if e["kind"] in ("rewind", "restore"):
+            found = [*found, *(o | {"step": e["step"]} for o in lasting)]
+            lasting = []
+        if e["kind"] != "branch":
             found.append(e)
-    found = [e for e in found if e["kind"] not in ("checkpoint", "load_best", "resume", "restart")]   # the script repeats these anyway, or does not need them
+        elif e["data"].get("into") in ids and not set(e["data"]["changes"]) <= set(SETTABLE):
+            if set(e["data"]["changes"]) & set(SETTABLE):
+                # the part of the changes that `set` applied
+                found.pop()
+            found.append(e)
+    # the script repeats these anyway, or does not need them
+    found = [e for e in found if e["kind"] not in ("checkpoint", "load_best", "resume", "restart")]
     return [e for e in found if e["kind"] not in ("rewind", "restore", "reset") or e["data"].get("by")]
 
 # %% ../../nbs/07_state/08_export_script.ipynb #712300a5
 def literal_code(value) -> str:
     "Return a plain value as code."
     if isinstance(value, list): return f"[{', '.join(map(literal_code, value))}]"
-    if isinstance(value, dict): return "{" + ", ".join(f"{literal_code(k)}: {literal_code(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{literal_code(k)}: {literal_code(v)}" for k, v in value.items()) + "}"
     if isinstance(value, float) and not math.isfinite(value): return f'float("{value}")'
     plain = repr(value)
     return f'"{plain[1:-1]}"' if isinstance(value, str) and plain[0] == "'" and '"' not in plain else plain
@@ -64,47 +111,81 @@ def literal_code(value) -> str:
 def keyword_code(values: dict) -> str: return ", ".join(f"{k}={literal_code(v)}" for k, v in values.items())
 def join_literals(names) -> str: return ", ".join(map(literal_code, names))
 
-ACT_CODE = {   # line of an act by kind, from the learner's name and the act's data
+ACT_CODE = {  # line of an act by kind, from the learner's name and the act's data
     "set": lambda learn, d: f"{learn}.set({keyword_code(d)})",
-    "freeze": lambda learn, d: f"{learn}.freeze({join_literals(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})",
-    "unfreeze": lambda learn, d: f"{learn}.unfreeze({join_literals(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})",
+    "freeze": lambda learn, d: (
+        f"{learn}.freeze({join_literals(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})"
+    ),
+    "unfreeze": lambda learn, d: (
+        f"{learn}.unfreeze({join_literals(d['groups'])}{', eval_mode=True' if d.get('eval_mode') else ''})"
+    ),
     "branch": lambda learn, d: f"{learn} = {learn}.branch({keyword_code(d['changes'])})",
-    "launch": lambda learn, d: f"{learn}.launch({keyword_code(d)})", "close": lambda learn, d: f"{learn}.close()",
+    "launch": lambda learn, d: f"{learn}.launch({keyword_code(d)})",
+    "close": lambda learn, d: f"{learn}.close()",
     "stop": lambda learn, d: f"{learn}.stop()",
 }
 
 # %% ../../nbs/07_state/08_export_script.ipynb #23a001cd
 def act_lines(draft, acts) -> list[str]:
     "Return the lines from the learner's call to the present step of the run."
-    name, at, lines, typed = draft.construct.name, 0, [], typed_act_lines(draft)
-    def go_to(step): return [f"{name}.step({step - at})" + (f"   # up to step {step}" if at else "")] if step > at else []
+    name = draft.construct.name
+    at = 0
+    lines = []
+    typed = typed_act_lines(draft)
+    def go_to(step):
+        return [f"{name}.step({step - at})" + (f"   # up to step {step}" if at else "")] if step > at else []
     for e in acts:
         if e["data"].get("by"):
             if e["kind"] in ("restore", "reset", "rewind"):
-                draft.doubt(f"A callback has called {e['kind']}() at step {e['step']}, and the script has no snapshots; "
-                            "let the callback change settings instead.")
+                draft.doubt(
+                    f"A callback has called {e['kind']}() at step {e['step']}, and the script has no snapshots; "
+                    "let the callback change settings instead."
+                )
             continue
-        line = ACT_CODE[e["kind"]](name, e["data"]) if e["kind"] in ACT_CODE else typed.get(e["time"]) or manual_change_comment(draft, e)
-        lines, at = [*lines, *go_to(e["step"]), line], e["step"]
-    run, events = draft.exported.run_state, draft.exported.history.events
-    ends = [i for i, e in enumerate(events) if e["kind"] == "log" and "train_runtime" in e["data"] and not e["abandoned"]]
+        line = (
+            ACT_CODE[e["kind"]](name, e["data"])
+            if e["kind"] in ACT_CODE
+            else typed.get(e["time"]) or manual_change_comment(draft, e)
+        )
+        lines = [*lines, *go_to(e["step"]), line]
+        at = e["step"]
+    run = draft.exported.run_state
+    events = draft.exported.history.events
+    ends = [
+        i for i, e in enumerate(events) if e["kind"] == "log" and "train_runtime" in e["data"] and not e["abandoned"]
+    ]
     last = max([i for i, e in enumerate(events) if acts and e["time"] == acts[-1]["time"]], default=-1)
     stopped = bool(acts) and acts[-1]["kind"] == "stop"   # stop() ends the run itself
     to_its_end = run.finished and (sum(i > last for i in ends) > stopped if ends else run.state.global_step > at)
     return lines + ([f"{name}.train()"] if to_its_end else go_to(run.state.global_step))
 
 # %% ../../nbs/07_state/08_export_script.ipynb #36097ef3
-_TYPED_METHODS = {"train_dataset": "train_dataset", "add_callback": "add_callback", "remove_callback": "remove_callback", "pop_callback": "remove_callback"}
+_TYPED_METHODS = {
+    "train_dataset": "train_dataset",
+    "add_callback": "add_callback",
+    "remove_callback": "remove_callback",
+    "pop_callback": "remove_callback",
+}
 
-def typed_act_lines(draft) -> dict:  # time of the event -> line
+def typed_act_lines(
+    draft,  # time of the event -> line
+) -> dict:
     "Return the typed lines of acts that involve an object; none where they are ambiguous."
-    found, lines, name = {kind: [] for kind in _TYPED_METHODS.values()}, {}, draft.construct.name
+    found = {kind: [] for kind in _TYPED_METHODS.values()}
+    lines = {}
+    name = draft.construct.name
     for s in (s for s in draft.book.statements if s.number > draft.at):
-        value, target = getattr(s.node, "value", None), s.node.targets[0] if isinstance(s.node, ast.Assign) else None
+        value = getattr(s.node, "value", None)
+        target = s.node.targets[0] if isinstance(s.node, ast.Assign) else None
         what = target if target is not None else getattr(value, "func", None)
-        if not (isinstance(what, ast.Attribute) and what.attr in _TYPED_METHODS and ast.unparse(what.value) in draft.own): continue
-        if target is not None: found["train_dataset"].append((s, value))
-        elif value.args: found[_TYPED_METHODS[what.attr]].append((s, value.args[0]))
+        if not (
+            isinstance(what, ast.Attribute) and what.attr in _TYPED_METHODS and ast.unparse(what.value) in draft.own
+        ):
+            continue
+        if target is not None:
+            found["train_dataset"].append((s, value))
+        elif value.args:
+            found[_TYPED_METHODS[what.attr]].append((s, value.args[0]))
     for kind, statements in found.items():
         events = [e for e in draft.exported.history.events if e["kind"] == kind and not e["data"].get("by")]
         for e, (s, node) in zip(events, statements) if len(events) == len(statements) else ():
@@ -112,8 +193,13 @@ def typed_act_lines(draft) -> dict:  # time of the event -> line
             lines[e["time"]] = f"{name}.train_dataset = {code}" if kind == "train_dataset" else f"{name}.{kind}({code})"
     return lines
 
-_MANUAL_CHANGES = {"weights": "weights were changed", "requires_grad": "requires_grad was changed", "param_groups": "the optimizer's groups were changed",
-          "gradients": "gradients were changed", "training modes": "modules were put into another mode"}
+_MANUAL_CHANGES = {
+    "weights": "weights were changed",
+    "requires_grad": "requires_grad was changed",
+    "param_groups": "the optimizer's groups were changed",
+    "gradients": "gradients were changed",
+    "training modes": "modules were put into another mode",
+}
 
 def manual_change_comment(draft, e) -> str:
     "Add a doubt about an act that cannot be written, and return a comment for its place."
@@ -121,9 +207,15 @@ def manual_change_comment(draft, e) -> str:
         what = " and ".join(_MANUAL_CHANGES.get(c, f"{c} was changed") for c in e["data"]["changed"])
         draft.doubt(f"After step {e['step']} {what} by hand, which the script does not do; "
                     "use learn.set(...), learn.freeze(...) or a callback for it.")
-        return f"# Here {what} by hand. What exactly was done is not known, so it is not done here, and the weights become others."
+        return (
+            f"# Here {what} by hand. What exactly was done is not known, so it is not done here, and the weights become"
+            " others."
+        )
     what = f"{e['kind']} ({ACT_FORMATTERS[e['kind']](e['data'])})"
-    draft.doubt(f"After step {e['step']} there was {what}, and with what cannot be told from the cells; type it in a cell of its own.")
+    draft.doubt(
+        f"After step {e['step']} there was {what}, and with what cannot be told from the cells; type it in a cell of"
+        " its own."
+    )
     return f"# Here was {what}. It is not done here, and the weights may become others."
 
 # %% ../../nbs/07_state/08_export_script.ipynb #42fdb0c2
@@ -133,36 +225,54 @@ def is_default_part(draft, part) -> bool:
     if part == "callbacks": return not unknown_callbacks(draft, None)
     if part == "optimizers": return not any(o is not None for o in value)
     padding = DataCollatorWithPadding(learner.processing_class)
-    if part == "data_collator": return value is default_data_collator or (type(value) is DataCollatorWithPadding and value == padding)
+    if part == "data_collator":
+        return value is default_data_collator or (type(value) is DataCollatorWithPadding and value == padding)
     return value is None
 
 def part_code(draft, part, node) -> str | None:
     "Return the code of a part other than the model."
-    noted = any(e["kind"] == part for e in draft.learner.history.events)   # the data set was replaced by a verb
-    if node is not None and part not in ("callbacks", "optimizers") and not noted and not is_same_part(draft, part, node):
-        draft.doubt(f"{part} was replaced by hand after the learner was made, and the script begins with the present one; "
-                    "give it in the learner's call.")
+    # the data set was replaced by a verb
+    noted = any(e["kind"] == part for e in draft.learner.history.events)
+    if (
+        node is not None
+        and part not in ("callbacks", "optimizers")
+        and not noted
+        and not is_same_part(draft, part, node)
+    ):
+        draft.doubt(
+            f"{part} was replaced by hand after the learner was made, and the script begins with the present one; "
+            "give it in the learner's call."
+        )
         node = None
-    if part in ("train_dataset", "eval_dataset"): return dataset_code(draft, part, None if noted else getattr(draft.learner, part), node)
+    if part in ("train_dataset", "eval_dataset"):
+        return dataset_code(draft, part, None if noted else getattr(draft.learner, part), node)
     if node is not None: return expression_code(draft, node)
     unknown = f"nobody knows how the {part} was made; give the Learner {part}= by a variable"
     if part != "callbacks": return object_code(draft, getattr(draft.learner, part), unknown)
     what = "nobody knows how the callback {} was made; give the Learner callbacks=[...] in a cell"
-    return f"[{', '.join(str(object_code(draft, c, what.format(type(c).__name__))) for c in unknown_callbacks(draft, None))}]"
+    return (
+        f"[{', '.join(str(object_code(draft, c, what.format(type(c).__name__))) for c in unknown_callbacks(draft, None))}]"
+    )
 
 def settings_code(draft, settings: dict) -> list[str]:
     "Return the settings as keyword arguments, without defaults."
     defaults = TrainingArguments.defaults()
-    words = [f"{k}={draft.ours(k) if k == 'output_dir' else literal_code(v)}" for k, v in settings.items() if v != defaults[k]]
+    words = [
+        f"{k}={draft.ours(k) if k == 'output_dir' else literal_code(v)}"
+        for k, v in settings.items()
+        if v != defaults[k]
+    ]
     if type(draft.learner.args) is TrainingArguments: return words
     return [f"args={class_code(draft, type(draft.learner.args))}({', '.join(words)})"]
 
 def format_call(head: str, args: list[str], width: int = 116) -> str:
     "Return a call, wrapped to a line width."
-    lines, pad = [f"{head}("], " " * (len(head) + 1)
+    lines = [f"{head}("]
+    pad = " " * (len(head) + 1)
     for i, a in enumerate(args):
         a += ", " if i < len(args) - 1 else ")"
-        if len(lines[-1]) + len(a) > width and lines[-1] not in (f"{head}(", pad): lines.append(pad)
+        if len(lines[-1]) + len(a) > width and lines[-1] not in (f"{head}(", pad):
+            lines.append(pad)
         lines[-1] += a
     return "\n".join(line.rstrip() for line in lines)
 
@@ -170,54 +280,88 @@ def format_call(head: str, args: list[str], width: int = 116) -> str:
 def learner_lines(draft, begun) -> list[str]:
     "Return the lines that make the learner as it was at the beginning."
     learner, made, (given, optimizer) = draft.learner, draft.construct, given_parts(draft)
-    if made.statement is not None and made.given is None: return function_made_lines(draft, begun) + optimizer
-    model, before, after = model_code(draft, given.get("model_init" if learner.model_init is not None else "model"), begun)
+    if made.statement is not None and made.given is None:
+        return function_made_lines(draft, begun) + optimizer
+    model, before, after = model_code(
+        draft, given.get("model_init" if learner.model_init is not None else "model"), begun
+    )
     args = [str(model)]
     for part in (p for p in LEARNER_PARTS if p not in ("model", "model_init")):
-        had = part in given and part in ("train_dataset", "eval_dataset", "callbacks")   # the part may have been replaced or removed since
+        # the part may have been replaced or removed since
+        had = part in given and part in ("train_dataset", "eval_dataset", "callbacks")
         if not had and is_default_part(draft, part): continue
         code = part_code(draft, part, given.get(part))
         if isinstance(getattr(learner, part, None), torch.nn.Module) and initial_weights(begun, "(loss)."):
-            if not str(code).isidentifier(): before, code = [*before, f"{part} = {code}"], part
+            if not str(code).isidentifier():
+                before = [*before, f"{part} = {code}"]
+                code = part
             draft.models.add(code)
             before.append(draft.ours("load_weights({}, FILES / \"first_loss.safetensors\")").format(code))
         args.append(f"{part}={code}")
-    cls = expression_code(draft, made.statement.value.func) if made.statement is not None else class_code(draft, type(learner))
+    cls = (
+        expression_code(draft, made.statement.value.func)
+        if made.statement is not None
+        else class_code(draft, type(learner))
+    )
     frozen = frozen_lines(draft, model if learner.model_init is None else f"{made.name}.model", begun)
     before, after = (before + frozen, after) if learner.model_init is None else (before, after + frozen)
     for c in unknown_callbacks(draft, given["callbacks"]) if "callbacks" in given else ():
         draft.doubt(f"The callback {type(c).__name__} was added before this run began, and is not in the script; "
                     "give the Learner callbacks=[...] with it.")
-    return [*before, format_call(f"{made.name} = {cls}", args + settings_code(draft, begun.settings)), *after, *held_lines(draft, begun), *optimizer]
+    return [
+        *before,
+        format_call(f"{made.name} = {cls}", args + settings_code(draft, begun.settings)),
+        *after,
+        *held_lines(draft, begun),
+        *optimizer,
+    ]
 
 def function_made_lines(draft, begun) -> list[str]:
     "Return the lines for a learner that a function made."
-    learner, made, s = draft.learner, draft.construct, draft.construct.statement
+    learner = draft.learner
+    made = draft.construct
+    s = draft.construct.statement
     expression_code(draft, s.value)
     if draws_random_numbers(draft.book, s) and learner.train_dataset is not None:
-        draft.doubt(f"`{s.text}` ({s.where}) draws random numbers, for the data perhaps, and draws others in the script; "
-                    "make the data in a cell, or with a seed.")
+        draft.doubt(
+            f"`{s.text}` ({s.where}) draws random numbers, for the data perhaps, and draws others in the script; "
+            "make the data in a cell, or with a seed."
+        )
     first = explicit_settings(learner.run_state.first.values["args"])
-    later = {k: v for k, v in begun.settings.items() if v != first[k] and k in SETTABLE}   # settings changed before a reset
+    # settings changed before a reset
+    later = {k: v for k, v in begun.settings.items() if v != first[k] and k in SETTABLE}
     load = draft.ours("load_weights({}, FILES / \"{}.safetensors\")")
     lines = [s.text] + ([f"{made.name}.set({keyword_code(later)})"] if later else [])
-    if begun.settings["output_dir"] is not None: lines.append(f"{made.name}.args.output_dir = {draft.ours('output_dir')}")
-    if learner.model_init is None: lines.append(load.format(f"{made.name}.model", "first"))
-    if initial_weights(begun, "(loss)."): lines.append(load.format(f"{made.name}.loss_func", "first_loss"))
+    if begun.settings["output_dir"] is not None:
+        lines.append(f"{made.name}.args.output_dir = {draft.ours('output_dir')}")
+    if learner.model_init is None:
+        lines.append(load.format(f"{made.name}.model", "first"))
+    if initial_weights(begun, "(loss)."):
+        lines.append(load.format(f"{made.name}.loss_func", "first_loss"))
     return lines + frozen_lines(draft, f"{made.name}.model", begun) + held_lines(draft, begun)
 
 def held_lines(draft, begun) -> list[str]:
     "Return the lines that keep layer groups in evaluation mode from the beginning."
     saved = begun.snapshot.values.get("modes") or {"held": []}
     if not saved["held"]: return []
-    trained, found = set(begun.snapshot.values["trainable"]), {"freeze": [], "unfreeze": []}
+    trained = set(begun.snapshot.values["trainable"])
+    found = {"freeze": [], "unfreeze": []}
     prefixes = tuple(f"{name}." if name else "" for name in saved["held"])
     for group, params in layer_groups(draft.learner.model, draft.learner.args.layer_groups):
         if not all(n.startswith(prefixes) for n, _ in params): continue
         states = {n in trained for n, _ in params}
-        if len(states) == 1: found["unfreeze" if states.pop() else "freeze"].append(group)
-        else: draft.doubt(f"A part of the layer group {group!r} was frozen when the run began, and the group was kept in evaluation mode, which the script does not do.")
-    return [ACT_CODE[verb](draft.construct.name, {"groups": groups, "eval_mode": True}) for verb, groups in found.items() if groups]
+        if len(states) == 1:
+            found["unfreeze" if states.pop() else "freeze"].append(group)
+        else:
+            draft.doubt(
+                f"A part of the layer group {group!r} was frozen when the run began, and the group was kept in"
+                " evaluation mode, which the script does not do."
+            )
+    return [
+        ACT_CODE[verb](draft.construct.name, {"groups": groups, "eval_mode": True})
+        for verb, groups in found.items()
+        if groups
+    ]
 
 # %% ../../nbs/07_state/08_export_script.ipynb #89ce4523
 _LOAD_TEMPLATE = '''def load_weights(module, file):
@@ -257,74 +401,126 @@ def weights_digest(model) -> str:
     "Return the SHA-256 of a model's weights and buffers; the script has the same function."
     seen = hashlib.sha256()
     for name, t in sorted(model.state_dict().items()):
-        if isinstance(t, torch.Tensor): seen.update(name.encode() + bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+        if isinstance(t, torch.Tensor):
+            seen.update(name.encode() + bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
     return seen.hexdigest()
 
 def script_docstring(draft, path) -> str:
     "Return the script's docstring."
     learner = draft.exported
-    s, made = learner.state, learner.run_state.first.values["made_with"]
+    s = learner.state
+    made = learner.run_state.first.values["made_with"]
     where = "to its end" if learner.run_state.finished else f"up to step {s.global_step} of {s.max_steps}"
     threads = f"{made['threads']} thread{'s' if made['threads'] > 1 else ''} (OMP_NUM_THREADS={made['threads']})"
-    lines = [f"Trains {type(learner.model).__name__} as run {learner.history.run_id} was trained, {where}.", "",
-             f"{_SIGNATURE_LINE} Start it with `python {path.name}`, or with `accelerate launch {path.name}`.",
-             f"The weights come out the same, byte for byte, with what the run was made with: torch {made['torch']}, python {made['python']},",
-             f"{threads}, on the device {made['device']!r}. At its end it checks them, and says if they are others.",
-             *(["", "It may not end in the same bytes:"] if draft.doubts else []), *(f"- {d}" for d in draft.doubts), ""]
+    lines = [
+        f"Trains {type(learner.model).__name__} as run {learner.history.run_id} was trained, {where}.",
+        "",
+        f"{_SIGNATURE_LINE} Start it with `python {path.name}`, or with `accelerate launch {path.name}`.",
+        (
+            f"The weights come out the same, byte for byte, with what the run was made with: torch {made['torch']},"
+            f" python {made['python']},"
+        ),
+        f"{threads}, on the device {made['device']!r}. At its end it checks them, and says if they are others.",
+        *(["", "It may not end in the same bytes:"] if draft.doubts else []),
+        *(f"- {d}" for d in draft.doubts),
+        "",
+    ]
     return '"""' + "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''") + '"""'
 
 # %% ../../nbs/07_state/08_export_script.ipynb #bd69ae8e
 def module_level_with_stored(draft) -> set:
     "Return the numbers of all code at module level, including variables that are read from files."
-    chosen, names = draft.slice.chosen, draft.book.names
+    chosen = draft.slice.chosen
+    names = draft.book.names
     level = module_level_numbers(draft.slice)
     late = set().union(*(s.now | s.later for n, s in chosen.items() if n in level), set())
     level |= {n for name, (_, n) in draft.stored.items() if n is not None and name in late}
-    aside = {n for n, s in chosen.items() if is_seed_statement(s) or torch_setting_root(s, names)}   # a seed, a default dtype
+    # a seed, a default dtype
+    aside = {n for n, s in chosen.items() if is_seed_statement(s) or torch_setting_root(s, names)}
     computed = [s for n, s in chosen.items() if n in level - aside and not (s.defines or is_constant_code(s, names))]
-    if any(draws_random_numbers(draft.book, s) and not draft.has_its_weights(s) for s in computed): return {*chosen, *(n for _, n in draft.stored.values())}
+    if any(draws_random_numbers(draft.book, s) and not draft.has_its_weights(s) for s in computed):
+        return {*chosen, *(n for _, n in draft.stored.values())}
     return level | aside if computed else level - aside
 
-def arrange_code(draft, loads: list[tuple]) -> tuple[list, list]:  # loads: (number, line) of code that loads weights
+def arrange_code(
+    draft,
+    loads: list[tuple],  # (number, line) of code that loads weights
+) -> tuple[list, list]:
     "Return (text, defines) pairs at module level and the indented lines of main, in session order."
     level = module_level_with_stored(draft)
     lines = [(n, f"{name} = {found.code}") for name, (found, n) in draft.stored.items() if n is not None] + loads
     level |= {n for n, _ in loads if int(n) in level}
     items = [(n, s.text, indent_statement(s), s.defines) for n, s in draft.slice.chosen.items() if not s.imports]
     items = sorted(items + [(n, text, f"    {text}", False) for n, text in lines], key=lambda item: item[0])
-    return [(text, defines) for n, text, _, defines in items if n in level], [text for n, _, text, _ in items if n not in level]
+    return [(text, defines) for n, text, _, defines in items if n in level], [
+        text for n, _, text, _ in items if n not in level
+    ]
 
-def split_blocks(top: list) -> list[str]:  # top: (text, whether it is a definition)
+def split_blocks(
+    top: list,  # (text, whether it is a definition)
+) -> list[str]:
     "Join texts to blocks: one per definition, and one for the lines between definitions."
-    blocks, before = [], True
+    blocks = []
+    before = True
     for text, defines in top:
-        if before or defines: blocks.append(text)
-        else: blocks[-1] += f"\n{text}"
+        if before or defines:
+            blocks.append(text)
+        else:
+            blocks[-1] += f"\n{text}"
         before = defines
     return blocks
 
-def sorted_imports(draft, files: bool) -> list[str]:  # files: whether tensors are read
+def sorted_imports(
+    draft,
+    files: bool,  # whether tensors are read
+) -> list[str]:
     "Return the import lines in order: `__future__`, modules, names."
-    lines = {"import argparse", "import hashlib", "import pathlib", "import warnings", "import torch", *import_lines(draft.slice), *draft.imports}
+    lines = {
+        "import argparse",
+        "import hashlib",
+        "import pathlib",
+        "import warnings",
+        "import torch",
+        *import_lines(draft.slice),
+        *draft.imports,
+    }
     lines |= {line for found, _ in draft.stored.values() for line in found.imports}
-    if files: lines.add("from safetensors.torch import load_file")
+    if files:
+        lines.add("from safetensors.torch import load_file")
     return sorted(lines, key=lambda line: ("__future__" not in line, line.startswith("from"), line))
 
 # %% ../../nbs/07_state/08_export_script.ipynb #d3b48d3e
-def assemble_script(draft, top, main, rest, path) -> str:  # top, main: as returned by placed; rest: lines from the learner's call on
+def assemble_script(
+    draft,
+    top,  # as returned by placed
+    main,  # as returned by placed
+    rest,  # lines from the learner's call on
+    path,
+) -> str:
     "Return the text of the script."
-    name, ours, above = draft.construct.name, draft.ours, "\n".join(text for text, _ in top)
+    name = draft.construct.name
+    ours = draft.ours
+    above = "\n".join(text for text, _ in top)
     body = "\n".join([above, *main, *rest])
-    reads, loads = ours('stored["') in body, ours("load_weights(") in body
-    made, read = draft.exported.run_state.first.values["made_with"], ours('stored = load_file(FILES / "data.safetensors")')
-    files = ours(f'FILES = pathlib.Path(__file__).resolve().with_name("{files_folder(path).name}")   # what could not be written as code')
+    reads = ours('stored["') in body
+    loads = ours("load_weights(") in body
+    made = draft.exported.run_state.first.values["made_with"]
+    read = ours('stored = load_file(FILES / "data.safetensors")')
+    files = ours(
+        f'FILES = pathlib.Path(__file__).resolve().with_name("{files_folder(path).name}")   # what could not be written'
+        ' as code'
+    )
     constants = [files] if reads or ours("FILES") in body else []
     constants.append(ours(f'MADE_WITH = {{"torch": "{made["torch"]}", "threads": {made["threads"]}}}'))
     constants += [line for line in draft.slice.lines.values() if not line.startswith(("import ", "from "))]
-    if ours('stored["') in above: constants.append(read)
-    elif reads: main = [f"    {read}", *main]
+    if ours('stored["') in above:
+        constants.append(read)
+    elif reads:
+        main = [f"    {read}", *main]
     late = set().union(*(s.later for s in draft.slice.chosen.values()), set())
-    if name in late: main = [f"    global {name}", *main]   # a function of the session reads it
+    if name in late:
+        # a function of the session reads it
+        main = [f"    global {name}", *main]
     constants.append(ours(f'ENDS_IN = "{weights_digest(draft.exported.model)}"   # SHA-256 of the weights'))
     last = [f"{name}.save_model({ours('output_dir')})", ours("check_weights({})").format(f"{name}.model")]
     steps = [f"    {line}" for text in [*rest, *last] for line in text.splitlines()]
@@ -332,14 +528,33 @@ def assemble_script(draft, top, main, rest, path) -> str:  # top, main: as retur
     load = [ours(_LOAD_TEMPLATE)] if loads else []
     first, then = (load, []) if ours("load_weights(") in above else ([], load)
     head = "\n".join([script_docstring(draft, path), *sorted_imports(draft, reads or loads), "", *constants])
-    return "\n\n\n".join([head, *first, *split_blocks(top), *then, ours(_WARN_TEMPLATE), ours(_CHECK_TEMPLATE), main, ours(_MAIN_TEMPLATE % f"{path.stem}_output")]) + "\n"
+    return (
+        "\n\n\n".join(
+            [
+                head,
+                *first,
+                *split_blocks(top),
+                *then,
+                ours(_WARN_TEMPLATE),
+                ours(_CHECK_TEMPLATE),
+                main,
+                ours(_MAIN_TEMPLATE % f"{path.stem}_output"),
+            ]
+        )
+        + "\n"
+    )
 
 # %% ../../nbs/07_state/08_export_script.ipynb #dc5a4458
-def compose_script(draft, begun, rest: list, path: Path) -> tuple:  # rest: lines from the learner's call on
+def compose_script(
+    draft, begun,
+    rest: list,  # lines from the learner's call on
+    path: Path,
+) -> tuple:
     "Return the text of the script, and the weights to write next to it, by file name."
     others = auxiliary_modules(draft)
     warn_mutated_modules(draft, others)
-    weights, loads = {}, list(draft.loads)
+    weights = {}
+    loads = list(draft.loads)
     for name, tensors in others.items():
         file = f"{name}_" if name in RESERVED_FILE_NAMES else name
         weights[f"{file}.safetensors"] = tensors
@@ -347,7 +562,8 @@ def compose_script(draft, begun, rest: list, path: Path) -> tuple:  # rest: line
         loads.append((number + 0.5, draft.ours("load_weights({}, FILES / \"{}.safetensors\")").format(name, file)))
     body = "\n".join([*rest, *(line for _, line in loads)])
     for file, which in (("first", ""), ("first_loss", "(loss).")):
-        if f'"{file}.safetensors"' in body: weights[f"{file}.safetensors"] = initial_weights(begun, which)
+        if f'"{file}.safetensors"' in body:
+            weights[f"{file}.safetensors"] = initial_weights(begun, which)
     return assemble_script(draft, *arrange_code(draft, loads), rest, path), weights
 
 # %% ../../nbs/07_state/08_export_script.ipynb #550c4e77
@@ -359,50 +575,71 @@ class ExportedScript:
     doubts: list   # sentences: causes of possible differences, with remedies
     def __fspath__(self): return str(self.path)
     def __repr__(self):
-        with_files = f", with {', '.join(f.name for f in self.files)} in {self.files[0].parent.name}" if self.files else ""
+        with_files = (
+            f", with {', '.join(f.name for f in self.files)} in {self.files[0].parent.name}" if self.files else ""
+        )
         doubts = "It may not end in the same weights:\n" + "\n".join(f"- {d}" for d in self.doubts)
-        return f"{self.path.name} is written{with_files}. {doubts if self.doubts else 'Nothing was found that would keep it from ending in the same weights; it checks that when it has run.'}"
+        return (
+            f"{self.path.name} is written{with_files}."
+            f" {doubts if self.doubts else 'Nothing was found that would keep it from ending in the same weights; it checks that when it has run.'}"
+        )
 
 def files_folder(path: Path) -> Path: return path.with_name(f"{path.stem}_files")   # folder of the script's files
 
 def check_script_path(path) -> Path:
     "Return the path of the script; raise ValueError or FileExistsError if it is invalid or taken."
     path = Path(path).expanduser()
-    if path.suffix != ".py" or not path.stem.isidentifier(): raise ValueError(f"{str(path)!r} is no name for a script; give one like 'train.py'.")
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise ValueError(f"{str(path)!r} is no name for a script; give one like 'train.py'.")
     ours = path.exists() and _SIGNATURE_LINE in path.read_text("utf-8", "replace")
     taken = next((p for p in (path, files_folder(path)) if p.exists() and not ours), None)
     if taken is None: return path
-    raise FileExistsError(f"{taken} is there already, and was not written by export_script; give another name, or delete it first.")
+    raise FileExistsError(
+        f"{taken} is there already, and was not written by export_script; give another name, or delete it first."
+    )
 
 def require_run_start(learner):
     "Return where the run began; raise Refused if that is no longer known."
     if learner.run_state.freed:
-        raise InvalidOperation("export_script() cannot begin: free() has let go of the first weights. Export before free(), or give the Learner model_init=.")
+        raise InvalidOperation(
+            "export_script() cannot begin: free() has let go of the first weights. Export before free(), or give the"
+            " Learner model_init=."
+        )
     record_manual_changes(learner.run_state)
     prepare(learner)
     if (begun := find_run_start(learner)) is not None: return begun
-    raise InvalidOperation("export_script() cannot begin: nobody has kept the weights that this run began with, because it went on from another run's "
-                  "(a finished run that was trained again, or a snapshot of one). learn.reset() begins a run that can be exported; "
-                  "so does a new Learner.")
+    raise InvalidOperation(
+        "export_script() cannot begin: nobody has kept the weights that this run began with, because it went on from"
+        " another run's (a finished run that was trained again, or a snapshot of one). learn.reset() begins a run that"
+        " can be exported; so does a new Learner."
+    )
 
 # %% ../../nbs/07_state/08_export_script.ipynb #323d87e7
-def export_script(learner, path, limit: float = 100) -> ExportedScript:  # path: for example train.py; limit: maximum size of stored data, in MB
+def export_script(
+    learner,
+    path,  # for example train.py
+    limit: float = 100,  # maximum size of stored data, in MB
+) -> ExportedScript:
     "Write a script that repeats this session; raise Refused if a part cannot be found."
     require_unsharded(learner.run_state, "export_script()", "writes down what the weights began and ended with")
-    path, begun = check_script_path(path), require_run_start(learner)
+    path = check_script_path(path)
+    begun = require_run_start(learner)
     draft = ScriptDraft(learner, SessionCode(executed_texts(), user_namespace()), limit)
     acts = list_acts(learner, begun.since)
     lines = learner_lines(draft, begun) + act_lines(draft, acts)
     add_replay_warnings(draft, begun, acts, path)
     problems = draft.problems + draft.slice.problems
-    if problems: raise InvalidOperation(f"export_script() cannot write this run down: {'; '.join(dict.fromkeys(problems))}.")
+    if problems:
+        raise InvalidOperation(f"export_script() cannot write this run down: {'; '.join(dict.fromkeys(problems))}.")
     text, weights = compose_script(draft, begun, lines, path)
     compile(text, str(path), "exec")
     write_script(path, text, weights, draft)
     if draft.doubts:
         more = f" And {len(draft.doubts) - 1} more, in the result's doubts." if len(draft.doubts) > 1 else ""
         warn(f"{path.name} may not end in the same weights. {draft.doubts[0]}{more}")
-    return ExportedScript(path, sorted(files_folder(path).iterdir()) if files_folder(path).exists() else [], draft.doubts)
+    return ExportedScript(
+        path, sorted(files_folder(path).iterdir()) if files_folder(path).exists() else [], draft.doubts
+    )
 
 # %% ../../nbs/07_state/08_export_script.ipynb #42b030a0
 def add_replay_warnings(draft, begun, acts, path):
@@ -411,30 +648,49 @@ def add_replay_warnings(draft, begun, acts, path):
     warn_random_attributes(draft)
     warn_rebound_names(draft)
     learner = draft.exported
-    parts = [getattr(learner, p) for p in LEARNER_PARTS if p not in ("callbacks", "optimizers", "optimizer_cls_and_kwargs")]
+    parts = [
+        getattr(learner, p) for p in LEARNER_PARTS if p not in ("callbacks", "optimizers", "optimizer_cls_and_kwargs")
+    ]
     warn_redefined_classes(draft, [type(learner), *(p for p in parts if p is not None), *user_callbacks(learner)])
     warn_manual_settings(draft, begun.settings, acts)
     for e in (e for e in learner.history.events if e["kind"] == "rewind" and e["data"].get("different")):
-        draft.doubt(f"When the run went back to step {e['step']}, the loss of step {e['data']['different'][0]} was not what it had been, so something "
-                    "besides the run decides about it: a data set with random numbers of its own, perhaps.")
+        draft.doubt(
+            f"When the run went back to step {e['step']}, the loss of step {e['data']['different'][0]} was not what it"
+            " had been, so something besides the run decides about it: a data set with random numbers of its own,"
+            " perhaps."
+        )
     warn_unreplayed_evaluations(draft)
     warn_stateless_callbacks(draft)
     warn_missing_files(draft, path.parent)
     if begun.folder and learner.model_init is None:
-        draft.doubt(f"The run was resumed from {begun.folder}, and began in another session; the script begins with the weights that the cells of "
-                    "this one have made, which may be others. With model_init= they are the same.")
+        draft.doubt(
+            f"The run was resumed from {begun.folder}, and began in another session; the script begins with the weights"
+            " that the cells of this one have made, which may be others. With model_init= they are the same."
+        )
     if any(e["kind"] == "resume" and e["data"].get("anew") and not e["abandoned"] for e in learner.history.events):
-        draft.doubt("The run was resumed with ignore_data_skip=True, which began the data of an epoch anew; the script goes through it once.")
+        draft.doubt(
+            "The run was resumed with ignore_data_skip=True, which began the data of an epoch anew; the script goes"
+            " through it once."
+        )
     if begun.snapshot.values["extra"] and learner.model_init is None:
-        draft.doubt("The model keeps an extra state (get_extra_state), which the script makes anew; keep it in buffers.")
+        draft.doubt(
+            "The model keeps an extra state (get_extra_state), which the script makes anew; keep it in buffers."
+        )
 
-def write_script(path, text, weights, draft):  # weights: {file name: tensors}
+def write_script(
+    path, text,
+    weights,  # {file name: tensors}
+    draft,
+):
     "Write the script and its files."
     from safetensors.torch import save_file
-    folder, new = files_folder(path), path.with_name(f"{path.stem}_files.new")
+    folder = files_folder(path)
+    new = path.with_name(f"{path.stem}_files.new")
     shutil.rmtree(new, ignore_errors=True)
     write_stored_values([found for found, _ in draft.stored.values()], new)
-    for name, tensors in weights.items(): save_file({n: t.detach().cpu().clone().contiguous() for n, t in tensors.items()}, new / name)
-    shutil.rmtree(folder, ignore_errors=True)   # remove the files of an older export
+    for name, tensors in weights.items():
+        save_file({n: t.detach().cpu().clone().contiguous() for n, t in tensors.items()}, new / name)
+    # remove the files of an older export
+    shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder) if any(new.iterdir()) else new.rmdir()
     path.write_text(text, "utf-8")

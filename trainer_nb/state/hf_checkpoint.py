@@ -11,8 +11,18 @@ from itertools import chain, islice
 from pathlib import Path
 import numpy as np
 import torch
-from .checkpoint import (CHECKPOINT_SCHEMA, state_dict_entries, verify_resumable, base_digests, read_snapshot_files, locate_written_tensors, read_torch_file, read_weights_for_model,
-                                         write_model, write_tensors)
+from trainer_nb.state.checkpoint import (
+    CHECKPOINT_SCHEMA,
+    state_dict_entries,
+    verify_resumable,
+    base_digests,
+    read_snapshot_files,
+    locate_written_tensors,
+    read_torch_file,
+    read_weights_for_model,
+    write_model,
+    write_tensors,
+)
 from ..data.collate import is_identical
 from ..data.sampling import Cursor
 from ..data.sources import MapSource
@@ -42,17 +52,24 @@ __all__ = ['OPTIMIZER_FLAGS', 'trainer_param_groups', 'source_groups', 'regroup'
            'read_trainer_checkpoint']
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #8c4c0f88
-def trainer_param_groups(model, names) -> list | None:  # names: of the optimizer's parameters
+def trainer_param_groups(
+    model,
+    names,  # of the optimizer's parameters
+) -> list | None:
     "Return the names in the Trainer's two groups; None if some parameters are not the model's."
     order = [n for n, _ in model.named_parameters() if n in names]
     decay = decay_parameter_names(model)
-    return [[n for n in order if n in decay], [n for n in order if n not in decay]] if len(order) == len(names) else None
+    return (
+        [[n for n in order if n in decay], [n for n in order if n not in decay]] if len(order) == len(names) else None
+    )
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #3056e756
 def _per_group_keys(schedule, n) -> list:
     "Return the lists with an entry for each of n groups, including those of nested schedules."
     inside = (s for s in schedule.get("_schedulers") or () if isinstance(s, dict))
-    return [schedule[k] for k in group_lists(schedule, n)] + [values for s in inside for values in _per_group_keys(s, n)]
+    return [schedule[k] for k in group_lists(schedule, n)] + [
+        values for s in inside for values in _per_group_keys(s, n)
+    ]
 
 def _with_groups(schedule, n, numbers) -> dict:
     "Return a schedule's state with the entries of the selected groups, out of n."
@@ -60,9 +77,14 @@ def _with_groups(schedule, n, numbers) -> dict:
     inside = schedule.get("_schedulers")
     return new if not inside else new | {"_schedulers": [_with_groups(s, n, numbers) for s in inside]}
 
-def source_groups(groups, schedule, wanted) -> list | None:  # groups: dicts with names as 'params'; wanted: lists of names
+def source_groups(
+    groups,  # dicts with names as 'params'
+    schedule,
+    wanted,  # lists of names
+) -> list | None:
     "Return for each list of names the index of its group; None if one comes from groups that differ."
-    lists, found = _per_group_keys(schedule, len(groups)), []
+    lists = _per_group_keys(schedule, len(groups))
+    found = []
     def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [values[i] for values in lists]
     for names in map(set, wanted):
         mine = [i for i, g in enumerate(groups) if not names.isdisjoint(g["params"])] or [0]
@@ -70,26 +92,38 @@ def source_groups(groups, schedule, wanted) -> list | None:  # groups: dicts wit
         found.append(mine[0])
     return found
 
-def regroup(groups, schedule, wanted, numbers):  # numbers: as returned by sources
+def regroup(
+    groups, schedule, wanted,
+    numbers,  # as returned by sources
+):
     "Return the groups and the schedule's state, arranged for other groups."
-    return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], _with_groups(schedule, len(groups), numbers)
+    return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], _with_groups(
+        schedule, len(groups), numbers
+    )
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #f57daa04
 def trainer_layout_info(learner) -> dict:
     "Collect the facts about a learner that the Trainer's layout needs besides a snapshot."
     own_groups = "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]
-    by_rule = learner.optimizers[0] is None and type(learner).create_optimizer is TrainerBase.create_optimizer and not own_groups
+    by_rule = (
+        learner.optimizers[0] is None
+        and type(learner).create_optimizer is TrainerBase.create_optimizer
+        and not own_groups
+    )
     held = {}
     for c in learner.run_state.callbacks.callbacks:
-        if callable(getattr(c, "state", None)): held.setdefault(type(c).__name__, []).append(copy.deepcopy(c.state()))
+        if callable(getattr(c, "state", None)):
+            held.setdefault(type(c).__name__, []).append(copy.deepcopy(c.state()))
     warn_of_loss(learner.optimizer)
     return {"by_rule": by_rule, "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()}}
 
 def warn_of_loss(optimizer):
     "Warn about an optimizer whose state the Trainer restores from no checkpoint, not even its own."
     if not any(c.__module__.partition(".")[0] == "grokadamw" for c in type(optimizer).__mro__): return
-    warn("transformers' Trainer does not restore the state of GrokAdamW from any checkpoint: a run that it resumes from this one goes on "
-         "with an empty state. learn.load_checkpoint() restores all of it.")
+    warn(
+        "transformers' Trainer does not restore the state of GrokAdamW from any checkpoint: a run that it resumes from"
+        " this one goes on with an empty state. learn.load_checkpoint() restores all of it."
+    )
 
 def write_trainer_state(package, folder):
     "Write `trainer_state.json`, with the control among the callbacks."
@@ -112,17 +146,26 @@ def _check_plain(value, where):
         raise TypeError(f"{where} would hold a {type(value).__name__}, which cannot be written without pickling it; "
                         "save_format='safetensors' may keep it")
 
-def to_numbered_state_dict(snapshot, groups) -> dict:  # groups: with names as 'params'
+def to_numbered_state_dict(
+    snapshot,
+    groups,  # with names as 'params'
+) -> dict:
     "Return the optimizer's `state_dict` with numbered parameters; raise TypeError for tensor subclasses."
     if snapshot.values["optimizer"]["apart"]:
-        raise TypeError(f"{snapshot.values['optimizer']['class']} keeps tensors of a kind of its own, which the Trainer's files cannot hold without "
-                        "pickling them; save_format='safetensors' keeps them")
+        raise TypeError(
+            f"{snapshot.values['optimizer']['class']} keeps tensors of a kind of its own, which the Trainer's files"
+            " cannot hold without pickling them; save_format='safetensors' keeps them"
+        )
     number = {n: i for i, n in enumerate(chain.from_iterable(g["params"] for g in groups))}
-    state, held = {}, {n.removeprefix("optimizer/"): t for n, t in snapshot.tensors.items() if n.startswith("optimizer/")}
+    state = {}
+    held = {n.removeprefix("optimizer/"): t for n, t in snapshot.tensors.items() if n.startswith("optimizer/")}
     for name, value in (held | snapshot.values["optimizer"]["plain"]).items():
         owner, key = name.rsplit("/", 1)
         state.setdefault(number[owner], {})[key] = value
-    return {"state": dict(sorted(state.items())), "param_groups": [{**g, "params": [number[n] for n in g["params"]]} for g in groups]}
+    return {
+        "state": dict(sorted(state.items())),
+        "param_groups": [{**g, "params": [number[n] for n in g["params"]]} for g in groups],
+    }
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #584430ce
 def write_torch_files(package, folder, groups, schedule):
@@ -131,41 +174,65 @@ def write_torch_files(package, folder, groups, schedule):
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
     save_plain(to_numbered_state_dict(snapshot, groups), folder / "optimizer.pt")
     save_plain(schedule, folder / "scheduler.pt")
-    if snapshot.values["scaler"]: save_plain(snapshot.values["scaler"], folder / "scaler.pt")
+    if snapshot.values["scaler"]:
+        save_plain(snapshot.values["scaler"], folder / "scaler.pt")
     torch.save(seeded_rng_states(mix_seed(args["seed"], SEED_FORWARD, snapshot.step, 0)), folder / "rng_state.pth")
 
-def seeded_rng_states(seed: int) -> dict:  # 64 bits
+def seeded_rng_states(
+    seed: int,  # 64 bits
+) -> dict:
     "Return the states of freshly seeded generators, in the Trainer's format."
     states = {"python": random.Random(seed).getstate(), "numpy": np.random.RandomState(seed & 0xFFFFFFFF).get_state(),
               "cpu": torch.Generator().manual_seed(seed).get_state()}
-    if torch.cuda.is_initialized(): states["cuda"] = torch.Generator("cuda").manual_seed(seed).get_state()
+    if torch.cuda.is_initialized():
+        states["cuda"] = torch.Generator("cuda").manual_seed(seed).get_state()
     return states
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #c72d4bae
-def write_extra_state(package, folder, found, groups):  # found: as returned by write_model; groups: those in optimizer.pt
+def write_extra_state(
+    package, folder,
+    found,  # as returned by write_model
+    groups,  # those in optimizer.pt
+):
     "Write the values and tensors that the Trainer's files cannot hold."
-    values, about = dict(package.snapshot.values), {k: v for k, v in package.about.items() if k not in ("state", "logs", "trainer")}
-    for name in ("state", "scaler"): del values[name]
-    schedule, optimizer = values.pop("lr_scheduler"), values["optimizer"]
+    values = dict(package.snapshot.values)
+    about = {k: v for k, v in package.about.items() if k not in ("state", "logs", "trainer")}
+    for name in ("state", "scaler"):
+        del values[name]
+    schedule = values.pop("lr_scheduler")
+    optimizer = values["optimizer"]
     values["optimizer"] = {k: v for k, v in optimizer.items() if k != "plain"} | {
         "groups": [g["params"] for g in optimizer["groups"]], "order": [g["params"] for g in groups]}
-    base, places = base_digests(package), locate_written_tensors(package, found)
+    base = base_digests(package)
+    places = locate_written_tensors(package, found)
     tensors = {n: t for n, t in package.snapshot.tensors.items() if not n.startswith("optimizer/") and n not in base}
     values |= {"lr_lambdas": schedule.get("lr_lambdas"), "about": about}
     values = {name: encode_value(value, tensors, name) for name, value in values.items()}
     places |= write_tensors({n: t for n, t in tensors.items() if n not in places}, folder / "rest.safetensors")
-    text = json.dumps({"schema": CHECKPOINT_SCHEMA, "tensors": {n: places[n] for n in tensors}, "values": values, "base": base})
+    text = json.dumps(
+        {"schema": CHECKPOINT_SCHEMA, "tensors": {n: places[n] for n in tensors}, "values": values, "base": base}
+    )
     (folder / "rest.json").write_text(text, "utf-8")
 
-def write_trainer_checkpoint(package, folder: Path):  # package: checkpoint.Package with `trainer_layout_info` in its `about`; folder: empty
+def write_trainer_checkpoint(
+    package,  # checkpoint.Package with `trainer_layout_info` in its `about`
+    folder: Path,  # empty
+):
     "Write a checkpoint in the Trainer's layout, its manifest last."
-    found, values = write_model(package, folder), package.snapshot.values
+    found = write_model(package, folder)
+    values = package.snapshot.values
     write_trainer_state(package, folder)
     if not package.says.get("only_model"):
-        groups, schedule = values["optimizer"]["groups"], values["lr_scheduler"]
-        two = trainer_param_groups(package.model, {n for g in groups for n in g["params"]}) if package.about["trainer"]["by_rule"] else None
+        groups = values["optimizer"]["groups"]
+        schedule = values["lr_scheduler"]
+        two = (
+            trainer_param_groups(package.model, {n for g in groups for n in g["params"]})
+            if package.about["trainer"]["by_rule"]
+            else None
+        )
         numbers = source_groups(groups, schedule, two) if two else None
-        if numbers: groups, schedule = regroup(groups, schedule, two, numbers)
+        if numbers:
+            groups, schedule = regroup(groups, schedule, two, numbers)
         write_torch_files(package, folder, groups, schedule)
         write_extra_state(package, folder, found, groups)
     write_manifest(folder, package.says)
@@ -174,39 +241,61 @@ def write_trainer_checkpoint(package, folder: Path):  # package: checkpoint.Pack
 def read_trainer_state(folder: Path) -> TrainerState:
     "Read `trainer_state.json`; raise Damaged if it is unreadable."
     path = folder / "trainer_state.json"
-    try: written = json.loads(path.read_text("utf-8"))
-    except ValueError: written = None
+    try:
+        written = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        written = None
     known = {f.name for f in fields(TrainerState)}
     says = {k: v for k, v in written.items() if k in known and v is not None} if isinstance(written, dict) else {}
-    if type(says.get("global_step")) is int and type(says.get("epoch", 0)) in (int, float): return TrainerState(**says)
+    if type(says.get("global_step")) is int and type(says.get("epoch", 0)) in (int, float):
+        return TrainerState(**says)
     raise CorruptCheckpoint(f"{path} was cut short, or is not the Trainer's.")
 
 def position_after_batches(feed, epoch: int, batches: int) -> int:
     "Return the number of samples in the first micro-batches of an epoch, reading them if necessary."
     if isinstance(feed.source, MapSource):
         order = feed.source.plan(epoch)
-        return min(order.size * batches, order.samples) if hasattr(order, "size") else sum(map(len, islice(order.from_(0), batches)))
+        return (
+            min(order.size * batches, order.samples)
+            if hasattr(order, "size")
+            else sum(map(len, islice(order.from_(0), batches)))
+        )
     cursor = Cursor(epoch, 0)
     with preserve_generators():
         for _ in range(batches):
             window = feed.take(cursor, 1)
-            if not window: raise ValueError(f"the data ends in epoch {epoch} after {cursor.position} samples, and the Trainer stood behind that")
+            if not window:
+                raise ValueError(
+                    f"the data ends in epoch {epoch} after {cursor.position} samples, and the Trainer stood behind that"
+                )
             cursor = window[0].after
     return cursor.position
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #faa47d02
-def resume_position(run, state) -> tuple[int, int]:  # state: as returned by read_trainer_state
+def resume_position(
+    run,
+    state,  # as returned by read_trainer_state
+) -> tuple[int, int]:
     "Return the finished epochs and the micro-batches of the current one; raise ValueError on a mismatch."
-    window, batches, step = run.args.gradient_accumulation_steps, run.feed.batches, state.global_step
-    if batches: epoch, behind = step // math.ceil(batches / window), step % math.ceil(batches / window) * window
-    else:       # the Trainer counts all steps of the run as one epoch until the stream ends
-        epoch, batches = int(state.epoch), (state.max_steps or run.state.max_steps) * window
+    window = run.args.gradient_accumulation_steps
+    batches = run.feed.batches
+    step = state.global_step
+    if batches:
+        epoch = step // math.ceil(batches / window)
+        behind = step % math.ceil(batches / window) * window
+    else:
+        # the Trainer counts all steps of the run as one epoch until the stream ends
+        epoch = int(state.epoch)
+        batches = (state.max_steps or run.state.max_steps) * window
         behind = round((state.epoch - epoch) * batches) if epoch else step * window
     here = epoch + behind / batches
     if state.epoch and abs(here - state.epoch) * batches > 0.5:
-        raise ValueError(f"after {step} steps the Trainer stood at epoch {state.epoch:.6g}, and with the data and settings here {step} steps "
-                         f"are epoch {here:.6g}; give the Learner the data, the per_device_train_batch_size ({state.train_batch_size} then, "
-                         f"{run.args.train_batch_size} now) and the gradient_accumulation_steps that the Trainer had")
+        raise ValueError(
+            f"after {step} steps the Trainer stood at epoch {state.epoch:.6g}, and with the data and settings here"
+            f" {step} steps are epoch {here:.6g}; give the Learner the data, the per_device_train_batch_size"
+            f" ({state.train_batch_size} then, {run.args.train_batch_size} now) and the gradient_accumulation_steps"
+            " that the Trainer had"
+        )
     return epoch, behind
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #d5f1065c
@@ -214,46 +303,79 @@ def position_fields(run, state) -> dict:
     "Return the fields of a run that hold its position, with the tasks due there."
     (epoch, behind), batches, args = resume_position(run, state), run.feed.batches, run.args
     before = args.save_strategy == "steps" or (args.save_strategy == "best" and args.eval_strategy == "steps")
-    if before and epoch and not behind and batches: epoch, behind = epoch - 1, batches
-    over, cursor = state.global_step >= run.state.max_steps, Cursor(epoch, position_after_batches(run.feed, epoch, behind))
+    if before and epoch and not behind and batches:
+        epoch = epoch - 1
+        behind = batches
+    over = state.global_step >= run.state.max_steps
+    cursor = Cursor(epoch, position_after_batches(run.feed, epoch, behind))
     is_open = behind > 0 and (before or not over)
     due = "close" if is_open and (over or behind == batches) else "finish" if over else None
-    return {"cursor": cursor, "batches_in_epoch": behind, "begun": True, "epoch_open": is_open, "due": [(due, "", {}, None)] if due else [],
-            "samples": count_seen_samples(run, cursor), "logged": state.global_step, "finished": False, "seconds": 0.0, "control": TrainerControl()}
+    return {
+        "cursor": cursor,
+        "batches_in_epoch": behind,
+        "begun": True,
+        "epoch_open": is_open,
+        "due": [(due, "", {}, None)] if due else [],
+        "samples": count_seen_samples(run, cursor),
+        "logged": state.global_step,
+        "finished": False,
+        "seconds": 0.0,
+        "control": TrainerControl(),
+    }
 
 def count_seen_samples(run, cursor) -> int:
     "Return the number of samples trained on; an epoch of a stream counts as its batches, or as none."
     if not cursor.epoch: return cursor.position
     batches = run.feed.batches or 0
-    of_epoch = position_after_batches(run.feed, 0, batches) if isinstance(run.feed.source, MapSource) else batches * run.args.train_batch_size
+    of_epoch = (
+        position_after_batches(run.feed, 0, batches)
+        if isinstance(run.feed.source, MapSource)
+        else batches * run.args.train_batch_size
+    )
     return cursor.epoch * of_epoch + cursor.position
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #eed623cb
-def reconcile_state(run, there) -> tuple[TrainerState, list]:  # there: as returned by read_trainer_state
+def reconcile_state(
+    run,
+    there,  # as returned by read_trainer_state
+) -> tuple[TrainerState, list]:
     "Return the state for this run and the warnings; raise ValueError if the run has fewer steps."
     if there.global_step > run.state.max_steps:
-        raise ValueError(f"the Trainer's run has done {there.global_step} steps, and by the settings here it has {run.state.max_steps} in all; "
-                         "give the Learner a larger max_steps or num_train_epochs")
+        raise ValueError(
+            f"the Trainer's run has done {there.global_step} steps, and by the settings here it has"
+            f" {run.state.max_steps} in all; give the Learner a larger max_steps or num_train_epochs"
+        )
     length = ("max_steps", "num_train_epochs", "train_batch_size")
     here = {name: getattr(run.state, name) for name in (*length, "logging_steps", "eval_steps", "save_steps")}
     differ = [name for name in length if getattr(there, name) not in (0, None, here[name])]
-    said = [f"{name} is {getattr(there, name)} in trainer_state.json and {here[name]} by the settings here: the run goes on with {here[name]}"
-            for name in differ]
+    said = [
+        f"{name} is {getattr(there, name)} in trainer_state.json and {here[name]} by the settings here: the run goes on"
+        f" with {here[name]}"
+        for name in differ
+    ]
     return replace(there, stateful_callbacks={}, **here), said
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #45500fc3
-def tried(optimizer, group, like) -> tuple | None:  # group: its settings; like: a parameter
+def tried(
+    optimizer,
+    group,  # its settings
+    like,  # a parameter
+) -> tuple | None:
     "Step a copy of an optimizer; return (parameter, state, group), or None if the step raises an error."
     p = torch.zeros((2,) * like.dim(), dtype=like.dtype, device=like.device, requires_grad=True)
     p.grad = torch.ones_like(p)
     try:
         trial = copy.copy(optimizer)
-        trial.state, trial.param_groups = defaultdict(dict), [{**copy.deepcopy({k: v for k, v in group.items() if k != "params"}), "params": [p]}]
+        trial.state, trial.param_groups = defaultdict(dict), [
+            {**copy.deepcopy({k: v for k, v in group.items() if k != "params"}), "params": [p]}
+        ]
         trial.step()
         return p, trial.state[p], trial.param_groups[0]
-    except Exception: return None
+    except Exception:
+        return None
 
-def expected_state_keys(optimizer, group, like) -> dict | None:  # arguments: as for tried
+# arguments: as for tried
+def expected_state_keys(optimizer, group, like) -> dict | None:
     "Return the state keys per parameter, with the dtype of tensors of its shape; None if the step fails."
     trial = tried(optimizer, group, like)
     if trial is None: return None
@@ -262,16 +384,29 @@ def expected_state_keys(optimizer, group, like) -> dict | None:  # arguments: as
     return {k: kind(v) for k, v in state.items() if v is not None}
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #900d12db
-def check_optimizer_entries(run, groups, state):  # groups: with names as 'params', in the optimizer's order; state: dicts by parameter name
+def check_optimizer_entries(
+    run,
+    groups,  # with names as 'params', in the optimizer's order
+    state,  # dicts by parameter name
+):
     "Raise ValueError if the state belongs to another optimizer or model; convert it to the dtypes here."
     kept = {}
     for group, own in zip(groups, run.optimizer.param_groups):
         for name, p in zip(group["params"], own["params"]):
-            if state and name not in state: continue   # the parameter never had a gradient
-            kind, has = (id(group), p.dim(), p.dtype), state.get(name, {})
-            if kind not in kept: kept[kind] = expected_state_keys(run.optimizer, group, p)
-            if kept[kind] is not None: _check_entries(type(run.optimizer).__name__, name, p, has, kept[kind])
-            if has: state[name] = {k: v.to((kept[kind] or {}).get(k) or p.dtype) if _is_same_shape_float(v, p) else v for k, v in has.items()}
+            if state and name not in state:
+                # the parameter never had a gradient
+                continue
+            kind = (id(group), p.dim(), p.dtype)
+            has = state.get(name, {})
+            if kind not in kept:
+                kept[kind] = expected_state_keys(run.optimizer, group, p)
+            if kept[kind] is not None:
+                _check_entries(type(run.optimizer).__name__, name, p, has, kept[kind])
+            if has:
+                state[name] = {
+                    k: v.to((kept[kind] or {}).get(k) or p.dtype) if _is_same_shape_float(v, p) else v
+                    for k, v in has.items()
+                }
 
 def _is_same_shape_float(v, p) -> bool:
     numbers = isinstance(v, torch.Tensor) and v.is_floating_point() and p.is_floating_point()
@@ -281,44 +416,71 @@ def _check_entries(kind, name, p, has, kept):
     def words(keys): return ", ".join(sorted(keys)) or "nothing"
     has = {k: v for k, v in has.items() if v is not None}
     if set(has) != set(kept):
-        raise ValueError(f"optimizer.pt is that of another optimizer: it keeps {words(has)} for {name!r}, and {kind} keeps {words(kept)}; "
-                         "give the Learner the optim= and optim_args= that the Trainer had")
+        raise ValueError(
+            f"optimizer.pt is that of another optimizer: it keeps {words(has)} for {name!r}, and {kind} keeps"
+            f" {words(kept)}; give the Learner the optim= and optim_args= that the Trainer had"
+        )
     wrong = next((k for k, same in kept.items() if same and has[k].shape != p.shape), None)
-    if wrong: raise ValueError(f"optimizer.pt is that of another model: {wrong} of {name!r} has the shape {tuple(has[wrong].shape)}, "
-                               f"and {name!r} has {tuple(p.shape)}")
+    if wrong:
+        raise ValueError(
+            f"optimizer.pt is that of another model: {wrong} of {name!r} has the shape {tuple(has[wrong].shape)}, "
+            f"and {name!r} has {tuple(p.shape)}"
+        )
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #70fb0df1
-OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable")   # group settings that select the implementation of the update
+# group settings that select the implementation of the update
+OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable")
 
-def to_named_state_dict(file, order) -> tuple[list, dict]:  # order: names, group by group
+def to_named_state_dict(
+    file,
+    order,  # names, group by group
+) -> tuple[list, dict]:
     "Return the groups and the state of an optimizer's `state_dict` with parameters by name."
-    groups = [{**{k: v for k, v in g.items() if k != "param_names"}, "params": names} for g, names in zip(file["param_groups"], order)]
+    groups = [
+        {**{k: v for k, v in g.items() if k != "param_names"}, "params": names}
+        for g, names in zip(file["param_groups"], order)
+    ]
     numbers = dict(zip(chain.from_iterable(g["params"] for g in file["param_groups"]), chain.from_iterable(order)))
-    if not set(file["state"]) <= set(numbers): raise ValueError("optimizer.pt keeps something for parameters that are in none of its groups")
+    if not set(file["state"]) <= set(numbers):
+        raise ValueError("optimizer.pt keeps something for parameters that are in none of its groups")
     # Entries that are None stay: some optimizers reinitialize a parameter if one of its entries is missing.
     return groups, {numbers[i]: dict(held) for i, held in file["state"].items()}
 
-def match_parameter_order(run, file, own) -> list:  # own: names in the learner's groups
+def match_parameter_order(
+    run, file,
+    own,  # names in the learner's groups
+) -> list:
     "Return the parameter names in the order of a file; raise ValueError if they are not the learner's."
     counts = [len(g["params"]) for g in file["param_groups"]]
     for order in (own, trainer_param_groups(run.model, {n for names in own for n in names})):
         if order and [len(names) for names in order] == counts: return order
-    raise ValueError(f"optimizer.pt has groups of {counts} parameters, and this learner's optimizer has {[len(names) for names in own]}; "
-                     "give the Learner the model, the frozen parameters and the optimizer that the Trainer had")
+    raise ValueError(
+        f"optimizer.pt has groups of {counts} parameters, and this learner's optimizer has"
+        f" {[len(names) for names in own]}; give the Learner the model, the frozen parameters and the optimizer that"
+        " the Trainer had"
+    )
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #3ce2ff61
-def convert_optimizer_state(run, template, file, schedule):  # template: the learner's own, from a snapshot
+def convert_optimizer_state(
+    run,
+    template,  # the learner's own, from a snapshot
+    file, schedule,
+):
     "Return (tensors, optimizer, schedule) of the file in the learner's groups; raise ValueError on a mismatch."
     own = [g["params"] for g in template["groups"]]
     groups, state = to_named_state_dict(file, match_parameter_order(run, file, own))
     numbers = source_groups(groups, schedule, own)
     if numbers is None:
         decays = ", ".join(str(g.get("weight_decay")) for g in groups)
-        raise ValueError(f"optimizer.pt treats parameters in several ways that are in one group here (weight_decay {decays}); "
-                         "give the Learner the weight_decay= that the Trainer had")
+        raise ValueError(
+            f"optimizer.pt treats parameters in several ways that are in one group here (weight_decay {decays}); "
+            "give the Learner the weight_decay= that the Trainer had"
+        )
     groups, schedule = regroup(groups, schedule, own, numbers)
     check_fixed(run.optimizer, groups)
-    groups = [mine | {k: v for k, v in g.items() if k not in OPTIMIZER_FLAGS} for mine, g in zip(template["groups"], groups)]
+    groups = [
+        mine | {k: v for k, v in g.items() if k not in OPTIMIZER_FLAGS} for mine, g in zip(template["groups"], groups)
+    ]
     check_optimizer_entries(run, groups, state)
     (tensors, others), host = split_optimizer_state(state), cpu_state_names(run.device.device, groups, state)
     return tensors, template | {"groups": groups, "plain": others, "on_cpu": host, "apart": {}}, schedule
@@ -329,18 +491,29 @@ def check_fixed(optimizer, groups: list[dict]):
     for key, value in getattr(optimizer, "FIXED", {}).items():
         there = next((g[key] for g in groups if g.get(key, value) != value), value)
         if there != value:
-            raise ValueError(f"optimizer.pt is of an optimizer with {key}={there!r}, and the {name} of this learner has {key}={value!r}; "
-                             "give the Learner the optimizer that the Trainer had, as optimizers=(optimizer, None)")
+            raise ValueError(
+                f"optimizer.pt is of an optimizer with {key}={there!r}, and the {name} of this learner has"
+                f" {key}={value!r}; give the Learner the optimizer that the Trainer had, as optimizers=(optimizer,"
+                " None)"
+            )
     if any("state" in g for g in groups):
-        raise ValueError(f"optimizer.pt has the state of {name} in its groups, under keys that no longer belong to any parameter; "
-                         "load the weights into the model and begin a new run")
+        raise ValueError(
+            f"optimizer.pt has the state of {name} in its groups, under keys that no longer belong to any parameter; "
+            "load the weights into the model and begin a new run"
+        )
 
 def cpu_state_names(device, groups, state) -> list:
     "Return the state that torch leaves on the CPU: step counts, unless the update reads them on the device."
     counted = {n for g in groups if g.get("fused") or g.get("capturable") for n in g["params"]}
-    return [f"{n}/step" for n, held in state.items() if device.type != "cpu" and n not in counted and isinstance(held.get("step"), torch.Tensor)]
+    return [
+        f"{n}/step"
+        for n, held in state.items()
+        if device.type != "cpu" and n not in counted and isinstance(held.get("step"), torch.Tensor)
+    ]
 
-def split_optimizer_state(state) -> tuple[dict, dict]:  # state: dicts by parameter name
+def split_optimizer_state(
+    state,  # dicts by parameter name
+) -> tuple[dict, dict]:
     "Split an optimizer's state into tensors and plain values, by their names in a snapshot."
     flat = {f"{n}/{k}": v for n, held in state.items() for k, v in held.items()}
     tensors = {f"optimizer/{n}": v for n, v in flat.items() if isinstance(v, torch.Tensor)}
@@ -351,15 +524,21 @@ def alike(a, b) -> bool:
     "Check whether two options are equal; 0 equals 0.0."
     return is_identical(a, b) or (isinstance(a, (int, float)) and isinstance(b, (int, float)) and a == b)
 
-def options_in(run, groups) -> tuple[list, set]:  # groups: from a snapshot, before the first step
+def options_in(
+    run,
+    groups,  # from a snapshot, before the first step
+) -> tuple[list, set]:
     "Return the options that a step does not change, and all keys that a group has after a step."
-    options, known = dict.fromkeys(("initial_lr", "weight_decay", "betas", "eps", "momentum")), set()
+    options = dict.fromkeys(("initial_lr", "weight_decay", "betas", "eps", "momentum"))
+    known = set()
     for group, own in zip(groups, run.optimizer.param_groups):
         trial = tried(run.optimizer, group, own["params"][0]) if own["params"] else None
         known |= set(group) | set(own if trial is None else trial[2])
         if trial is None: continue
         # The rate belongs to the schedule, and an optimizer may choose the settings in HOW itself.
-        mine = [k for k in run.optimizer.defaults if k in group and k not in (*OPTIMIZER_FLAGS, *GROUP_LR_KEYS, "triton")]
+        mine = [
+            k for k in run.optimizer.defaults if k in group and k not in (*OPTIMIZER_FLAGS, *GROUP_LR_KEYS, "triton")
+        ]
         options |= dict.fromkeys(k for k in mine if alike(group[k], trial[2].get(k)))
     return list(options), known
 
@@ -368,31 +547,47 @@ def describe_group_differences(run, mine, groups) -> list[str]:
     said, (options, known) = {}, options_in(run, mine)
     for name in options:
         for here, there in zip(mine, groups):
-            if "max_lr" in there or name not in here or alike(here[name], there.get(name, here[name])): continue   # a one-cycle schedule changes them during the run
-            said.setdefault(name, f"{name} of the optimizer's groups is {there[name]} in optimizer.pt and {here[name]} by the settings here: "
-                                  f"the run goes on with {there[name]}, until learn.set(...) says otherwise")
+            if "max_lr" in there or name not in here or alike(here[name], there.get(name, here[name])):
+                # a one-cycle schedule changes them during the run
+                continue
+            said.setdefault(
+                name,
+                f"{name} of the optimizer's groups is {there[name]} in optimizer.pt and {here[name]} by the settings"
+                f" here: the run goes on with {there[name]}, until learn.set(...) says otherwise",
+            )
     for name, value in ((k, v) for there in groups for k, v in there.items()):
         if name in known or name in OPTIMIZER_FLAGS or value is None or value is False: continue
-        said.setdefault(name, f"optimizer.pt has the option {name}={value!r}, which this learner's optimizer does not have")
+        said.setdefault(
+            name, f"optimizer.pt has the option {name}={value!r}, which this learner's optimizer does not have"
+        )
     return list(said.values())
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #415d0492
-def convert_scheduler_state(run, template: dict, schedule: dict) -> tuple[dict, list]:  # both: as a schedule's `state_dict`
+# both: as a schedule's `state_dict`
+def convert_scheduler_state(run, template: dict, schedule: dict) -> tuple[dict, list]:
     "Return the schedule's state for this run and warnings; raise ValueError if its type differs."
     n = len(run.optimizer.param_groups)
     lists = group_lists(run.lr_scheduler.state_dict(), n)
-    missing = [k for k in run.lr_scheduler.state_dict() if k not in schedule and k[0] != "_"] + [k for k in lists if len(schedule.get(k, ())) != n]
-    if missing: raise ValueError(f"scheduler.pt is that of another kind of schedule: it has no {missing[0]!r} for {n} groups, which "
-                                 f"{type(run.lr_scheduler).__name__} needs")
+    missing = [k for k in run.lr_scheduler.state_dict() if k not in schedule and k[0] != "_"] + [
+        k for k in lists if len(schedule.get(k, ())) != n
+    ]
+    if missing:
+        raise ValueError(
+            f"scheduler.pt is that of another kind of schedule: it has no {missing[0]!r} for {n} groups, which "
+            f"{type(run.lr_scheduler).__name__} needs"
+        )
     new = {k: v for k, v in schedule.items() if k != "verbose"}
-    if "lr_lambdas" in template: new["lr_lambdas"] = template["lr_lambdas"]
+    if "lr_lambdas" in template:
+        new["lr_lambdas"] = template["lr_lambdas"]
     if not is_builtin_schedule(run.lr_scheduler): return new, []
     step = schedule["last_epoch"]
     for base, there, function in zip(schedule["base_lrs"], schedule["_last_lr"], run.lr_scheduler.lr_lambdas):
         here = base * function(step)
         if not math.isclose(here, there, rel_tol=1e-6, abs_tol=1e-12):
-            return new, [f"the Trainer's learning rate at step {step} is {there:.6g}, and the schedule here has {here:.6g} there: "
-                         "after the next step the run follows the schedule here"]
+            return new, [
+                f"the Trainer's learning rate at step {step} is {there:.6g}, and the schedule here has {here:.6g}"
+                " there: after the next step the run follows the schedule here"
+            ]
     return new, []
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #5f58866f
@@ -400,73 +595,130 @@ def read_torch_files(folder) -> dict:
     "Read the torch files, None for a missing scaler; raise Damaged if a file is missing or not plain."
     for name in ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
-            raise CorruptCheckpoint(f"{folder} has no {name}, so there is nothing to go on with: it was written with save_only_model=True, or by DeepSpeed "
-                          "or FSDP. Load the weights into the model, and train() begins a new run from them.")
-    found = {n: read_torch_file(folder / f"{n}.pt") if (folder / f"{n}.pt").is_file() else None for n in ("optimizer", "scheduler", "scaler")}
-    if not _is_optimizer_state(found["optimizer"]): raise CorruptCheckpoint(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
-    if not isinstance(found["scheduler"], dict): raise CorruptCheckpoint(f"{folder / 'scheduler.pt'} does not hold the state of a schedule.")
+            raise CorruptCheckpoint(
+                f"{folder} has no {name}, so there is nothing to go on with: it was written with save_only_model=True,"
+                " or by DeepSpeed or FSDP. Load the weights into the model, and train() begins a new run from them."
+            )
+    found = {
+        n: read_torch_file(folder / f"{n}.pt") if (folder / f"{n}.pt").is_file() else None
+        for n in ("optimizer", "scheduler", "scaler")
+    }
+    if not _is_optimizer_state(found["optimizer"]):
+        raise CorruptCheckpoint(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
+    if not isinstance(found["scheduler"], dict):
+        raise CorruptCheckpoint(f"{folder / 'scheduler.pt'} does not hold the state of a schedule.")
     return found
 
 def _is_optimizer_state(file) -> bool:
-    if not isinstance(file, dict) or not isinstance(file.get("state"), dict) or not isinstance(file.get("param_groups"), list): return False
-    if not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in file["param_groups"]): return False
+    if (
+        not isinstance(file, dict)
+        or not isinstance(file.get("state"), dict)
+        or not isinstance(file.get("param_groups"), list)
+    ):
+        return False
+    if not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in file["param_groups"]):
+        return False
     return all(isinstance(v, dict) for v in file["state"].values())
 
-def read_named_weights(run, folder, tensors) -> dict:  # tensors: of the learner, by snapshot name
+def read_named_weights(
+    run, folder,
+    tensors,  # of the learner, by snapshot name
+) -> dict:
     "Read the weights and buffers under their snapshot names; raise ValueError if the model differs."
-    found, names = read_weights_for_model(run.model, folder), state_dict_entries(run)
+    found = read_weights_for_model(run.model, folder)
+    names = state_dict_entries(run)
     return {names[k]: t.to(tensors[names[k]].dtype) for k, t in found.items() if isinstance(names[k], str)}
 
-def merge_callback_states(run, held, states) -> list:  # held: `stateful_callbacks`; states: of the learner's callbacks, from a snapshot
+def merge_callback_states(
+    run,
+    held,  # `stateful_callbacks`
+    states,  # of the learner's callbacks, from a snapshot
+) -> list:
     "Return the callbacks' states, taking the Trainer's for those of the same class."
     takes = [callable(getattr(c, "state", None)) and not hasattr(c, "load_state_dict") for c in run.callbacks.callbacks]
     left = {}
     for kind in {kind for (kind, *_), ok in zip(states, takes) if ok and kind in held}:
-        n = sum(k == kind for k, *_ in states)   # for several of one class the Trainer appends at each save: the last ones are current
+        # for several of one class the Trainer appends at each save: the last ones are current
+        n = sum(k == kind for k, *_ in states)
         left[kind] = held[kind][-n:] if isinstance(held[kind], list) else [held[kind]]
-    def of(kind, state, made): return (theirs.get("attributes", {}), theirs.get("args")) if (theirs := left[kind].pop(0) if left.get(kind) else None) is not None else (state, made)
+    def of(kind, state, made):
+        return (
+            (theirs.get("attributes", {}), theirs.get("args"))
+            if (theirs := left[kind].pop(0) if left.get(kind) else None) is not None
+            else (state, made)
+        )
     return [(kind, *(of(kind, state, made) if ok else (state, made))) for (kind, state, made), ok in zip(states, takes)]
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #c784c495
 def read_foreign_checkpoint(learner, folder) -> Snapshot:
     "Read the Trainer's checkpoint for this learner; raise ValueError if it does not fit."
-    run, there, files = learner.run_state, read_trainer_state(folder), read_torch_files(folder)
+    run = learner.run_state
+    there = read_trainer_state(folder)
+    files = read_torch_files(folder)
     form = capture_snapshot(run)
-    mine, tensors = form.values, {n: t for n, t in form.tensors.items() if not n.startswith("optimizer/")}
+    mine = form.values
+    tensors = {n: t for n, t in form.tensors.items() if not n.startswith("optimizer/")}
     tensors |= read_named_weights(run, folder, tensors)
     try:
         state, said = reconcile_state(run, there)
-        kept, optimizer, schedule = convert_optimizer_state(run, mine["optimizer"], files["optimizer"], files["scheduler"])
+        kept, optimizer, schedule = convert_optimizer_state(
+            run, mine["optimizer"], files["optimizer"], files["scheduler"]
+        )
         schedule, of_rates = convert_scheduler_state(run, mine["lr_scheduler"], schedule)
         values = mine | position_fields(run, there)
-    except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
-    said += describe_group_differences(run, mine["optimizer"]["groups"], optimizer["groups"]) + of_rates + describe_scaler_difference(run, files["scaler"])
-    values |= {"shapes": {}, "state": state, "optimizer": optimizer, "lr_scheduler": schedule, "run": History().run_id, "about": {"said": said},
-               "scaler": None if run.device.scaler is None else files["scaler"],
-               "callbacks": merge_callback_states(run, there.stateful_callbacks, mine["callbacks"])}
+    except ValueError as error:
+        raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
+    said += (
+        describe_group_differences(run, mine["optimizer"]["groups"], optimizer["groups"])
+        + of_rates
+        + describe_scaler_difference(run, files["scaler"])
+    )
+    values |= {
+        "shapes": {},
+        "state": state,
+        "optimizer": optimizer,
+        "lr_scheduler": schedule,
+        "run": History().run_id,
+        "about": {"said": said},
+        "scaler": None if run.device.scaler is None else files["scaler"],
+        "callbacks": merge_callback_states(run, there.stateful_callbacks, mine["callbacks"]),
+    }
     return Snapshot(tensors | kept, values)
 
 def describe_scaler_difference(run, file) -> list[str]:
     "Return a warning if only one of the two runs scales its gradients."
-    if file is not None and run.device.scaler is None: return ["the Trainer trained in fp16, with a scaler, and here nothing is scaled"]
-    if file is None and run.device.scaler is not None: return ["there is no scaler.pt: the scale of the gradients begins anew"]
+    if file is not None and run.device.scaler is None:
+        return ["the Trainer trained in fp16, with a scaler, and here nothing is scaled"]
+    if file is None and run.device.scaler is not None:
+        return ["there is no scaler.pt: the scale of the gradients begins anew"]
     return []
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #16bbf2d1
 def read_own_checkpoint(folder) -> Snapshot:
     "Read a snapshot that this package wrote in the Trainer's layout."
     written = json.loads((folder / "rest.json").read_text("utf-8"))
-    snapshot, files, state = read_snapshot_files(folder, written), read_torch_files(folder), read_trainer_state(folder)
+    snapshot = read_snapshot_files(folder, written)
+    files = read_torch_files(folder)
+    state = read_trainer_state(folder)
     values, functions, kept = snapshot.values, snapshot.values.pop("lr_lambdas"), snapshot.values["optimizer"]
     groups, held = to_named_state_dict(files["optimizer"], kept["order"])
-    groups, schedule = regroup(groups, files["scheduler"], kept["groups"], source_groups(groups, files["scheduler"], kept["groups"]))
+    groups, schedule = regroup(
+        groups, files["scheduler"], kept["groups"], source_groups(groups, files["scheduler"], kept["groups"])
+    )
     state.stateful_callbacks = {}
     tensors, others = split_optimizer_state(held)
-    values |= {"state": state, "scaler": files["scaler"], "lr_scheduler": schedule | ({} if functions is None else {"lr_lambdas": functions}),
-               "optimizer": {k: v for k, v in kept.items() if k != "order"} | {"groups": groups, "plain": others}}
+    values |= {
+        "state": state,
+        "scaler": files["scaler"],
+        "lr_scheduler": schedule | ({} if functions is None else {"lr_lambdas": functions}),
+        "optimizer": {k: v for k, v in kept.items() if k != "order"} | {"groups": groups, "plain": others},
+    }
     return Snapshot(snapshot.tensors | tensors, values)
 
-def read_trainer_checkpoint(learner, folder) -> Snapshot:  # learner: a prepared learner
+def read_trainer_checkpoint(
+    learner,  # a prepared learner
+    folder,
+) -> Snapshot:
     "Read a checkpoint in the Trainer's layout; raise Damaged if incomplete, ValueError on a mismatch."
     folder = Path(folder)
     if not has_manifest(folder): return read_foreign_checkpoint(learner, folder)

@@ -20,9 +20,22 @@ from ..engine.prepare import sync_weights, prepare, prepare_model, redistribute_
 from ..core.log_file import is_claimed, log_path
 from .async_save import describe_train_data, wait_for_save, logged_rows, wait_for_other_savers
 from ..engine.settings import SETTABLE, change_settings, extend_run
-from .checkpoint_dirs import list_checkpoints, find_latest_checkpoint, is_trainer_checkpoint, has_manifest
+from trainer_nb.state.checkpoint_dirs import (
+    list_checkpoints,
+    find_latest_checkpoint,
+    is_trainer_checkpoint,
+    has_manifest,
+)
 from ..device.sharding import broadcast_tensors, dtypes_and_shapes, copy_into
-from ..engine.snapshot import Snapshot, capture_snapshot, check_snapshot, environment_info, restore_fields, num_train_samples, undo_restore
+from trainer_nb.engine.snapshot import (
+    Snapshot,
+    capture_snapshot,
+    check_snapshot,
+    environment_info,
+    restore_fields,
+    num_train_samples,
+    undo_restore,
+)
 from ..engine.tasks import restore_here
 from .hf_checkpoint import read_trainer_checkpoint
 from ..engine.user_state import report_lost
@@ -43,96 +56,179 @@ def describe_unusable_checkpoints(shelf) -> str:
     there = [f.path.name for f in list_checkpoints(shelf) if f.says.get("only_model")]
     left = sorted(p.name for p in Path(shelf).glob("retired-*"))
     if there: return f" ({there[-1]} holds the weights alone, because of save_only_model=True)"
-    return f" ({left[-1]} is of a future that was left behind; resume_from_checkpoint={str(Path(shelf, left[-1]))!r} takes it all the same)" if left else ""
+    return (
+        f" ({left[-1]} is of a future that was left behind; resume_from_checkpoint={str(Path(shelf, left[-1]))!r} takes"
+        " it all the same)"
+        if left
+        else ""
+    )
 
-def resolve_checkpoint(learner, where) -> Path:  # where: a folder, or True for the newest in output_dir
+def resolve_checkpoint(
+    learner,
+    where,  # a folder, or True for the newest in output_dir
+) -> Path:
     "Return the folder to resume from; raise ValueError if there is none."
     if where is True:
         shelf = learner.args.output_dir
-        if shelf is None: raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
-        wait_for_other_savers(learner.run_state, Path(shelf).absolute())   # another learner may be writing the newest checkpoint
+        if shelf is None:
+            raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
+        # another learner may be writing the newest checkpoint
+        wait_for_other_savers(learner.run_state, Path(shelf).absolute())
         clean_leftovers(Path(shelf))
         found = find_latest_checkpoint(shelf)
-        if found is None: raise ValueError(f"There is no checkpoint in {shelf} to resume from{describe_unusable_checkpoints(shelf)}; without resume_from_checkpoint a new run begins.")
+        if found is None:
+            raise ValueError(
+                f"There is no checkpoint in {shelf} to resume from{describe_unusable_checkpoints(shelf)}; without"
+                " resume_from_checkpoint a new run begins."
+            )
         return found.path
     if not isinstance(where, (str, os.PathLike)) or where == "":
-        raise ValueError(f"A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the newest one in output_dir; not from {where!r}.")
+        raise ValueError(
+            "A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the newest one in"
+            f" output_dir; not from {where!r}."
+        )
     folder = Path(where).expanduser().absolute()
     wait_for_other_savers(learner.run_state, folder.parent)
-    if not folder.exists(): clean_leftovers(folder.parent)
-    if not folder.is_dir() or not is_checkpoint(folder): raise ValueError(no_checkpoint_message(where, folder, learner.args.output_dir))
+    if not folder.exists():
+        clean_leftovers(folder.parent)
+    if not folder.is_dir() or not is_checkpoint(folder):
+        raise ValueError(no_checkpoint_message(where, folder, learner.args.output_dir))
     return folder
 
-def is_checkpoint(folder: Path) -> bool: return (folder / MANIFEST_NAME).is_file() or not list_checkpoints(folder)   # save_state() writes a trainer_state.json to the folder that contains the checkpoints
+# save_state() writes a trainer_state.json to the folder that contains the checkpoints
+def is_checkpoint(folder: Path) -> bool:
+    return (folder / MANIFEST_NAME).is_file() or not list_checkpoints(folder)
 
-def no_checkpoint_message(where, folder: Path, output_dir) -> str:  # where: as given by the user
+def no_checkpoint_message(
+    where,  # as given by the user
+    folder: Path, output_dir,
+) -> str:
     "Return an error message about a missing checkpoint that names the existing ones."
-    if where in ("True", "true"): return f"There is no folder {folder} to resume from; if the newest checkpoint is meant, give True without the quotes."
-    said = (f"There is no folder {folder} to resume from" if not folder.exists() else
-            f"{folder} is a file; a run is resumed from the folder of a checkpoint" if folder.is_file() else f"{folder} is no checkpoint but a folder of them")
+    if where in ("True", "true"):
+        return (
+            f"There is no folder {folder} to resume from; if the newest checkpoint is meant, give True without the"
+            " quotes."
+        )
+    said = (
+        f"There is no folder {folder} to resume from"
+        if not folder.exists()
+        else (
+            f"{folder} is a file; a run is resumed from the folder of a checkpoint"
+            if folder.is_file()
+            else f"{folder} is no checkpoint but a folder of them"
+        )
+    )
     for shelf in (folder, folder.parent, output_dir):
-        there = [f.path.name for f in list_checkpoints(shelf) if not f.problem] if shelf is not None and Path(shelf).is_dir() else []
-        if there: return f"{said}; in {shelf} there {'is' if len(there) == 1 else 'are'} {', '.join(there)}."
+        there = (
+            [f.path.name for f in list_checkpoints(shelf) if not f.problem]
+            if shelf is not None and Path(shelf).is_dir()
+            else []
+        )
+        if there:
+            return f"{said}; in {shelf} there {'is' if len(there) == 1 else 'are'} {', '.join(there)}."
     return f"{said}."
 
 # %% ../../nbs/07_state/04_resume.ipynb #c78b88a8
-def edited_settings(then: dict, now: dict) -> dict:  # then, now: settings with which two learners were made
+def edited_settings(
+    then: dict,  # settings with which two learners were made
+    now: dict,  # settings with which two learners were made
+) -> dict:
     "Return the settings whose values differ, except those of the process or known to one learner only."
-    return {k: v for k, v in now.items() if k in then and then[k] != v and k not in PROCESS_FIELDS and k in TrainingArguments.__dataclass_fields__}
+    return {
+        k: v
+        for k, v in now.items()
+        if k in then and then[k] != v and k not in PROCESS_FIELDS and k in TrainingArguments.__dataclass_fields__
+    }
 
 def check_edits(edits: dict, then: dict):
     "Raise ValueError for the first edit that is not possible within a run."
     for name, value in edits.items():
         if name in SETTABLE: continue
-        raise ValueError(f"{name} was {then[name]!r} when the run began and is {value!r} now, which cannot change within a run; "
-                         f"give the Learner {name}={then[name]!r}, or begin a new run without resuming")
+        raise ValueError(
+            f"{name} was {then[name]!r} when the run began and is {value!r} now, which cannot change within a run; "
+            f"give the Learner {name}={then[name]!r}, or begin a new run without resuming"
+        )
 
 def effective_settings(snapshot, now: dict) -> dict:
     "Return the settings with which the run continues; those of the process are the present ones."
-    return snapshot.values["args"] | {k: v for k, v in now.items() if k in PROCESS_FIELDS or k not in snapshot.values["args"]}
+    return snapshot.values["args"] | {
+        k: v for k, v in now.items() if k in PROCESS_FIELDS or k not in snapshot.values["args"]
+    }
 
 # %% ../../nbs/07_state/04_resume.ipynb #edb36a76
-def checkpoint_info(snapshot) -> dict: return snapshot.values.get("about", {})   # values in a checkpoint besides the run
+# values in a checkpoint besides the run
+def checkpoint_info(snapshot) -> dict:
+    return snapshot.values.get("about", {})
 
 def check_train_data(learner, snapshot) -> list[str]:
     "Return warnings about the data; raise ValueError for another length in the middle of an epoch."
-    then, now, cursor = checkpoint_info(snapshot).get("data", {}), describe_train_data(learner), snapshot.values["cursor"]
+    then = checkpoint_info(snapshot).get("data", {})
+    now = describe_train_data(learner)
+    cursor = snapshot.values["cursor"]
     if then.get("length") != now["length"] and then:
         differs = f"the training data had {then['length']} samples and has {now['length']} now"
         if cursor.position and not snapshot.values["finished"]:
-            raise ValueError(f"{differs}, and the run stands in the middle of an epoch, at sample {cursor.position} of an order that cannot be made "
-                             "of it; give it the data that it had until the epoch ends")
+            raise ValueError(
+                f"{differs}, and the run stands in the middle of an epoch, at sample {cursor.position} of an order that"
+                " cannot be made of it; give it the data that it had until the epoch ends"
+            )
         return [f"{differs}: the next epochs are over those"]
     if None not in (then.get("fingerprint"), now["fingerprint"]) and then["fingerprint"] != now["fingerprint"]:
-        return ["the training data has as many samples as before and another fingerprint: the run goes on at the same place, with what is there now"]
+        return [
+            "the training data has as many samples as before and another fingerprint: the run goes on at the same"
+            " place, with what is there now"
+        ]
     return []
 
-def describe_environment_change(snapshot, now: dict) -> list[str]:  # now: as returned by environment_info
+def describe_environment_change(
+    snapshot,
+    now: dict,  # as returned by environment_info
+) -> list[str]:
     "Return a warning if the process differs in version, threads, device or number of processes."
-    then, names = snapshot.values["made_with"], {"torch": "torch {}", "threads": "{} threads", "device": "the device {}", "processes": "{} processes"}
-    differ = [f"{text.format(then[k])} then, {text.format(now[k])} now" for k, text in names.items() if then.get(k) not in (None, now[k])]
+    then = snapshot.values["made_with"]
+    names = {"torch": "torch {}", "threads": "{} threads", "device": "the device {}", "processes": "{} processes"}
+    differ = [
+        f"{text.format(then[k])} then, {text.format(now[k])} now"
+        for k, text in names.items()
+        if then.get(k) not in (None, now[k])
+    ]
     return [f"{'; '.join(differ)}: the run goes on, and the last bits of its numbers may differ"] if differ else []
 
 # %% ../../nbs/07_state/04_resume.ipynb #62d4fab4
-def load_history(folder: Path, snapshot, output_dir=None) -> History:  # output_dir: where the run will write; None if nowhere
+def load_history(
+    folder: Path, snapshot,
+    output_dir=None,  # where the run will write; None if nowhere
+) -> History:
     "Return the history that leads to a checkpoint; warn and return an empty one if it is lost."
-    run_id, place = snapshot.values["run"], Place(*snapshot.values["place"])
-    if "beside" not in checkpoint_info(snapshot): return History(run_id=run_id)   # a checkpoint of the Trainer, which keeps no history
-    goes_on = None if output_dir is None else log_path(output_dir, run_id)   # it may contain more than the copy in the folder
-    if checkpoint_info(snapshot).get("beside"): paths = [log_path(folder.parent, run_id)]
+    run_id = snapshot.values["run"]
+    place = Place(*snapshot.values["place"])
+    if "beside" not in checkpoint_info(snapshot):
+        # a checkpoint of the Trainer, which keeps no history
+        return History(run_id=run_id)
+    # it may contain more than the copy in the folder
+    goes_on = None if output_dir is None else log_path(output_dir, run_id)
+    if checkpoint_info(snapshot).get("beside"):
+        paths = [log_path(folder.parent, run_id)]
     # The log is shorter than the copy if the run was saved before its first step, which opens the log.
-    else: paths = [*([goes_on] if goes_on and goes_on.is_file() else []), folder / "history.jsonl"]
+    else:
+        paths = [*([goes_on] if goes_on and goes_on.is_file() else []), folder / "history.jsonl"]
     for path in paths:
         try:
             history = read_history(path)
-            if history.run_id != run_id or any(n < then for n, then in zip(history.place(), place)): raise ValueError("it ends before the checkpoint")
-            history.path = None   # opened again in the folder to which this run writes
+            if history.run_id != run_id or any(n < then for n, then in zip(history.place(), place)):
+                raise ValueError("it ends before the checkpoint")
+            # opened again in the folder to which this run writes
+            history.path = None
             return history
-        except (OSError, ValueError) as error: problem = error
+        except (OSError, ValueError) as error:
+            problem = error
     warn(f"The history of the run up to step {snapshot.step} is not at {path} ({problem}), so it begins here.")
     return History(run_id=run_id)
 
-def read_log_history(history, folder, n: int) -> list[dict]:  # n: number of rows at the checkpoint
+def read_log_history(
+    history, folder,
+    n: int,  # number of rows at the checkpoint
+) -> list[dict]:
     "Return the logs from the history or, if it lacks them, from the Trainer's file."
     rows = logged_rows(history)[:n]
     return rows if len(rows) == n else TrainerState.load_from_json(folder / "trainer_state.json").log_history
@@ -145,15 +241,20 @@ class ResumeReport(NamedTuple):
     said: list      # sentences about the differences
     stands: str
 
-    def __repr__(self): return "\n".join([f"The run stands {self.stands}, from {self.folder}.", *(f"- {o}" for o in self.said)])
+    def __repr__(self):
+        return "\n".join([f"The run stands {self.stands}, from {self.folder}.", *(f"- {o}" for o in self.said)])
 
 def continue_stopped_run(run) -> list[str]:
     "Continue a run that a callback had stopped early, and return a sentence about it."
-    if run.state.global_step >= run.state.max_steps or not (run.finished or run.control.should_training_stop): return []
+    if run.state.global_step >= run.state.max_steps or not (run.finished or run.control.should_training_stop):
+        return []
     extend_run(run)
     return [f"the run had been stopped at step {run.state.global_step} of {run.state.max_steps} and goes on"]
 
-def load_checkpoint(learner, place) -> ResumeReport:  # place: a folder, or True for the newest
+def load_checkpoint(
+    learner,
+    place,  # a folder, or True for the newest
+) -> ResumeReport:
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
     run = learner.run_state
     wait_for_save(run)
@@ -169,35 +270,50 @@ def load_checkpoint(learner, place) -> ResumeReport:  # place: a folder, or True
         anew = restart_epoch_data(run, snapshot)
         said = anew + check_train_data(learner, snapshot)
         check_snapshot(run, snapshot)
-    except ValueError as error: raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
+    except ValueError as error:
+        raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += [*checkpoint_info(snapshot).get("said", []), *describe_environment_change(snapshot, environment_info(run))]
     restore_checkpoint(learner, folder, snapshot, edits)
     said += continue_stopped_run(run)
-    said += [f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()]
-    run.history.note("resume", run.state.global_step, folder=str(folder), said=said, given=then, **({"anew": True} if anew else {}))
-    for sentence in said: warn(f"{folder.name}: {sentence}.")
+    said += [
+        f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()
+    ]
+    run.history.note(
+        "resume", run.state.global_step, folder=str(folder), said=said, given=then, **({"anew": True} if anew else {})
+    )
+    for sentence in said:
+        warn(f"{folder.name}: {sentence}.")
     report_lost(run, "load_checkpoint()")
     return ResumeReport(run.state.global_step, str(folder), said, describe_position(run))
 
 # %% ../../nbs/07_state/04_resume.ipynb #510aac2c
 def restart_epoch_data(run, snapshot) -> list[str]:
     "Restart the epoch's data if ignore_data_skip is set, and return a sentence about it."
-    cursor, then, now = snapshot.values["cursor"], snapshot.values.get("length"), num_train_samples(run)
+    cursor = snapshot.values["cursor"]
+    then = snapshot.values.get("length")
+    now = num_train_samples(run)
     over = run.feed.ends_here(cursor) is True if then == now or then is None else cursor.position >= then
-    if not run.args.ignore_data_skip or not cursor.position or snapshot.values["finished"] or over: return []
+    if not run.args.ignore_data_skip or not cursor.position or snapshot.values["finished"] or over:
+        return []
     snapshot.values.update(cursor=Cursor(cursor.epoch), bookmark=None, batches_in_epoch=0, epoch_open=False)
-    return [f"the data of the epoch begins anew, and not at its sample {cursor.position}, because of ignore_data_skip=True"]
+    return [
+        f"the data of the epoch begins anew, and not at its sample {cursor.position}, because of ignore_data_skip=True"
+    ]
 
 # %% ../../nbs/07_state/04_resume.ipynb #7ddeeafa
 def read_snapshot(learner, folder) -> Snapshot:
     "Read the snapshot in a folder of either layout."
-    return add_base_weights(learner.run_state, read_trainer_checkpoint(learner, folder) if is_trainer_checkpoint(folder) else read_checkpoint(folder))
+    return add_base_weights(
+        learner.run_state,
+        read_trainer_checkpoint(learner, folder) if is_trainer_checkpoint(folder) else read_checkpoint(folder),
+    )
 
 def relocate_best(state, shelf: Path):
     "Update the best checkpoint's path if the whole folder of checkpoints has been moved."
     if state.best_model_checkpoint is None: return
     here = shelf / Path(state.best_model_checkpoint).name
-    if here.is_dir() and not Path(state.best_model_checkpoint).is_dir(): state.best_model_checkpoint = str(here)
+    if here.is_dir() and not Path(state.best_model_checkpoint).is_dir():
+        state.best_model_checkpoint = str(here)
 
 # %% ../../nbs/07_state/04_resume.ipynb #25ec93a9
 def check_run_not_open(run, folder, snapshot):
@@ -205,45 +321,68 @@ def check_run_not_open(run, folder, snapshot):
     path = log_path(folder.parent, snapshot.values["run"])
     close_other_logs(run.history, path)
     if run.history.path != path and is_claimed(path):
-        raise ValueError(f"{folder} is of a run that another process has open; end it there, with learn.free() or by shutting its kernel down, "
-                         "or begin a run of its own here without resuming.")
+        raise ValueError(
+            f"{folder} is of a run that another process has open; end it there, with learn.free() or by shutting its"
+            " kernel down, or begin a run of its own here without resuming."
+        )
 
 def restore_checkpoint(learner, folder, snapshot, edits):
     "Restore the run from a snapshot, or leave it unchanged if an error is raised."
     run = learner.run_state
-    before, history, torn, best = capture_snapshot(run), run.history, run.torn, run.state.best_model_checkpoint
-    same = history.run_id == snapshot.values["run"] and all(n >= then for n, then in zip(history.place(), snapshot.values["place"]))
+    before = capture_snapshot(run)
+    history = run.history
+    torn = run.torn
+    best = run.state.best_model_checkpoint
+    same = history.run_id == snapshot.values["run"] and all(
+        n >= then for n, then in zip(history.place(), snapshot.values["place"])
+    )
     try:
-        if not same: run.history = load_history(folder, snapshot, run.args.output_dir)
-        if not same and not len(run.history): snapshot.values["place"] = run.history.place()
+        if not same:
+            run.history = load_history(folder, snapshot, run.args.output_dir)
+        if not same and not len(run.history):
+            snapshot.values["place"] = run.history.place()
         restore_here(learner, snapshot)
-        run.state.log_history = run.state.log_history or read_log_history(run.history, folder, checkpoint_info(snapshot).get("logs", 0))
-        if checkpoint_info(snapshot).get("data") not in (None, describe_train_data(learner)) and run.feed is not None: drop_loader(run)   # measured again below
+        run.state.log_history = run.state.log_history or read_log_history(
+            run.history, folder, checkpoint_info(snapshot).get("logs", 0)
+        )
+        if checkpoint_info(snapshot).get("data") not in (None, describe_train_data(learner)) and run.feed is not None:
+            # measured again below
+            drop_loader(run)
         prepare(learner)
         redistribute_data(learner, snapshot)
-        if edits: change_settings(learner, edits)
+        if edits:
+            change_settings(learner, edits)
     except BaseException:
         run.history = history
         undo_restore(run, before, torn)
         raise
-    if not same: history.close_log()
+    if not same:
+        history.close_log()
     relocate_best(run.state, folder.parent)
-    if run.ring is not None: run.ring.clear()
-    if run.saver is not None: run.saver.went_back(run, best)
+    if run.ring is not None:
+        run.ring.clear()
+    if run.saver is not None:
+        run.saver.went_back(run, best)
     run.paused, run.hands = False, capture_editable_state(run)
 
 # %% ../../nbs/07_state/04_resume.ipynb #60451859
 def load_best_weights(learner):
     "Load the weights of the best checkpoint; warn if that is not possible."
-    run, path = learner.run_state, learner.run_state.state.best_model_checkpoint
+    run = learner.run_state
+    path = learner.run_state.state.best_model_checkpoint
     wait_for_save(run)
     try:
         if path is None: raise ValueError("no evaluation has given one")
         prepare_model(learner)
-        path = (load_best_everywhere if run.device.sharded is not None or len(best_fields(learner)) > 1 else load_best_on_main)(learner, Path(path))
+        path = (
+            load_best_everywhere
+            if run.device.sharded is not None or len(best_fields(learner)) > 1
+            else load_best_on_main
+        )(learner, Path(path))
     except (OSError, ValueError, MainProcessFailed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
-    else: run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
+    else:
+        run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
 
 def load_best_on_main(learner, path: Path) -> str:
     "Load the best weights on the main process, broadcast them, and return their folder."
@@ -253,7 +392,8 @@ def load_best_on_main(learner, path: Path) -> str:
         return str(folder)
     world = learner.run_state.device.world
     folder = world.decided(act)
-    if not world.alone: sync_weights(learner.run_state)
+    if not world.alone:
+        sync_weights(learner.run_state)
     return folder
 
 def load_best_everywhere(learner, path: Path) -> str:
@@ -269,7 +409,8 @@ def load_best_everywhere(learner, path: Path) -> str:
 # %% ../../nbs/07_state/04_resume.ipynb #ea78f943
 def find_best_folder(run, path: Path) -> Path:
     "Return the folder of the best checkpoint, which may have been renamed; raise ValueError if it is gone."
-    ids, every = (run.history.run_id, run.history.parent), [path, *path.parent.glob(f"retired*{path.name}*")]
+    ids = (run.history.run_id, run.history.parent)
+    every = [path, *path.parent.glob(f"retired*{path.name}*")]
     def is_it(p):
         if is_trainer_checkpoint(p) and not has_manifest(p): return True
         return (says := read_manifest(p)).get("run") in ids and says.get("step") == run.state.best_global_step
@@ -277,21 +418,33 @@ def find_best_folder(run, path: Path) -> Path:
     if not mine: raise ValueError(f"{path} is not there any more, or is another run's")
     return mine[0]
 
-def best_fields(learner) -> tuple: return ("model", "optimizer") if hasattr(learner.optimizer, "train") else ("model",)   # the average of an optimizer with two modes is in its state
+# the average of an optimizer with two modes is in its state
+def best_fields(learner) -> tuple:
+    return ("model", "optimizer") if hasattr(learner.optimizer, "train") else ("model",)
 
 def read_best_weights(learner, folder: Path) -> tuple:
     "Return a checkpoint's weights by name, and its values or whether they are an average written here."
     theirs = is_trainer_checkpoint(folder) and not has_manifest(folder)
-    if theirs or verify_checkpoint(folder).get("only_model"): return read_weights_for_model(learner.model, folder), not theirs
+    if theirs or verify_checkpoint(folder).get("only_model"):
+        return read_weights_for_model(learner.model, folder), not theirs
     snapshot = read_snapshot(learner, folder)
     check_snapshot(learner.run_state, snapshot, best_fields(learner))
     wanted = ("weights/", "buffers/", *(("optimizer/", "loose/") if len(best_fields(learner)) > 1 else ()))
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(wanted)}, snapshot.values
 
-def assign_weights(learner, tensors: dict, values):  # tensors, values: as returned by read_best_weights
+def assign_weights(
+    learner,
+    tensors: dict,  # as returned by read_best_weights
+    values,  # as returned by read_best_weights
+):
     "Load weights into the model."
-    if isinstance(values, dict): return restore_fields(learner.run_state, Snapshot(tensors, values), best_fields(learner))
+    if isinstance(values, dict):
+        return restore_fields(learner.run_state, Snapshot(tensors, values), best_fields(learner))
     own = learner.model.state_dict(keep_vars=True)
-    if learner.run_state.device.sharded is None: learner.model.load_state_dict(tensors, strict=False)
-    else: [copy_into(own[k], t) for k, t in tensors.items()]
-    for group in learner.optimizer.param_groups if values and len(best_fields(learner)) > 1 else (): group["train_mode"] = False   # the weights are the average
+    if learner.run_state.device.sharded is None:
+        learner.model.load_state_dict(tensors, strict=False)
+    else:
+        [copy_into(own[k], t) for k, t in tensors.items()]
+    for group in learner.optimizer.param_groups if values and len(best_fields(learner)) > 1 else ():
+        # the weights are the average
+        group["train_mode"] = False

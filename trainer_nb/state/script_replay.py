@@ -18,8 +18,23 @@ from ..data.collate import is_identical
 from ..engine.overrides import TrainerBase
 from .checkpoint import state_dict_entries, write_weights
 from .time_travel import ACTS
-from .script_source import (SessionCode, ProgramSlice, Statement, StoredValue, executed_nodes, could_come_from, names_changed_in, compile_code,
-                                            import_line, import_lines, is_json_plain, called_name, statement_names, root_names, store_value)
+from trainer_nb.state.script_source import (
+    SessionCode,
+    ProgramSlice,
+    Statement,
+    StoredValue,
+    executed_nodes,
+    could_come_from,
+    names_changed_in,
+    compile_code,
+    import_line,
+    import_lines,
+    is_json_plain,
+    called_name,
+    statement_names,
+    root_names,
+    store_value,
+)
 
 # %% auto #0
 __all__ = ['LEARNER_PARTS', 'RESERVED_FILE_NAMES', 'ancestor_run_ids', 'explicit_settings', 'RunStart', 'find_run_start',
@@ -40,13 +55,17 @@ def ancestor_run_ids(history) -> set:
     "Return the ids of a run and of the runs from which it was branched."
     ids = {history.run_id}
     for e in reversed(history.events):
-        if e["kind"] == "branch" and e["data"].get("into") in ids: ids.add(e["data"]["run"])
+        if e["kind"] == "branch" and e["data"].get("into") in ids:
+            ids.add(e["data"]["run"])
     return ids
 
 def explicit_settings(args: dict) -> dict:
     "Return the given settings in a snapshot's values, with derived ones at their defaults."
     filled = args.get("_filled") or {}
-    return {f.name: field_default(f) if f.name in filled and args[f.name] == filled[f.name] else args[f.name] for f in fields(TrainingArguments)}
+    return {
+        f.name: field_default(f) if f.name in filled and args[f.name] == filled[f.name] else args[f.name]
+        for f in fields(TrainingArguments)
+    }
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #fb4ae64a
 @dataclass
@@ -59,13 +78,15 @@ class RunStart:
 
 def find_run_start(learner) -> RunStart | None:
     "Return where a run began; None if its first weights are no longer known."
-    run, history = learner.run_state, learner.history
+    run = learner.run_state
+    history = learner.history
     if run.first is None: return None
     reset = next((e for e in reversed(history.events) if e["kind"] == "reset" and not e["abandoned"]), None)
     if reset is not None:
         settings = TrainingArguments.defaults() | reset["data"]["settings"]
         return RunStart(run.first, settings, reset["time"])
-    first = run.first   # includes settings changed before the optimizer was made
+    # includes settings changed before the optimizer was made
+    first = run.first
     resumed = next((e for e in history.events if e["kind"] == "resume" and not e["abandoned"]), None)
     if resumed is not None and first.values["run"] not in ancestor_run_ids(history) and first.step == 0:
         return RunStart(first, TrainingArguments.defaults() | resumed["data"]["given"], 0.0, resumed["data"]["folder"])
@@ -78,7 +99,9 @@ def is_start_snapshot(history, snapshot) -> bool:
     "Check whether a snapshot is of this run and precedes all acts."
     if snapshot.values["run"] != history.run_id: return False
     before = history.events[:snapshot.values["place"].events]
-    return is_ancestor(history, snapshot.values["place"]) and not any(e["kind"] in ACTS and e["kind"] != "restore" for e in before)
+    return is_ancestor(history, snapshot.values["place"]) and not any(
+        e["kind"] in ACTS and e["kind"] != "restore" for e in before
+    )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #1675fe10
 def resolve_name(node, names):
@@ -90,7 +113,11 @@ def is_learner_call(node, names) -> bool:
     "Check whether an expression calls a learner's class."
     if not isinstance(node, ast.Call): return False
     cls = resolve_name(node.func, names)
-    return issubclass(cls, TrainerBase) if isinstance(cls, type) else cls is None and called_name(node.func) in ("Learner", "Trainer")
+    return (
+        issubclass(cls, TrainerBase)
+        if isinstance(cls, type)
+        else cls is None and called_name(node.func) in ("Learner", "Trainer")
+    )
 
 def is_branch_call(node) -> bool:
     "Check whether an expression calls a learner's `branch`."
@@ -100,7 +127,8 @@ def learner_names(book) -> set:
     "Return the names that are or were bound to a learner."
     found = {n for n, v in book.names.items() if isinstance(v, TrainerBase)}
     for s in book.statements:
-        if is_learner_call(s.value, book.names) or (is_branch_call(s.value) and root_names(s.value.func) & found): found |= s.binds
+        if is_learner_call(s.value, book.names) or (is_branch_call(s.value) and root_names(s.value.func) & found):
+            found |= s.binds
     return found
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #f1b4b090
@@ -129,69 +157,132 @@ def call_arguments(call, names) -> dict | None:
         inside = resolve_name(k, names)
         if not isinstance(inside, dict): return None
         given |= {p: ast.parse(f'{ast.unparse(k)}["{p}"]', mode="eval").body for p in inside if p in LEARNER_PARTS}
-    return {p: given[p] for p in given if p in LEARNER_PARTS and not (isinstance(given[p], ast.Constant) and given[p].value is None)}
+    return {
+        p: given[p]
+        for p in given
+        if p in LEARNER_PARTS and not (isinstance(given[p], ast.Constant) and given[p].value is None)
+    }
 
 def find_construction(learner, book) -> LearnerConstruction:
     "Return the code that made a learner, as far as the session has it."
-    found, names = [LearnerConstruction()], book.names
-    plain = type(learner).__init__.__qualname__ in ("Learner.__init__", "TrainerBase.__init__")   # a subclass may have other parameters
+    found = [LearnerConstruction()]
+    names = book.names
+    # a subclass may have other parameters
+    plain = type(learner).__init__.__qualname__ in ("Learner.__init__", "TrainerBase.__init__")
     for name in [n for n, v in names.items() if v is learner and not n.startswith("_")]:
         bound = book.binding(name)
         while bound and is_branch_call(bound[-1].value) and isinstance(bound[-1].value.func.value, ast.Name):
-            name = bound[-1].value.func.value.id   # the parent's name, which may be the same
+            # the parent's name, which may be the same
+            name = bound[-1].value.func.value.id
             bound = book.binding(name, bound[-1].number)
         if not bound or not isinstance(call := bound[-1].value, ast.Call): continue
-        found.append(LearnerConstruction(name, bound[-1], call_arguments(call, names) if plain and is_learner_call(call, names) else None))
+        found.append(
+            LearnerConstruction(
+                name, bound[-1], call_arguments(call, names) if plain and is_learner_call(call, names) else None
+            )
+        )
     calls = [s for s in book.statements if is_learner_call(s.value, names)]
-    if len(found) == 1 and len(calls) == 1 and len(ancestor_run_ids(learner.history)) > 1:   # a branch whose parent is no longer bound to a name
+    # a branch whose parent is no longer bound to a name
+    if len(found) == 1 and len(calls) == 1 and len(ancestor_run_ids(learner.history)) > 1:
         found.append(LearnerConstruction(min(calls[0].binds), calls[0], call_arguments(calls[0].value, names)))
     return max(found, key=lambda c: (c.given is not None, c.statement is not None))
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #67a2b17e
-_RANDOM_FUNCTIONS = re.compile(r"rand\w*|normal_?|uniform_?|shuffle|sample|choices?|permutation|bernoulli_?|multinomial|train_test_split|gauss|exponential_?")
+_RANDOM_FUNCTIONS = re.compile(
+    r"rand\w*|normal_?|uniform_?|shuffle|sample|choices?|permutation|bernoulli_?|multinomial|train_test_split|gauss|exponential_?"
+)
 _SEED_ARGUMENTS = ("generator", "random_state", "seed", "rng")
 _GENERATOR_TYPES = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 def filter_calls(nodes) -> list: return [n for n in nodes if isinstance(n, ast.Call)]
 
-def has_random_call(nodes, names, modules=False) -> bool:  # modules: whether making one counts
+def has_random_call(
+    nodes, names,
+    modules=False,  # whether making one counts
+) -> bool:
     "Check whether a node is a call that draws from the global generators."
     for call in filter_calls(nodes):
         made = resolve_name(call.func, names)
         if modules and isinstance(made, type) and issubclass(made, torch.nn.Module): return True
-        if not _RANDOM_FUNCTIONS.fullmatch(called_name(call.func)) or any(k.arg in _SEED_ARGUMENTS for k in call.keywords): continue
-        if isinstance(call.func, ast.Attribute) and isinstance(resolve_name(call.func.value, names), _GENERATOR_TYPES): continue
+        if not _RANDOM_FUNCTIONS.fullmatch(called_name(call.func)) or any(
+            k.arg in _SEED_ARGUMENTS for k in call.keywords
+        ):
+            continue
+        if isinstance(call.func, ast.Attribute) and isinstance(resolve_name(call.func.value, names), _GENERATOR_TYPES):
+            continue
         return True
     return False
 
-def draws_random_numbers(book, s, modules=False) -> bool:  # modules: as for has_random_call
+def draws_random_numbers(
+    book, s,
+    modules=False,  # as for has_random_call
+) -> bool:
     "Check whether executing a statement draws random numbers."
     if s.defines or s.imports: return False
     nodes = list(executed_nodes(s.node))
-    return has_random_call(nodes, book.names, modules) or any(_function_draws(book, called_name(c.func), s.number, modules, ()) for c in filter_calls(nodes))
+    return has_random_call(nodes, book.names, modules) or any(
+        _function_draws(book, called_name(c.func), s.number, modules, ()) for c in filter_calls(nodes)
+    )
 
 def _function_draws(book, name, before, modules, seen) -> bool:
     "Check whether calling a name's definition draws without seeding itself."
-    bound, thing = book.binding(name, before), book.names.get(name)
+    bound = book.binding(name, before)
+    thing = book.names.get(name)
     if not bound or not bound[-1].defines or bound[-1] in seen: return False
     if not modules and isinstance(thing, type) and issubclass(thing, torch.nn.Module): return False
     top = bound[-1].node
-    bodies = [m for m in top.body if getattr(m, "name", "") in ("__init__", "__post_init__")] if isinstance(top, ast.ClassDef) else [top]
+    bodies = (
+        [m for m in top.body if getattr(m, "name", "") in ("__init__", "__post_init__")]
+        if isinstance(top, ast.ClassDef)
+        else [top]
+    )
     nodes = [n for b in bodies for n in ast.walk(b)]
     called = [called_name(c.func) for c in filter_calls(nodes)]
     if any("seed" in o or o == "default_rng" for o in called): return False
-    return has_random_call(nodes, book.names, modules) or any(_function_draws(book, o, before, modules, (*seen, bound[-1])) for o in called)
+    return has_random_call(nodes, book.names, modules) or any(
+        _function_draws(book, o, before, modules, (*seen, bound[-1])) for o in called
+    )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #967f22ad
-_NOT_CONSTANT = ("open", "input", "eval", "exec", "next", "iter", "globals", "locals", "vars", "__import__", "hash", "id")
-_CONSTANT = {"tensor", "arange", "zeros", "ones", "linspace", "eye", "full", "array", "device", "Generator", "manual_seed", "append", "extend",
-             "update", "Path", *(n for n in dir(builtins) if n not in _NOT_CONSTANT)}
+_NOT_CONSTANT = (
+    "open",
+    "input",
+    "eval",
+    "exec",
+    "next",
+    "iter",
+    "globals",
+    "locals",
+    "vars",
+    "__import__",
+    "hash",
+    "id",
+)
+_CONSTANT = {
+    "tensor",
+    "arange",
+    "zeros",
+    "ones",
+    "linspace",
+    "eye",
+    "full",
+    "array",
+    "device",
+    "Generator",
+    "manual_seed",
+    "append",
+    "extend",
+    "update",
+    "Path",
+    *(n for n in dir(builtins) if n not in _NOT_CONSTANT),
+}
 _WRAPPERS = {"TensorDataset", "DataLoader", "Subset"}
 
 def is_constant_code(s, names) -> bool:
     "Check whether a statement makes a constant or wraps variables."
     called = {called_name(c.func) for c in filter_calls(executed_nodes(s.node))}
-    if isinstance(s.value, ast.Call) and called_name(s.value.func) in _WRAPPERS: return called <= _CONSTANT | _WRAPPERS
+    if isinstance(s.value, ast.Call) and called_name(s.value.func) in _WRAPPERS:
+        return called <= _CONSTANT | _WRAPPERS
     def plain(v): return isinstance(v, (types.ModuleType, int, float, str, type)) or is_json_plain(v)
     return called <= _CONSTANT and all(n in names and plain(names[n]) or hasattr(builtins, n) for n in s.now)
 
@@ -204,19 +295,32 @@ def calls_session_function(book, s) -> bool:
 def store_processor(value, name) -> StoredValue | None:
     "Store a tokenizer or another processor with its own `save_pretrained`; else return None."
     line = import_line(type(value), type(value).__name__)
-    if line is None or not (hasattr(value, "save_pretrained") and hasattr(type(value), "from_pretrained")): return None
-    return StoredValue(f'{type(value).__name__}.from_pretrained(FILES / "{name}")', folders={name: (value.save_pretrained, 0)}, imports={line})
+    if line is None or not (hasattr(value, "save_pretrained") and hasattr(type(value), "from_pretrained")):
+        return None
+    return StoredValue(
+        f'{type(value).__name__}.from_pretrained(FILES / "{name}")',
+        folders={name: (value.save_pretrained, 0)},
+        imports={line},
+    )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #5f8b9035
-RESERVED_FILE_NAMES = ("data", "first", "first_loss")   # names of the script's own files
+# names of the script's own files
+RESERVED_FILE_NAMES = ("data", "first", "first_loss")
 
-_READ_ONLY_METHODS = frozenset("""summary set freeze unfreeze show_batch save_model export_script snapshot add_callback pop_callback remove_callback
-evaluate predict top_losses confusion free reset restore branch print display len type""".split())
+_READ_ONLY_METHODS = frozenset(
+    """summary set freeze unfreeze show_batch save_model export_script snapshot add_callback pop_callback remove_callback
+evaluate predict top_losses confusion free reset restore branch print display len type""".split()
+)
 
-def may_train(s, learners) -> bool:  # learners: names, including those of step generators and debug steps
+def may_train(
+    s,
+    learners,  # names, including those of step generators and debug steps
+) -> bool:
     "Check whether a statement may have trained one of these learners."
     calls = filter_calls(executed_nodes(s.node)) if learners & s.now else []
-    return any(called_name(c.func) not in _READ_ONLY_METHODS for c in calls if learners & (root_names(c) | root_names(c.func)))
+    return any(
+        called_name(c.func) not in _READ_ONLY_METHODS for c in calls if learners & (root_names(c) | root_names(c.func))
+    )
 
 def learner_aliases(learner, book, also: str) -> set:
     "Return the names of a learner, of its parents and of its branches."
@@ -227,24 +331,54 @@ def training_statements(book, own, after) -> list:
     "Return the numbers of later statements that may have trained, also through debug steps or step generators."
     names = set(own)
     for s in book.statements:
-        if isinstance(s.value, ast.Call) and called_name(s.value.func) in ("debug_step", "steps", "start") and names & s.now: names |= s.binds
+        if (
+            isinstance(s.value, ast.Call)
+            and called_name(s.value.func) in ("debug_step", "steps", "start")
+            and names & s.now
+        ):
+            names |= s.binds
     return [s.number for s in book.statements if s.number > after and may_train(s, names)]
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #c44ccbc2
 class ScriptDraft:
     "Draft of a script."
-    def __init__(self, exported, book: SessionCode, limit: float):  # limit: maximum size of a stored value, in MB
-        self.exported, self.learner = exported, original_learner(exported, book.names)   # `learner`: the learner that the session made; `exported` may be its branch
-        self.book, self.limit, self.construct, learners = book, limit, find_construction(self.learner, book), learner_names(book)
+    def __init__(
+        self, exported, book: SessionCode,
+        limit: float,  # maximum size of a stored value, in MB
+    ):
+        # `learner`: the learner that the session made; `exported` may be its branch
+        self.exported, self.learner = exported, original_learner(exported, book.names)
+        self.book, self.limit, self.construct, learners = (
+            book,
+            limit,
+            find_construction(self.learner, book),
+            learner_names(book),
+        )
         self.at = self.construct.statement.number if self.construct.statement else math.inf
         self.own = learner_aliases(exported, book, self.construct.name)
         training = training_statements(book, self.own, self.at)
         self.first, self.last = (training[0], training[-1]) if training else (math.inf, -1)
         self.slice = ProgramSlice(book, self.first, self.first, learners, self.instead)
-        self.stored, self.imports, self.pretrained = {}, set(), {}   # {name: (Stored, number of its statement)}, import lines, {name: Stored}
-        self.loads, self.watched = [], {}   # (number, line) of code that loads weights; names whose present values are written, by number
-        self.doubts, self.problems, self.used, self.models = [], [], set(), set()   # used: names in the expressions of the parts; models: names of the model
-        words = ("FILES", "MADE_WITH", "stored", "main", "parser", "output_dir", "load_weights", "warn_of_differences", "weights_digest", "check_weights", "ENDS_IN")
+        # {name: (Stored, number of its statement)}, import lines, {name: Stored}
+        self.stored, self.imports, self.pretrained = {}, set(), {}
+        # (number, line) of code that loads weights; names whose present values are written, by number
+        self.loads = []
+        self.watched = {}
+        # used: names in the expressions of the parts; models: names of the model
+        self.doubts, self.problems, self.used, self.models = [], [], set(), set()
+        words = (
+            "FILES",
+            "MADE_WITH",
+            "stored",
+            "main",
+            "parser",
+            "output_dir",
+            "load_weights",
+            "warn_of_differences",
+            "weights_digest",
+            "check_weights",
+            "ENDS_IN",
+        )
         self.words = {w: f"{w}_" if w in book.names else w for w in words}
 
     def ours(self, text: str) -> str:
@@ -256,8 +390,13 @@ class ScriptDraft:
     def instead(self, name, statement) -> bool:
         "Store a variable's value if a file is better than its code; return whether it is stored."
         if name in self.stored: return True
-        found = None if self.book.binding(name)[-1] is not statement else self.kept(name, self.book.names.get(name), statement)
-        if found is not None: self.stored[name] = found, statement.number
+        found = (
+            None
+            if self.book.binding(name)[-1] is not statement
+            else self.kept(name, self.book.names.get(name), statement)
+        )
+        if found is not None:
+            self.stored[name] = found, statement.number
         return found is not None
 
     def kept(self, name, value, s) -> StoredValue | None:
@@ -265,12 +404,16 @@ class ScriptDraft:
         if name in self.pretrained: return self.pretrained[name]
         if isinstance(value, (torch.nn.Module, type, types.ModuleType)): return None
         changing = self.book.changing(name, s.number, self.first)
-        if calls_session_function(self.book, s) or all(is_constant_code(o, self.book.names) for o in [s, *changing]): return None
+        if calls_session_function(self.book, s) or all(is_constant_code(o, self.book.names) for o in [s, *changing]):
+            return None
         between = self.book.statements[s.number + 1:changing[-1].number] if changing else []
-        if any(name in o.now and o not in changing and not self.slice.forbidden & o.now for o in between): return None   # the value was read before the change
+        if any(name in o.now and o not in changing and not self.slice.forbidden & o.now for o in between):
+            # the value was read before the change
+            return None
         file = f"{name}_" if name in RESERVED_FILE_NAMES else name
         found = self.small(name, store_processor(value, file) or store_value(value, file))
-        if found is not None: self.watched[name] = s.number
+        if found is not None:
+            self.watched[name] = s.number
         return found
 
     def small(self, name, found) -> StoredValue | None:
@@ -278,13 +421,17 @@ class ScriptDraft:
         if found is None: return None
         found.code = self.ours(found.code)
         if found.nbytes <= self.limit * 1e6: return found
-        self.doubt(f"`{name}` takes {found.nbytes / 1e6:.0f} MB, more than limit={self.limit:g}, so the script makes it anew by its code; "
-                   "put that code into a function (a loader), or give export_script a larger limit.")
+        self.doubt(
+            f"`{name}` takes {found.nbytes / 1e6:.0f} MB, more than limit={self.limit:g}, so the script makes it anew"
+            " by its code; put that code into a function (a loader), or give export_script a larger limit."
+        )
 
     def has_its_weights(self, s) -> bool:
         "Check whether a statement only makes or changes modules whose weights are loaded from a file."
         names = {n for n in s.binds or s.changes if not inspect.ismodule(self.book.names.get(n))}
-        return bool(names) and all(n in self.models or isinstance(self.book.names.get(n), torch.nn.Module) for n in names)
+        return bool(names) and all(
+            n in self.models or isinstance(self.book.names.get(n), torch.nn.Module) for n in names
+        )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #01684734
 def make_statement(node, at) -> Statement:
@@ -292,18 +439,28 @@ def make_statement(node, at) -> Statement:
     text = f"part = {ast.unparse(node)}"
     return Statement(ast.parse(text).body[0], text, "", at)
 
-def expression_code(draft, node, at=None) -> str:  # at: number of its statement; None: the learner's
+def expression_code(
+    draft, node,
+    at=None,  # number of its statement; None: the learner's
+) -> str:
     "Return the code of an expression, and add the statements that it needs to the slice."
-    text, at = ast.unparse(node), draft.at if at is None else at
+    text = ast.unparse(node)
+    at = draft.at if at is None else at
     s = make_statement(node, at)
     draft.used |= s.now | s.later
-    if uses := draft.slice.forbidden & s.now: draft.problems.append(f"`{text}` uses `{min(uses)}`, which is a learner; make it without")
-    for n in sorted(s.now): draft.slice.need(n, at)
-    for n in sorted(s.later): draft.slice.need(n, max(draft.first, at))
+    if uses := draft.slice.forbidden & s.now:
+        draft.problems.append(f"`{text}` uses `{min(uses)}`, which is a learner; make it without")
+    for n in sorted(s.now):
+        draft.slice.need(n, at)
+    for n in sorted(s.later):
+        draft.slice.need(n, max(draft.first, at))
     return text
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #436048ce
-def object_code(draft, thing, what: str) -> str | None:  # what: text of the problem
+def object_code(
+    draft, thing,
+    what: str,  # text of the problem
+) -> str | None:
     "Return the name of a part without a known expression; add a problem if there is none."
     held = [n for n, v in draft.book.names.items() if v is thing and not n.startswith("_") and draft.book.binding(n)]
     if held:
@@ -311,8 +468,10 @@ def object_code(draft, thing, what: str) -> str | None:  # what: text of the pro
         return held[0]
     name = getattr(thing, "__name__", "")
     line = import_line(thing, name) if name else None
-    if line is None: draft.problems.append(what)
-    else: draft.imports.add(line)
+    if line is None:
+        draft.problems.append(what)
+    else:
+        draft.imports.add(line)
     return name if line else None
 
 def class_code(draft, cls) -> str | None:
@@ -328,51 +487,85 @@ def is_same_part(draft, part, node) -> bool:
 
 def given_parts(draft) -> tuple[dict, list]:
     "Return the expressions of the parts as given before training, and lines that assign an optimizer."
-    given, lines = dict(draft.construct.given or {}), []
+    given = dict(draft.construct.given or {})
+    lines = []
     for s in (s for s in draft.book.statements if s.number > draft.at and isinstance(s.node, ast.Assign)):
         t = s.node.targets[0]
-        if not (isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id in draft.own): continue
-        if t.attr in ("optimizer", "lr_scheduler"): lines.append(f"{draft.construct.name}.{t.attr} = {expression_code(draft, s.node.value, s.number)}")
-        elif t.attr in LEARNER_PARTS and t.attr != "train_dataset" and s.number < draft.first: given[t.attr] = s.node.value
+        if not (isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id in draft.own):
+            continue
+        if t.attr in ("optimizer", "lr_scheduler"):
+            lines.append(f"{draft.construct.name}.{t.attr} = {expression_code(draft, s.node.value, s.number)}")
+        elif t.attr in LEARNER_PARTS and t.attr != "train_dataset" and s.number < draft.first:
+            given[t.attr] = s.node.value
         elif t.attr != "train_dataset":
-            draft.doubt(f"`{s.text}` ({s.where}) changes the learner by hand, and is not in the script; say it in the call that makes the learner, "
-                        "or in a subclass.")
+            draft.doubt(
+                f"`{s.text}` ({s.where}) changes the learner by hand, and is not in the script; say it in the call that"
+                " makes the learner, or in a subclass."
+            )
     return given, lines
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #c22b740a
-def dataset_code(draft, part, value, node) -> str | None:  # value: the learner's data set; node: its expression, None if unknown
+def dataset_code(
+    draft, part,
+    value,  # the learner's data set
+    node,  # its expression, None if unknown
+) -> str | None:
     "Return the code of a data set: a variable, an expression, or a file."
     if isinstance(node, ast.Dict) and isinstance(value, dict):
         pairs = [(k.value, v) for k, v in zip(node.keys, node.values) if isinstance(k, ast.Constant)]
         return "{" + ", ".join(f"{k!r}: {dataset_code(draft, f'{part}.{k}', value.get(k), v)}" for k, v in pairs) + "}"
-    if node is not None and value is not None and is_random_dataset(draft, node) and (code := stored_dataset_code(draft, part, value)): return code
+    if (
+        node is not None
+        and value is not None
+        and is_random_dataset(draft, node)
+        and (code := stored_dataset_code(draft, part, value))
+    ):
+        return code
     if isinstance(node, ast.Name): return expression_code(draft, node)
     s = None if node is None else make_statement(node, draft.at)
-    if s is not None and (calls_session_function(draft.book, s) or is_constant_code(s, draft.book.names)): return expression_code(draft, node)
-    held = node is None and any(v is value and draft.book.binding(n) for n, v in draft.book.names.items() if not n.startswith("_"))
+    if s is not None and (calls_session_function(draft.book, s) or is_constant_code(s, draft.book.names)):
+        return expression_code(draft, node)
+    held = node is None and any(
+        v is value and draft.book.binding(n) for n, v in draft.book.names.items() if not n.startswith("_")
+    )
     if not held and (code := stored_dataset_code(draft, part, value)): return code
     if node is not None: return expression_code(draft, node)
-    return object_code(draft, value, f"nobody knows how the {part} was made; make it in a cell of its own, with a variable that holds it")
+    return object_code(
+        draft,
+        value,
+        f"nobody knows how the {part} was made; make it in a cell of its own, with a variable that holds it",
+    )
 
 def stored_dataset_code(draft, part, value) -> str | None:
     "Store a data set and return the code that reads it; None if unsupported or too large."
     found = draft.small(part, store_value(value, part))
     if found is None: return None
-    draft.stored[part] = found, None   # not bound to a variable of the session
+    # not bound to a variable of the session
+    draft.stored[part] = found, None
     return found.code
 
 def is_random_dataset(draft, node) -> bool:
     "Check whether the code of a data set draws random numbers that are not stored, or is incomplete."
-    other, s = ProgramSlice(draft.book, draft.slice.until, draft.slice.late, draft.slice.forbidden, draft.instead), make_statement(node, draft.at)
+    other = ProgramSlice(draft.book, draft.slice.until, draft.slice.late, draft.slice.forbidden, draft.instead)
+    s = make_statement(node, draft.at)
     before = dict(draft.stored), list(draft.doubts)
-    for n in sorted(s.now): other.need(n, draft.at)
+    for n in sorted(s.now):
+        other.need(n, draft.at)
     draft.stored, draft.doubts = before
-    anew = bool(other.problems) or any(draws_random_numbers(draft.book, o) for o in other.chosen.values()) or has_random_call(ast.walk(node), draft.book.names)
-    if anew: draft.watched |= {n: o.number for o in other.chosen.values() if not (o.defines or o.imports) for n in o.binds}
+    anew = (
+        bool(other.problems)
+        or any(draws_random_numbers(draft.book, o) for o in other.chosen.values())
+        or has_random_call(ast.walk(node), draft.book.names)
+    )
+    if anew:
+        draft.watched |= {n: o.number for o in other.chosen.values() if not (o.defines or o.imports) for n in o.binds}
     return anew
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #5cd2d2cd
-def initial_weights(begun, which="") -> dict:  # which: "" for the model, "(loss)." for a loss function
+def initial_weights(
+    begun,
+    which="",  # "" for the model, "(loss)." for a loss function
+) -> dict:
     "Return the weights and buffers with which a run began, by name."
     found = {n.split("/", 1)[1]: t for n, t in begun.snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
     return {n.removeprefix(which): t for n, t in found.items() if n.startswith("(loss).") == bool(which)}
@@ -390,39 +583,55 @@ def store_pretrained(draft, model, begun) -> StoredValue | None:
     library = sys.modules.get("transformers")
     if library is None or not isinstance(model, library.PreTrainedModel): return None
     try:
-        with torch.device("meta"): plain = type(model)(model.config)
-    except Exception: return None   # its class and configuration do not define it completely
+        with torch.device("meta"):
+            plain = type(model)(model.config)
+    except Exception:
+        # its class and configuration do not define it completely
+        return None
     shapes = [{n: t.shape for n, t in [*m.named_parameters(), *m.named_buffers()]} for m in (model, plain)]
     if shapes[0] != shapes[1]: return None
-    first, attention, dtypes = begun.snapshot.tensors, getattr(model.config, "_attn_implementation", None), {t.dtype for t in model.parameters()}
+    first = begun.snapshot.tensors
+    attention = getattr(model.config, "_attn_implementation", None)
+    dtypes = {t.dtype for t in model.parameters()}
     weights = {k: first[e] if isinstance(e, str) else e for k, e in state_dict_entries(draft.learner.run_state).items()}
-    how = (f', attn_implementation="{attention}"' if attention else "") + (f", dtype={dtypes.pop()}" if len(dtypes) == 1 else "")
+    how = (f', attn_implementation="{attention}"' if attention else "") + (
+        f", dtype={dtypes.pop()}" if len(dtypes) == 1 else ""
+    )
     return StoredValue(draft.ours(f'{class_code(draft, type(model))}.from_pretrained(FILES / "first"{how})'),
                   folders={"first": (lambda path: write_weights(model, path, weights), 0)})
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #b06ae81d
-def model_code(draft, node, begun) -> tuple:  # returns (code of the argument, lines before the learner, lines after it)
+# returns (code of the argument, lines before the learner, lines after it)
+def model_code(draft, node, begun) -> tuple:
     "Return the code that makes the model with its first weights."
-    learner, load = draft.learner, draft.ours('load_weights({}, FILES / "first.safetensors")')
+    learner = draft.learner
+    load = draft.ours('load_weights({}, FILES / "first.safetensors")')
     if learner.model_init is not None: return model_init_code(draft, node, begun, load)
-    node, written = follow_model(draft, node), store_pretrained(draft, learner.model, begun)
+    node = follow_model(draft, node)
+    written = store_pretrained(draft, learner.model, begun)
     if isinstance(node, ast.Name) and written is not None:
         draft.pretrained[node.id] = written
         return expression_code(draft, node), [], []
     if written is not None:
         draft.stored["model"] = written, None
         return "model", [f"model = {written.code}"], []
-    if node is not None and not isinstance(node, ast.Name): return "model", [f"model = {expression_code(draft, node)}", load.format("model")], []
-    what = "nobody knows how the model was made, because no variable of the session holds it; give the Learner model_init=, a function that makes it"
+    if node is not None and not isinstance(node, ast.Name):
+        return "model", [f"model = {expression_code(draft, node)}", load.format("model")], []
+    what = (
+        "nobody knows how the model was made, because no variable of the session holds it; give the Learner"
+        " model_init=, a function that makes it"
+    )
     name = object_code(draft, learner.model, what) if node is None else expression_code(draft, node)
     draft.models.add(name)
     made = [s.number for s in draft.slice.chosen.values() if name in s.binds or name in draft.book.changed_names(s)]
-    if made: draft.loads.append((max(made) + 0.5, load.format(name)))
+    if made:
+        draft.loads.append((max(made) + 0.5, load.format(name)))
     return name, [] if made else [load.format(name)], []
 
 def model_init_code(draft, node, begun, load):
     "Return the code that makes the model by model_init."
-    learner, weights = draft.learner, initial_weights(begun)
+    learner = draft.learner
+    weights = initial_weights(begun)
     unknown = "nobody knows how model_init was made; define it in a cell"
     code = expression_code(draft, node) if node is not None else object_code(draft, learner.model_init, unknown)
     large = sum(t.nbytes for t in weights.values()) > draft.limit * 1e6   # too large to test
@@ -431,14 +640,19 @@ def model_init_code(draft, node, begun, load):
 
 def follow_model(draft, node, before=math.inf):
     "Return the expression of the model, resolved through other learners from which it was taken."
-    if not (isinstance(node, ast.Attribute) and node.attr == "model" and isinstance(node.value, ast.Name)): return node
+    if not (isinstance(node, ast.Attribute) and node.attr == "model" and isinstance(node.value, ast.Name)):
+        return node
     bound = draft.book.binding(node.value.id, min(before, draft.at))
     if not bound or not is_learner_call(bound[-1].value, draft.book.names): return node
     older = (call_arguments(bound[-1].value, draft.book.names) or {}).get("model")
     return follow_model(draft, older, bound[-1].number)
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #a3036dd1
-def frozen_lines(draft, model, begun) -> list[str]:  # model: its code in the script
+def frozen_lines(
+    draft,
+    model,  # its code in the script
+    begun,
+) -> list[str]:
     "Return the lines that restore requires_grad of the beginning; none if it was True everywhere."
     names = [n for n in initial_weights(begun) if f"weights/{n}" in begun.snapshot.tensors]
     frozen = [n for n in names if n not in begun.snapshot.values["trainable"]]
@@ -446,51 +660,97 @@ def frozen_lines(draft, model, begun) -> list[str]:  # model: its code in the sc
     tops = tuple(sorted({n.split(".")[0] + "." for n in frozen}))
     short = [n for n in names if n.startswith(tops)] == frozen
     which = f"not name.startswith({tops!r})" if short else f"name not in {tuple(frozen)!r}"
-    return [f"for name, p in {model}.named_parameters(): p.requires_grad_({which})" if frozen else f"{model}.requires_grad_(True)"]
+    return [
+        (
+            f"for name, p in {model}.named_parameters(): p.requires_grad_({which})"
+            if frozen
+            else f"{model}.requires_grad_(True)"
+        )
+    ]
 
-def auxiliary_modules(draft) -> dict:  # name -> tensors
+def auxiliary_modules(
+    draft,  # name -> tensors
+) -> dict:
     "Return modules of the slice with random weights outside the model, for example a teacher."
-    run, found = draft.learner.run_state, {}
+    run = draft.learner.run_state
+    found = {}
     known = {id(t) for m in (run.model, run.loss) if m is not None for t in [*m.parameters(), *m.buffers()]}
-    for s in (s for s in draft.slice.chosen.values() if not (s.defines or s.imports) and draws_random_numbers(draft.book, s, modules=True)):
+    for s in (
+        s
+        for s in draft.slice.chosen.values()
+        if not (s.defines or s.imports) and draws_random_numbers(draft.book, s, modules=True)
+    ):
         for name in s.binds - draft.models:
             module = draft.book.names.get(name)
             if not isinstance(module, torch.nn.Module) or draft.book.binding(name)[-1] is not s: continue
             tensors = dict([*module.named_parameters(), *module.named_buffers()])
-            if tensors and not all(id(t) in known for t in tensors.values()): found[name] = {n: t.detach().cpu() for n, t in tensors.items()}
+            if tensors and not all(id(t) in known for t in tensors.values()):
+                found[name] = {n: t.detach().cpu() for n, t in tensors.items()}
     return found
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #aa50074c
-def is_seed_statement(s) -> bool: return isinstance(s.node, ast.Expr) and isinstance(s.node.value, ast.Call) and "seed" in called_name(s.node.value.func)
+def is_seed_statement(s) -> bool:
+    return (
+        isinstance(s.node, ast.Expr) and isinstance(s.node.value, ast.Call) and "seed" in called_name(s.node.value.func)
+    )
 
 def torch_setting_root(s, names) -> str:
     'Return the name of torch in a statement that changes a setting of it; "" for others.'
     call = s.node.value if isinstance(s.node, ast.Expr) and isinstance(s.node.value, ast.Call) else None
-    if call is not None: found = root_names(call.func.value) if isinstance(call.func, ast.Attribute) and re.match("(set|use)_", call.func.attr) else ()
-    else: found = s.changes if isinstance(s.node, ast.Assign) and not s.binds else ()
+    if call is not None:
+        found = (
+            root_names(call.func.value)
+            if isinstance(call.func, ast.Attribute) and re.match("(set|use)_", call.func.attr)
+            else ()
+        )
+    else:
+        found = s.changes if isinstance(s.node, ast.Assign) and not s.binds else ()
     return next((n for n in found if inspect.ismodule(names.get(n)) and names[n].__name__ == "torch"), "")
 
 def collect_seeds(draft):
     "Add the seeding and torch settings that the slice needs; add doubts about unseeded draws."
-    book, chosen = draft.book, draft.slice.chosen
+    book = draft.book
+    chosen = draft.slice.chosen
     for s in (s for s in book.statements if s.number < draft.first):
         root = torch_setting_root(s, book.names)
-        if root and not any(o.text == s.text for o in chosen.values()): draft.slice.take(s, root)
+        if root and not any(o.text == s.text for o in chosen.values()):
+            draft.slice.take(s, root)
     for s in [s for _, s in sorted(chosen.items()) if draws_random_numbers(book, s) and not draft.has_its_weights(s)]:
         seed = next((o for o in reversed(book.statements[:s.number]) if is_seed_statement(o)), None)
-        left_out = [o for o in book.statements[seed.number:s.number] if o.number not in chosen and draws_random_numbers(book, o, modules=True)] if seed else []
-        if seed is not None: draft.slice.take(seed, "seed")
+        left_out = (
+            [
+                o
+                for o in book.statements[seed.number : s.number]
+                if o.number not in chosen and draws_random_numbers(book, o, modules=True)
+            ]
+            if seed
+            else []
+        )
+        if seed is not None:
+            draft.slice.take(seed, "seed")
         what = f"`{min(s.binds, default=s.text.splitlines()[0])}` ({s.where}) is made with random numbers"
-        if seed is None: draft.doubt(f"{what} that no seed decides; put a seed into the function that makes it.")
-        elif left_out: draft.doubt(f"{what}, and {left_out[0].where} has drawn some before it that the script does not draw; "
-                                   "seed right before it, or in the function that makes it.")
+        if seed is None:
+            draft.doubt(f"{what} that no seed decides; put a seed into the function that makes it.")
+        elif left_out:
+            draft.doubt(f"{what}, and {left_out[0].where} has drawn some before it that the script does not draw; "
+                                       "seed right before it, or in the function that makes it.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #da8f0b49
 def warn_random_attributes(draft):
     "Add doubts about random attributes of modules that are neither parameters nor buffers."
     for s in (s for s in draft.slice.chosen.values() if isinstance(s.node, ast.ClassDef)):
-        made = [o for f in s.node.body if getattr(f, "name", "") == "__init__" for o in ast.walk(f) if isinstance(o, ast.Assign)]
-        for o in (o for o in made if has_random_call(ast.walk(o.value), draft.book.names) and isinstance(o.targets[0], ast.Attribute)):
+        made = [
+            o
+            for f in s.node.body
+            if getattr(f, "name", "") == "__init__"
+            for o in ast.walk(f)
+            if isinstance(o, ast.Assign)
+        ]
+        for o in (
+            o
+            for o in made
+            if has_random_call(ast.walk(o.value), draft.book.names) and isinstance(o.targets[0], ast.Attribute)
+        ):
             name, kind = o.targets[0].attr, s.node.name
             held = [vars(m).get(name) for m in draft.learner.model.modules() if type(m).__name__ == kind]
             if any(isinstance(v, (torch.Tensor, np.ndarray, list)) for v in held):
@@ -501,10 +761,16 @@ def warn_random_attributes(draft):
 def names_read_at_runtime(draft) -> set:
     "Return the names that functions read during the run, without those used only to make objects."
     chosen = [s for s in draft.slice.chosen.values() if not s.imports]
-    todo, found, seen = set(draft.used), set(), set()
+    todo = set(draft.used)
+    found = set()
+    seen = set()
     for s in (s for s in chosen if not s.defines):
         called = {called_name(c.func) for c in filter_calls(executed_nodes(s.node))}
-        todo |= {n for n in s.now if n not in called or any(isinstance(b.node, ast.ClassDef) for b in draft.book.binding(n, s.number))}
+        todo |= {
+            n
+            for n in s.now
+            if n not in called or any(isinstance(b.node, ast.ClassDef) for b in draft.book.binding(n, s.number))
+        }
     while todo:
         name = todo.pop()
         seen.add(name)
@@ -516,31 +782,50 @@ def names_read_at_runtime(draft) -> set:
 
 def warn_rebound_names(draft):
     "Add doubts about names that were rebound or changed during the run."
-    book, late = draft.book, names_read_at_runtime(draft)
+    book = draft.book
+    late = names_read_at_runtime(draft)
     noted = any(e["kind"] == "by hand" and not e["abandoned"] for e in draft.exported.history.events)
     def outside(found): return [o for o in found if not draft.slice.forbidden & o.now]
-    chosen, wanted = [s for s in draft.slice.chosen.values() if not s.imports], draft.slice.wanted
+    chosen = [s for s in draft.slice.chosen.values() if not s.imports]
+    wanted = draft.slice.wanted
     for s, name in [(s, n) for s in chosen for n in sorted(s.binds if s.defines else s.binds & wanted[s.number])]:
-        again = outside(o for o in book.statements if draft.first < o.number < draft.last and name in o.binds and o.text != s.text)
+        again = outside(
+            o for o in book.statements if draft.first < o.number < draft.last and name in o.binds and o.text != s.text
+        )
         changed = outside(book.changing(name, max(draft.first, s.number), draft.last))
         if again and name in late:
-            draft.doubt(f"`{name}` was bound anew ({again[-1].where}) while the run was under way; the script has it as it was in {s.where}.")
+            draft.doubt(
+                f"`{name}` was bound anew ({again[-1].where}) while the run was under way; the script has it as it was"
+                f" in {s.where}."
+            )
         elif changed and not noted:
-            draft.doubt(f"`{name}` was changed ({changed[0].where}) while the run was under way, which the script does not do; "
-                        "use learn.set(...), or a callback.")
+            draft.doubt(
+                f"`{name}` was changed ({changed[0].where}) while the run was under way, which the script does not do; "
+                "use learn.set(...), or a callback."
+            )
     for name, number in draft.watched.items():
         changed = outside(book.changing(name, max(draft.first, number), math.inf))
-        if changed: draft.doubt(f"`{name}` was changed ({changed[0].where}) after the run had begun, and is written as it is now; "
-                                "change a copy instead.")
+        if changed:
+            draft.doubt(
+                f"`{name}` was changed ({changed[0].where}) after the run had begun, and is written as it is now; "
+                "change a copy instead."
+            )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #33f5595e
-def warn_mutated_modules(draft, modules):  # modules: names of modules whose present weights are written
+def warn_mutated_modules(
+    draft,
+    modules,  # names of modules whose present weights are written
+):
     "Add doubts about modules that functions of the session change during the run."
     for s in (s for s in draft.slice.chosen.values() if s.defines):
-        bodies = [m for m in s.node.body if isinstance(m, ast.FunctionDef)] if isinstance(s.node, ast.ClassDef) else [s.node]
+        bodies = (
+            [m for m in s.node.body if isinstance(m, ast.FunctionDef)] if isinstance(s.node, ast.ClassDef) else [s.node]
+        )
         for name in sorted({n for b in bodies for n in names_changed_in(b.body)} & set(modules)):
-            draft.doubt(f"`{s.node.name}` changes `{name}` as the run goes, and its weights are written as they are now; "
-                        "make it as a copy of the model (copy.deepcopy), or register it in the model.")
+            draft.doubt(
+                f"`{s.node.name}` changes `{name}` as the run goes, and its weights are written as they are now; "
+                "make it as a copy of the model (copy.deepcopy), or register it in the model."
+            )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #4416d418
 def warn_redefined_classes(draft, things):
@@ -550,11 +835,17 @@ def warn_redefined_classes(draft, things):
         top = getattr(kind, "__qualname__", "")
         found = [s for s in draft.slice.chosen.values() if s.defines and top in s.binds]
         if getattr(kind, "__module__", "") == "__main__" and found and not could_come_from(kind, found[-1]):
-            draft.doubt(f"`{top}` has been defined more than once, and the script's version ({found[-1].where}) is not the one that this run "
-                        "has used; make the learner again after the last change.")
+            draft.doubt(
+                f"`{top}` has been defined more than once, and the script's version ({found[-1].where}) is not the one"
+                " that this run has used; make the learner again after the last change."
+            )
     for s in (s for s in draft.slice.chosen.values() if s.defines):
         name = min(s.binds)
-        if draft.book.binding(name)[-1] is s and not could_come_from(draft.book.names.get(name), s) and not draft.book.changing(name, s.number, math.inf):
+        if (
+            draft.book.binding(name)[-1] is s
+            and not could_come_from(draft.book.names.get(name), s)
+            and not draft.book.changing(name, s.number, math.inf)
+        ):
             draft.doubt(f"`{name}` is not what its cell says; run the cell again and begin a new run.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #c6d4b240
@@ -566,7 +857,8 @@ def kept_back(run, callback) -> bool:
 def warn_stateless_callbacks(draft):
     "Add doubts about callbacks without state that change themselves, in a run that went back."
     history = draft.exported.history
-    restarted = history.parent is not None and history.parent not in ancestor_run_ids(history)   # for example after a reset
+    # for example after a reset
+    restarted = history.parent is not None and history.parent not in ancestor_run_ids(history)
     if not history.abandons and not restarted: return
     for c in user_callbacks(draft.exported):
         found = [s.node for s in draft.slice.chosen.values() if s.defines and type(c).__name__ in s.binds]
@@ -574,20 +866,35 @@ def warn_stateless_callbacks(draft):
         if not kept_back(draft.learner.run_state, c): continue
         methods = [m for m in found[-1].body if isinstance(m, ast.FunctionDef) and m.name != "__init__" and m.args.args]
         if any(m.args.args[0].arg in names_changed_in(m.body) for m in methods):
-            draft.doubt(f"`{type(c).__name__}` keeps something of its own from step to step, and did not go back when the run did; "
-                        "give it state_dict() and load_state_dict().")
+            draft.doubt(
+                f"`{type(c).__name__}` keeps something of its own from step to step, and did not go back when the run"
+                " did; give it state_dict() and load_state_dict()."
+            )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #a7795bc6
-def user_callbacks(learner) -> list: return [c for c in learner.run_state.callbacks.callbacks if not type(c).__module__.startswith("trainer_nb.")]
+def user_callbacks(learner) -> list:
+    return [c for c in learner.run_state.callbacks.callbacks if not type(c).__module__.startswith("trainer_nb.")]
 
-def warn_manual_settings(draft, settings: dict, acts):  # settings: those with which the run began
+def warn_manual_settings(
+    draft,
+    settings: dict,  # those with which the run began
+    acts,
+):
     "Add a doubt about a setting that differs from the verbs' changes."
-    expected, now = dict(settings), explicit_settings(vars(draft.exported.args))
-    if any(c.startswith("args.") for e in acts for c in e["data"].get("changed", ())): return   # the doubt was added for that act
-    for e in acts: expected |= {"set": e["data"], "branch": e["data"].get("changes")}.get(e["kind"]) or {}
-    left_out = (*PROCESS_FIELDS, "eval_steps", "greater_is_better")   # settings of the process, and settings that follow from others
+    expected = dict(settings)
+    now = explicit_settings(vars(draft.exported.args))
+    if any(c.startswith("args.") for e in acts for c in e["data"].get("changed", ())):
+        # the doubt was added for that act
+        return
+    for e in acts:
+        expected |= {"set": e["data"], "branch": e["data"].get("changes")}.get(e["kind"]) or {}
+    # settings of the process, and settings that follow from others
+    left_out = (*PROCESS_FIELDS, "eval_steps", "greater_is_better")
     for name in [k for k, v in now.items() if k not in left_out and v != expected.get(k)][:1]:
-        draft.doubt(f"learn.args.{name} is {now[name]!r}, and no verb has made it so; learn.set({name}=...) can be written down.")
+        draft.doubt(
+            f"learn.args.{name} is {now[name]!r}, and no verb has made it so; learn.set({name}=...) can be written"
+            " down."
+        )
 
 def warn_unreplayed_evaluations(draft):
     "Add a doubt about evaluations by hand that a callback received."
@@ -596,25 +903,42 @@ def warn_unreplayed_evaluations(draft):
     within = [s for s in draft.book.statements if draft.at < s.number < draft.last and draft.own & s.now]
     called = [s.where for s in within if re.search(r"\.(evaluate|predict|log)\(", s.text)]
     if not (hears and called): return
-    draft.doubt(f"{called[0]} evaluates by hand, which {hears[0]} hears of, and the script does not do it; use eval_strategy= if it matters.")
+    draft.doubt(
+        f"{called[0]} evaluates by hand, which {hears[0]} hears of, and the script does not do it; use eval_strategy="
+        " if it matters."
+    )
 
-def unknown_callbacks(draft, given) -> list:  # given: expression of the callbacks, None if there is none
+def unknown_callbacks(
+    draft,
+    given,  # expression of the callbacks, None if there is none
+) -> list:
     "Return the callbacks that are neither in the learner's call nor in its journal."
     known = ast.unparse(given) if given is not None else ""
     known += " ".join(e["data"]["callback"] for e in draft.learner.history.events if e["kind"] == "add_callback")
-    def names(c): return [type(c).__name__, *(n for n, v in draft.book.names.items() if v is c or (isinstance(v, list) and c in v))]
+    def names(c):
+        return [
+            type(c).__name__,
+            *(n for n, v in draft.book.names.items() if v is c or (isinstance(v, list) and c in v)),
+        ]
     return [c for c in user_callbacks(draft.learner) if not any(re.search(rf"\b{n}\b", known) for n in names(c))]
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #3ec9afe7
-def foreign_modules(lines, folder: Path) -> list[str]:  # lines: imports; folder: where the script is written
+def foreign_modules(
+    lines,  # imports
+    folder: Path,  # where the script is written
+) -> list[str]:
     "Return the imported modules that are neither installed nor next to the script."
     tops = {re.match(r"(?:import|from) (\w+)", line)[1] for line in lines if re.match(r"(?:import|from) \w", line)}
-    known, found = {Path(sysconfig.get_path(k)).resolve() for k in ("stdlib", "platstdlib", "purelib", "platlib")} | {folder.resolve()}, []
+    known = {Path(sysconfig.get_path(k)).resolve() for k in ("stdlib", "platstdlib", "purelib", "platlib")} | {
+        folder.resolve()
+    }
+    found = []
     for top in sorted(tops - set(sys.stdlib_module_names) - {"trainer_nb"}):
         module = sys.modules.get(top)
         file = next(iter(getattr(module, "__path__", [])), None) or getattr(module, "__file__", None)
         place = None if file is None else Path(file).resolve().parent
-        if place is not None and place not in known and not is_installed(top): found.append(f"{top} ({place})")
+        if place is not None and place not in known and not is_installed(top):
+            found.append(f"{top} ({place})")
     return found
 
 def is_installed(top: str) -> bool:
@@ -629,4 +953,7 @@ def warn_missing_files(draft, folder: Path):
     for s in draft.slice.chosen.values():
         for c in (n.value for n in ast.walk(s.node) if isinstance(n, ast.Constant) and isinstance(n.value, str)):
             if 0 < len(c) < 250 and os.path.isfile(c) and not os.path.isabs(c):
-                draft.doubt(f"{c!r} ({s.where}) is a file beside the notebook; start the script in that folder, or give the whole path.")
+                draft.doubt(
+                    f"{c!r} ({s.where}) is a file beside the notebook; start the script in that folder, or give the"
+                    " whole path."
+                )

@@ -35,34 +35,63 @@ class StoredValue:
     @property
     def nbytes(self) -> int:
         "Return the approximate size on disk, in bytes."
-        return sum(t.nbytes for t in self.tensors.values()) + sum(map(len, self.texts.values())) + sum(n for _, n in self.folders.values())
+        return (
+            sum(t.nbytes for t in self.tensors.values())
+            + sum(map(len, self.texts.values()))
+            + sum(n for _, n in self.folders.values())
+        )
 
     def joined(self, other: StoredValue, code: str) -> StoredValue:
         "Return the files and imports of both values, with another code."
-        return StoredValue(code, self.tensors | other.tensors, self.texts | other.texts, self.folders | other.folders, self.imports | other.imports)
+        return StoredValue(
+            code,
+            self.tensors | other.tensors,
+            self.texts | other.texts,
+            self.folders | other.folders,
+            self.imports | other.imports,
+        )
 
 # %% ../../nbs/07_state/06_script_source.ipynb #aa79df0a
 def is_plain_tensor(value) -> bool:
     "Check whether a value is a plain dense tensor that safetensors supports."
-    return type(value) is torch.Tensor and value.layout is torch.strided and not value.requires_grad and value.dtype != torch.complex128
+    return (
+        type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and not value.requires_grad
+        and value.dtype != torch.complex128
+    )
 
 def store_tensor(value, name):
     "Store a tensor or an array; return None for other values."
     if isinstance(value, np.ndarray):
-        try: return StoredValue(f'stored["{name}"].numpy()', {name: torch.from_numpy(np.ascontiguousarray(value))}) if value.ndim else None
-        except TypeError: return None
-    return StoredValue(f'stored["{name}"]', {name: value.detach().cpu().contiguous()}) if is_plain_tensor(value) else None
+        try:
+            return (
+                StoredValue(f'stored["{name}"].numpy()', {name: torch.from_numpy(np.ascontiguousarray(value))})
+                if value.ndim
+                else None
+            )
+        except TypeError:
+            return None
+    return (
+        StoredValue(f'stored["{name}"]', {name: value.detach().cpu().contiguous()}) if is_plain_tensor(value) else None
+    )
 
 # %% ../../nbs/07_state/06_script_source.ipynb #7ec2acb5
 _NUMBER_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
-def store_column(values: list, name) -> StoredValue | None:  # values: one field of all examples
+def store_column(
+    values: list,  # one field of all examples
+    name,
+) -> StoredValue | None:
     "Store one field of all examples as a tensor, with code for a sequence; None if types or shapes differ."
     kind = type(values[0])
     if any(type(v) is not kind for v in values): return None
     if kind in _NUMBER_DTYPES:
-        try: return StoredValue(f'stored["{name}"].tolist()', {name: torch.tensor(values, dtype=_NUMBER_DTYPES[kind])})
-        except (RuntimeError, OverflowError): return None   # integers of more than 64 bits
+        try:
+            return StoredValue(f'stored["{name}"].tolist()', {name: torch.tensor(values, dtype=_NUMBER_DTYPES[kind])})
+        except (RuntimeError, OverflowError):
+            # integers of more than 64 bits
+            return None
     arrays = kind is np.ndarray and values[0].ndim or issubclass(kind, np.generic)
     if not arrays and not all(map(is_plain_tensor, values)): return None
     if len({(tuple(v.shape), v.dtype) for v in values}) > 1: return None
@@ -70,7 +99,8 @@ def store_column(values: list, name) -> StoredValue | None:  # values: one field
 
 def variable_names(keys) -> list[str]:
     "Return a valid variable name for each key."
-    def fits(k): return isinstance(k, str) and k.isidentifier() and not keyword.iskeyword(k) and k not in ("zip", "stored")
+    def fits(k):
+        return isinstance(k, str) and k.isidentifier() and not keyword.iskeyword(k) and k not in ("zip", "stored")
     return [k if fits(k) else f"v{i}" for i, k in enumerate(keys)]
 
 # %% ../../nbs/07_state/06_script_source.ipynb #afad8e5c
@@ -78,17 +108,24 @@ def store_examples(value, name):
     "Store a list or tuple of tensors, of numbers, or of dicts, tuples or lists of them."
     if type(value) not in (list, tuple) or not value: return None
     found = store_rows(list(value), name)
-    if found is not None and type(value) is tuple: found.code = f"tuple({found.code})"
+    if found is not None and type(value) is tuple:
+        found.code = f"tuple({found.code})"
     return found
 
 def store_rows(rows: list, name):
     "Store a list of rows; return None if their fields differ."
-    kind, first = type(rows[0]), rows[0]
+    kind = type(rows[0])
+    first = rows[0]
     if kind not in (dict, tuple, list):
         found = store_column(rows, name)
-        if found is not None and not found.code.endswith(".tolist()"): found.code = f"list({found.code})"
+        if found is not None and not found.code.endswith(".tolist()"):
+            found.code = f"list({found.code})"
         return found
-    if any(type(r) is not kind or len(r) != len(first) or (kind is dict and list(r) != list(first)) for r in rows) or not first: return None
+    if (
+        any(type(r) is not kind or len(r) != len(first) or (kind is dict and list(r) != list(first)) for r in rows)
+        or not first
+    ):
+        return None
     keys = list(first) if kind is dict else list(range(len(first)))
     if not all(type(k) in (str, int) for k in keys): return None
     parts = [store_column([r[k] for r in rows], f"{name}.{k}") for k in keys]
@@ -96,11 +133,21 @@ def store_rows(rows: list, name):
 
 def rows_code(kind, keys, parts):
     "Return the stored columns with code that turns them into rows."
-    names, codes = variable_names(keys), ", ".join(p.code for p in parts)
-    each = "{" + ", ".join(f"{json.dumps(k)}: {n}" for k, n in zip(keys, names)) + "}" if kind is dict else f"[{', '.join(names)}]"
-    code = f"list(zip({codes}))" if kind is tuple else f"[{each} for {', '.join(names)}{',' if len(names) == 1 else ''} in zip({codes})]"
+    names = variable_names(keys)
+    codes = ", ".join(p.code for p in parts)
+    each = (
+        "{" + ", ".join(f"{json.dumps(k)}: {n}" for k, n in zip(keys, names)) + "}"
+        if kind is dict
+        else f"[{', '.join(names)}]"
+    )
+    code = (
+        f"list(zip({codes}))"
+        if kind is tuple
+        else f"[{each} for {', '.join(names)}{',' if len(names) == 1 else ''} in zip({codes})]"
+    )
     whole = StoredValue(code)
-    for p in parts: whole = whole.joined(p, code)
+    for p in parts:
+        whole = whole.joined(p, code)
     return whole
 
 # %% ../../nbs/07_state/06_script_source.ipynb #7c1cb538
@@ -113,7 +160,11 @@ def is_json_plain(value) -> bool:
 def store_json(value, name):
     "Store lists and dicts of numbers and text as JSON; return None for other values."
     if type(value) not in (list, dict) or not is_json_plain(value): return None
-    return StoredValue(f'json.loads((FILES / "{name}.json").read_text("utf-8"))', texts={f"{name}.json": json.dumps(value)}, imports={"import json"})
+    return StoredValue(
+        f'json.loads((FILES / "{name}.json").read_text("utf-8"))',
+        texts={f"{name}.json": json.dumps(value)},
+        imports={"import json"},
+    )
 
 # %% ../../nbs/07_state/06_script_source.ipynb #c73f062a
 def store_tensor_dataset(value, name):
@@ -122,12 +173,14 @@ def store_tensor_dataset(value, name):
     parts = [store_tensor(t, f"{name}.{i}") for i, t in enumerate(value.tensors)]
     code = f"TensorDataset({', '.join(p.code for p in parts)})"
     whole = StoredValue(code, imports={"from torch.utils.data import TensorDataset"})
-    for p in parts: whole = whole.joined(p, code)
+    for p in parts:
+        whole = whole.joined(p, code)
     return whole
 
 def store_subset(value, name):
     "Store a Subset of a data set that can be stored; return None for other values."
-    if type(value) is not Subset or (inner := store_value(value.dataset, f"{name}.dataset")) is None: return None
+    if type(value) is not Subset or (inner := store_value(value.dataset, f"{name}.dataset")) is None:
+        return None
     indices = store_column([int(i) for i in value.indices], f"{name}.indices")
     indices.imports.add("from torch.utils.data import Subset")
     return inner.joined(indices, f"Subset({inner.code}, {indices.code})")
@@ -135,45 +188,68 @@ def store_subset(value, name):
 def store_hf_dataset(value, name):
     "Store a Hugging Face Dataset without a custom transform, which would be code; else return None."
     datasets = sys.modules.get("datasets")
-    if datasets is None or type(value) is not datasets.Dataset or value.format["type"] == "custom": return None
+    if datasets is None or type(value) is not datasets.Dataset or value.format["type"] == "custom":
+        return None
     size = int(value.data.nbytes * len(value) / max(value.data.num_rows, 1))
     def write(path: Path): value.save_to_disk(str(path))
-    return StoredValue(f'load_from_disk(str(FILES / "{name}"))', folders={name: (write, size)}, imports={"from datasets import load_from_disk"})
+    return StoredValue(
+        f'load_from_disk(str(FILES / "{name}"))',
+        folders={name: (write, size)},
+        imports={"from datasets import load_from_disk"},
+    )
 
 # %% ../../nbs/07_state/06_script_source.ipynb #387d1f67
-def store_value(value, name: str) -> StoredValue | None:  # name: of the files, and prefix of the names in them
+def store_value(
+    value,
+    name: str,  # of the files, and prefix of the names in them
+) -> StoredValue | None:
     "Store a value; return None if its type is unsupported and code must make it."
     for kind in (store_tensor, store_tensor_dataset, store_subset, store_hf_dataset, store_examples, store_json):
         if (found := kind(value, name)) is not None: return found
     return None
 
 # %% ../../nbs/07_state/06_script_source.ipynb #abcbeb41
-def write_stored_values(found: list, folder: Path):  # found: Stored values; folder: created if necessary
+def write_stored_values(
+    found: list,  # Stored values
+    folder: Path,  # created if necessary
+):
     "Write the files of several values."
     from safetensors.torch import save_file
     whole = StoredValue("")
-    for one in found: whole = whole.joined(one, "")
+    for one in found:
+        whole = whole.joined(one, "")
     folder.mkdir(parents=True, exist_ok=True)
-    if whole.tensors: save_file({n: t.clone() for n, t in whole.tensors.items()}, folder / "data.safetensors")
-    for name, text in whole.texts.items(): (folder / name).write_text(text, "utf-8")
-    for name, (write, _) in whole.folders.items(): write(folder / name)
+    if whole.tensors:
+        save_file({n: t.clone() for n, t in whole.tensors.items()}, folder / "data.safetensors")
+    for name, text in whole.texts.items():
+        (folder / name).write_text(text, "utf-8")
+    for name, (write, _) in whole.folders.items():
+        write(folder / name)
 
 # %% ../../nbs/07_state/06_script_source.ipynb #e847ee48
-_LOAD_OPS, _STORE_OPS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"), ("STORE_NAME", "STORE_GLOBAL")
+_LOAD_OPS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
+_STORE_OPS = ("STORE_NAME", "STORE_GLOBAL")
 _COMPREHENSION_NAMES = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 def compile_code(text: str, where="<cell>"):
     "Compile statements, allowing top-level await, and return the code object."
     return compile(text, where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
-def statement_names(code, without=()) -> tuple[set, set, set]:  # without: names of functions to skip
+def statement_names(
+    code,
+    without=(),  # names of functions to skip
+) -> tuple[set, set, set]:
     "Return the names that code binds, those it reads at once, and those its functions read when called."
-    bound, now, later = set(), set(), set()
+    bound = set()
+    now = set()
+    later = set()
     def look(code, called, in_class):
         own = set()
         for i in dis.get_instructions(code):
-            if i.opname in _STORE_OPS: own.add(i.argval)
-            elif i.opname in _LOAD_OPS and not (in_class and i.argval in own): (later if called else now).add(i.argval)
+            if i.opname in _STORE_OPS:
+                own.add(i.argval)
+            elif i.opname in _LOAD_OPS and not (in_class and i.argval in own):
+                (later if called else now).add(i.argval)
         for inner in code.co_consts:
             if not isinstance(inner, types.CodeType) or inner.co_name in without: continue
             function = bool(inner.co_flags & inspect.CO_OPTIMIZED) and inner.co_name not in _COMPREHENSION_NAMES
@@ -184,63 +260,99 @@ def statement_names(code, without=()) -> tuple[set, set, set]:  # without: names
 
 # %% ../../nbs/07_state/06_script_source.ipynb #4b88d747
 _FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_MUTATING_METHODS = re.compile(r".*[^_]_|append|extend|insert|pop|popitem|remove|update|setdefault|clear|sort|reverse|add|discard|shuffle|setattr|delattr")
-_MUTATING_CALLS = re.compile(r"(apply|to|cuda|cpu|half|float|double|bfloat16|train|eval|add|load|set|register|resize|tie|enable|disable|"
-                             r"freeze|unfreeze|init|reset|fill|fit|gradient|cast|rename|compile|replace|merge)(_.*)?")
+_MUTATING_METHODS = re.compile(
+    r".*[^_]_|append|extend|insert|pop|popitem|remove|update|setdefault|clear|sort|reverse|add|discard|shuffle|setattr|delattr"
+)
+_MUTATING_CALLS = re.compile(
+    r"(apply|to|cuda|cpu|half|float|double|bfloat16|train|eval|add|load|set|register|resize|tie|enable|disable|"
+    r"freeze|unfreeze|init|reset|fill|fit|gradient|cast|rename|compile|replace|merge)(_.*)?"
+)
 
 def executed_nodes(node):
     "Yield a node and its descendants that are executed with it."
     yield node
     if isinstance(node, _FUNCTION_NODES): return
-    for child in ast.iter_child_nodes(node): yield from executed_nodes(child)
+    for child in ast.iter_child_nodes(node):
+        yield from executed_nodes(child)
 
 def root_names(node) -> set:
     "Return the names of the objects of which an expression may be a part."
     if isinstance(node, ast.Name): return {node.id}
-    if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred, ast.NamedExpr, ast.Await)): return root_names(node.value)
+    if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred, ast.NamedExpr, ast.Await)):
+        return root_names(node.value)
     parts = []
-    if isinstance(node, ast.Call): parts = [*([node.func.value] if isinstance(node.func, ast.Attribute) else []), *node.args]
+    if isinstance(node, ast.Call):
+        parts = [*([node.func.value] if isinstance(node.func, ast.Attribute) else []), *node.args]
     if isinstance(node, (ast.Tuple, ast.List)): parts = node.elts
     return set().union(*map(root_names, parts))
 
-def called_name(func) -> str: return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+def called_name(func) -> str:
+    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
 
 # %% ../../nbs/07_state/06_script_source.ipynb #299c5aab
-def names_changed_by_call(call, alone) -> set:  # alone: the call is a statement of its own
+def names_changed_by_call(
+    call,
+    alone,  # the call is a statement of its own
+) -> set:
     "Return the names whose objects a call changes, judged by the name of the callee."
     name = called_name(call.func)
     if _MUTATING_METHODS.fullmatch(name):
-        inputs = set().union(*map(root_names, call.args)) if name.endswith("_") or name in ("shuffle", "setattr", "delattr") else set()
+        inputs = (
+            set().union(*map(root_names, call.args))
+            if name.endswith("_") or name in ("shuffle", "setattr", "delattr")
+            else set()
+        )
         return inputs | (root_names(call.func.value) if isinstance(call.func, ast.Attribute) else set())
-    if alone and _MUTATING_CALLS.fullmatch(name) and isinstance(call.func, ast.Attribute): return root_names(call.func.value)
-    return names_changed_by_call(call.func.value, alone) if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call) else set()
+    if alone and _MUTATING_CALLS.fullmatch(name) and isinstance(call.func, ast.Attribute):
+        return root_names(call.func.value)
+    return (
+        names_changed_by_call(call.func.value, alone)
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call)
+        else set()
+    )
 
 def names_changed_in(nodes) -> set:
     "Return the names whose objects some statements change."
-    found, parts_of = set(), {}
+    found = set()
+    parts_of = {}
     for node in (n for top in nodes for n in executed_nodes(top)):
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)): parts_of.update((t, root_names(node.iter)) for t in root_names(node.target))
-        if isinstance(node, (ast.Assign, ast.Delete)): targets = node.targets
-        elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For)): targets = [node.target]
-        else: targets = []
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            parts_of.update((t, root_names(node.iter)) for t in root_names(node.target))
+        if isinstance(node, (ast.Assign, ast.Delete)):
+            targets = node.targets
+        elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For)):
+            targets = [node.target]
+        else:
+            targets = []
         for t in (o for t in targets for o in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])):
-            if isinstance(t, (ast.Attribute, ast.Subscript)) or isinstance(node, ast.AugAssign): found |= root_names(t)
+            if isinstance(t, (ast.Attribute, ast.Subscript)) or isinstance(node, ast.AugAssign):
+                found |= root_names(t)
         if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute, ast.Subscript)):
             parts_of.update((t.id, root_names(node.value)) for t in node.targets if isinstance(t, ast.Name))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call): found |= names_changed_by_call(node.value, True)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            found |= names_changed_by_call(node.value, True)
         elif isinstance(node, ast.Call): found |= names_changed_by_call(node, False)
-    for _ in range(3): found |= set().union(*(parts_of.get(n, set()) for n in found))   # parts of parts
+    for _ in range(3):
+        # parts of parts
+        found |= set().union(*(parts_of.get(n, set()) for n in found))
     return found
 
 # %% ../../nbs/07_state/06_script_source.ipynb #241fd05c
 class Statement:
     "Statement at the top level of a cell or a script."
-    def __init__(self, node, text, where, number, source=None):   # where: for messages; number: position in the order; source: the whole cell
+    def __init__(
+        self, node, text,
+        where,  # for messages
+        number,  # position in the order
+        source=None,  # the whole cell
+    ):
         self.node, self.text, self.where, self.number, self.source = node, text, where, number, source or text
         self.binds, self.now, self.later = statement_names(compile_code(text))
         self.changes = names_changed_in([node])
-        for n in ast.walk(node):   # the variables of a loop are not read from outside
-            if isinstance(n, (ast.For, ast.AsyncFor)): self.now -= root_names(n.target)
+        # the variables of a loop are not read from outside
+        for n in ast.walk(node):
+            if isinstance(n, (ast.For, ast.AsyncFor)):
+                self.now -= root_names(n.target)
 
     @property
     def defines(self) -> bool: return isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
@@ -249,16 +361,22 @@ class Statement:
     @property
     def value(self):
         "Return the expression whose value is bound to a single name; None for other statements."
-        one = isinstance(self.node, ast.AnnAssign) or (isinstance(self.node, ast.Assign) and len(self.node.targets) == 1)
+        one = isinstance(self.node, ast.AnnAssign) or (
+            isinstance(self.node, ast.Assign) and len(self.node.targets) == 1
+        )
         return self.node.value if one and len(self.binds) == 1 else None
+    # binds its names in any case
     @property
-    def certain(self) -> bool: return isinstance(self.node, (ast.Assign, ast.AnnAssign)) or self.defines or self.imports   # binds its names in any case
+    def certain(self) -> bool:
+        return isinstance(self.node, (ast.Assign, ast.AnnAssign)) or self.defines or self.imports
     def __repr__(self): return f"{self.where}: {self.text.splitlines()[0]}"
 
 def is_same_statement(text: str, node) -> bool:
     "Check whether a text parses to exactly this statement."
-    try: body = ast.parse(text).body
-    except SyntaxError: return False
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return False
     return len(body) == 1 and ast.dump(body[0]) == ast.dump(node)
 
 # %% ../../nbs/07_state/06_script_source.ipynb #9d07a19a
@@ -266,31 +384,55 @@ def source_text(lines: list, node) -> str:
     "Return the text of a statement as typed, with the comments above it."
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
     whole = textwrap.dedent("\n".join(lines[first:node.end_lineno])).rstrip().rstrip(";")
-    if not is_same_statement(whole, node): return ast.unparse(node)   # other statements are on the same line
+    if not is_same_statement(whole, node):
+        # other statements are on the same line
+        return ast.unparse(node)
     above = first
-    while above and re.match(r"\s*#(?!\s*\|)", lines[above - 1]): above -= 1
+    while above and re.match(r"\s*#(?!\s*\|)", lines[above - 1]):
+        above -= 1
     return textwrap.dedent("\n".join(lines[above:node.end_lineno])).rstrip().rstrip(";")
 
 def nested_code(node):
     "Return the statements of a main block, or the text of a timed cell; None for other statements."
-    if isinstance(node, ast.If) and ast.unparse(node.test).replace("'", '"') == '__name__ == "__main__"' and not node.orelse: return node.body
+    if (
+        isinstance(node, ast.If)
+        and ast.unparse(node.test).replace("'", '"') == '__name__ == "__main__"'
+        and not node.orelse
+    ):
+        return node.body
     call = getattr(node, "value", None)
-    if not (isinstance(node, ast.Expr) and isinstance(call, ast.Call) and ast.unparse(call.func).startswith("get_ipython().run_")): return None
+    if not (
+        isinstance(node, ast.Expr)
+        and isinstance(call, ast.Call)
+        and ast.unparse(call.func).startswith("get_ipython().run_")
+    ):
+        return None
     given = [a.value for a in call.args if isinstance(a, ast.Constant)]
     return given[-1] if given and given[0] in ("time", "capture", "prun") else None
 
-def split_statements(text: str, where: str, most=math.inf, start=0) -> list[Statement]:  # most: last line that was executed
+def split_statements(
+    text: str, where: str,
+    most=math.inf,  # last line that was executed
+    start=0,
+) -> list[Statement]:
     "Return the statements of a cell or a script."
-    lines, found = text.splitlines(), []
+    lines = text.splitlines()
+    found = []
     def take(nodes):
         for node in nodes:
             within = nested_code(node)
             if node.lineno > most: return
-            if isinstance(within, list): take(within)
-            elif isinstance(within, str): found.extend(split_statements(within, where, math.inf, start + len(found)))
-            elif "get_ipython()" not in (typed := source_text(lines, node)): found.append(Statement(node, typed, where, start + len(found), text))
-    try: take(ast.parse(text).body)
-    except (SyntaxError, ValueError): pass   # the text was never executed, or is not Python
+            if isinstance(within, list):
+                take(within)
+            elif isinstance(within, str):
+                found.extend(split_statements(within, where, math.inf, start + len(found)))
+            elif "get_ipython()" not in (typed := source_text(lines, node)):
+                found.append(Statement(node, typed, where, start + len(found), text))
+    try:
+        take(ast.parse(text).body)
+    except (SyntaxError, ValueError):
+        # the text was never executed, or is not Python
+        pass
     return found
 
 # %% ../../nbs/07_state/06_script_source.ipynb #550a1cee
@@ -300,7 +442,9 @@ class ExecutedText(NamedTuple):
     text: str
     most: float = math.inf   # last line that was executed
 
-def get_shell(): return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()   # the IPython shell, or None
+# the IPython shell, or None
+def get_shell():
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 def user_namespace() -> dict:
     "Return the namespace of the notebook or the script."
@@ -309,7 +453,8 @@ def user_namespace() -> dict:
 def current_position(names: dict) -> tuple:
     "Return the file and line of the running cell or script; (None, inf) if none is running."
     frame = sys._getframe()
-    while frame is not None and (frame.f_globals is not names or frame.f_code.co_flags & inspect.CO_OPTIMIZED): frame = frame.f_back
+    while frame is not None and (frame.f_globals is not names or frame.f_code.co_flags & inspect.CO_OPTIMIZED):
+        frame = frame.f_back
     return (None, math.inf) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 def failure_line(ip, number) -> float:
@@ -322,32 +467,52 @@ def failure_line(ip, number) -> float:
 # %% ../../nbs/07_state/06_script_source.ipynb #a079b032
 def executed_texts() -> list[ExecutedText]:
     "Return the texts that were executed in this session, in order."
-    ip, names = get_shell(), user_namespace()
+    ip = get_shell()
+    names = user_namespace()
     file, line = current_position(names)
     if ip is None:
         text = "".join(linecache.getlines(names["__file__"])) if names.get("__file__") else ""
         return [ExecutedText("the script", text, line)] if text else []
     kept = list(names.get("In", ()))
-    kept = [(i, t) for i, t in enumerate(kept, ip.execution_count - len(kept)) if t]   # `%reset in` removes entries
-    if not kept:   # a shell without history still has the texts for its tracebacks
+    # `%reset in` removes entries
+    kept = [(i, t) for i, t in enumerate(kept, ip.execution_count - len(kept)) if t]
+    # a shell without history still has the texts for its tracebacks
+    if not kept:
         known = [f for f in getattr(ip.compile, "_filename_map", {}) if f in linecache.cache]
         return [ExecutedText("a cell", "".join(linecache.getlines(f)), line if f == file else math.inf) for f in known]
     found = [ExecutedText(f"cell [{i}]", t, failure_line(ip, i) - 1) for i, t in kept]
-    if file is not None and "".join(linecache.getlines(file)).strip() == kept[-1][1].strip(): found[-1] = found[-1]._replace(most=line)
+    if file is not None and "".join(linecache.getlines(file)).strip() == kept[-1][1].strip():
+        found[-1] = found[-1]._replace(most=line)
     return found
 
 # %% ../../nbs/07_state/06_script_source.ipynb #86e60301
 def code_signature(code) -> tuple:
     "Return the contents of a code object, without its position."
-    def plain(c): return code_signature(c) if isinstance(c, types.CodeType) else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
+    def plain(c):
+        return (
+            code_signature(c)
+            if isinstance(c, types.CodeType)
+            else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
+        )
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    return code.co_code, names, code.co_argcount, code.co_kwonlyargcount, code.co_flags & 12, tuple(map(plain, code.co_consts))
+    return (
+        code.co_code,
+        names,
+        code.co_argcount,
+        code.co_kwonlyargcount,
+        code.co_flags & 12,
+        tuple(map(plain, code.co_consts)),
+    )
 
-def nested_signatures(code, lines=range(sys.maxsize)) -> dict:  # lines: code objects that begin in one of these lines
+def nested_signatures(
+    code,
+    lines=range(sys.maxsize),  # code objects that begin in one of these lines
+) -> dict:
     "Return the signatures of nested code objects, by qualified name."
     found = {}
     for inner in code.co_consts:
-        if isinstance(inner, types.CodeType) and inner.co_firstlineno in lines: found |= {inner.co_qualname: code_signature(inner)} | nested_signatures(inner)
+        if isinstance(inner, types.CodeType) and inner.co_firstlineno in lines:
+            found |= {inner.co_qualname: code_signature(inner)} | nested_signatures(inner)
     return found
 
 def statement_signatures(s) -> dict:
@@ -360,9 +525,12 @@ def function_codes(thing) -> dict:
     found = {}
     for f in vars(thing).values() if isinstance(thing, type) else [thing]:
         f = getattr(f, "fget", None) or getattr(f, "__func__", None) or f
-        try: f = inspect.unwrap(f)
-        except ValueError: continue
-        if isinstance(f, types.FunctionType): found[f.__code__.co_qualname] = f.__code__
+        try:
+            f = inspect.unwrap(f)
+        except ValueError:
+            continue
+        if isinstance(f, types.FunctionType):
+            found[f.__code__.co_qualname] = f.__code__
     return found
 
 # %% ../../nbs/07_state/06_script_source.ipynb #f3ca91dc
@@ -376,20 +544,31 @@ def constant_bindings(node) -> dict:
 def could_come_from(thing, statement) -> bool:
     "Check whether a statement can have defined a function or class; True if undecidable."
     if not isinstance(thing, (type, types.FunctionType)) or not statement.defines: return True
-    written, own = statement_signatures(statement), function_codes(thing)
-    if not isinstance(thing, type) and set(own).isdisjoint(written): return True   # a decorator has replaced it
-    if any(code_signature(code) != written[name] for name, code in own.items() if name in written): return False
-    if isinstance(thing, type) and {n for n in written if n.count(".") == 1 and "<" not in n} - set(own): return False   # the object lacks a method of the text
+    written = statement_signatures(statement)
+    own = function_codes(thing)
+    if not isinstance(thing, type) and set(own).isdisjoint(written):
+        # a decorator has replaced it
+        return True
+    if any(code_signature(code) != written[name] for name, code in own.items() if name in written):
+        return False
+    if isinstance(thing, type) and {n for n in written if n.count(".") == 1 and "<" not in n} - set(own):
+        # the object lacks a method of the text
+        return False
     here = vars(thing) if isinstance(thing, type) else dict(enumerate(inspect.unwrap(thing).__defaults__ or ()))
     return all(repr(here.get(k)) == repr(v) for k, v in constant_bindings(statement.node).items())
 
 # %% ../../nbs/07_state/06_script_source.ipynb #8579fd17
-def import_line(thing, name: str) -> str | None:  # name: the name to bind
+def import_line(
+    thing,
+    name: str,  # the name to bind
+) -> str | None:
     "Return the line that imports an object; None if there is none."
     known_as = lambda own: "" if own == name else f" as {name}"
     if isinstance(thing, types.ModuleType): return f"import {thing.__name__}{known_as(thing.__name__)}"
-    module, own = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if not isinstance(module, str) or module == "__main__" or not own or not own.isidentifier(): return None
+    module = getattr(thing, "__module__", None)
+    own = getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or module == "__main__" or not own or not own.isidentifier():
+        return None
     places = [".".join(module.split(".")[:i + 1]) for i in range(module.count(".") + 1)]
     found = next((p for p in places if getattr(sys.modules.get(p), own, None) is thing), None)
     return f"from {found} import {own}{known_as(own)}" if found and found != "builtins" else None
@@ -397,13 +576,28 @@ def import_line(thing, name: str) -> str | None:  # name: the name to bind
 # %% ../../nbs/07_state/06_script_source.ipynb #c69951ef
 class SessionCode:
     "Statements of a session, in the order of execution."
-    def __init__(self, texts: list, names: dict):  # texts: Executed items; names: the present namespace
-        self.statements, self.names, self._bound, self._methods, self._changed = [], names, {}, {}, {}
-        for where, text, most in texts: self.statements += split_statements(text, where, most, len(self.statements))
+    def __init__(
+        self,
+        texts: list,  # Executed items
+        names: dict,  # the present namespace
+    ):
+        self.statements = []
+        self.names = names
+        self._bound = {}
+        self._methods = {}
+        self._changed = {}
+        for where, text, most in texts:
+            self.statements += split_statements(text, where, most, len(self.statements))
         for s in self.statements:
-            for name in s.binds: self._bound.setdefault(name, []).append(s)
-            for m in (m for m in s.node.body if isinstance(m, ast.FunctionDef) and m.args.args) if isinstance(s.node, ast.ClassDef) else ():
-                self._methods.setdefault(m.name, []).append((s.number, m.args.args[0].arg in names_changed_in(m.body)))   # whether the method changes its object
+            for name in s.binds:
+                self._bound.setdefault(name, []).append(s)
+            for m in (
+                (m for m in s.node.body if isinstance(m, ast.FunctionDef) and m.args.args)
+                if isinstance(s.node, ast.ClassDef)
+                else ()
+            ):
+                # whether the method changes its object
+                self._methods.setdefault(m.name, []).append((s.number, m.args.args[0].arg in names_changed_in(m.body)))
 
     def binding(self, name, before=math.inf) -> list[Statement]:
         "Return the last statement that certainly bound a name and later candidates; empty if none."
@@ -421,17 +615,23 @@ class SessionCode:
         "Return the names that a statement changes, including through aliases and functions of the session."
         if s.number in self._changed: return self._changed[s.number]
         found = self._changed[s.number] = set(s.changes)
-        for call in (n for n in executed_nodes(s.node) if isinstance(n, ast.Call)): found.update(self.changed_inside(call, s.number))
+        for call in (n for n in executed_nodes(s.node) if isinstance(n, ast.Call)):
+            found.update(self.changed_inside(call, s.number))
         for name in list(found):
             bound = self.binding(name, s.number)
-            if bound and isinstance(bound[-1].value, (ast.Attribute, ast.Subscript, ast.Name)): found.update(root_names(bound[-1].value))
+            if bound and isinstance(bound[-1].value, (ast.Attribute, ast.Subscript, ast.Name)):
+                found.update(root_names(bound[-1].value))
         return found
 
     def changed_inside(self, call, before) -> set:
         "Return the names that a call of a function or method of the session changes."
         name = called_name(call.func)
         if isinstance(call.func, ast.Attribute):
-            return root_names(call.func.value) if any(changes for number, changes in self._methods.get(name, ()) if number < before) else set()
+            return (
+                root_names(call.func.value)
+                if any(changes for number, changes in self._methods.get(name, ()) if number < before)
+                else set()
+            )
         bound = self.binding(name, before)
         if not bound or not isinstance(bound[-1].node, ast.FunctionDef): return set()
         inner = names_changed_in(bound[-1].node.body)
@@ -440,11 +640,12 @@ class SessionCode:
 # %% ../../nbs/07_state/06_script_source.ipynb #272f5993
 class ProgramSlice:
     "Statements of a session that some names require."
+    # whether the value of a name is read from elsewhere, so that it is not followed
     def __init__(self, book: SessionCode,
                  until=math.inf,   # number of the statement up to which changes count
                  late=math.inf,    # number of the statement at which functions look up names
                  forbidden=(),     # names that no statement may use
-                 instead=lambda name, statement: False):   # whether the value of a name is read from elsewhere, so that it is not followed
+                 instead=lambda name, statement: False):
         self.book, self.until, self.late, self.forbidden, self.instead = book, until, late, set(forbidden), instead
         self.chosen, self.wanted, self.lines, self.problems, self._seen = {}, {}, {}, [], set()
         # Statements by number; required names by number; lines for names that no statement bound.
@@ -456,10 +657,13 @@ class ProgramSlice:
         found = self.book.binding(name, before) or (self.book.binding(name) if before >= self.late else [])
         if not found: return self.elsewhere(name)
         if self.instead(name, found[-1]): return
-        if any(s.number in self.chosen and name in self.wanted.get(s.number, ()) for s in found[-1:]): return
-        for s in found: self.take(s, name)
+        if any(s.number in self.chosen and name in self.wanted.get(s.number, ()) for s in found[-1:]):
+            return
+        for s in found:
+            self.take(s, name)
         if not found[-1].imports and not found[-1].defines or isinstance(found[-1].node, ast.ClassDef):
-            for s in self.book.changing(name, found[-1].number, self.until): self.take(s, name, change=True)
+            for s in self.book.changing(name, found[-1].number, self.until):
+                self.take(s, name, change=True)
 
     def take(self, s: Statement, name, change=False):
         "Add a statement, and the statements whose names it reads."
@@ -467,23 +671,32 @@ class ProgramSlice:
         if s.number in self.chosen: return
         if self.forbidden & s.now:
             used = min(self.forbidden & s.now)
-            if not change: self.problems.append(f"`{name}` is made with `{used}` ({s.where}); write it to a file and read it in a cell")
+            if not change:
+                self.problems.append(
+                    f"`{name}` is made with `{used}` ({s.where}); write it to a file and read it in a cell"
+                )
             return
         self.chosen[s.number] = s
         if s.imports: return
-        for n in s.now: self.need(n, s.number)
-        for n in s.later: self.need(n, max(self.late, s.number))
+        for n in s.now:
+            self.need(n, s.number)
+        for n in s.later:
+            self.need(n, max(self.late, s.number))
 
     def elsewhere(self, name):
         "Add an import or a constant for a name that no statement bound explicitly."
-        if hasattr(builtins, name) or name in self.forbidden or name in ("__file__", "__name__", "display"): return
+        if hasattr(builtins, name) or name in self.forbidden or name in ("__file__", "__name__", "display"):
+            return
         thing = self.book.names.get(name, self)
         star = self.star(name, thing)
         if star is not None: return self.chosen.setdefault(star.number, star)
         line = None if thing is self else import_line(thing, name)
-        if line is None and type(thing) in (bool, int, float, str, type(None)): line = f"{name} = {thing!r}"
-        if line is not None: self.lines[name] = line
-        elif thing is not self: self.problems.append(f"nobody knows how `{name}` was made; make it in a cell")
+        if line is None and type(thing) in (bool, int, float, str, type(None)):
+            line = f"{name} = {thing!r}"
+        if line is not None:
+            self.lines[name] = line
+        elif thing is not self:
+            self.problems.append(f"nobody knows how `{name}` was made; make it in a cell")
 
     def star(self, name, thing):
         "Return the star import that bound a name; None if there is none."
@@ -501,15 +714,24 @@ def pruned_import_lines(s: Statement, wanted) -> list[str]:
 
 def import_lines(part: ProgramSlice) -> list[str]:
     "Return all imports of a slice: `__future__` first, then modules, then names."
-    found = [line for n, s in sorted(part.chosen.items()) if s.imports for line in pruned_import_lines(s, part.wanted.get(n, ()))]
+    found = [
+        line
+        for n, s in sorted(part.chosen.items())
+        if s.imports
+        for line in pruned_import_lines(s, part.wanted.get(n, ()))
+    ]
     found += [line for line in part.lines.values() if line.startswith(("import ", "from "))]
-    future = [s.text for s in part.book.statements if isinstance(s.node, ast.ImportFrom) and s.node.module == "__future__"]
+    future = [
+        s.text for s in part.book.statements if isinstance(s.node, ast.ImportFrom) and s.node.module == "__future__"
+    ]
     return sorted({*found, *future}, key=lambda line: ("__future__" not in line, line.startswith("from"), line))
 
 def module_level_numbers(part: ProgramSlice) -> set:
     "Return the numbers of the statements that must be at module level."
     rest = {n: s for n, s in part.chosen.items() if not s.imports}
-    names, found, size = set(), set(), -1
+    names = set()
+    found = set()
+    size = -1
     while len(found) > size:
         size = len(found)
         found |= {n for n, s in rest.items() if s.defines or names & (s.binds | part.wanted[n])}
@@ -520,7 +742,8 @@ def indent_statement(s: Statement, by: int = 4) -> str:
     "Return a statement's text, indented; keep multi-line strings unchanged."
     for text in (s.text, ast.unparse(s.node)):
         moved = textwrap.indent(text, " " * by)
-        if is_same_statement(textwrap.dedent(moved), s.node) and is_same_indented(moved, s.node): return moved
+        if is_same_statement(textwrap.dedent(moved), s.node) and is_same_indented(moved, s.node):
+            return moved
     raise ValueError(f"{s!r} cannot be moved to the right.")
 
 def is_same_indented(moved, node) -> bool:

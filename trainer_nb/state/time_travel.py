@@ -19,11 +19,26 @@ from ..args.training_args import to_builtin, resolve_args
 from ..device.sharding import local_nbytes, require_unsharded
 from ..optim.schedules import schedule_parts
 from ..engine.run_state import RunState, record_act
-from ..engine.user_state import (enter_in_memo, copy_attributes, copy_data_state, report_lost, user_state_bytes,
-                                          user_state_holders)
+from trainer_nb.engine.user_state import (
+    enter_in_memo,
+    copy_attributes,
+    copy_data_state,
+    report_lost,
+    user_state_bytes,
+    user_state_holders,
+)
 from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
-from ..engine.snapshot import (PROCESS_STATE_FIELDS, Snapshot, capture_snapshot, check_snapshot, check_data_length, has_adapters, restore_fields,
-                                        restore_snapshot, restore_whole)
+from trainer_nb.engine.snapshot import (
+    PROCESS_STATE_FIELDS,
+    Snapshot,
+    capture_snapshot,
+    check_snapshot,
+    check_data_length,
+    has_adapters,
+    restore_fields,
+    restore_snapshot,
+    restore_whole,
+)
 from ..engine.rollback import weight_versions
 from ..engine.prepare import prepare, redistribute_data
 from ..engine.tasks import restore_all
@@ -43,10 +58,18 @@ __all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'NOT_IN_BRAN
 # %% ../../nbs/07_state/05_time_travel.ipynb #edb8ead1
 def check_stream_position(learner, snapshot):
     "Raise ValueError for a position in a stream that other workers have read."
-    run, then = learner.run_state, snapshot.values["args"]
-    changes = any(then[name] != getattr(run.args, name) for name in ("dataloader_num_workers", "per_device_train_batch_size"))
-    follows = run.feed.loader is not learner.train_dataset and getattr(run.feed.loader, "num_workers", None) == run.args.dataloader_num_workers
-    if not (changes and follows): run.feed.check(snapshot.values["bookmark"])   # otherwise the loader is made with the snapshot's settings
+    run = learner.run_state
+    then = snapshot.values["args"]
+    changes = any(
+        then[name] != getattr(run.args, name) for name in ("dataloader_num_workers", "per_device_train_batch_size")
+    )
+    follows = (
+        run.feed.loader is not learner.train_dataset
+        and getattr(run.feed.loader, "num_workers", None) == run.args.dataloader_num_workers
+    )
+    if not (changes and follows):
+        # otherwise the loader is made with the snapshot's settings
+        run.feed.check(snapshot.values["bookmark"])
 
 def get_named_snapshot(learner, name) -> Snapshot:
     "Return a snapshot by its name; raise KeyError if there is none."
@@ -54,7 +77,10 @@ def get_named_snapshot(learner, name) -> Snapshot:
     names = ", ".join(map(repr, learner.snapshots)) or "none"
     raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, learner.snapshots)}")
 
-def restore_run(learner, snapshot):  # snapshot: a Snapshot, or a name in learner.snapshots
+def restore_run(
+    learner,
+    snapshot,  # a Snapshot, or a name in learner.snapshots
+):
     "Restore a snapshot and update the history, the ring and the checkpoints."
     if not isinstance(snapshot, Snapshot): snapshot = get_named_snapshot(learner, snapshot)
     prepare(learner)
@@ -64,16 +90,22 @@ def restore_run(learner, snapshot):  # snapshot: a Snapshot, or a name in learne
     check_data_length(run, snapshot)
     best = run.state.best_model_checkpoint
     earlier = run.history
-    if snapshot.values["run"] != run.history.run_id:   # of an earlier run, whose rows are in another history
+    # of an earlier run, whose rows are in another history
+    if snapshot.values["run"] != run.history.run_id:
         run.history = History(parent=snapshot.values["run"])
-    try: restore_all(learner, snapshot)
+    try:
+        restore_all(learner, snapshot)
     except BaseException:
         run.history = earlier
         raise
-    if run.history is not earlier: earlier.close_log()
+    if run.history is not earlier:
+        earlier.close_log()
     redistribute_data(learner, snapshot)
-    if run.ring is not None: run.ring.clear()   # its snapshots may be of another past
-    if run.saver is not None: run.saver.went_back(run, best)
+    if run.ring is not None:
+        # its snapshots may be of another past
+        run.ring.clear()
+    if run.saver is not None:
+        run.saver.went_back(run, best)
     record_act(run, "restore")
     report_lost(run, "restore()")
 
@@ -82,8 +114,16 @@ class Snapshots(dict):
     "Dictionary of snapshots by name, displayed as a table."
     def rows(self) -> list[dict]:
         "Return a row per snapshot: name, step, epoch, time and size in MB."
-        return [{"name": name, "step": s.step, "epoch": s.values["state"].epoch, "taken": time.strftime("%H:%M:%S", time.localtime(s.values["taken"])),
-                 "MB": s.nbytes / 1e6} for name, s in self.items()]
+        return [
+            {
+                "name": name,
+                "step": s.step,
+                "epoch": s.values["state"].epoch,
+                "taken": time.strftime("%H:%M:%S", time.localtime(s.values["taken"])),
+                "MB": s.nbytes / 1e6,
+            }
+            for name, s in self.items()
+        ]
 
     def __repr__(self): return text_table(self.rows()) if self else "no snapshots"
     def _repr_html_(self): return html_table(self.rows()) if self else "<i>no snapshots</i>"
@@ -92,15 +132,18 @@ class Snapshots(dict):
 def reset_run_state(run):
     "Reset the fields of a run that a snapshot holds, except the model, the settings and the callbacks."
     run.history.close_log()
-    if run.feed is not None: run.feed.close()
+    if run.feed is not None:
+        run.feed.close()
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
     for f in fields(run):
-        if f.metadata["kind"] in ("value", "of_step"): setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
+        if f.metadata["kind"] in ("value", "of_step"):
+            setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
     vars(run.state).update(place)
     run.start_clock()
     run.history, run.due = History(parent=run.history.run_id), deque()
     run.optimizer = run.lr_scheduler = run.feed = run.shadows = run.hands = None
-    if run.ring is not None: run.ring.clear()
+    if run.ring is not None:
+        run.ring.clear()
 
 def user_given_parts(learner) -> list[str]:
     "Return the names of the parts that the user made, which a new run reuses in their first state."
@@ -109,7 +152,8 @@ def user_given_parts(learner) -> list[str]:
 def restart_from_current_weights(learner):
     "Begin a new run from the present weights."
     run = learner.run_state
-    if run.first is not None: restore_fields(run, run.first, user_given_parts(learner))
+    if run.first is not None:
+        restore_fields(run, run.first, user_given_parts(learner))
     reset_run_state(run)
 
 def restart_from_first_weights(learner):
@@ -117,7 +161,10 @@ def restart_from_first_weights(learner):
     run = learner.run_state
     if run.first is None:
         if not run.freed: return   # the run has not begun
-        raise InvalidOperation("reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into learn.model.")
+        raise InvalidOperation(
+            "reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into"
+            " learn.model."
+        )
     restore_fields(run, run.first, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
     run.first.release()
     reset_run_state(run)
@@ -130,48 +177,70 @@ def free_run(learner):
     "Free all memory except the model's weights."
     run = learner.run_state
     close_callbacks(run)
-    for p in (run.model.parameters() if run.model is not None else ()): p.grad = None
+    for p in (run.model.parameters() if run.model is not None else ()):
+        p.grad = None
     reset_run_state(run)
-    if run.device is not None: run.device.release()
-    if run.model is not None: run.model.to("cpu")
+    if run.device is not None:
+        run.device.release()
+    if run.model is not None:
+        run.model.to("cpu")
     run.device = run.wrapped = run.first = run.held = run.eval_dataloader = None
-    run.params, run.freed = [], True
-    if run.saver is not None: run.saver.free()
-    if learner.optimizers[0] is not None: learner.optimizers[0].state.clear()
+    run.params = []
+    run.freed = True
+    if run.saver is not None:
+        run.saver.free()
+    if learner.optimizers[0] is not None:
+        learner.optimizers[0].state.clear()
     learner.snapshots.clear()
     release_last_traceback()
     gc.collect()
-    if torch.cuda.is_initialized(): torch.cuda.empty_cache()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #d4dab8bc
-LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")   # acts whose effects are in no snapshot
-ACTS = ("set", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING_ACTS)   # events in a history that a replay of steps does not cause
+# acts whose effects are in no snapshot
+LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")
+# events in a history that a replay of steps does not cause
+ACTS = ("set", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING_ACTS)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #2913caa1
-MAX_SNAPSHOTS = 50            # maximum number of snapshots in a ring
-MOST_ON_DISK = 4     # maximum number of snapshots in files
+# maximum number of snapshots in a ring
+MAX_SNAPSHOTS = 50
+# maximum number of snapshots in files
+MOST_ON_DISK = 4
 
 def snapshot_nbytes(run) -> int:
     "Return the bytes of a snapshot: unshared weights, buffers, optimizer state and user state."
-    tensors = [*(p for p in run.params if p.requires_grad or not has_adapters(run.model)), *run.model.buffers(), *(v for s in run.optimizer.state.values() for v in s.values())]
+    tensors = [
+        *(p for p in run.params if p.requires_grad or not has_adapters(run.model)),
+        *run.model.buffers(),
+        *(v for s in run.optimizer.state.values() for v in s.values()),
+    ]
     return sum(local_nbytes(t) for t in tensors if hasattr(t, "nbytes")) + user_state_bytes(run)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000005
 class Account:
     "Overhead account of a run's snapshots; determines when the next one may be taken."
     share = 0.005                        # maximum share of the time
-    factor, beside = 2.0, 0.0005         # cost of a snapshot with its effect on the next steps: factor of its duration, plus seconds
+    # cost of a snapshot with its effect on the next steps: factor of its duration, plus seconds
+    factor = 2.0
+    beside = 0.0005
     rate = {"memory": 1e9, "disk": 3e8}  # bytes per second, assumed before the first snapshot
 
     def __init__(self): self.open()
 
     def open(self):
         "Restart counting costs and time."
-        self.counted = None   # the last snapshot whose GPU copy was charged
-        self.begun, self.spent, self.last = None, 0.0, None   # (seconds, steps) of the run at the start; seconds charged in all, and for the last snapshot
+        # the last snapshot whose GPU copy was charged
+        self.counted = None
+        # (seconds, steps) of the run at the start; seconds charged in all, and for the last snapshot
+        self.begun = None
+        self.spent = 0.0
+        self.last = None
 
     def begin(self, run):
-        if self.begun is None: self.begun = run.seconds, run.state.global_step
+        if self.begun is None:
+            self.begun = run.seconds, run.state.global_step
 
     def charge(self, seconds: float):
         "Charge a snapshot that took so many seconds."
@@ -182,23 +251,38 @@ class Account:
         "Charge, once, the duration of the last snapshot's concurrent GPU copy; nothing on a CPU."
         if snapshot is self.counted: return
         self.counted = snapshot
-        snapshot.tensors   # waits for the copy, which ended many steps ago
+        # waits for the copy, which ended many steps ago
+        snapshot.tensors
         if not snapshot.copied_in: return
         self.spent += self.factor * snapshot.copied_in
         self.last = (self.last or 0.0) + self.factor * snapshot.copied_in
 
-    def to_wait(self, run, where: str) -> int:  # where: "memory" or "disk"; at most 1000 steps, ten if no step was measured
+    def to_wait(
+        self, run,
+        where: str,  # "memory" or "disk"; at most 1000 steps, ten if no step was measured
+    ) -> int:
         "Return the steps until the next snapshot is affordable, equal in all processes; 0 means now."
-        seconds, steps = run.seconds - self.begun[0], run.state.global_step - self.begun[1]
-        next_one = self.last if self.last is not None else self.factor * snapshot_nbytes(run) / self.rate[where] + self.beside
+        seconds = run.seconds - self.begun[0]
+        steps = run.state.global_step - self.begun[1]
+        next_one = (
+            self.last if self.last is not None else self.factor * snapshot_nbytes(run) / self.rate[where] + self.beside
+        )
         missing = (self.spent + next_one) / self.share - seconds
-        wait = 0 if missing <= 0 else 10 if steps <= 0 or seconds <= 0 else min(max(math.ceil(missing * steps / seconds), 1), 1000)
+        wait = (
+            0
+            if missing <= 0
+            else 10 if steps <= 0 or seconds <= 0 else min(max(math.ceil(missing * steps / seconds), 1), 1000)
+        )
         return run.device.world.told(wait)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000006
-def room_for_snapshots(run, kept) -> tuple:  # kept: snapshots in the ring
+def room_for_snapshots(
+    run,
+    kept,  # snapshots in the ring
+) -> tuple:
     "Return (count, place, bytes) of the snapshots that fit, equal in all processes."
-    size, world = max(snapshot_nbytes(run), 1), run.device.world
+    size = max(snapshot_nbytes(run), 1)
+    world = run.device.world
     if run.args.ring_memory is not None:
         budget = run.args.ring_memory * 1e9
         return min(int(budget // size), MAX_SNAPSHOTS), "memory", budget
@@ -213,50 +297,78 @@ def room_for_snapshots(run, kept) -> tuple:  # kept: snapshots in the ring
 class RewindBuffer:
     "Ring buffer of a run's last snapshots, oldest first, spaced for low overhead."
     def __init__(self):
-        self.kept, self.budget, self.where, self.account = deque(), 0.0, "memory", Account()   # budget in bytes; where: "memory" or "disk"
+        # budget in bytes; where: "memory" or "disk"
+        self.kept, self.budget, self.where, self.account = deque(), 0.0, "memory", Account()
         self.clear()
 
     def clear(self):
         "Drop all snapshots, before the run gets another past."
         self.kept.clear()
-        self.wait, self.seen, self.spare, self.every = 0, 0, (), 1   # wait: steps until the next snapshot; seen: events of the history that were examined
+        # wait: steps until the next snapshot; seen: events of the history that were examined
+        self.wait = 0
+        self.seen = 0
+        self.spare = ()
+        self.every = 1
         self.account.open()
 
     def before_step(self, learner):
         "Take a snapshot at the boundary before a step, if one is due or an act has occurred."
         run = learner.run_state
         if run.args.ring_every == 0: return
-        events, by_hand = run.history.events, False
+        events = run.history.events
+        by_hand = False
         if len(events) != self.seen:
             acts = [e for e in events[self.seen:] if e["kind"] in ACTS]
-            if acts or any(e["kind"] == "evaluate" for e in events[self.seen:]): self.wait = 0
+            if acts or any(e["kind"] == "evaluate" for e in events[self.seen:]):
+                self.wait = 0
             by_hand = any(e["data"].get("by") != "callback" for e in acts)
             self.seen = len(events)
         # A run that was resumed, or comes from another process, has no other snapshot.
-        if self.wait <= 0: self.take(run, by_hand or (not self.kept and (run.first is None or run.first.values["run"] != run.history.run_id)))
+        if self.wait <= 0:
+            self.take(
+                run, by_hand or (not self.kept and (run.first is None or run.first.values["run"] != run.history.run_id))
+            )
         self.wait -= 1
 
-    def take(self, run, at_once=False):  # at_once: at any cost
+    def take(
+        self, run,
+        at_once=False,  # at any cost
+    ):
         "Take a snapshot if one is due, and schedule the next one."
         self.account.begin(run)
         if not run.state.global_step and run.device.world.told(stands_at_first(run)):
             self.wait = run.args.ring_every or 10
             return
-        if self.kept: self.account.charge_beside(self.kept[-1])
+        if self.kept:
+            self.account.charge_beside(self.kept[-1])
         if not at_once and not run.args.ring_every and (wait := self.account.to_wait(run, self.where)):
             self.wait = wait
             return
-        start, slots, spare = time.perf_counter(), self.slots(run), None
-        while len(self.kept) >= max(slots, 1): spare = self.kept.popleft()
-        if not slots: self.wait = 100; return   # checked again after 100 steps
+        start = time.perf_counter()
+        slots = self.slots(run)
+        spare = None
+        while len(self.kept) >= max(slots, 1):
+            spare = self.kept.popleft()
+        if not slots:
+            # checked again after 100 steps
+            self.wait = 100
+            return
         self.kept.append(self.copy(run, spare))
         self.account.charge(time.perf_counter() - start)
         self.every = self.wait = run.args.ring_every or max(1, self.account.to_wait(run, self.where))
 
-    def copy(self, run, spare) -> Snapshot:  # spare: a snapshot whose memory may be reused, or None
+    def copy(
+        self, run,
+        spare,  # a snapshot whose memory may be reused, or None
+    ) -> Snapshot:
         if self.where == "disk":
-            try: return capture_snapshot(run, folder=disk_folder())
-            except OSError as error: warn(f"A snapshot to rewind to is kept in memory this time, since the temporary file could not be written ({error}).")
+            try:
+                return capture_snapshot(run, folder=disk_folder())
+            except OSError as error:
+                warn(
+                    "A snapshot to rewind to is kept in memory this time, since the temporary file could not be"
+                    f" written ({error})."
+                )
         return capture_snapshot(run, spare.tensors if spare is not None and spare.file is None else (), beside=True)
 
     def slots(self, run) -> int:
@@ -266,8 +378,11 @@ class RewindBuffer:
 
     def __repr__(self):
         if not self.kept: return "Ring(empty)"
-        return (f"Ring({len(self.kept)} snapshots of steps {self.kept[0].step} to {self.kept[-1].step}, one each {self.every} steps, "
-                f"{sum(s.nbytes for s in self.kept) / 1e6:.4g} MB of {self.budget / 1e6:.4g} MB {'that ring_memory allows' if self.where == 'memory' else 'of a disk'})")
+        return (
+            f"Ring({len(self.kept)} snapshots of steps {self.kept[0].step} to {self.kept[-1].step}, one each"
+            f" {self.every} steps, {sum(s.nbytes for s in self.kept) / 1e6:.4g} MB of {self.budget / 1e6:.4g} MB"
+            f" {'that ring_memory allows' if self.where == 'memory' else 'of a disk'})"
+        )
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000001
 def stands_at_first(run) -> bool:
@@ -280,7 +395,11 @@ def find_base_snapshot(learner, step: int) -> Snapshot | None:
     "Return the newest snapshot from which a step can be reached; None if there is none."
     run = learner.run_state
     every = [*run.ring.kept, *learner.snapshots.values(), *([run.first] if run.first is not None else [])]
-    usable = [s for s in every if s.values["run"] == run.history.run_id and s.step <= step and not has_acts_after(run.history, s, step)]
+    usable = [
+        s
+        for s in every
+        if s.values["run"] == run.history.run_id and s.step <= step and not has_acts_after(run.history, s, step)
+    ]
     return max(usable, key=lambda s: (s.step, s.values["place"]), default=None)
 
 def has_acts_after(history, snapshot, step) -> bool:
@@ -288,7 +407,9 @@ def has_acts_after(history, snapshot, step) -> bool:
     place = snapshot.values["place"]
     if not is_ancestor(history, place): return True
     later = [e for e in history.events[place.events:] if not e["abandoned"]]
-    return any(e["kind"] in ACTS and e["step"] <= step or e["kind"] in LASTING_ACTS and snapshot.step < step for e in later)
+    return any(
+        e["kind"] in ACTS and e["step"] <= step or e["kind"] in LASTING_ACTS and snapshot.step < step for e in later
+    )
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #f5af4dd9
 class RewindReport(NamedTuple):
@@ -299,36 +420,66 @@ class RewindReport(NamedTuple):
     different: list     # steps whose loss differs in any bit
 
     def __repr__(self):
-        again = f"{self.replayed} steps replayed in {format_duration(self.seconds)}" if self.replayed else "nothing had to be replayed"
-        same = "" if not self.replayed else "; every loss was the same" if not self.different else f"; the loss of step {self.different[0]} was not the same"
+        again = (
+            f"{self.replayed} steps replayed in {format_duration(self.seconds)}"
+            if self.replayed
+            else "nothing had to be replayed"
+        )
+        same = (
+            ""
+            if not self.replayed
+            else (
+                "; every loss was the same"
+                if not self.different
+                else f"; the loss of step {self.different[0]} was not the same"
+            )
+        )
         return f"Back at step {self.step}: {again}{same}."
 
-def rewind(learner, n: int, advance=run_until) -> RewindReport:  # n: number of steps; advance: has the signature of loop.go
+def rewind(
+    learner,
+    n: int,  # number of steps
+    advance=run_until,  # has the signature of loop.go
+) -> RewindReport:
     "Go back n steps; raise ValueError if no snapshot reaches that far, Refused during another verb."
     run = learner.run_state
-    if not run.torn: check_can_train(learner, "rewind()")
-    target, start = run.state.global_step - n, time.perf_counter()
+    if not run.torn:
+        check_can_train(learner, "rewind()")
+    target = run.state.global_step - n
+    start = time.perf_counter()
     prepare(learner)
     base = require_base_snapshot(learner, n, target)
-    before, best = losses_by_step(run.history, base.step, target), run.state.best_model_checkpoint
+    before = losses_by_step(run.history, base.step, target)
+    best = run.state.best_model_checkpoint
     announce_replay(run, base.step, target)
     restore_own_past(run, base)
     redistribute_data(learner, base)
     if base.step < target:
         # The replay saves checkpoints again; they must not push out the best one of the future that is left behind.
-        if run.saver is not None: run.saver.leave_behind(run, best, target)
-        try: advance(learner, "rewind()", until=lambda record: record.step >= target)
+        if run.saver is not None:
+            run.saver.leave_behind(run, best, target)
+        try:
+            advance(learner, "rewind()", until=lambda record: record.step >= target)
         except BaseException as error:
             left = target - run.state.global_step
-            if run.saver is not None: run.saver.went_back(run, best)
+            if run.saver is not None:
+                run.saver.went_back(run, best)
             run.history.note("rewind", run.state.global_step, steps=n + left)
             if not isinstance(error, Paused) or not left: raise
-            raise Paused(f"{error} rewind({n}) was on its way to step {target}: learn.step({left}) goes there.") from None
+            raise Paused(
+                f"{error} rewind({n}) was on its way to step {target}: learn.step({left}) goes there."
+            ) from None
     after = losses_by_step(run.history, base.step, target)
     different = differing_steps(before, after)
-    if different: warn(f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides about it: "
-                       "a data set with random numbers of its own, perhaps, or an operation that is not deterministic (full_determinism=True).")
-    if run.saver is not None: run.saver.went_back(run, best)   # after the replay, which has saved checkpoints again
+    if different:
+        warn(
+            f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides"
+            " about it: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
+            " (full_determinism=True)."
+        )
+    if run.saver is not None:
+        # after the replay, which has saved checkpoints again
+        run.saver.went_back(run, best)
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
     report_lost(run, "rewind()")
     return RewindReport(run.state.global_step, target - base.step, time.perf_counter() - start, different)
@@ -336,21 +487,38 @@ def rewind(learner, n: int, advance=run_until) -> RewindReport:  # n: number of 
 # %% ../../nbs/07_state/05_time_travel.ipynb #f68c3bd8
 def require_base_snapshot(learner, n, target) -> Snapshot:
     "Return the snapshot from which to replay; raise ValueError with the reason if there is none."
-    if target < 0: raise ValueError(f"rewind({n}) would go back behind the beginning: the run has done {learner.state.global_step} steps.")
+    if target < 0:
+        raise ValueError(
+            f"rewind({n}) would go back behind the beginning: the run has done {learner.state.global_step} steps."
+        )
     if (base := find_base_snapshot(learner, target)) is not None: return base
     ring = learner.run_state.ring
-    def between(e): return any(s.step <= e["step"] for s in ring.kept) and (e["kind"] in LASTING_ACTS or e["kind"] in ACTS and e["step"] <= target)
+    def between(e):
+        return any(s.step <= e["step"] for s in ring.kept) and (
+            e["kind"] in LASTING_ACTS or e["kind"] in ACTS and e["step"] <= target
+        )
     def moved(e): return not ring.kept and e["kind"] in ("launch", "close")   # such an act has emptied the ring
     act = next((e for e in learner.run_state.history.events if not e["abandoned"] and (between(e) or moved(e))), None)
-    if act is not None and act["step"] > target: why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
-    elif act is not None: why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
-    elif learner.run_state.args.ring_every == 0: why = "ring_every=0 keeps no snapshots to go back to"
-    elif not ring.kept and not ring.slots(learner.run_state): why = too_large(learner.run_state)
+    if act is not None and act["step"] > target:
+        why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
+    elif act is not None:
+        why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
+    elif learner.run_state.args.ring_every == 0:
+        why = "ring_every=0 keeps no snapshots to go back to"
+    elif not ring.kept and not ring.slots(learner.run_state):
+        why = too_large(learner.run_state)
     elif (act := since_first(learner.run_state, target)) is not None:
-        why = (f"{act['kind']} at step {act['step']} stands in between, and there is no snapshot of the steps after it, since by default snapshots take at most half "
-               "a percent of the time; ring_every=n takes one every n steps")
-    elif not ring.kept: why = f"this run begins at step {learner.state.global_step}, and knows of nothing before it; the learner that it comes from may"
-    else: why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more ring_memory keeps more of them"
+        why = (
+            f"{act['kind']} at step {act['step']} stands in between, and there is no snapshot of the steps after it,"
+            " since by default snapshots take at most half a percent of the time; ring_every=n takes one every n steps"
+        )
+    elif not ring.kept:
+        why = (
+            f"this run begins at step {learner.state.global_step}, and knows of nothing before it; the learner that it"
+            " comes from may"
+        )
+    else:
+        why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more ring_memory keeps more of them"
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
 
 def losses_by_step(history, after: int = 0, until: float = math.inf) -> dict:
@@ -358,7 +526,10 @@ def losses_by_step(history, after: int = 0, until: float = math.inf) -> dict:
     step, loss, gone = (history.column(name) for name in ("step", "loss", "abandoned"))
     return {int(step[i]): loss[i] for i in np.flatnonzero((step > after) & (step <= until) & (gone == 0))}
 
-def differing_steps(one: dict, other: dict) -> list:  # one, other: losses by step
+def differing_steps(
+    one: dict,  # losses by step
+    other: dict,  # losses by step
+) -> list:
     "Return the common steps whose losses differ in any bit."
     return [step for step in one if step in other and one[step].tobytes() != other[step].tobytes()]
 
@@ -367,19 +538,29 @@ def too_large(run) -> str:
     "Return why no snapshot fits, and which setting makes room."
     size = f"a snapshot takes {snapshot_nbytes(run) / 1e9:.3g} GB, which is more than"
     if run.args.ring_memory is not None: return f"{size} ring_memory allows"
-    return (f"{size} a tenth of the run's memory, and no disk has room for it in a temporary file; ring_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} "
-            "keeps one in memory")
+    return (
+        f"{size} a tenth of the run's memory, and no disk has room for it in a temporary file;"
+        f" ring_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} keeps one in memory"
+    )
 
 def since_first(run, target):
     "Return the last act up to a step, in a run that has its first weights; None if there is none."
     if run.first is None or run.first.values["run"] != run.history.run_id: return None
-    return next((e for e in reversed(run.history.events) if not e["abandoned"] and e["kind"] in ACTS and e["step"] <= target), None)
+    return next(
+        (e for e in reversed(run.history.events) if not e["abandoned"] and e["kind"] in ACTS and e["step"] <= target),
+        None,
+    )
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000004
 def announce_replay(run, base, target):
     "Print the expected duration of a replay if it exceeds a second."
     seconds = (target - base) * run.seconds / max(run.state.global_step, 1)
-    if seconds > 1: print(f"Going back to step {target}: {target - base} steps are replayed from step {base}, about {format_duration(seconds)}.", flush=True)
+    if seconds > 1:
+        print(
+            f"Going back to step {target}: {target - base} steps are replayed from step {base}, about"
+            f" {format_duration(seconds)}.",
+            flush=True,
+        )
 
 def restore_own_past(run, base):
     "Restore a snapshot of the run's own past, and drop later ones from the ring."
@@ -393,58 +574,105 @@ def restore_own_past(run, base):
         run.paused, run.hands = False, capture_editable_state(run)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #4681b985
-def clone_learner(learner, args, why, anew=False, memo=None):  # args: initial settings of the new learner; why: message if an optimizer was given; anew: model_init makes its model; memo: as of copy.deepcopy, is filled
+def clone_learner(
+    learner,
+    args,  # initial settings of the new learner
+    why,  # message if an optimizer was given
+    anew=False,  # model_init makes its model
+    memo=None,  # as of copy.deepcopy, is filled
+):
     "Make a learner of the same class with the same data and a copied model; its run has not begun."
     if any(o is not None for o in learner.optimizers):
-        raise InvalidOperation(f"{why}: give the Learner optimizer_cls_and_kwargs=(class, options), or override create_optimizer.")
-    run, new = learner.run_state, object.__new__(type(learner))
+        raise InvalidOperation(
+            f"{why}: give the Learner optimizer_cls_and_kwargs=(class, options), or override create_optimizer."
+        )
+    run = learner.run_state
+    new = object.__new__(type(learner))
     vars(new).update(vars(learner))
-    known = (learner.train_dataset, learner.eval_dataset, learner.processing_class, learner.data_collator, run.feed, run.history)
+    known = (
+        learner.train_dataset,
+        learner.eval_dataset,
+        learner.processing_class,
+        learner.data_collator,
+        run.feed,
+        run.history,
+    )
     memo = {} if memo is None else memo
     memo.update({id(learner): new, id(run.args): args} | {id(o): o for o in known if o is not None})
-    if anew and run.model is not None: memo[id(run.model)] = None   # a model that is made anew is not copied
+    if anew and run.model is not None:
+        # a model that is made anew is not copied
+        memo[id(run.model)] = None
     for holder in user_state_holders(run):
-        for value in holder.items().values(): enter_in_memo(value, memo)
-    new._train_dataset, new.data_collator = (copy_data_state(data, memo) for data in (learner.train_dataset, learner.data_collator))
-    model, new.loss_func, new.compute_loss_func = (copy_or_share(o, memo) for o in (None if anew else run.model, learner.loss_func, learner.compute_loss_func))
+        for value in holder.items().values():
+            enter_in_memo(value, memo)
+    new._train_dataset, new.data_collator = (
+        copy_data_state(data, memo) for data in (learner.train_dataset, learner.data_collator)
+    )
+    model, new.loss_func, new.compute_loss_func = (
+        copy_or_share(o, memo) for o in (None if anew else run.model, learner.loss_func, learner.compute_loss_func)
+    )
     callbacks = [copy_or_share(c, memo) for c in run.callbacks.callbacks]
     shared = copy_attributes(learner, new, memo)
-    if shared: warn(f"{type(learner).__name__}.{shared[0]} cannot be copied, so the branch shares it.")
-    new.run_state = RunState(args=args, model=model, callbacks=CallbackHandler(callbacks), ring=RewindBuffer(), saver=type(run.saver)(),
-                        relief=run.relief, meter=None if run.meter is None else type(run.meter)(), learner=weakref.ref(new), identity=run.identity,
-                        reported=set(run.reported), callbacks_begun=run.callbacks_begun)
+    if shared:
+        warn(f"{type(learner).__name__}.{shared[0]} cannot be copied, so the branch shares it.")
+    new.run_state = RunState(
+        args=args,
+        model=model,
+        callbacks=CallbackHandler(callbacks),
+        ring=RewindBuffer(),
+        saver=type(run.saver)(),
+        relief=run.relief,
+        meter=None if run.meter is None else type(run.meter)(),
+        learner=weakref.ref(new),
+        identity=run.identity,
+        reported=set(run.reported),
+        callbacks_begun=run.callbacks_begun,
+    )
     new.snapshots, new._facts, new._takes_items, new._signature_columns = Snapshots(), None, None, None
     return new
 
-def copy_or_share(thing, memo):  # memo: as of copy.deepcopy
+def copy_or_share(
+    thing,
+    memo,  # as of copy.deepcopy
+):
     "Return a deep copy of a module or callback; share a callback that cannot be copied."
-    if thing is None or not (isinstance(thing, torch.nn.Module) or hasattr(thing, "on_step_end")): return thing
-    try: return copied_whole(thing, memo)
+    if thing is None or not (isinstance(thing, torch.nn.Module) or hasattr(thing, "on_step_end")):
+        return thing
+    try:
+        return copied_whole(thing, memo)
     except Exception as error:
         if isinstance(thing, torch.nn.Module): raise
         warn(f"{type(thing).__name__} cannot be copied ({type(error).__name__}: {error}), so the branch shares it.")
         return thing
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #a3f46dad
-def copied_whole(thing, memo):  # thing: a module or a callback; memo: as of copy.deepcopy
+def copied_whole(
+    thing,  # a module or a callback
+    memo,  # as of copy.deepcopy
+):
     "Return a deep copy with the hooks, attributes and shared memory of parameters."
     is_module = isinstance(thing, torch.nn.Module)
-    for part in thing.modules() if is_module else [thing]: detach_computed(getattr(part, "__dict__", {}), memo)
+    for part in thing.modules() if is_module else [thing]:
+        detach_computed(getattr(part, "__dict__", {}), memo)
     new = copy.deepcopy(thing, memo)
     if is_module:
         tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo]
         share_memory(tensors, memo)
-        for t in tensors: hang_hooks(t, memo[id(t)], memo)
+        for t in tensors:
+            hang_hooks(t, memo[id(t)], memo)
     return new
 
 def detach_computed(value, memo):
     "Register detached copies of tensors with a history, also inside lists and dicts."
     if isinstance(value, torch.Tensor):
-        if not value.is_leaf: memo[id(value)] = value.detach().clone()
+        if not value.is_leaf:
+            memo[id(value)] = value.detach().clone()
     elif isinstance(value, dict):
-        for v in value.values(): detach_computed(v, memo)
+        for v in value.values():
+            detach_computed(v, memo)
     elif isinstance(value, (list, tuple)):
-        for v in value: detach_computed(v, memo)
+        for v in value:
+            detach_computed(v, memo)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #4afbb7cc
 def share_memory(tensors, memo):
@@ -460,32 +688,45 @@ def share_memory(tensors, memo):
             view = torch.empty(0, dtype=t.dtype, device=t.device)
             memo[id(t)].data = view.set_(storage, t.storage_offset(), t.size(), t.stride())
 
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")   # torch's attribute names for the hooks of tensors
+# torch's attribute names for the hooks of tensors
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 def hang_hooks(tensor, new, memo):
     "Copy the hooks and attributes of a tensor to its copy."
     for name in _HOOKS:
         hooks = getattr(tensor, name, None)
-        if hooks and not getattr(new, name, None): setattr(new, name, copy.deepcopy(hooks, memo))
+        if hooks and not getattr(new, name, None):
+            setattr(new, name, copy.deepcopy(hooks, memo))
     for name, value in vars(tensor).items():
-        if name not in vars(new): setattr(new, name, copy.deepcopy(value, memo))
+        if name not in vars(new):
+            setattr(new, name, copy.deepcopy(value, memo))
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #6372d09f
-_OF_OPTIMIZER = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
-                 "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
+_OF_OPTIMIZER = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
 
 def take_over(run, new, memo):
     "Copy the hooks of a run's optimizer and the functions of its schedule to a new run."
     for name in _OF_OPTIMIZER:
-        hooks, there = getattr(run.optimizer, name, None), getattr(new.optimizer, name, None)
-        if there is not None and hooks and not there: there.update(copy.deepcopy(hooks, memo))
+        hooks = getattr(run.optimizer, name, None)
+        there = getattr(new.optimizer, name, None)
+        if there is not None and hooks and not there:
+            there.update(copy.deepcopy(hooks, memo))
     for part, of_new in zip(schedule_parts(run.lr_scheduler), schedule_parts(new.lr_scheduler)):
-        if getattr(part, "lr_lambdas", None) and hasattr(of_new, "lr_lambdas"): of_new.lr_lambdas = copy.deepcopy(part.lr_lambdas, memo)
+        if getattr(part, "lr_lambdas", None) and hasattr(of_new, "lr_lambdas"):
+            of_new.lr_lambdas = copy.deepcopy(part.lr_lambdas, memo)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #67004702
 def copy_history(history) -> History:
     "Return a new history with the rows and events of another one that are not abandoned."
-    new, rows = History(parent=history.run_id), history.rows
+    new = History(parent=history.run_id)
+    rows = history.rows
     history.fetch()
     counts = np.flatnonzero(history.column("abandoned") == 0)
     lists = columns_to_lists(copy_rows(rows, 0, len(rows)))
@@ -493,30 +734,62 @@ def copy_history(history) -> History:
     place = {row: i for i, row in enumerate(counts.tolist())}
     new.readings.tables = [dict(says) for says in history.readings.tables]
     for _, row, table, values in history.readings.kept:
-        if row in place: new.readings.add(place[row], table, values)
+        if row in place:
+            new.readings.add(place[row], table, values)
     for event in history.events:
-        if not event["abandoned"]: store_event(new, event | {"rows": len(new), "data": dict(event["data"])})
+        if not event["abandoned"]:
+            store_event(new, event | {"rows": len(new), "data": dict(event["data"])})
     return new
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #c3fef5b9
-_TAKEN_OVER = "belongs to the optimizer and its schedule, which a branch takes over as they stand; make a new Learner with it"
-_MADE_ONCE = "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
+_TAKEN_OVER = (
+    "belongs to the optimizer and its schedule, which a branch takes over as they stand; make a new Learner with it"
+)
+_MADE_ONCE = (
+    "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
+)
 NOT_IN_BRANCH = {
-    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"), _TAKEN_OVER),
-    **dict.fromkeys(("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE)}
+    **dict.fromkeys(
+        (
+            "optim",
+            "optim_args",
+            "optim_target_modules",
+            "layer_groups",
+            "lr_scheduler_type",
+            "lr_scheduler_kwargs",
+            "warmup_steps",
+        ),
+        _TAKEN_OVER,
+    ),
+    **dict.fromkeys(
+        ("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE
+    ),
+}
 
 def check_branch(args, changes: dict):
     "Raise ValueError for a change that would have no effect in a branch."
     for name, value in changes.items():
-        if name in NOT_IN_BRANCH and to_builtin(value) != getattr(args, name): raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
+        if name in NOT_IN_BRANCH and to_builtin(value) != getattr(args, name):
+            raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
 
-def update_adam_coefficients(optimizer, before, after):  # before, after: TrainingArguments
+def update_adam_coefficients(
+    optimizer,
+    before,  # TrainingArguments
+    after,  # TrainingArguments
+):
     "Set Adam's coefficients in the groups; raise ValueError for an optimizer that has none of them."
-    for name, of in (("betas", lambda args: (args.adam_beta1, args.adam_beta2)), ("eps", lambda args: args.adam_epsilon)):
+    for name, of in (
+        ("betas", lambda args: (args.adam_beta1, args.adam_beta2)),
+        ("eps", lambda args: args.adam_epsilon),
+    ):
         if of(before) == of(after): continue
         groups = [g for g in optimizer.param_groups if g.get(name) == of(before)]
-        if not groups: raise ValueError(f"The optimizer has no {name}={of(before)!r} that branch() could change; make a new Learner with it.")
-        for group in groups: group[name] = of(after)
+        if not groups:
+            raise ValueError(
+                f"The optimizer has no {name}={of(before)!r} that branch() could change; make a new Learner with it."
+            )
+        for group in groups:
+            group[name] = of(after)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #a2e10002
 def branch(learner, changes: dict):
@@ -528,29 +801,63 @@ def branch(learner, changes: dict):
     later = {name: value for name, value in changes.items() if name in SETTABLE}
     args = resolve_args(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
     memo = {}
-    new = clone_learner(learner, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew", memo=memo)
+    new = clone_learner(
+        learner, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew", memo=memo
+    )
     new.run_state.history, new.run_state.first = copy_history(run.history), run.first
-    if args.output_dir is not None: args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
+    if args.output_dir is not None:
+        args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
     new.run_state.given = args.to_dict()
     taken = capture_snapshot(run)
     prepare(new)
-    for name in [k for k, v in vars(learner).items() if v is not None and (v is run.optimizer or v is run.lr_scheduler)]:
-        vars(new)[name] = new.run_state.optimizer if vars(learner)[name] is run.optimizer else new.run_state.lr_scheduler
-    restore_snapshot(new.run_state, Snapshot(taken.tensors, taken.values | {"args": dict(vars(args)), "run": new.run_state.history.run_id, "place": new.run_state.history.place()}))
+    for name in [
+        k for k, v in vars(learner).items() if v is not None and (v is run.optimizer or v is run.lr_scheduler)
+    ]:
+        vars(new)[name] = (
+            new.run_state.optimizer if vars(learner)[name] is run.optimizer else new.run_state.lr_scheduler
+        )
+    restore_snapshot(
+        new.run_state,
+        Snapshot(
+            taken.tensors,
+            taken.values | {
+                "args": dict(vars(args)),
+                "run": new.run_state.history.run_id,
+                "place": new.run_state.history.place(),
+            },
+        ),
+    )
     take_over(run, new.run_state, memo)
     update_adam_coefficients(new.run_state.optimizer, run.args, args)
-    if later: change_settings(new, later)
-    run.lost = {n: why for n, why in new.run_state.lost.items() if n not in taken.values["user"]["left_out"]}   # these were copied, or shared with a warning
+    if later:
+        change_settings(new, later)
+    # these were copied, or shared with a warning
+    run.lost = {n: why for n, why in new.run_state.lost.items() if n not in taken.values["user"]["left_out"]}
     report_lost(run, "branch()")
     for one, other in ((run, new.run_state), (new.run_state, run)):
-        one.history.note("branch", one.state.global_step, run=other.history.run_id, changes=changes, into=new.run_state.history.run_id)
+        one.history.note(
+            "branch",
+            one.state.global_step,
+            run=other.history.run_id,
+            changes=changes,
+            into=new.run_state.history.run_id,
+        )
     return new
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #db631f25
 class Comparison(Table):
     "Table of the losses of two runs: dicts with step, one, other, difference."
-    thin, parted, settings = True, None, {}   # parted: first step whose losses differ in any bit; settings: {name: (of one, of the other)}
-    def _cells(self, row): return {"step": row["step"], "loss": row["one"], "loss of the other": row["other"], "difference": row["difference"]}
+    # parted: first step whose losses differ in any bit; settings: {name: (of one, of the other)}
+    thin = True
+    parted = None
+    settings = {}
+    def _cells(self, row):
+        return {
+            "step": row["step"],
+            "loss": row["one"],
+            "loss of the other": row["other"],
+            "difference": row["difference"],
+        }
 
     def title(self) -> str:
         "Return a line with the step at which the runs diverge and the settings that differ."
@@ -561,11 +868,17 @@ class Comparison(Table):
     def __repr__(self): return f"{self.title()}\n{super().__repr__()}"
     def _repr_html_(self): return f"<p>{self.title()}</p>{super()._repr_html_()}"
 
-def compare(learn, other) -> Comparison:  # learn, other: learners, for example a branch and its origin
+def compare(
+    learn,  # learners, for example a branch and its origin
+    other,  # learners, for example a branch and its origin
+) -> Comparison:
     "Return the losses of two runs over the steps that both have taken."
     mine, theirs = (losses_by_step(o.run_state.history) for o in (learn, other))
     steps = [step for step in mine if step in theirs]
-    table = Comparison({"step": s, "one": float(mine[s]), "other": float(theirs[s]), "difference": float(theirs[s] - mine[s])} for s in steps)
+    table = Comparison(
+        {"step": s, "one": float(mine[s]), "other": float(theirs[s]), "difference": float(theirs[s] - mine[s])}
+        for s in steps
+    )
     table.parted = next(iter(differing_steps(mine, theirs)), None)
     a, b = (vars(o.run_state.args) for o in (learn, other))
     table.settings = {k: (a[k], b[k]) for k in a if a[k] != b.get(k) and k not in ("output_dir", "run_name")}

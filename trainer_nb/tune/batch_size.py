@@ -15,7 +15,13 @@ from torch.utils.data import DataLoader
 from ..display.tables import format_duration, format_value, text_table, to_frame
 from ..display.panels import LineSeries, Marker, Panel
 from ..display.charts import PanelDisplay
-from ..core.errors import InvalidOperation, release_traceback_memory, release_last_traceback, is_out_of_memory, free_after_failure
+from trainer_nb.core.errors import (
+    InvalidOperation,
+    release_traceback_memory,
+    release_last_traceback,
+    is_out_of_memory,
+    free_after_failure,
+)
 from ..core.memory import free_host_memory
 from ..core.seeding import preserve_generators
 from ..core.callbacks import CallbackHandler, TrainerCallback
@@ -47,9 +53,13 @@ __all__ = ['MAX_SAMPLES', 'MAX_SAMPLE_BYTES', 'MIN_SECONDS', 'MAX_REPEATS', 'NOT
            'run_size_search', 'largest_divisor', 'check_failure_cause']
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #97c44693
-MAX_SAMPLES, MAX_SAMPLE_BYTES = 256, 64 << 20   # maximum number of samples that are read; bytes after which no more are read
+# maximum number of samples that are read; bytes after which no more are read
+MAX_SAMPLES = 256
+MAX_SAMPLE_BYTES = 64 << 20
 
-def sample_nbytes(sample) -> int:  # sample: a tensor, or a structure of tensors, numbers and strings
+def sample_nbytes(
+    sample,  # a tensor, or a structure of tensors, numbers and strings
+) -> int:
     "Return the approximate size of a sample, in bytes."
     if isinstance(sample, (torch.Tensor, np.ndarray)): return sample.nbytes
     if isinstance(sample, Mapping): return sum(map(sample_nbytes, sample.values()))
@@ -60,16 +70,23 @@ def own_storage(t) -> torch.Tensor:
     "Return a tensor with memory of its own; a view would be sent with all of its storage."
     return t if t.layout is not torch.strided or t.untyped_storage().nbytes() == t.nbytes else t.clone()
 
-def heaviest_samples(loader, seed: int, epoch: int = 0) -> list:  # loader: a DataLoader
+def heaviest_samples(
+    loader,  # a DataLoader
+    seed: int, epoch: int = 0,
+) -> list:
     "Return some samples of a loader's data, the largest first."
     order = {} if is_iterable_only(loader.dataset) else {"sampler": loader.sampler}
-    feed, cursor, found, heavy = ResumableLoader(DataLoader(loader.dataset, batch_size=16, collate_fn=list, **order), seed), Cursor(epoch), [], 0
+    feed = ResumableLoader(DataLoader(loader.dataset, batch_size=16, collate_fn=list, **order), seed)
+    cursor = Cursor(epoch)
+    found = []
+    heavy = 0
     try:
         while len(found) < MAX_SAMPLES and heavy < MAX_SAMPLE_BYTES and (window := feed.take(cursor, 1)):
             cursor = window[0].after
             found += [map_tensors(o, own_storage) for o in window[0].batch]
             heavy += sum(map(sample_nbytes, window[0].batch))
-    finally: feed.close()
+    finally:
+        feed.close()
     return sorted(found, key=sample_nbytes, reverse=True)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #752e3231
@@ -81,10 +98,15 @@ class StepTimer(TrainerCallback):
 
     def now(self) -> float:
         "Return the time in seconds after synchronizing the device."
-        if self.device.type == "cuda": torch.cuda.synchronize(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-def time_step(learner, batch, accumulation: int, watch) -> float:  # accumulation: number of micro-batches per step
+def time_step(
+    learner, batch,
+    accumulation: int,  # number of micro-batches per step
+    watch,
+) -> float:
     "Take a step and return the estimated seconds of one with `accumulation` micro-batches."
     run = learner.run_state
     run.torn, run.window = "", [MicroBatch(batch, infer_batch_size(batch) or 1, run.cursor)] * min(accumulation, 2)
@@ -97,19 +119,24 @@ def time_forward(learner, batch, watch) -> float:
     with evaluation_mode(learner) as run:
         begun = watch.now()
         _, predicted, labels = learner.prediction_step(unwrap(run.wrapped), batch, learner.args.prediction_loss_only)
-        if predicted is not None and learner.preprocess_logits_for_metrics is not None: learner.preprocess_logits_for_metrics(predicted, labels)
+        if predicted is not None and learner.preprocess_logits_for_metrics is not None:
+            learner.preprocess_logits_for_metrics(predicted, labels)
         return watch.now() - begun
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #19bc0482
 def read_proc_status(name: str) -> int:
     "Return a value of /proc/self/status, in bytes."
-    with open("/proc/self/status") as f: return next(int(line.split()[1]) << 10 for line in f if line.startswith(name + ":"))
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith(name + ":"))
 
 def trim_memory():
     "Return freed memory to the system where that is supported."
     gc.collect()
-    try: ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError): pass   # not glibc
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        # not glibc
+        pass
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #63ca7a52
 class HostMemoryGauge:
@@ -120,9 +147,11 @@ class HostMemoryGauge:
 
     def _forgotten(self) -> bool:
         try:
-            with open("/proc/self/clear_refs", "w") as f: f.write("5")
+            with open("/proc/self/clear_refs", "w") as f:
+                f.write("5")
             return True
-        except OSError: return False
+        except OSError:
+            return False
 
     def _highest(self):
         import resource
@@ -131,9 +160,12 @@ class HostMemoryGauge:
     def reset(self):
         "Restart measuring."
         trim_memory()
-        if self.again: self._forgotten()
+        if self.again:
+            self._forgotten()
 
-    def peak(self) -> int: return max((read_proc_status("VmHWM") if self.again else self._highest()) - self.base, 0)   # bytes
+    # bytes
+    def peak(self) -> int:
+        return max((read_proc_status("VmHWM") if self.again else self._highest()) - self.base, 0)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #503dd4f7
 class DeviceMemoryGauge:
@@ -148,12 +180,19 @@ class DeviceMemoryGauge:
     def peak(self) -> int: return torch.cuda.max_memory_allocated(self.device)   # bytes
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5fcd3c03
-MIN_SECONDS, MAX_REPEATS = 0.2, 50   # minimum seconds of the timed steps of a size; maximum number of steps
+# minimum seconds of the timed steps of a size; maximum number of steps
+MIN_SECONDS = 0.2
+MAX_REPEATS = 50
 
 class BatchTrial:
     "Learner that can be trained, with the samples for batches of any size."
     def __init__(self, learner, samples: list, collate, gauge, steps: int = 3, evaluate: bool = False):
-        self.learner, self.samples, self.collate, self.gauge, self.steps, self.evaluate = learner, samples, collate, gauge, steps, evaluate
+        self.learner = learner
+        self.samples = samples
+        self.collate = collate
+        self.gauge = gauge
+        self.steps = steps
+        self.evaluate = evaluate
         run = learner.run_state
         self.watch = StepTimer(run.device.device)
         run.callbacks = CallbackHandler([self.watch])
@@ -161,46 +200,92 @@ class BatchTrial:
 
     def seconds(self, size: int, accumulation: int) -> float:
         "Return the median seconds of one step, or of one evaluation batch."
-        batch, taken = self.collate([self.samples[i % len(self.samples)] for i in range(size)]), []
-        def once(): return time_forward(self.learner, batch, self.watch) if self.evaluate else time_step(self.learner, batch, accumulation, self.watch)
+        batch = self.collate([self.samples[i % len(self.samples)] for i in range(size)])
+        taken = []
+        def once():
+            return (
+                time_forward(self.learner, batch, self.watch)
+                if self.evaluate
+                else time_step(self.learner, batch, accumulation, self.watch)
+            )
         once()
-        while len(taken) < self.steps or sum(taken) < MIN_SECONDS and len(taken) < MAX_REPEATS: taken.append(once())
+        while len(taken) < self.steps or sum(taken) < MIN_SECONDS and len(taken) < MAX_REPEATS:
+            taken.append(once())
         return statistics.median(taken)
 
     def __call__(self, size: int, accumulation: int = 1) -> dict:
         "Try a size and return its seconds and bytes, or the reason for its failure."
         self.gauge.reset()
-        try: seconds, why, memory = self.seconds(size, accumulation), "", True
+        try:
+            seconds = self.seconds(size, accumulation)
+            why = ""
+            memory = True
         except Exception as error:
-            seconds, why, memory = None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300], is_out_of_memory(error)
+            seconds = None
+            why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
+            memory = is_out_of_memory(error)
             free_after_failure(error)
             release_traceback_memory(error)
         peak = self.gauge.peak()
         self.learner.run_state.window = None
         self.gauge.reset()
-        return {"seconds": seconds, "bytes": peak, "why": why, "memory": memory}   # memory: whether a failure was due to memory
+        # memory: whether a failure was due to memory
+        return {"seconds": seconds, "bytes": peak, "why": why, "memory": memory}
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #62f0398a
-NOT_SENT = {"run_state": None, "snapshots": None, "_train_dataset": None, "eval_dataset": None, "compute_metrics": None, "metrics": None, "model_init": None,
-         "_facts": None, "_takes_items": None}   # attributes of a learner that are not sent, with their values in the other process
+# attributes of a learner that are not sent, with their values in the other process
+NOT_SENT = {
+    "run_state": None,
+    "snapshots": None,
+    "_train_dataset": None,
+    "eval_dataset": None,
+    "compute_metrics": None,
+    "metrics": None,
+    "model_init": None,
+    "_facts": None,
+    "_takes_items": None,
+}
 
 class LearnerPayload:
     "Parts of a learner, to be sent through a pipe."
-    def __init__(self, learner, samples: list, collate, **how):  # how: arguments of Trial, and the memory limit
+    def __init__(
+        self, learner, samples: list, collate,
+        **how,  # arguments of Trial, and the memory limit
+    ):
         run = learner.run_state
         own = {k: v for k, v in vars(learner).items() if k not in NOT_SENT}
-        state = replace(run.state, log_history=[], stateful_callbacks={}, max_steps=run.state.max_steps or max(run.args.max_steps, 1000))
+        state = replace(
+            run.state,
+            log_history=[],
+            stateful_callbacks={},
+            max_steps=run.state.max_steps or max(run.args.max_steps, 1000),
+        )
         how |= {"threads": torch.get_num_threads(), "dtype": torch.get_default_dtype()}
         self.learner = learner
-        self.parts = {"learner's class": type(learner), "model": run.model, "data collator": collate, "samples": samples, "attributes": own, "settings": run.args, "state": state, "how": how}
+        self.parts = {
+            "learner's class": type(learner),
+            "model": run.model,
+            "data collator": collate,
+            "samples": samples,
+            "attributes": own,
+            "settings": run.args,
+            "state": state,
+            "how": how,
+        }
 
     def to(self, file):
         "Write the parts to a file; raise ValueError if one cannot be pickled."
-        try: self._write(file, self.parts); file.flush()
-        except (BrokenPipeError, KeyboardInterrupt): raise
-        except Exception as error: raise ValueError(f"batch_size_find() measures in a process of its own, and {self.culprit() or 'the learner'} "
-            f"cannot be sent there ({type(error).__name__}: {error}). Let it open or make what it holds when it is first used, or leave that "
-            "out with a __getstate__ of its class.") from None
+        try:
+            self._write(file, self.parts)
+            file.flush()
+        except (BrokenPipeError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"batch_size_find() measures in a process of its own, and {self.culprit() or 'the learner'} cannot be"
+                f" sent there ({type(error).__name__}: {error}). Let it open or make what it holds when it is first"
+                " used, or leave that out with a __getstate__ of its class."
+            ) from None
 
     def _write(self, file, thing):
         import cloudpickle
@@ -213,8 +298,10 @@ class LearnerPayload:
         attributes = {f"the learner's {k!r}": v for k, v in self.parts["attributes"].items()}
         parts = {f"the {k}": v for k, v in self.parts.items() if k != "attributes"}
         for name, part in (parts | attributes).items():
-            try: self._write(io.BytesIO(), part)
-            except Exception: return name
+            try:
+                self._write(io.BytesIO(), part)
+            except Exception:
+                return name
         return ""
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #b3db5c79
@@ -224,36 +311,54 @@ class NullLoader:
 
 def receive_learner(file) -> tuple:
     "Build a learner from the parts that were sent; return it and the parts."
-    learner, unpickler = object.__new__(TrainerBase), pickle.Unpickler(file)
+    learner = object.__new__(TrainerBase)
+    unpickler = pickle.Unpickler(file)
     unpickler.persistent_load = lambda name: learner
     parts = unpickler.load()
-    learner.__class__ = parts["learner's class"]   # its methods may refer to the learner, which must exist first
+    # its methods may refer to the learner, which must exist first
+    learner.__class__ = parts["learner's class"]
     vars(learner).update(NOT_SENT | parts["attributes"])
     torch.set_num_threads(parts["how"].pop("threads"))
     torch.set_default_dtype(parts["how"].pop("dtype"))
     parts["settings"].use_cpu = True
-    learner.run_state = RunState(args=parts["settings"], given=parts["settings"].to_dict(), model=parts["model"], state=parts["state"], feed=NullLoader())
+    learner.run_state = RunState(
+        args=parts["settings"],
+        given=parts["settings"].to_dict(),
+        model=parts["model"],
+        state=parts["state"],
+        feed=NullLoader(),
+    )
     return learner, parts
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #07b9d921
-MEMORY_SLACK = 64 << 20   # in bytes: memory is allocated in larger pieces than are used
+# in bytes: memory is allocated in larger pieces than are used
+MEMORY_SLACK = 64 << 20
 
-def limit_memory(gauge, limit: float):  # limit: in bytes, as the gauge counts
+def limit_memory(
+    gauge,
+    limit: float,  # in bytes, as the gauge counts
+):
     "Limit the memory of this process; a no-op where that is unsupported."
     try:
         import resource
-        left, (_, hard) = max(limit - max(read_proc_status("VmRSS") - gauge.base, 0), 0), resource.getrlimit(resource.RLIMIT_DATA)
+        left, (_, hard) = max(limit - max(read_proc_status("VmRSS") - gauge.base, 0), 0), resource.getrlimit(
+            resource.RLIMIT_DATA
+        )
         resource.setrlimit(resource.RLIMIT_DATA, (int(read_proc_status("VmData") + 1.05 * left + MEMORY_SLACK), hard))
-    except (ImportError, OSError, ValueError): pass
+    except (ImportError, OSError, ValueError):
+        pass
 
 def prefer_oom_kill():
     "Make this process the first to be killed without memory, and end it with its parent."
     try:
-        with open("/proc/self/oom_score_adj", "w") as f: f.write("1000")
-    except OSError: pass
+        with open("/proc/self/oom_score_adj", "w") as f:
+            f.write("1000")
+    except OSError:
+        pass
     parent = os.getppid()
     def watch():
-        while os.getppid() == parent: time.sleep(0.5)
+        while os.getppid() == parent:
+            time.sleep(0.5)
         os._exit(1)
     threading.Thread(target=watch, daemon=True).start()
 
@@ -268,8 +373,10 @@ def warm_up():
 # %% ../../nbs/09_tune/01_batch_size.ipynb #48ccc3a8
 def serve_trials():
     "Run the measuring process: read sizes, write results."
-    told, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)   # printed output is not part of the answers
+    told = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "w")
+    # printed output is not part of the answers
+    os.dup2(2, 1)
     def answer(**said): print(json.dumps(said), file=answers, flush=True)
     prefer_oom_kill()
     warm_up()
@@ -277,10 +384,12 @@ def serve_trials():
     try:
         learner, parts = receive_learner(told)
         prepare_model(learner)
-        if not parts["how"]["evaluate"]: prepare_optimizer(learner)
+        if not parts["how"]["evaluate"]:
+            prepare_optimizer(learner)
         limit = parts["how"].pop("limit")
         trial = BatchTrial(learner, parts.pop("samples"), parts.pop("data collator"), gauge, **parts.pop("how"))
-    except BaseException as error: return answer(failed=f"{type(error).__name__}: {error}")
+    except BaseException as error:
+        return answer(failed=f"{type(error).__name__}: {error}")
     answer(ready=True)
     with learner.run_state.device.in_force():
         for line in told:
@@ -288,38 +397,67 @@ def serve_trials():
             answer(**trial(*json.loads(line)), again=gauge.again)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #08ceaec1
-SERVE_CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from trainer_nb.tune.batch_size import serve_trials; serve_trials()"
+SERVE_CODE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from trainer_nb.tune.batch_size import serve_trials;"
+    " serve_trials()"
+)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #6cce3e10
 class TrialProcess:
     "Process in which sizes are tried; close it after use."
-    def __init__(self, sending: LearnerPayload, interrupts):  # interrupts: of the run, entered
-        self.sending, self.interrupts, self.process = sending, interrupts, None
+    def __init__(
+        self, sending: LearnerPayload,
+        interrupts,  # of the run, entered
+    ):
+        self.sending = sending
+        self.interrupts = interrupts
+        self.process = None
 
     def __call__(self, size: int, accumulation: int = 1, timeout: float = 600) -> dict:
         "Return the result of `Trial`; also if the process dies or exceeds the timeout."
         end = time.monotonic() + timeout
-        if self.process is None: self._start()
+        if self.process is None:
+            self._start()
         try:
-            with self.interrupts.opened(): said = self._asked([size, accumulation], end)
-        except (BrokenPipeError, EOFError): return {"seconds": None, "bytes": None, "why": self._death(), "memory": True}
-        except queue.Empty: said = {"seconds": None, "bytes": None, "why": f"it was not done after {timeout:.0f} s", "memory": False, "again": False}
-        except BaseException: self.close(); raise
-        if not said.pop("again"): self.close()
+            with self.interrupts.opened():
+                said = self._asked([size, accumulation], end)
+        except (BrokenPipeError, EOFError):
+            return {"seconds": None, "bytes": None, "why": self._death(), "memory": True}
+        except queue.Empty:
+            said = {
+                "seconds": None,
+                "bytes": None,
+                "why": f"it was not done after {timeout:.0f} s",
+                "memory": False,
+                "again": False,
+            }
+        except BaseException:
+            self.close()
+            raise
+        if not said.pop("again"):
+            self.close()
         return said
 
     def _start(self):
         self.errors, self.answers, self.unborn = tempfile.TemporaryFile(), queue.Queue(), True
-        self.process = subprocess.Popen([sys.executable, "-c", SERVE_CODE, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=self.errors, start_new_session=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE_CODE, json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            start_new_session=True,
+        )
         self.reader = threading.Thread(target=enqueue_lines, args=(self.process.stdout, self.answers), daemon=True)
         self.reader.start()
 
     def _asked(self, question, end) -> dict:
         if self.unborn:
             self.sending.to(self.process.stdin)
-            if "failed" in (said := self._answer(end)): raise RuntimeError(
-                f"batch_size_find() measures in a process of its own, and the learner could not be made there ({said['failed']}).")
+            if "failed" in (said := self._answer(end)):
+                raise RuntimeError(
+                    "batch_size_find() measures in a process of its own, and the learner could not be made there"
+                    f" ({said['failed']})."
+                )
             self.unborn = False
         self.process.stdin.write(json.dumps(question).encode() + b"\n")
         self.process.stdin.flush()
@@ -337,24 +475,30 @@ class TrialProcess:
         last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
         self.close()
         how = f"its process was ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
-        if self.unborn: raise RuntimeError(f"batch_size_find() could not begin: {how}{', saying: ' + last[0] if last else ''}.")
+        if self.unborn:
+            raise RuntimeError(f"batch_size_find() could not begin: {how}{', saying: ' + last[0] if last else ''}.")
         return how
 
     def close(self):
         "End the process."
-        process, self.process = self.process, None
+        process = self.process
+        self.process = None
         if process is None: return
         process.kill()
         process.wait()
         self.reader.join()
         for file in (process.stdin, process.stdout, self.errors):
-            try: file.close()
-            except BrokenPipeError: pass   # there was unwritten data
+            try:
+                file.close()
+            except BrokenPipeError:
+                # there was unwritten data
+                pass
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #90f2259e
 def enqueue_lines(file, into: queue.Queue):
     "Put the lines of a file into a queue, and an empty one at the end."
-    for line in file: into.put(line)
+    for line in file:
+        into.put(line)
     into.put(b"")
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #1089325c
@@ -378,13 +522,21 @@ class Proposal(NamedTuple):
 
     def __str__(self): return f"{self.micro_batch} × {self.accumulation}"
 
-def propose_size(rows: list, total: int) -> Proposal | None:  # total: the global batch
+def propose_size(
+    rows: list,
+    total: int,  # the global batch
+) -> Proposal | None:
     "Return the fastest micro-batch with the global batch nearest to `total`; None if none fits."
     fitting = [o for o in rows if o.fits]
     if not fitting: return None
     def with_size(o): return Proposal(o.size, max(round(total / o.size), 1))
     nearest = min(abs(with_size(o).global_batch - total) for o in fitting)
-    return with_size(max((o for o in fitting if abs(with_size(o).global_batch - total) == nearest), key=lambda o: o.samples_per_second))
+    return with_size(
+        max(
+            (o for o in fitting if abs(with_size(o).global_batch - total) == nearest),
+            key=lambda o: o.samples_per_second,
+        )
+    )
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #71ee47ad
 def no_learner(): return None   # replaces the reference to a learner in a copy
@@ -392,8 +544,18 @@ def no_learner(): return None   # replaces the reference to a learner in a copy
 # %% ../../nbs/09_tune/01_batch_size.ipynb #79316a4c
 class BatchSizes(PanelDisplay):
     "Result of a search: the sizes that were tried, and the proposal."
-    def __init__(self, learn, rows: list, present: Proposal, limit: float | None, evaluate: bool = False, notes=()):  # limit: in MB
-        self._learner, self.rows, self.present, self.limit, self.evaluate = weakref.ref(learn), sorted(rows), present, limit, evaluate
+    def __init__(
+        self, learn, rows: list, present: Proposal,
+        limit: float | None,  # in MB
+        evaluate: bool = False, notes=(),
+    ):
+        self._learner, self.rows, self.present, self.limit, self.evaluate = (
+            weakref.ref(learn),
+            sorted(rows),
+            present,
+            limit,
+            evaluate,
+        )
         self.fitting, self.notes = [o for o in self.rows if o.fits], list(notes)
 
     @property
@@ -409,21 +571,32 @@ class BatchSizes(PanelDisplay):
     @property
     def proposal(self) -> Proposal | None:
         "Return the sizes that apply() sets; None if none fits."
-        return (self.fastest and Proposal(self.fastest, 1)) if self.evaluate else propose_size(self.rows, self.present.global_batch)
+        return (
+            (self.fastest and Proposal(self.fastest, 1))
+            if self.evaluate
+            else propose_size(self.rows, self.present.global_batch)
+        )
 
     @property
     def settings(self) -> dict:
         "Return the proposal as settings; raise ValueError if nothing fits."
-        if self.proposal is None: raise ValueError("There is nothing to apply: no size that was tried fits. found.rows says why.")
+        if self.proposal is None:
+            raise ValueError("There is nothing to apply: no size that was tried fits. found.rows says why.")
         if self.evaluate: return {"per_device_eval_batch_size": self.proposal.micro_batch}
-        return {"per_device_train_batch_size": self.proposal.micro_batch, "gradient_accumulation_steps": self.proposal.accumulation}
+        return {
+            "per_device_train_batch_size": self.proposal.micro_batch,
+            "gradient_accumulation_steps": self.proposal.accumulation,
+        }
 
     def apply(self):
         "Set the proposal from the next step on and return the changes; raise Refused without the learner."
         learn = self._learner()
         if learn is None:
             typed = ", ".join(f"{k}={v}" for k, v in self.settings.items())
-            raise InvalidOperation(f"The learner that was measured is gone, perhaps because its cell was run again; type learn.set({typed}).")
+            raise InvalidOperation(
+                "The learner that was measured is gone, perhaps because its cell was run again; type"
+                f" learn.set({typed})."
+            )
         return learn.set(**self.settings)
 
     def __getstate__(self): return vars(self) | {"_learner": no_learner}   # a copy, or one from a file, has no learner
@@ -443,74 +616,135 @@ class BatchSizes(PanelDisplay):
 # %% ../../nbs/09_tune/01_batch_size.ipynb #78648b5e
 def describe_result(found) -> list:
     "Return the result in sentences."
-    where, small = "" if found.limit is None else f" into {format_value(float(found.limit))} MB", min(found.rows, default=None)
-    if not found.fitting: return [f"Nothing fits{where}: of {small.size} samples it is said that {small.why}." if small else "Nothing was tried."]
+    where = "" if found.limit is None else f" into {format_value(float(found.limit))} MB"
+    small = min(found.rows, default=None)
+    if not found.fitting:
+        return [
+            (
+                f"Nothing fits{where}: of {small.size} samples it is said that {small.why}."
+                if small
+                else "Nothing was tried."
+            )
+        ]
     beyond = next((o for o in found.rows if o.size > found.largest), None)
     kind = "batch of an evaluation" if found.evaluate else "micro-batch"
-    first = f"The largest {kind} that fits{where} is {found.largest}" if beyond else f"Every {kind} up to {found.largest} fits{where}"
+    first = (
+        f"The largest {kind} that fits{where} is {found.largest}"
+        if beyond
+        else f"Every {kind} up to {found.largest} fits{where}"
+    )
     first += f"; the fastest is {found.fastest}, with {format_value(found.speed_of(found.fastest))} samples a second."
     out = [first] + ([f"{beyond.size} does not fit: {beyond.why}."] if beyond else [])
     return out + ([describe_evaluation(found)] if found.evaluate else describe_training(found))
 
 def describe_speedup(found) -> str:
     "Return how much faster the proposal is than the present size."
-    now, then = found.speed_of(found.present.micro_batch), found.speed_of(found.proposal.micro_batch)
+    now = found.speed_of(found.present.micro_batch)
+    then = found.speed_of(found.proposal.micro_batch)
     return f", {then / now:.2g} times as fast" if now else ""
 
 def describe_evaluation(found) -> str:
     "Return a sentence with the proposal for evaluations."
-    if found.proposal.micro_batch == found.present.micro_batch: return f"The present {found.present.micro_batch} is the fastest already."
-    return f"Proposed: {found.proposal.micro_batch} in place of {found.present.micro_batch}{describe_speedup(found)}; found.apply() sets it."
+    if found.proposal.micro_batch == found.present.micro_batch:
+        return f"The present {found.present.micro_batch} is the fastest already."
+    return (
+        f"Proposed: {found.proposal.micro_batch} in place of {found.present.micro_batch}{describe_speedup(found)};"
+        " found.apply() sets it."
+    )
 
 def describe_training(found) -> list:
     "Return sentences with the proposal for training."
-    new, old = found.proposal, found.present
-    if new == old: return [f"The present {old} is the fastest already of those that keep the global batch of {old.global_batch}."]
+    new = found.proposal
+    old = found.present
+    if new == old:
+        return [f"The present {old} is the fastest already of those that keep the global batch of {old.global_batch}."]
     if new.global_batch == old.global_batch:
-        return [f"Proposed: {new} in place of {old}{describe_speedup(found)}. The global batch stays {old.global_batch}; found.apply() sets it."]
-    return [f"No size that fits divides the global batch of {old.global_batch} ({old}). The nearest is {new}, a global batch of {new.global_batch}: "
-            "what is learned changes with it. found.apply() sets it."]
+        return [
+            f"Proposed: {new} in place of {old}{describe_speedup(found)}. The global batch stays {old.global_batch};"
+            " found.apply() sets it."
+        ]
+    return [
+        f"No size that fits divides the global batch of {old.global_batch} ({old}). The nearest is {new}, a global"
+        f" batch of {new.global_batch}: what is learned changes with it. found.apply() sets it."
+    ]
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #12e25982
 def result_panels(found) -> list:
     "Return panels of throughput and memory against size."
-    sizes, new = [o.size for o in found.fitting], found.proposal.micro_batch
-    speeds, known = [o.samples_per_second for o in found.fitting], [o for o in found.rows if o.memory is not None]
-    speed = Panel("Samples a second", [LineSeries(sizes, speeds, color=0), LineSeries(sizes, speeds, color=0, style="points"),
-                                       Marker(new, f"proposed: {new}", found.speed_of(new), 1)], x="batch size", xlog=True)
+    sizes = [o.size for o in found.fitting]
+    new = found.proposal.micro_batch
+    speeds = [o.samples_per_second for o in found.fitting]
+    known = [o for o in found.rows if o.memory is not None]
+    speed = Panel(
+        "Samples a second",
+        [
+            LineSeries(sizes, speeds, color=0),
+            LineSeries(sizes, speeds, color=0, style="points"),
+            Marker(new, f"proposed: {new}", found.speed_of(new), 1),
+        ],
+        x="batch size",
+        xlog=True,
+    )
     if not known: return [speed]
     def line(rows, *look): return LineSeries([o.size for o in rows], [o.memory for o in rows], *look)
-    good, over = [o for o in known if o.fits], [o for o in known if not o.fits]
-    memory = Panel("Memory in MB", [line(good, "needed", 0), line(good, "", 0, "points")], x="batch size", xlog=True, ylog=True)
-    if over: memory.things.append(line(over, "does not fit", 7, "points"))
-    if found.limit: memory.things.append(LineSeries([known[0].size, known[-1].size], [found.limit] * 2, "limit", 7, "dashed"))
+    good = [o for o in known if o.fits]
+    over = [o for o in known if not o.fits]
+    memory = Panel(
+        "Memory in MB", [line(good, "needed", 0), line(good, "", 0, "points")], x="batch size", xlog=True, ylog=True
+    )
+    if over:
+        memory.things.append(line(over, "does not fit", 7, "points"))
+    if found.limit:
+        memory.things.append(LineSeries([known[0].size, known[-1].size], [found.limit] * 2, "limit", 7, "dashed"))
     memory.things.append(Marker(found.largest, f"largest: {found.largest}", None, None))
     return [speed, memory]
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #d6489ad9
-SAFETY_FACTOR = 1.25   # predictions above this multiple of the limit are skipped
+# predictions above this multiple of the limit are skipped
+SAFETY_FACTOR = 1.25
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #1da48f30
 class SizeSearch:
     "State of a search: sizes with their results, and predictions for the next ones."
-    def __init__(self, ask, accumulation, top=None, limit=None, seconds=300.0):  # accumulation: function of a size; top: maximum size; limit: in bytes
-        self.ask, self.accumulation, self.top, self.limit = ask, accumulation, top, limit
-        self.rows, self.costs, self.begun, self.seconds, self.notes, self.over = {}, {}, time.perf_counter(), seconds, [], False
+    def __init__(
+        self, ask,
+        accumulation,  # function of a size
+        top=None,  # maximum size
+        limit=None,  # in bytes
+        seconds=300.0,
+    ):
+        self.ask = ask
+        self.accumulation = accumulation
+        self.top = top
+        self.limit = limit
+        self.rows, self.costs, self.begun, self.seconds, self.notes, self.over = (
+            {},
+            {},
+            time.perf_counter(),
+            seconds,
+            [],
+            False,
+        )
 
     def fits(self, size: int) -> bool:
         "Try a size, unless it has been tried or is predicted to fail."
         if size in self.rows: return self.rows[size].fits
-        left, costs = self.seconds - (time.perf_counter() - self.begun), self.foretold(self.costs, size, 1)
+        left = self.seconds - (time.perf_counter() - self.begun)
+        costs = self.foretold(self.costs, size, 1)
         if self.over or left <= 0 or (costs or 0) > left:
-            if not self.over: self.notes.append(f"{size} and what would have come after it was not tried: {format_duration(self.seconds)} would have passed; "
-                                                "seconds= gives it more time.")
+            if not self.over:
+                self.notes.append(
+                    f"{size} and what would have come after it was not tried: {format_duration(self.seconds)} would"
+                    " have passed; seconds= gives it more time."
+                )
             self.over = True
             return False
         memory = self.foretold({o.size: o.memory * 1e6 for o in self.rows.values() if o.fits}, size, 2)
         if self.limit and memory and memory > SAFETY_FACTOR * self.limit:
             why = f"going by the smaller sizes it would take about {memory / 1e6:.0f} MB, so it was not tried"
             self.rows[size] = SizeResult(size, False, None, memory / 1e6, why)
-        else: self.rows[size] = self._tried(size, left)
+        else:
+            self.rows[size] = self._tried(size, left)
         return self.rows[size].fits
 
     def foretold(self, known: dict, size: int, least: int) -> float | None:
@@ -521,13 +755,21 @@ class SizeSearch:
         return known[last[1]] + max(known[last[1]] - known[last[0]], 0) / (last[1] - last[0]) * (size - last[1])
 
     def _tried(self, size, left) -> SizeResult:
-        start, many = time.perf_counter(), self.accumulation(size)
+        start = time.perf_counter()
+        many = self.accumulation(size)
         said = self.ask(size, many, timeout=left + 30)
         self.costs[size] = time.perf_counter() - start
         memory = said["bytes"] and said["bytes"] / 1e6
         if said["seconds"] is None:
-            return SizeResult(size, False, None, None, "memory ran out" if said["memory"] and "process" not in said["why"] else said["why"])
-        if self.limit and said["bytes"] > self.limit: return SizeResult(size, False, None, memory, f"it took {memory:.0f} MB")
+            return SizeResult(
+                size,
+                False,
+                None,
+                None,
+                "memory ran out" if said["memory"] and "process" not in said["why"] else said["why"],
+            )
+        if self.limit and said["bytes"] > self.limit:
+            return SizeResult(size, False, None, memory, f"it took {memory:.0f} MB")
         return SizeResult(size, True, size * many / max(said["seconds"], 1e-9), memory)
 
     def largest(self) -> int | None: return max((o.size for o in self.rows.values() if o.fits), default=None)
@@ -536,19 +778,27 @@ class SizeSearch:
 def search_sizes(search: SizeSearch, start: int, exact: bool):
     "Try doubled sizes; if `exact`, then bisect between the last that fits and the first that does not."
     size = min(start, search.top or start)
-    while not search.fits(size) and size > 1 and not search.over: size //= 2
-    if search.largest() is None and size == 1 and not search.over and search.top != 1: search.fits(size := 2)
+    while not search.fits(size) and size > 1 and not search.over:
+        size //= 2
+    if search.largest() is None and size == 1 and not search.over and search.top != 1:
+        search.fits(size := 2)
     if search.largest() is None: return
     size = search.largest()
-    while size < (search.top or 2 * size) and search.fits(further := min(2 * size, search.top or 2 * size)): size = further
+    while size < (search.top or 2 * size) and search.fits(further := min(2 * size, search.top or 2 * size)):
+        size = further
     if not exact: return
     low = search.largest()
-    high = min((o.size for o in search.rows.values() if o.size > low), default=search.top + 1 if search.top else 2 * low)
+    high = min(
+        (o.size for o in search.rows.values() if o.size > low), default=search.top + 1 if search.top else 2 * low
+    )
     while high - low > 1 and not search.over:
         middle = (low + high) // 2
-        if search.fits(middle): low = middle
-        else: high = middle
-    if high - low > 1: search.notes.append(f"The largest that fits lies between {low} and {high}.")
+        if search.fits(middle):
+            low = middle
+        else:
+            high = middle
+    if high - low > 1:
+        search.notes.append(f"The largest that fits lies between {low} and {high}.")
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #e78b4034
 MEMORY_MARGIN = 0.9   # share of the free memory
@@ -559,9 +809,12 @@ def usable_host_memory() -> int:
     free = free_host_memory()
     if free is not None: return int(free * MEMORY_MARGIN)
     # macOS does not report free memory
-    try: return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, OSError, ValueError):
-        raise ValueError("How much memory is free cannot be seen here; say how much may be used, in GB: batch_size_find(memory=8).") from None
+        raise ValueError(
+            "How much memory is free cannot be seen here; say how much may be used, in GB: batch_size_find(memory=8)."
+        ) from None
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5b4e57f1
 @contextmanager
@@ -572,19 +825,31 @@ def reading_only(learner, verb):
     run = learner.run_state
     with run.interrupts, preserve_generators():
         run.interrupts.only_looking()
-        try: yield run
-        except KeyboardInterrupt: raise make_tool_interrupted(run, verb) from None
-        except BaseException as error: free_after_failure(error); raise
-        finally: run.interrupts.abortable = False
+        try:
+            yield run
+        except KeyboardInterrupt:
+            raise make_tool_interrupted(run, verb) from None
+        except BaseException as error:
+            free_after_failure(error)
+            raise
+        finally:
+            run.interrupts.abortable = False
 
 def get_measurable_loader(learner, evaluate: bool) -> DataLoader:
     "Return the loader; raise TypeError if its batches cannot be resized, ValueError without data."
-    first = next(iter(learner.eval_dataset)) if isinstance(learner.eval_dataset, dict) and learner.eval_dataset else None
-    if evaluate and learner.eval_dataset is None: raise ValueError("batch_size_find(evaluate=True) has nothing to evaluate on; give the Learner an eval_dataset=.")
+    first = (
+        next(iter(learner.eval_dataset)) if isinstance(learner.eval_dataset, dict) and learner.eval_dataset else None
+    )
+    if evaluate and learner.eval_dataset is None:
+        raise ValueError(
+            "batch_size_find(evaluate=True) has nothing to evaluate on; give the Learner an eval_dataset=."
+        )
     loader = get_eval_loader(learner, first, "batch_size_find()")[0] if evaluate else learner.get_train_dataloader()
     if not isinstance(loader, DataLoader) or loader.batch_size is None:
-        raise TypeError("batch_size_find() makes batches of any size from samples, and this data comes in batches of its own; "
-                        "give the Learner the data set itself.")
+        raise TypeError(
+            "batch_size_find() makes batches of any size from samples, and this data comes in batches of its own; "
+            "give the Learner the data set itself."
+        )
     return loader
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5b62a430
@@ -600,16 +865,20 @@ class SearchOptions(NamedTuple):
 
 def check_search_options(mode, start, most, memory, steps, evaluate, seconds) -> SearchOptions:
     "Return the checked arguments; raise ValueError for an invalid one."
-    if mode not in ("power", "binary"): raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
+    if mode not in ("power", "binary"):
+        raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
     for name, value in {"start": start, "most": most, "steps": steps}.items():
         if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
             raise ValueError(f"{name} is a whole number from 1 on, not {value!r}.")
     for name, value in {"memory": memory, "seconds": seconds}.items():
-        if value is not None and not value > 0: raise ValueError(f"{name} is above 0, not {value!r}; memory is in GB.")
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} is above 0, not {value!r}; memory is in GB.")
     return SearchOptions(mode, int(start or 1), most and int(most), memory, int(steps), bool(evaluate), seconds)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #813e85b6
-def batch_size_find(learner, mode="power", start=None, most=None, memory=None, steps=3, evaluate=False, seconds=300) -> BatchSizes:
+def batch_size_find(
+    learner, mode="power", start=None, most=None, memory=None, steps=3, evaluate=False, seconds=300
+) -> BatchSizes:
     "Measure batch sizes; raise ValueError or TypeError for invalid input, RuntimeError if no step works."
     wanted = check_search_options(mode, start, most, memory, steps, evaluate, seconds)
     with reading_only(learner, "batch_size_find()") as run:
@@ -619,6 +888,7 @@ def batch_size_find(learner, mode="power", start=None, most=None, memory=None, s
         on_host = run.device.device.type == "cpu"
         if on_host: return run_size_search(learner, wanted, *make_process_trial(learner, wanted))
     return run_size_search(learner, wanted, *make_device_trial(learner, wanted))
+
 
 def prepare_search(learner, wanted) -> tuple:
     "Return the loader and the samples."
@@ -632,22 +902,29 @@ def prepare_search(learner, wanted) -> tuple:
 @contextmanager
 def close_after(ask):
     "Close the measuring process after the block."
-    try: yield ask
-    finally: ask.close()
+    try:
+        yield ask
+    finally:
+        ask.close()
 
 def make_process_trial(learner, wanted) -> tuple:
     "Return loader, samples, limit in bytes, and a context that yields the function to try a size, on a CPU."
     loader, samples = prepare_search(learner, wanted)
     limit = wanted.memory * 1e9 if wanted.memory else usable_host_memory()
-    learner.learns_itself   # computed here, since it needs the data, which is not sent
-    sending = LearnerPayload(learner, samples, loader.collate_fn, steps=wanted.steps, evaluate=wanted.evaluate, limit=limit)
+    # computed here, since it needs the data, which is not sent
+    learner.learns_itself
+    sending = LearnerPayload(
+        learner, samples, loader.collate_fn, steps=wanted.steps, evaluate=wanted.evaluate, limit=limit
+    )
     return loader, samples, limit, close_after(TrialProcess(sending, learner.run_state.interrupts))
 
 @contextmanager
 def device_trial(learner, wanted, samples, loader):
     "Yield a function that tries a size on this process's GPU."
     with isolated_training(learner, "batch_size_find()") as run:
-        trial = BatchTrial(learner, samples, loader.collate_fn, DeviceMemoryGauge(run.device.device), wanted.steps, wanted.evaluate)
+        trial = BatchTrial(
+            learner, samples, loader.collate_fn, DeviceMemoryGauge(run.device.device), wanted.steps, wanted.evaluate
+        )
         def ask(size, accumulation, timeout):
             run.interrupts.check()
             return trial(size, accumulation)
@@ -655,35 +932,54 @@ def device_trial(learner, wanted, samples, loader):
 
 def make_device_trial(learner, wanted) -> tuple:
     "Return loader, samples, limit in bytes, and a context that yields the function to try a size, on a GPU."
-    with reading_only(learner, "batch_size_find()"): loader, samples = prepare_search(learner, wanted)
+    with reading_only(learner, "batch_size_find()"):
+        loader, samples = prepare_search(learner, wanted)
     return loader, samples, wanted.memory and wanted.memory * 1e9, device_trial(learner, wanted, samples, loader)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #3d0f3607
-def current_proposal(learner, loader, evaluate) -> Proposal: return Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
+def current_proposal(learner, loader, evaluate) -> Proposal:
+    return Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
 
 def run_size_search(learner, wanted, loader, samples, limit, trying) -> BatchSizes:
     "Search with the function that a context yields, and return the result."
-    present, evaluate = current_proposal(learner, loader, wanted.evaluate), wanted.evaluate
+    present = current_proposal(learner, loader, wanted.evaluate)
+    evaluate = wanted.evaluate
     length = None if is_iterable_only(loader.dataset) else len(loader.dataset)
     top = min((o for o in (wanted.most, length) if o is not None), default=None)
     with trying as ask:
-        search = SizeSearch(ask, lambda size: 1 if evaluate else max(round(present.global_batch / size), 1), top, limit, wanted.seconds)
+        search = SizeSearch(
+            ask, lambda size: 1 if evaluate else max(round(present.global_batch / size), 1), top, limit, wanted.seconds
+        )
         search_sizes(search, wanted.start, wanted.mode == "binary")
         largest = search.largest()
-        if largest is None: check_failure_cause(search)
-        for size in () if largest is None else (present.micro_batch, *(() if evaluate else [largest_divisor(present.global_batch, largest)])):
-            if size <= largest: search.fits(size)
+        if largest is None:
+            check_failure_cause(search)
+        for size in (
+            ()
+            if largest is None
+            else (present.micro_batch, *(() if evaluate else [largest_divisor(present.global_batch, largest)]))
+        ):
+            if size <= largest:
+                search.fits(size)
     if largest is not None and largest == top:
-        search.notes.append(f"Larger ones than {top} were not tried: {f'most={top}' if top == wanted.most else f'the data has {length} samples'}.")
-    if len({sample_nbytes(o) for o in samples}) > 1: search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
+        search.notes.append(
+            f"Larger ones than {top} were not tried:"
+            f" {f'most={top}' if top == wanted.most else f'the data has {length} samples'}."
+        )
+    if len({sample_nbytes(o) for o in samples}) > 1:
+        search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
     total = limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)
     return BatchSizes(learner, list(search.rows.values()), present, total / 1e6 or None, evaluate, search.notes)
 
-def largest_divisor(total: int, most: int) -> int: return next(n for n in range(min(most, total), 0, -1) if total % n == 0)   # the largest divisor up to `most`
+# the largest divisor up to `most`
+def largest_divisor(total: int, most: int) -> int:
+    return next(n for n in range(min(most, total), 0, -1) if total % n == 0)
 
 def check_failure_cause(search):
     "Raise RuntimeError if no size failed for lack of memory, so that the cause is another one."
     why = [o.why for o in search.rows.values()]
     if why and not any("memory" in o or "process" in o or "MB" in o for o in why):
-        raise RuntimeError(f"batch_size_find() could not take a single step, with {' or '.join(str(o) for o in search.rows)} samples: {why[-1]}. "
-                           "learn.step() shows where that comes from.")
+        raise RuntimeError(
+            f"batch_size_find() could not take a single step, with {' or '.join(str(o) for o in search.rows)} samples:"
+            f" {why[-1]}. learn.step() shows where that comes from."
+        )

@@ -29,14 +29,18 @@ __all__ = ['SMOOTHING', 'RULES', 'MIN_RELATIVE_FALL', 'CONFIDENCE', 'FIRST_LOSS_
            'describe_usage', 'lr_find']
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #eaca1dd4
-SMOOTHING = 0.98   # weight of the previous steps in the running mean
+# weight of the previous steps in the running mean
+SMOOTHING = 0.98
 
 def smooth_losses(losses) -> np.ndarray:
     "Return the running mean of losses; nan where a loss is nan."
     losses = np.asarray(losses, float)
     return np.where(np.isnan(losses), np.nan, exponential_moving_average(losses, SMOOTHING))
 
-def readable_part(losses, num_steps: int) -> slice:  # num_steps: of the whole search, which may have been stopped early
+def readable_part(
+    losses,
+    num_steps: int,  # of the whole search, which may have been stopped early
+) -> slice:
     "Return the part of a curve to which the rules are applied."
     nans = np.flatnonzero(np.isnan(np.asarray(losses, float)))
     end = min(int(nans[0]), num_steps - 5) if len(nans) else len(losses) - 5
@@ -45,14 +49,19 @@ def readable_part(losses, num_steps: int) -> slice:  # num_steps: of the whole s
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #60652a48
 def longest_falls(losses) -> list[int]:
     "Return for each point the length of the longest fall that ends there."
-    ends, found = [], []   # ends[k]: minus the highest end of a fall of k + 1 points
+    # ends[k]: minus the highest end of a fall of k + 1 points
+    ends = []
+    found = []
     for loss in np.asarray(losses, float).tolist():
         k = bisect_left(ends, -loss)
         ends[k:k + 1] = [-loss]
         found.append(k + 1)
     return found
 
-def valley(rates, losses) -> float | None:  # rates, losses: of the readable part, as for all rules
+def valley(
+    rates,  # of the readable part, as for all rules
+    losses,  # of the readable part, as for all rules
+) -> float | None:
     "Return the rate about half-way down the longest fall (fastai's default); None without a fall."
     lengths = longest_falls(losses)
     n = max(lengths, default=0)
@@ -84,13 +93,21 @@ def steep(rates, losses) -> float | None:
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #0d11c1d8
 RULES = {f.__name__: f for f in (valley, slide, minimum, steep)}
 
-def resolve_rules(suggest) -> dict:  # suggest: a name, a function of (rates, losses), or several
+def resolve_rules(
+    suggest,  # a name, a function of (rates, losses), or several
+) -> dict:
     "Return the requested rules by name; raise ValueError for an unknown name."
     several = [suggest] if isinstance(suggest, str) or callable(suggest) else list(suggest)
     for rule in several:
         if not callable(rule) and rule not in RULES:
-            raise ValueError(f"There is no suggestion {rule!r}; there are {', '.join(RULES)}, and functions of (rates, losses) that give a rate.")
-    return {getattr(rule, "__name__", str(rule)) if callable(rule) else rule: rule if callable(rule) else RULES[rule] for rule in several}
+            raise ValueError(
+                f"There is no suggestion {rule!r}; there are {', '.join(RULES)}, and functions of (rates, losses) that"
+                " give a rate."
+            )
+    return {
+        getattr(rule, "__name__", str(rule)) if callable(rule) else rule: rule if callable(rule) else RULES[rule]
+        for rule in several
+    }
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #d1656dd6
 def loss_noise(losses) -> float:
@@ -98,12 +115,17 @@ def loss_noise(losses) -> float:
     low = int(np.nanargmin(smooth_losses(losses)))
     steps = np.abs(np.diff(np.asarray(losses, float)[:max(low + 1, len(losses) // 2)]))
     steps = steps[np.isfinite(steps)]
-    return float(np.median(steps)) / 0.954 if len(steps) else 0.0   # the median of |a - b| is 0.954 standard deviations of a
+    # the median of |a - b| is 0.954 standard deviations of a
+    return float(np.median(steps)) / 0.954 if len(steps) else 0.0
 
-def mean_noise_factor(n: int) -> float: return math.sqrt((1 - SMOOTHING) / (1 + SMOOTHING) * (1 + SMOOTHING ** n) / (1 - SMOOTHING ** n))   # standard deviation of the mean of n losses, relative to that of one loss
+# standard deviation of the mean of n losses, relative to that of one loss
+def mean_noise_factor(n: int) -> float:
+    return math.sqrt((1 - SMOOTHING) / (1 + SMOOTHING) * (1 + SMOOTHING ** n) / (1 - SMOOTHING ** n))
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #d6fee4f0
-MIN_RELATIVE_FALL, CONFIDENCE = 1e-3, 3   # smallest relative change that counts; number of standard errors
+# smallest relative change that counts; number of standard errors
+MIN_RELATIVE_FALL = 1e-3
+CONFIDENCE = 3
 
 class LossFall(NamedTuple):
     "Fall of a running mean, compared with chance."
@@ -112,9 +134,15 @@ class LossFall(NamedTuple):
     chance: float   # a fall of at most this size is due to chance
     steps: int      # consecutive steps, up to the lowest, below `before` by more than chance
 
-def measure_fall(means, start: int, first: float, deviation: float) -> LossFall:  # means: the readable part, from index start; first: first loss; deviation: from `loss_noise`
+def measure_fall(
+    means,  # the readable part, from index start
+    start: int,
+    first: float,  # first loss
+    deviation: float,  # from `loss_noise`
+) -> LossFall:
     "Return the fall in the readable part of a curve."
-    before, low = min(means[0], first + deviation), int(np.argmin(means))
+    before = min(means[0], first + deviation)
+    low = int(np.argmin(means))
     chance = max(CONFIDENCE * deviation * mean_noise_factor(start + 1), MIN_RELATIVE_FALL * abs(before))
     above = np.flatnonzero(means[:low + 1] >= before - chance)
     return LossFall(float(before), float(means[low]), float(chance), low - int(above[-1]) if len(above) else low + 1)
@@ -126,50 +154,127 @@ class CurveAssessment(NamedTuple):
     words: str      # the problem and its remedy in a sentence; empty for a sound curve
     note: str = ""  # short form for the plot
 
-def suggest_lower_start(start: float) -> str: return f"learn.lr_find(start={format_tick(start / 100)}) begins lower"   # the call to type
+# the call to type
+def suggest_lower_start(start: float) -> str:
+    return f"learn.lr_find(start={format_tick(start / 100)}) begins lower"
 
-def suggest_less_noise(num_steps: int, span: str = "") -> str:  # span: a change of the range to propose
+def suggest_less_noise(
+    num_steps: int,
+    span: str = "",  # a change of the range to propose
+) -> str:
     "Return a remedy for a curve that is mostly noise."
-    return (f"more steps (num_steps={3 * num_steps}), {span}or a larger batch (gradient_accumulation_steps=) can show a fall that is there, "
-            "and learn.watch() whether the layers learn at all")
+    return (
+        f"more steps (num_steps={3 * num_steps}), {span}or a larger batch (gradient_accumulation_steps=) can show a"
+        " fall that is there, and learn.watch() whether the layers learn at all"
+    )
 
-def assess_fall(early: bool, falling: bool, short_fall: int | None, start: float, end: float, num_steps: int) -> CurveAssessment:  # short_fall: number of steps, None for a long fall
+def assess_fall(
+    early: bool, falling: bool,
+    short_fall: int | None,  # number of steps, None for a long fall
+    start: float, end: float, num_steps: int,
+) -> CurveAssessment:
     "Return the verdict on a curve that has fallen."
-    if early: return CurveAssessment(True, "The loss fell from the very first rate on, so the search began too high and the better rates may lie below it: "
-                             f"{suggest_lower_start(start)}.", "the search began too high")
-    if falling: return CurveAssessment(True, f"The loss was still falling at the end: learn.lr_find(end={format_tick(end * 100)}) goes further.", "still falling at the end")
+    if early:
+        return CurveAssessment(
+            True,
+            "The loss fell from the very first rate on, so the search began too high and the better rates may lie"
+            f" below it: {suggest_lower_start(start)}.",
+            "the search began too high",
+        )
+    if falling:
+        return CurveAssessment(
+            True,
+            f"The loss was still falling at the end: learn.lr_find(end={format_tick(end * 100)}) goes further.",
+            "still falling at the end",
+        )
     if short_fall is not None:
-        return CurveAssessment(True, f"The network had hardly begun to learn: in {short_fall} of {num_steps} steps the running mean lay lower than chance explains, so the "
-                       f"suggestions come mostly from noise; {suggest_less_noise(num_steps, 'a higher start=, ')}.", "mostly noise: the fall is short")
+        return CurveAssessment(
+            True,
+            f"The network had hardly begun to learn: in {short_fall} of {num_steps} steps the running mean lay lower"
+            " than chance explains, so the suggestions come mostly from noise;"
+            f" {suggest_less_noise(num_steps, 'a higher start=, ')}.",
+            "mostly noise: the fall is short",
+        )
     return CurveAssessment(True, "")
 
-def assess_no_fall(rose: bool, early: bool, stopped: bool, climbs: bool, start: float, end: float, num_steps: int) -> CurveAssessment:
+
+def assess_no_fall(
+    rose: bool, early: bool, stopped: bool, climbs: bool, start: float, end: float, num_steps: int
+) -> CurveAssessment:
     "Return the verdict on a curve that has not fallen."
-    if rose: return CurveAssessment(False, f"The loss rose from the very first rate on: {suggest_lower_start(start)}.", "rose from the first rate on")
-    if early: return CurveAssessment(False, f"The loss fell from the very first rate on, and no further: the search began too high; {suggest_lower_start(start)}.", "the search began too high")
-    how = ("did not fall by more than it varies from batch to batch before it diverged" if stopped else
-           "only rose, and never fell by more than it varies from batch to batch, as where a model is as good as it gets" if climbs else
-           f"hardly changed between {format_tick(start)} and {format_tick(end)}, no more than it does from batch to batch")
-    return CurveAssessment(False, f"The loss {how}, so a suggestion would come from noise; {suggest_less_noise(num_steps, 'a lower start=, ' if stopped or climbs else 'a higher end=, ')}.", "noise: the loss did not fall")
+    if rose:
+        return CurveAssessment(
+            False,
+            f"The loss rose from the very first rate on: {suggest_lower_start(start)}.",
+            "rose from the first rate on",
+        )
+    if early:
+        return CurveAssessment(
+            False,
+            "The loss fell from the very first rate on, and no further: the search began too high;"
+            f" {suggest_lower_start(start)}.",
+            "the search began too high",
+        )
+    how = (
+        "did not fall by more than it varies from batch to batch before it diverged"
+        if stopped
+        else (
+            "only rose, and never fell by more than it varies from batch to batch, as where a model is as good as it"
+            " gets"
+            if climbs
+            else (
+                f"hardly changed between {format_tick(start)} and {format_tick(end)}, no more than it does from batch"
+                " to batch"
+            )
+        )
+    )
+    return CurveAssessment(
+        False,
+        f"The loss {how}, so a suggestion would come from noise;"
+        f" {suggest_less_noise(num_steps, 'a lower start=, ' if stopped or climbs else 'a higher end=, ')}.",
+        "noise: the loss did not fall",
+    )
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #08e59083
-FIRST_LOSS_MESSAGE = "The very first loss is {}, and no update had been made yet: this is not about the rate. Look at the batch, the loss function and the weights."
+FIRST_LOSS_MESSAGE = (
+    "The very first loss is {}, and no update had been made yet: this is not about the rate. Look at the batch, the"
+    " loss function and the weights."
+)
 
-def assess_curve(rates, losses, num_steps: int, stopped: bool) -> CurveAssessment:  # stopped: whether the search stopped because of the loss
+def assess_curve(
+    rates, losses, num_steps: int,
+    stopped: bool,  # whether the search stopped because of the loss
+) -> CurveAssessment:
     "Assess a curve: whether the rules apply, and any problem with it."
-    start, end, first = float(rates[0]), float(rates[-1]), float(losses[0])
-    if not math.isfinite(first): return CurveAssessment(False, FIRST_LOSS_MESSAGE.format(first), f"the first loss is {first}")
+    start = float(rates[0])
+    end = float(rates[-1])
+    first = float(losses[0])
+    if not math.isfinite(first):
+        return CurveAssessment(False, FIRST_LOSS_MESSAGE.format(first), f"the first loss is {first}")
     means = smooth_losses(losses)
     part = readable_part(means, num_steps)
     read = means[part]
-    if len(read) < 4: return CurveAssessment(False, f"The loss diverged at once, after {len(losses)} steps: {suggest_lower_start(start)}.", "diverged at once")
+    if len(read) < 4:
+        return CurveAssessment(
+            False,
+            f"The loss diverged at once, after {len(losses)} steps: {suggest_lower_start(start)}.",
+            "diverged at once",
+        )
     by_batch = loss_noise(losses)
     fall = measure_fall(read, part.start, first, by_batch)
-    early = first - fall.before > max(CONFIDENCE * by_batch, 0.1 * (first - fall.lowest), MIN_RELATIVE_FALL * abs(first))
+    early = first - fall.before > max(
+        CONFIDENCE * by_batch, 0.1 * (first - fall.lowest), MIN_RELATIVE_FALL * abs(first)
+    )
     if fall.before - fall.lowest <= fall.chance:
-        return assess_no_fall(read[0] > first + 2 * by_batch, early, stopped, read.max() - read[0] > fall.chance, start, end, num_steps)
+        return assess_no_fall(
+            read[0] > first + 2 * by_batch, early, stopped, read.max() - read[0] > fall.chance, start, end, num_steps
+        )
     tail = len(losses) - num_steps // 10
-    falling = not stopped and np.argmin(read) >= len(read) - 3 and np.median(losses[tail:]) < np.median(losses[2 * tail - len(losses):tail])
+    falling = (
+        not stopped
+        and np.argmin(read) >= len(read) - 3
+        and np.median(losses[tail:]) < np.median(losses[2 * tail - len(losses) : tail])
+    )
     return assess_fall(early, falling, fall.steps if fall.steps < num_steps / 10 else None, start, end, num_steps)
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #5fa4f5b7
@@ -178,7 +283,8 @@ MODES = ("exp", "linear")
 def trial_rates(start: float, end: float, num_steps: int, mode: str) -> np.ndarray:
     "Return the rates to try; raise ValueError for an invalid range, number of steps or mode."
     if mode not in MODES: raise ValueError(f"mode={mode!r} is none of {', '.join(map(repr, MODES))}.")
-    if not 0 < start < end < math.inf: raise ValueError(f"The rates go up from start to end, both above 0: start={start!r}, end={end!r} do not.")
+    if not 0 < start < end < math.inf:
+        raise ValueError(f"The rates go up from start to end, both above 0: start={start!r}, end={end!r} do not.")
     if isinstance(num_steps, bool) or num_steps != int(num_steps) or num_steps < 10:
         raise ValueError(f"num_steps={num_steps!r} makes no curve; give a whole number from 10 on.")
     share = np.linspace(0, 1, int(num_steps))
@@ -189,19 +295,23 @@ def group_lr_ratios(optimizer) -> list[float]:
     "Return each group's base rate relative to the first group's; raise ValueError if a rate is 0 or None."
     base = [r if r is None else float(r) for r in base_lrs(optimizer)]
     if not all(base):
-        raise ValueError(f"A group of parameters has the learning rate {next(r for r in base if not r)!r}, which cannot be scaled; "
-                         "leave such a group out with learn.freeze().")
+        raise ValueError(
+            f"A group of parameters has the learning rate {next(r for r in base if not r)!r}, which cannot be scaled; "
+            "leave such a group out with learn.freeze()."
+        )
     return [r / base[0] for r in base]
 
 def set_rate(optimizer, ratios: list[float], rate: float):
     "Set the learning rate of the next update."
-    for group, ratio in zip(optimizer.param_groups, ratios): group["lr"] = match_lr_type(group["lr"], rate * ratio)
+    for group, ratio in zip(optimizer.param_groups, ratios):
+        group["lr"] = match_lr_type(group["lr"], rate * ratio)
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #2354652d
 def step_across_epochs(learner):
     "Take a step, beginning another epoch if the present one has no more data."
     while (done := take_step(learner)) is None:
-        handle_end_of_data(learner.run_state)   # raises ValueError for an epoch without data
+        # raises ValueError for an epoch without data
+        handle_end_of_data(learner.run_state)
         do_next_epoch(learner, None)
         learner.run_state.due.clear()
     return done
@@ -209,15 +319,19 @@ def step_across_epochs(learner):
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #950796c1
 class DivergenceDetector:
     "Detector of divergence in a sequence of losses."
-    def __init__(self, factor: float | None, wait: int): self.factor, self.wait, self.n, self.sum, self.lowest = factor, wait, 0, 0.0, math.inf
+    def __init__(self, factor: float | None, wait: int):
+        self.factor, self.wait, self.n, self.sum, self.lowest = factor, wait, 0, 0.0, math.inf
 
     def seen(self, loss: float) -> bool:
         "Add a loss and return whether the losses have diverged."
         if not math.isfinite(loss): return True
-        self.n, self.sum = self.n + 1, SMOOTHING * self.sum + (1 - SMOOTHING) * loss
+        self.n = self.n + 1
+        self.sum = SMOOTHING * self.sum + (1 - SMOOTHING) * loss
         mean = self.sum / (1 - SMOOTHING ** self.n)
         self.lowest = min(self.lowest, mean)
-        return self.factor is not None and self.n > self.wait and mean - self.lowest > (self.factor - 1) * abs(self.lowest)
+        return (
+            self.factor is not None and self.n > self.wait and mean - self.lowest > (self.factor - 1) * abs(self.lowest)
+        )
 
 def count_until_divergence(losses, factor, wait) -> int:
     "Return the number of losses up to and including the divergence."
@@ -225,18 +339,28 @@ def count_until_divergence(losses, factor, wait) -> int:
     return next((i + 1 for i, loss in enumerate(losses) if watch.seen(loss)), len(losses))
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #721b7f7e
-FETCH_EVERY = 10   # number of losses that are transferred together from a device
+# number of losses that are transferred together from a device
+FETCH_EVERY = 10
 
-def fetch_losses(losses: list) -> list[float]:  # losses: tensors, numbers, or deferred values
+def fetch_losses(
+    losses: list,  # tensors, numbers, or deferred values
+) -> list[float]:
     "Transfer losses to the host as numbers, at once."
     losses = [resolve_deferred(o) for o in losses]
     if not all(isinstance(o, torch.Tensor) for o in losses): return [float(o) for o in losses]
     return torch.stack([o.reshape(()) for o in losses]).tolist()
 
-def run_lr_search(learner, run, rates, factor, tick) -> list[float]:  # call inside isolated_training; tick: called after each step
+# call inside isolated_training; tick: called after each step
+def run_lr_search(learner, run, rates, factor, tick) -> list[float]:
     "Return the losses at the rates, up to divergence."
-    ratios, every = group_lr_ratios(run.optimizer), 1 if run.device.device.type == "cpu" else FETCH_EVERY
-    run.lr_scheduler, watch, losses, waiting = ConstantSchedule(run.optimizer), DivergenceDetector(factor, len(rates) // 10), [], []
+    ratios = group_lr_ratios(run.optimizer)
+    every = 1 if run.device.device.type == "cpu" else FETCH_EVERY
+    run.lr_scheduler, watch, losses, waiting = (
+        ConstantSchedule(run.optimizer),
+        DivergenceDetector(factor, len(rates) // 10),
+        [],
+        [],
+    )
     for i, rate in enumerate(rates):
         set_rate(run.optimizer, ratios, float(rate))
         waiting.append(step_across_epochs(learner).loss)
@@ -259,7 +383,8 @@ class NoProgress:
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #26ab47c5
 def lr_setting(run) -> tuple[str, float]:
     "Return the setting that takes a rate from here on, and the schedule's present share of its base."
-    group, step = run.optimizer.param_groups[0], run.state.global_step
+    group = run.optimizer.param_groups[0]
+    step = run.state.global_step
     share = float(group["lr"]) / float(base_lrs(run.optimizer)[0])
     rising = run.own_scheduler and step < run.args.get_warmup_steps(run.state.max_steps)
     return "learning_rate" if step == 0 or rising or not share or math.isclose(share, 1, rel_tol=1e-3) else "lr", share
@@ -274,59 +399,99 @@ def clip_curve(values, top: float) -> np.ndarray:
 def plot_range(found) -> tuple[float, float]:
     "Return the lowest loss and the top of the plot: slightly above the fall, or the highest loss without one."
     seen = found.losses[np.isfinite(found.losses)]
-    low, first = float(seen.min()), float(max(found.losses[0], found.smoothed[found.num_steps // 10])) if found.answer else math.inf
+    low = float(seen.min())
+    first = float(max(found.losses[0], found.smoothed[found.num_steps // 10])) if found.answer else math.inf
     return low, first + 0.15 * (first - low) if found.answer else float(seen.max())
 
 def curve_panel(found) -> Panel:
     "Return the plot of a curve with its suggestions."
     low, top = plot_range(found)
-    things = [LineSeries(found.rates, clip_curve(found.losses, top), "", 0, "faint"), LineSeries(found.rates, clip_curve(found.smoothed, top), "", 0)]
+    things = [
+        LineSeries(found.rates, clip_curve(found.losses, top), "", 0, "faint"),
+        LineSeries(found.rates, clip_curve(found.smoothed, top), "", 0),
+    ]
     given = [(i + 1, name, rate) for i, (name, rate) in enumerate(found.suggestions.items()) if rate is not None]
     said = [f"{name} {format_tick(float(f'{rate:.2g}'))}" for _, name, rate in given]
     for (color, name, rate), words in zip(given, said):
         height = float(np.interp(math.log(rate), np.log(found.rates), np.minimum(found.smoothed, top)))
         things += [Marker(rate, "", None, color), LineSeries([rate], [height], words, color, "points")]
-    title, far = said[0] if len(said) == 1 else "", not found.answer and 0 < low < top / 20
+    title = said[0] if len(said) == 1 else ""
+    far = not found.answer and 0 < low < top / 20
     return Panel(title, things, "learning rate", "loss", xlog=found.mode == "exp", ylog=far, note=found.note)
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #ad486ceb
 class LRFindResult(PanelDisplay):
     "Result of a search: the curve and the suggestions, None where there is no answer."
     columns = 1
+    # of the groups' rates to the first one's
     def __init__(self, rates, losses, num_steps: int, stopped: bool,   # stopped: because of the loss
                  rules: dict = RULES, mode: str = "exp",
                  setting=("learning_rate", 1.0),                       # as returned by `lr_setting`
-                 ratios=(1.0,)):                                       # of the groups' rates to the first one's
-        self.rates, self.losses, self.smoothed = np.asarray(rates, float), np.asarray(losses, float), smooth_losses(losses)
-        self.num_steps, self.stopped, self.mode, self.setting, self.ratios = num_steps, stopped, mode, setting, list(ratios)
+                 ratios=(1.0,)):
+        self.rates, self.losses, self.smoothed = (
+            np.asarray(rates, float),
+            np.asarray(losses, float),
+            smooth_losses(losses),
+        )
+        self.num_steps, self.stopped, self.mode, self.setting, self.ratios = (
+            num_steps,
+            stopped,
+            mode,
+            setting,
+            list(ratios),
+        )
         self.answer, self.verdict, self.note = assess_curve(self.rates, self.losses, num_steps, stopped)
         part = readable_part(self.smoothed, num_steps)
-        self.suggestions = {name: rule(self.rates[part], self.smoothed[part]) if self.answer else None for name, rule in rules.items()}
+        self.suggestions = {
+            name: rule(self.rates[part], self.smoothed[part]) if self.answer else None for name, rule in rules.items()
+        }
 
     @property
-    def valley(self) -> float | None: return self.suggestions.get("valley")
+    def valley(self) -> float | None:
+        return self.suggestions.get("valley")
+
     @property
-    def slide(self) -> float | None: return self.suggestions.get("slide")
+    def slide(self) -> float | None:
+        return self.suggestions.get("slide")
+
     @property
-    def minimum(self) -> float | None: return self.suggestions.get("minimum")
+    def minimum(self) -> float | None:
+        return self.suggestions.get("minimum")
+
     @property
-    def steep(self) -> float | None: return self.suggestions.get("steep")
+    def steep(self) -> float | None:
+        return self.suggestions.get("steep")
 
     def frame(self):
         "Return a pandas DataFrame with a row for each step."
         return to_frame({"rate": self.rates, "loss": self.losses, "smoothed": self.smoothed})
 
     def said(self):
-        tried = f"{len(self.rates)} rates from {format_tick(float(self.rates[0]))} to {format_tick(float(f'{self.rates[-1]:.2g}'))}"
-        found = ", ".join(f"{name} {format_tick(float(f'{rate:.3g}'))}" for name, rate in self.suggestions.items() if rate is not None)
-        first = f"{tried}{', where the loss diverged' if self.stopped else ''}. " + (f"Suggestions: {found}." if found else "No suggestion.")
+        tried = (
+            f"{len(self.rates)} rates from {format_tick(float(self.rates[0]))} to"
+            f" {format_tick(float(f'{self.rates[-1]:.2g}'))}"
+        )
+        found = ", ".join(
+            f"{name} {format_tick(float(f'{rate:.3g}'))}" for name, rate in self.suggestions.items() if rate is not None
+        )
+        first = f"{tried}{', where the loss diverged' if self.stopped else ''}. " + (
+            f"Suggestions: {found}." if found else "No suggestion."
+        )
         return [o for o in (first, self.verdict, *(describe_usage(self) if found else [])) if o]
 
     def panels(self): return [curve_panel(self)] if np.isfinite(self.losses).sum() > 1 else []
     def words(self) -> str:
         "Return the curve as text."
         if not self.panels(): return ""
-        return "\n".join(panel_to_text(Panel("", [LineSeries(self.rates, clip_curve(self.smoothed, plot_range(self)[1]), "running mean")], note=self.note)))
+        return "\n".join(
+            panel_to_text(
+                Panel(
+                    "",
+                    [LineSeries(self.rates, clip_curve(self.smoothed, plot_range(self)[1]), "running mean")],
+                    note=self.note,
+                )
+            )
+        )
     def bundle(self): return super().bundle() | {"text/plain": self.words()}
     def __repr__(self): return "\n".join([*self.said(), self.words()]).rstrip()
 
@@ -338,27 +503,48 @@ def describe_usage(found) -> list[str]:
     given = f"found.{name}" if name in RULES else f"found.suggestions[{name!r}]"
     words = [f"learn.set({setting}={given}) uses it from the next step on: {rate:.3g}."]
     if setting == "lr":
-        words = [f"The schedule stands at {share:.2g} of its base. learn.set(lr={given}) lets the next step use {rate:.3g} and scales the rest "
-                 f"of the schedule; learn.set(learning_rate={given}) would make it the base."]
+        words = [
+            f"The schedule stands at {share:.2g} of its base. learn.set(lr={given}) lets the next step use {rate:.3g}"
+            f" and scales the rest of the schedule; learn.set(learning_rate={given}) would make it the base."
+        ]
     elif not math.isclose(share, 1, rel_tol=1e-3):
-        words = [f"learn.set(learning_rate={given}) makes {rate:.3g} the base, which the schedule rises to; it stands at {share:.2g} of it."]
+        words = [
+            f"learn.set(learning_rate={given}) makes {rate:.3g} the base, which the schedule rises to; it stands at"
+            f" {share:.2g} of it."
+        ]
     others = sorted({float(f"{r:.3g}") for r in found.ratios} - {1.0})
-    if others: words.append(f"These are rates of the first group of parameters; the others had {', '.join(f'{r:g}' for r in others)} times as much, and keep that.")
+    if others:
+        words.append(
+            f"These are rates of the first group of parameters; the others had {', '.join(f'{r:g}' for r in others)}"
+            " times as much, and keep that."
+        )
     return words
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #355f752a
-def lr_find(learner, start: float = 1e-7, end: float = 10,   # range of the first group's rate
-            num_steps: int = 100, mode: str = "exp",
-            stop_factor: float | None = 4.0,               # multiple of the lowest mean loss; None: stop only when a loss is not finite
-            suggest=tuple(RULES),                          # as for `resolve_rules`; the text uses the first one
-            progress=NoProgress                            # makes the progress display of so many steps: a context manager with a method tick()
-           ) -> LRFindResult:
+def lr_find(
+    learner,
+    start: float = 1e-7,
+    end: float = 10,  # range of the first group's rate
+    num_steps: int = 100,
+    mode: str = "exp",
+    stop_factor: float | None = 4.0,  # multiple of the lowest mean loss; None: stop only when a loss is not finite
+    suggest=tuple(RULES),  # as for `resolve_rules`; the text uses the first one
+    progress=NoProgress,  # makes the progress display of so many steps: a context manager with a method tick()
+) -> LRFindResult:
     "Search for a learning rate by training with a growing one, and restore the run."
-    rates, rules = trial_rates(start, end, num_steps, mode), resolve_rules(suggest)
+    rates = trial_rates(start, end, num_steps, mode)
+    rules = resolve_rules(suggest)
     if stop_factor is not None and not stop_factor > 1:
-        raise ValueError(f"stop_factor={stop_factor!r} would end every search at once; give a number above 1, or None for no limit.")
+        raise ValueError(
+            f"stop_factor={stop_factor!r} would end every search at once; give a number above 1, or None for no limit."
+        )
     with isolated_training(learner, "lr_find()") as run, progress(len(rates)) as display:
-        ratios, setting = group_lr_ratios(run.optimizer), lr_setting(run)
+        ratios = group_lr_ratios(run.optimizer)
+        setting = lr_setting(run)
         losses = run_lr_search(learner, run, rates, stop_factor, display.tick)
-    stopped = len(losses) < len(rates) or count_until_divergence(losses, stop_factor, len(rates) // 10) < len(losses) or not math.isfinite(losses[-1])
+    stopped = (
+        len(losses) < len(rates)
+        or count_until_divergence(losses, stop_factor, len(rates) // 10) < len(losses)
+        or not math.isfinite(losses[-1])
+    )
     return LRFindResult(rates[:len(losses)], losses, len(rates), stopped, rules, mode, setting, ratios)

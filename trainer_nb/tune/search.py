@@ -30,31 +30,53 @@ class BestRun(NamedTuple):
 
 def default_hp_space(trial) -> dict:
     "Suggest learning rate, epochs, seed and micro-batch, as the Trainer does."
-    return {"learning_rate": trial.suggest_float("learning_rate", 1e-6, 1e-4, log=True), "num_train_epochs": trial.suggest_int("num_train_epochs", 1, 5),
-            "seed": trial.suggest_int("seed", 1, 40), "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [4, 8, 16, 32, 64])}
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", 1e-6, 1e-4, log=True),
+        "num_train_epochs": trial.suggest_int("num_train_epochs", 1, 5),
+        "seed": trial.suggest_int("seed", 1, 40),
+        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [4, 8, 16, 32, 64]),
+    }
 
 def default_compute_objective(metrics: dict) -> float:
     "Return the sum of an evaluation's metrics; its loss if there are no others."
-    own = {k: v for k, v in metrics.items() if k not in ("eval_loss", "epoch") and not k.endswith(("_runtime", "_per_second"))}
+    own = {
+        k: v
+        for k, v in metrics.items()
+        if k not in ("eval_loss", "epoch") and not k.endswith(("_runtime", "_per_second"))
+    }
     return sum(own.values()) if own else metrics["eval_loss"]
 
 # %% ../../nbs/09_tune/02_search.ipynb #28390d4d
-def trial_args(learner, trial, params: dict, hp_name=None):  # params: result of the space
+def trial_args(
+    learner, trial,
+    params: dict,  # result of the space
+    hp_name=None,
+):
     "Return the settings of a trial; raise ValueError for an unknown name."
-    if not isinstance(params, dict): raise TypeError(f"hp_space returned {params!r}; it has to return a dict of settings.")
-    args, changes = learner.run_state.args, {}
+    if not isinstance(params, dict):
+        raise TypeError(f"hp_space returned {params!r}; it has to return a dict of settings.")
+    args = learner.run_state.args
+    changes = {}
     kinds = field_types(type(args))
     for name, value in params.items():
         if not hasattr(args, name):
             if trial_parameter(learner.model_init): continue
-            raise ValueError(f"hp_space gives {name!r}, which is no training argument, so nothing would change.{suggest_names(name, vars(args))} "
-                             "A model_init that takes the trial may ask it: trial.suggest_int(...).")
+            raise ValueError(
+                f"hp_space gives {name!r}, which is no training argument, so nothing would"
+                f" change.{suggest_names(name, vars(args))} A model_init that takes the trial may ask it:"
+                " trial.suggest_int(...)."
+            )
         changes[name] = cast_number(to_builtin(value), kinds.get(name))
     if args.output_dir is not None:
-        changes["output_dir"] = os.path.join(args.output_dir, str(hp_name(trial)) if hp_name is not None else f"run-{trial.number}")
+        changes["output_dir"] = os.path.join(
+            args.output_dir, str(hp_name(trial)) if hp_name is not None else f"run-{trial.number}"
+        )
     return resolve_args(args, changes)
 
-def cast_number(value, kind):  # kind: annotated type of the setting
+def cast_number(
+    value,
+    kind,  # annotated type of the setting
+):
     "Convert a number to the type of its setting: int or bool if that is the only possible type."
     if not isinstance(value, (bool, int, float)): return value
     kinds = set(get_args(kind) or (kind,)) - {type(None)}
@@ -63,20 +85,38 @@ def cast_number(value, kind):  # kind: annotated type of the setting
 # %% ../../nbs/09_tune/02_search.ipynb #a7a36619
 def make_trial_learner(learner, trial, args):
     "Return a learner at its beginning with these settings; raise Refused if an optimizer was given."
-    run, anew = learner.run_state, learner.model_init is not None
-    new = clone_learner(learner, args, "hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model", anew)
+    run = learner.run_state
+    anew = learner.model_init is not None
+    new = clone_learner(
+        learner,
+        args,
+        "hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model",
+        anew,
+    )
     new.run_state.given, new.run_state.saver = args.to_dict(), Saver()
-    new._trial, new.hp_search_backend, new.current_gradient_accumulation_steps = trial, "optuna", args.gradient_accumulation_steps
-    if run.first is not None: restore_fields(new.run_state, run.first, ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"])
+    new._trial = trial
+    new.hp_search_backend = "optuna"
+    new.current_gradient_accumulation_steps = args.gradient_accumulation_steps
+    if run.first is not None:
+        restore_fields(
+            new.run_state, run.first, ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"]
+        )
     return new
 
 # %% ../../nbs/09_tune/02_search.ipynb #3742a1f1
 class ObjectiveReporter:
     "Reporter of a trial's evaluations; raises Optuna's TrialPruned if the trial is to be pruned."
     def __init__(self, trial, state, compute_objective, several):
-        self.trial, self.state, self.compute, self.several, self.objective = trial, state, compute_objective, several, None
+        self.trial = trial
+        self.state = state
+        self.compute = compute_objective
+        self.several = several
+        self.objective = None
 
-    def __call__(self, metrics):  # metrics: of all evaluation sets
+    def __call__(
+        self,
+        metrics,  # of all evaluation sets
+    ):
         self.objective, step = self.compute(dict(metrics)), self.state.global_step
         if self.several or not hasattr(self.trial, "report"): return
         self.trial.report(self.objective, step)
@@ -95,10 +135,12 @@ def run_trial(learner, trial, hp_space, compute_objective, hp_name, several) -> 
         state.trial_name = str(hp_name(trial)) if hp_name is not None else None
         new.train()
         return compute_objective(new.evaluate()) if told.objective is None else told.objective
-    finally: _release_learner(new)
+    finally:
+        _release_learner(new)
 
 def _release_learner(new):
-    new.run_state.model = new._facts = None   # free() would keep the model otherwise
+    # free() would keep the model otherwise
+    new.run_state.model = new._facts = None
     new.free()
 
 # %% ../../nbs/09_tune/02_search.ipynb #09610bb5
@@ -106,37 +148,70 @@ def check_search(learner, backend, kwargs):
     "Raise an error for a search that is not possible here."
     name = to_builtin(backend) or "optuna"
     if name != "optuna":
-        raise ValueError(f"backend={name!r} is not there: trials are run here, one after the other, and Optuna proposes them; give backend='optuna', or leave it out.")
+        raise ValueError(
+            f"backend={name!r} is not there: trials are run here, one after the other, and Optuna proposes them; give"
+            " backend='optuna', or leave it out."
+        )
     if kwargs.pop("n_jobs", 1) != 1:
-        raise ValueError("n_jobs: trials in one process share its generators, so they come one after the other; leave it out.")
+        raise ValueError(
+            "n_jobs: trials in one process share its generators, so they come one after the other; leave it out."
+        )
     check_can_train(learner, "hyperparameter_search()")
     run = learner.run_state
-    if run.team is not None: run.team.refuse("hyperparameter_search()")
+    if run.team is not None:
+        run.team.refuse("hyperparameter_search()")
     if run.device is not None and not run.device.world.alone:
-        raise InvalidOperation("hyperparameter_search() runs its trials in one process; start the script without a launcher.")
+        raise InvalidOperation(
+            "hyperparameter_search() runs its trials in one process; start the script without a launcher."
+        )
     if learner.eval_dataset is None:
-        raise ValueError("A search compares evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=.")
+        raise ValueError(
+            "A search compares evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=."
+        )
     if learner.model_init is None and run.first is None and run.freed:
-        raise InvalidOperation("hyperparameter_search() begins each trial with the first weights, and free() has let go of them. Give the Learner model_init=, or make a new one.")
-    if importlib.util.find_spec("optuna") is None: raise ImportError("hyperparameter_search() needs Optuna: pip install optuna")
+        raise InvalidOperation(
+            "hyperparameter_search() begins each trial with the first weights, and free() has let go of them. Give the"
+            " Learner model_init=, or make a new one."
+        )
+    if importlib.util.find_spec("optuna") is None:
+        raise ImportError("hyperparameter_search() needs Optuna: pip install optuna")
 
-def search_hyperparameters(learner, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", backend=None, hp_name=None, **kwargs):
+
+def search_hyperparameters(
+    learner,
+    hp_space=None,
+    compute_objective=None,
+    n_trials=20,
+    direction="minimize",
+    backend=None,
+    hp_name=None,
+    **kwargs,
+):
     "Search settings and return the best trial, or a list of them; the learner is unchanged afterwards."
     check_search(learner, backend, kwargs)
     import optuna
     several = isinstance(direction, (list, tuple))
     how = {k: kwargs.pop(k) for k in ("timeout", "catch", "gc_after_trial") if k in kwargs}
-    study = optuna.create_study(**({"directions": [to_builtin(d) for d in direction]} if several else {"direction": to_builtin(direction)}), **kwargs)
+    study = optuna.create_study(
+        **({"directions": [to_builtin(d) for d in direction]} if several else {"direction": to_builtin(direction)}),
+        **kwargs,
+    )
     chosen = hp_space or default_hp_space, compute_objective or default_compute_objective, hp_name
     def objective(trial): return run_trial(learner, trial, *chosen, several)
     with preserve_generators():
-        try: study.optimize(objective, n_trials=n_trials, **how)
-        except KeyboardInterrupt: raise make_search_interrupted(learner, study) from None
+        try:
+            study.optimize(objective, n_trials=n_trials, **how)
+        except KeyboardInterrupt:
+            raise make_search_interrupted(learner, study) from None
     best = study.best_trials if several else [study.best_trial]
     found = [BestRun(str(t.number), list(t.values) if several else t.value, dict(t.params), study) for t in best]
     return found if several else found[0]
 
+
 def make_search_interrupted(learner, study) -> Paused:
     "Return the exception for an interrupted search."
     install_excepthook()
-    return Paused(f"hyperparameter_search() was given up in trial {len(study.trials) - 1}. The run is as it was, {describe_position(learner.run_state)}.")
+    return Paused(
+        f"hyperparameter_search() was given up in trial {len(study.trials) - 1}. The run is as it was,"
+        f" {describe_position(learner.run_state)}."
+    )
