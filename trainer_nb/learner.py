@@ -50,7 +50,7 @@ class TrainingMixin:
     def step(self,
              n: int = 1   # optimizer steps, at least 1; TypeError or ValueError for anything else
             ) -> Records:
-        "Take `n` optimizer steps and return their records. Raise `Refused` on a finished run."
+        "Take `n` optimizer steps and return their records. Raise `InvalidOperation` on a finished run."
         return run_and_collect(self, "step()", steps=validate_step_count(n))
 
     @exclusive
@@ -62,7 +62,7 @@ class TrainingMixin:
         ) = None,  # or train to the end of this many epochs, including their evaluations; may be a fraction
         until=None,  # or train until this function of the last record returns true
     ) -> Records:
-        "Train until the first of these conditions holds, by default to the end; return the records. Raise `Refused` on a finished run."
+        "Train until the first of these conditions holds, by default to the end; return the records. Raise `InvalidOperation` on a finished run."
         return run_and_collect(self, "run()", None if steps is None else validate_step_count(steps), epochs, until)
 
     @exclusive
@@ -98,13 +98,13 @@ class TrainingMixin:
 
     @exclusive
     def steps(self):
-        "Yield a record after each step: for rec in learn.steps(): ... Leaving the loop loses nothing. Raise `Refused` on a finished run."
+        "Yield a record after each step: for rec in learn.steps(): ... Leaving the loop loses nothing. Raise `InvalidOperation` on a finished run."
         check_not_finished(self, "steps()")
         return iterate_steps(self)
 
     @exclusive
     def debug_step(self):
-        "Return one step to be run by hand: .forward() .backward() .grads() .update() or .abort(). Raise `Refused` on a finished run."
+        "Return one step to be run by hand: .forward() .backward() .grads() .update() or .abort(). Raise `InvalidOperation` on a finished run."
         from trainer_nb.diagnostics.debug_step import DebugStep
         release_last_traceback()
         return DebugStep(self)
@@ -118,7 +118,7 @@ def check_train_args(run, trial, ignored):
         raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
 
 def check_not_finished(learn, verb):
-    "Raise `Refused` if the run is finished, or if another verb is active."
+    "Raise `InvalidOperation` if the run is finished, or if another verb is active."
     check_can_train(learn, verb)
     run = learn.run_state
     # tasks that an interrupt left pending at the end run first
@@ -172,7 +172,7 @@ class LiveMixin:
               epochs: float | None = None,  # or to the end of this many epochs
               until=None                    # or until this function of the last record returns true
              ):
-        """Train in the background until the first of these conditions holds, by default to the end; return a handle that pauses, resumes, steps, stops and waits. Raise `Refused` on a finished run.
+        """Train in the background until the first of these conditions holds, by default to the end; return a handle that pauses, resumes, steps, stops and waits. Raise `InvalidOperation` on a finished run.
         The thread seeds and uses the global generators: draw random numbers in cells within `with run.paused():`, or from a separate generator."""
         from trainer_nb.live.background import start_background
         from trainer_nb.live.dashboard import show_compact
@@ -184,7 +184,7 @@ class LiveMixin:
     @exclusive
     def stop(self):
         """End the run at the present step, with all end-of-training tasks; settings keep their values.
-        learn.set(max_steps=...) prolongs it. Raise `Refused` before the first step, and inside a step."""
+        learn.set(max_steps=...) prolongs it. Raise `InvalidOperation` before the first step, and inside a step."""
         from trainer_nb.live.background import stop_run
         check_can_train(self, "stop()")
         stop_run(self)
@@ -227,7 +227,7 @@ class LaunchMixin:
         hear="first",  # ranks whose output is shown: "first", "all", or a list of ranks
         **nodes,
     ):
-        "Move the run to n processes, where the same verbs continue it until close(). Raise ValueError for objects that cannot be sent there, and `Refused` in the middle of a step."
+        "Move the run to n processes, where the same verbs continue it until close(). Raise ValueError for objects that cannot be sent there, and `InvalidOperation` in the middle of a step."
         from trainer_nb.launch.launch import SERVED_MESSAGE, LaunchContext, Served, launch, join_launched_run
         from trainer_nb.device.collectives import world_size
         # a launcher has already started the processes, and this is one of them
@@ -332,7 +332,7 @@ class TimeTravelMixin:
         self,
         name: str | None = None,  # if given, the snapshot is also kept in learn.snapshots under this name
     ) -> Snapshot:
-        "Copy the run's state to the host and return it. Raise `Refused` in the middle of a step and in callbacks."
+        "Copy the run's state to the host and return it. Raise `InvalidOperation` in the middle of a step and in callbacks."
         check_not_in_step(self, "snapshot()")
         release_last_traceback()
         with self.run_state.interrupts:
@@ -364,7 +364,7 @@ class TimeTravelMixin:
         **changes,  # settings, from those that a Learner takes
     ):
         """Return a second learner that continues from here, with the same data order and random numbers, its own copy of the weights, and these changes.
-        Raise `Refused` in the middle of a step or with an optimizer that was passed in, and TypeError or ValueError for changes that cannot be made."""
+        Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or ValueError for changes that cannot be made."""
         from trainer_nb.state.time_travel import branch
         check_not_in_step(self, "branch()")
         release_last_traceback()
@@ -376,7 +376,7 @@ class TimeTravelMixin:
 
     @exclusive
     def reset(self):
-        "Start a new run from the first weights, with the present settings. Raise `Refused` after free()."
+        "Start a new run from the first weights, with the present settings. Raise `InvalidOperation` after free()."
         from trainer_nb.state.time_travel import restart_from_first_weights
         apply_change(self, "reset()", lambda: restart_from_first_weights(self))
 
@@ -524,7 +524,7 @@ class TuningMixin:
                 stop_factor: float | None = 4.0,    # stop when the mean loss exceeds this multiple of the lowest; None: only when it is not finite
                 suggest=("valley", "slide", "minimum", "steep")   # names, or functions of (rates, losses)
                ):
-        "Try increasing learning rates without leaving a trace; return the losses, and the rates that the rules suggest. Raise `Refused` in the middle of a step."
+        "Try increasing learning rates without leaving a trace; return the losses, and the rates that the rules suggest. Raise `InvalidOperation` in the middle of a step."
         from trainer_nb.tune.lr_finder import lr_find
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, lambda n: search_progress(self.run_state, n))
 
@@ -539,7 +539,7 @@ class TuningMixin:
                               hp_name=None,               # trial -> name of its folder; None: run-<number>
                               **kwargs):
         """Train with the settings that Optuna proposes, each trial from the first weights, without leaving a trace; return the best trial, or a list if direction is a list.
-        Raise ValueError or `Refused` for a run that cannot be searched."""
+        Raise ValueError or `InvalidOperation` for a run that cannot be searched."""
         from trainer_nb.tune.search import search_hyperparameters
         return search_hyperparameters(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
 
@@ -642,7 +642,7 @@ class CallbackMixin:
         limit: float = 100,  # MB of data that may be written beside it
     ):
         """Write a script that trains this model again, including the changes made by hand; run in a new process, it ends in the same weights.
-        Raise `Refused`, and write nothing, if a part cannot be found; the result's `doubts` list the parts that may not be exact."""
+        Raise `InvalidOperation`, and write nothing, if a part cannot be found; the result's `doubts` list the parts that may not be exact."""
         from trainer_nb.state.export_script import export_script
         check_not_in_step(self, "export_script()")
         release_last_traceback()

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from trainer_nb import EvalPrediction, Learner, Refused, TrainerCallback, TrainingArguments, differences, set_seed
+from trainer_nb import EvalPrediction, Learner, InvalidOperation, TrainerCallback, TrainingArguments, differences, set_seed
 from trainer_nb.core import history
 
 torch.set_num_threads(1)
@@ -112,7 +112,7 @@ def test_run_knows_when_to_stop():
     learn.run(epochs=0.5)
     learn.train()
     for verb in (learn.step, learn.run, learn.steps, learn.debug_step):
-        with pytest.raises(Refused, match="max_steps"): verb()
+        with pytest.raises(InvalidOperation, match="max_steps"): verb()
 
 
 def test_a_finished_run_is_prolonged_or_followed():
@@ -370,7 +370,7 @@ def test_another_model_before_the_first_step_is_the_one_that_trains():
     before = other.head.weight.clone()
     assert learn.step().grad_norm[0] > 0 and not torch.equal(before, other.head.weight) and learn.model is other
     for name, thing in (("model", Net()), ("optimizer", torch.optim.SGD(other.parameters(), lr=1.0)), ("lr_scheduler", None)):
-        with pytest.raises(Refused, match=f"{name} of a run that has begun"): setattr(learn, name, thing)
+        with pytest.raises(InvalidOperation, match=f"{name} of a run that has begun"): setattr(learn, name, thing)
 
 
 def test_another_data_set_counts_from_the_next_step():
@@ -412,7 +412,7 @@ def test_reset_after_two_runs_and_after_free():
     assert learn.args.max_grad_norm == 0.5
     learn.train()
     learn.free()
-    with pytest.raises(Refused, match=r"free\(\) has let go of the first weights"): learn.reset()
+    with pytest.raises(InvalidOperation, match=r"free\(\) has let go of the first weights"): learn.reset()
 
 
 def test_embeddings_that_renormalise_are_put_back():
@@ -489,4 +489,4 @@ def test_what_was_due_at_the_end_is_done_by_any_verb():
     with pytest.raises(ValueError, match="disk is full"): learn.train()
     assert learn.run_state.finished and learn.run_state.due
     assert learn.run(steps=1) == [] and hears.told == 1
-    with pytest.raises(Refused, match="nothing to do"): learn.run(steps=1)
+    with pytest.raises(InvalidOperation, match="nothing to do"): learn.run(steps=1)

@@ -48,7 +48,7 @@ import contextvars, gc, logging, multiprocessing, os, signal, sys, threading, ti
 import torch
 from torch import nn
 torch.set_num_threads(1)
-from trainer_nb import Learner, Paused, Refused, TrainerCallback, differences
+from trainer_nb import Learner, Paused, InvalidOperation, TrainerCallback, differences
 from trainer_nb.core.history import read
 
 class Rows(torch.utils.data.Dataset):
@@ -414,7 +414,7 @@ def test_the_button_is_what_it_was(kernel):
             learn = make(); learn.snapshot("zero"); learn.step(); learn.model.wait = wait
             signal.signal(signal.SIGINT, button)
             try: exec("learn." + verb)
-            except (ValueError, Refused): pass
+            except (ValueError, InvalidOperation): pass
             finally: found = signal.signal(signal.SIGINT, signal.default_int_handler)
             if found is not button: print(verb, wait, found)
         for verb in {verbs}:

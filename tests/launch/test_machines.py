@@ -76,7 +76,7 @@ def test_the_same_run_as_on_one_machine(tmp_path, like):
         learn.train()
         learn.close()
         said = machine.says()
-    assert "the run has gone home to machine 0" in said and "Refused: train() cannot go on: the run is with machine 0" in said
+    assert "the run has gone home to machine 0" in said and "InvalidOperation: train() cannot go on: the run is with machine 0" in said
     assert "settings of machine 0 are in force: learning_rate is 0.01 there and 1.0 here" in said
     rows_of = [o for o in learn.history.evaluations() if o["step"] == 5]
     assert rows_of and set(differences(like.snapshot(), learn.snapshot())) <= {"args"} and counted(like) == counted(learn)

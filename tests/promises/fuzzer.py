@@ -17,7 +17,7 @@ import torch
 
 from ingredients import (BODIES, BY_HAND, MADE_SCHEDULES, NAMED_OPTIMIZERS, NAMED_SCHEDULES, PLACES, Boom, make_data, make_learner,
                          press, pressing_at_line, state_of)
-from trainer_nb import Refused
+from trainer_nb import InvalidOperation
 
 PER_CONFIG = 4   # neighbouring seeds share a configuration, and thereby a reference
 RUNS_OUT = 60    # seconds after which a case counts as hanging
@@ -352,7 +352,7 @@ class Session:
         before = cell_generators()
         try: exec(line, names)
         except KeyboardInterrupt: pass
-        except Refused as error:
+        except InvalidOperation as error:
             if not re.search("finished|nothing to do", str(error)) and not learn.run_state.torn: raise
         except Exception as error:
             if not is_injected(error): raise

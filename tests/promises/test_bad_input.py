@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from trainer_nb import Learner, Refused, TrainerCallback, TrainingArguments, differences
+from trainer_nb import Learner, InvalidOperation, TrainerCallback, TrainingArguments, differences
 from trainer_nb.core.callbacks import EVENTS
 from toys import Augmented, Bomb, Boom, finish, hard_learner, outcome, told, unequal
 
@@ -213,7 +213,7 @@ def test_after_the_end():
     learn = hard_learner()
     learn.train()
     for verb in (learn.step, lambda: learn.run(steps=2), lambda: next(learn.steps()), learn.debug_step):
-        with pytest.raises(Refused, match=r"finished after step 6.*learn.set\(max_steps"): verb()
+        with pytest.raises(InvalidOperation, match=r"finished after step 6.*learn.set\(max_steps"): verb()
     trained = {n: p.clone() for n, p in learn.model.named_parameters()}
     before = learn.history.run_id
     assert learn.train().global_step == 6 and learn.history.parent == before and len(learn.history) == 6
@@ -309,7 +309,7 @@ def test_training_within_training(evaluated, event):
         learn = hard_learner(callbacks=[tries], **EVALUATED)
         bring_about(event, learn)
         learn.train()
-        assert isinstance(tries.answers[1], Refused) and f"{name}() was called" in str(tries.answers[1]), (name, tries.answers)
+        assert isinstance(tries.answers[1], InvalidOperation) and f"{name}() was called" in str(tries.answers[1]), (name, tries.answers)
         assert ("inside a step" if event in INSIDE else "at work") in str(tries.answers[1])
         assert unequal(outcome(learn), evaluated) == [], name
 
@@ -323,7 +323,7 @@ def test_training_within_looking(event):
         learn.step()
         learn.add_callback(tries)
         learn.predict(Augmented(10)) if event == "on_predict" else learn.evaluate(Augmented(10))
-        assert isinstance(tries.answers[1], Refused), (name, tries.answers)
+        assert isinstance(tries.answers[1], InvalidOperation), (name, tries.answers)
         learn.train()
         assert unequal(outcome(learn)[:2] + ([],), finish(hard_learner())[:2] + ([],)) == []
 
@@ -335,7 +335,7 @@ def test_asked_while_looking():
         learn.log({"asked": 1.0})
         learn.set(weight_decay=0.5)
         rates.append(learn.args.weight_decay)
-        with pytest.raises(Refused): learn.step()
+        with pytest.raises(InvalidOperation): learn.step()
     learn = hard_learner()
     learn.step()
     learn.add_callback(Tries("on_prediction_step", ask))
@@ -351,7 +351,7 @@ def test_training_within_moves():
     def tries(name):
         if name != "forward" or len(answers) > 6: return
         try: list(TRAINING.values())[len(answers)](learn)
-        except Refused as error: answers.append(str(error))
+        except InvalidOperation as error: answers.append(str(error))
     learn.model.hook = tries
     learn.train()
     assert len(answers) == 7 and all("from inside a step" in answer for answer in answers)
@@ -359,9 +359,9 @@ def test_training_within_moves():
     with learn.debug_step() as step:
         step.forward()
         for verb in [v for n, v in TRAINING.items() if n != "debug_step"] + [lambda l: l.set(lr=0.1), lambda l: l.restore("a"), lambda l: l.evaluate(Augmented(10)), lambda l: l.reset()]:
-            with pytest.raises(Refused, match="debug step is open.*update.*abort"): verb(learn)
+            with pytest.raises(InvalidOperation, match="debug step is open.*update.*abort"): verb(learn)
         for wrong in (step.forward, step.update):
-            with pytest.raises(Refused, match=r"backward\(\) is \(micro-batch 1 of 3\)"): wrong()
+            with pytest.raises(InvalidOperation, match=r"backward\(\) is \(micro-batch 1 of 3\)"): wrong()
     assert unequal(finish(learn), finish(hard_learner())) == []
 
 
@@ -379,7 +379,7 @@ def test_asked_by_a_callback(event):
         while not learn.run_state.finished: learn.train()
         steps = sum(e == "on_step_end" for e, _ in heard.heard)
         if event in INSIDE:
-            assert isinstance(tries.answers[1], Refused) and f"{name}() was called from inside a step" in str(tries.answers[1])
+            assert isinstance(tries.answers[1], InvalidOperation) and f"{name}() was called from inside a step" in str(tries.answers[1])
             assert steps == 6 and learn.args.weight_decay == 0 and learn.model.inner.weight.requires_grad
             continue
         assert tries.answers[1] is None, (name, tries.answers)
@@ -415,7 +415,7 @@ def test_on_init_end():
     "Nothing can be trained while the learner is being made."
     tries = Tries("on_init_end", lambda learn: learn.step())
     learn = hard_learner(callbacks=[tries])
-    assert isinstance(tries.answers[1], Refused)
+    assert isinstance(tries.answers[1], InvalidOperation)
     learn.train()
 
 
@@ -461,7 +461,7 @@ def test_quantized_and_spread_models_are_refused():
     for name, value, says in (("is_quantized", True, "packed weights"), ("hf_device_map", {"a": 0, "b": "cpu"}, "without device_map=")):
         model = Net()
         setattr(model, name, value)
-        with pytest.raises(Refused, match=says): Learner(model, train_dataset=ROWS, use_cpu=True)
+        with pytest.raises(InvalidOperation, match=says): Learner(model, train_dataset=ROWS, use_cpu=True)
     model = Net()
     model.hf_device_map, model.is_quantized = {"": 0}, False
     Learner(model, train_dataset=ROWS, use_cpu=True)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler, get_worker_info
 
 import trainer_nb.engine.run_state, trainer_nb.engine.snapshot
-from trainer_nb import Learner, Refused, TrainerCallback, differences
+from trainer_nb import Learner, InvalidOperation, TrainerCallback, differences
 from toys import SETTINGS, Augmented, Hard, accuracy, collate, finish, hard_learner, hard_model, outcome, told, unequal
 
 
@@ -483,7 +483,7 @@ def test_prolong():
     "A finished run is prolonged; the schedule is stretched to the new length, from where it stands."
     learn = remembering()
     learn.train()
-    with pytest.raises(Refused, match=r"set\(max_steps"): learn.step()
+    with pytest.raises(InvalidOperation, match=r"set\(max_steps"): learn.step()
     learn.set(max_steps=25)
     assert learn.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 5 / 25)
     learn.train()
@@ -635,8 +635,8 @@ def execute(source, monkeypatch):
 def test_a_field_without_a_kind_is_refused(monkeypatch):
     "A new field of Run that does not say what it is fails, where the module is made."
     source = open(trainer_nb.engine.run_state.__file__).read()
-    assert source.count("    torn: str = of_step") == 1
-    broken = source.replace("    torn: str = of_step", "    forgotten: int = 0\n    torn: str = of_step")
+    assert source.count("    torn: str = step_field") == 1
+    broken = source.replace("    torn: str = step_field", "    forgotten: int = 0\n    torn: str = step_field")
     with pytest.raises(TypeError, match="Run.forgotten does not say what kind"): execute(broken, monkeypatch)
 
 

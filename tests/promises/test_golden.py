@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).resolve().parents[1]/"golden"
 
 # Names that a later version has given up for others. The old one still works, as a deprecated alias.
 # {"trainer_nb.Learner.each": "trainer_nb.Learner.run_on_all"}
-RENAMED_NAMES = {}
+RENAMED_NAMES = {"trainer_nb.Refused": "trainer_nb.InvalidOperation"}
 # {"trainer_nb.Learner.launch": {"hear": "output"}}
 RENAMED_PARAMETERS = {}
 # Fields of TrainingArguments: {"ring_every": "rewind_every"}

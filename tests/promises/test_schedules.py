@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as torchs
 
-from trainer_nb import Learner, Refused, TrainerCallback, differences
+from trainer_nb import Learner, InvalidOperation, TrainerCallback, differences
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
@@ -225,7 +225,7 @@ def test_a_schedule_that_fails_leaves_no_half_step(at, transaction):
     begun = ("begun", "epoch_open") if at == 1 else ()
     if transaction == "copy" or at == 1: assert [d for d in differences(learn.snapshot(), before) if d not in begun] == []
     else:
-        with pytest.raises(Refused, match="the schedule failed after the update"): learn.step()
+        with pytest.raises(InvalidOperation, match="the schedule failed after the update"): learn.step()
         learn.rewind(0)
         assert differences(learn.snapshot(), before) == []
     kind.armed = False

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer_nb import Learner, Paused, Refused, TrainerCallback, differences
+from trainer_nb import Learner, Paused, InvalidOperation, TrainerCallback, differences
 from toys import (Augmented, Bomb, Boom, Hard, accuracy, every_event, finish, hard_learner, hard_model, outcome, silent, told,
                   unequal)
 
@@ -494,7 +494,7 @@ def test_torn():
     learn = torn()
     assert "torn" in repr(learn) and "some weights may be new" in repr(learn)
     for verb in (learn.step, learn.train, learn.debug_step, learn.snapshot, lambda: learn.run(epochs=1), lambda: next(learn.steps()), lambda: learn.set(lr=0.1)):
-        with pytest.raises(Refused, match="failed in the middle of its update after step 2.*learn.restore"): verb()
+        with pytest.raises(InvalidOperation, match="failed in the middle of its update after step 2.*learn.restore"): verb()
 
 
 def test_torn_healed():
@@ -579,12 +579,12 @@ def test_debug_step_given_up():
     lost = learn.debug_step()
     lost.forward()
     step = learn.debug_step()
-    with pytest.raises(Refused, match="too late"): lost.backward()
+    with pytest.raises(InvalidOperation, match="too late"): lost.backward()
     bomb.counts, bomb.name, bomb.times = {}, "backward", (2,)
     step.forward(); step.backward(); step.forward()
     with pytest.raises(Boom): step.backward()
     assert differences(before, learn.snapshot()) == [] and free_of_gradients(learn)
-    with pytest.raises(Refused, match="too late"): step.forward()
+    with pytest.raises(InvalidOperation, match="too late"): step.forward()
     assert unequal(finish(learn), want) == []
 
 
@@ -601,7 +601,7 @@ def test_debug_step_asks_later():
     learn.remove_callback(sets)
     step = learn.debug_step()
     learn.log({"looked": 1.0})
-    with pytest.raises(Refused, match="debug step is open"): learn.step()
+    with pytest.raises(InvalidOperation, match="debug step is open"): learn.step()
     step.abort()
     assert len(learn.step(2)) == 2   # the pause was of the debug step
 

@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from trainer_nb import Learner, Refused, differences
+from trainer_nb import Learner, InvalidOperation, differences
 from trainer_nb.tune.batch_size import BatchSizes, Proposal, SizeResult, SizeSearch, usable_host_memory, propose_size, search_sizes
 from toys import finish, hard_learner, unequal
 
@@ -270,7 +270,7 @@ def test_the_learner_may_go():
     del learn
     gc.collect()
     assert gone() is None
-    with pytest.raises(Refused, match=r"is gone.*learn\.set\(per_device_train_batch_size=\d, gradient_accumulation_steps=\d+\)"): found.apply()
+    with pytest.raises(InvalidOperation, match=r"is gone.*learn\.set\(per_device_train_batch_size=\d, gradient_accumulation_steps=\d+\)"): found.apply()
 
 
 @pytest.mark.slow
@@ -359,7 +359,7 @@ def test_it_is_refused_within_a_step():
         bound = 99
         def training_step(self, *given):
             self.batch_size_find()
-    with pytest.raises(Refused, match=r"batch_size_find\(\) was called from inside a step"): learner(Deadly(), Within).step()
+    with pytest.raises(InvalidOperation, match=r"batch_size_find\(\) was called from inside a step"): learner(Deadly(), Within).step()
 
 
 def test_free_memory_is_less_than_there_is():

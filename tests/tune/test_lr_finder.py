@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from record_lr_find import CASES, digits, perceptron
 from scalers import overflow, scaled
 from toys import Augmented, Bomb, Boom, accuracy, finish, hard_learner, told, unequal
-from trainer_nb import Learner, Paused, Refused, differences
+from trainer_nb import Learner, Paused, InvalidOperation, differences
 from trainer_nb.display.charts import PLOTLY_MIME, SVG_MIME
 from trainer_nb.tune.lr_finder import LRFindResult, fetch_losses, run_lr_search
 from trainer_nb.diagnostics.isolated import isolated_training
@@ -107,7 +107,7 @@ def test_leaves_nothing_in_the_history():
 def test_is_refused_within_a_step():
     learn = hard_learner()
     step = learn.debug_step()
-    with pytest.raises(Refused, match="debug step is open"): learn.lr_find()
+    with pytest.raises(InvalidOperation, match="debug step is open"): learn.lr_find()
     step.abort()
     learn.lr_find(**QUICK)
 

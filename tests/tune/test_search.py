@@ -7,7 +7,7 @@ from torch import nn
 
 optuna = pytest.importorskip("optuna")
 from toys import accuracy, hard_learner, outcome, unequal
-from trainer_nb import Learner, Paused, Refused, TrainerCallback
+from trainer_nb import Learner, Paused, InvalidOperation, TrainerCallback
 from trainer_nb.tune.search import BestRun, default_compute_objective
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")]
@@ -134,12 +134,12 @@ def test_what_is_refused():
         with pytest.raises(error, match=words): learn.hyperparameter_search(**{"n_trials": 1} | given)
     with pytest.raises(ValueError, match="nothing to evaluate on"): learner(eval_dataset=None).hyperparameter_search(rates)
     model = net()
-    with pytest.raises(Refused, match="optimizer_cls_and_kwargs"):
+    with pytest.raises(InvalidOperation, match="optimizer_cls_and_kwargs"):
         learner(model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None)).hyperparameter_search(rates, n_trials=1)
     freed = learner()
     freed.step()
     freed.free()
-    with pytest.raises(Refused, match="free"): freed.hyperparameter_search(rates, n_trials=1)
+    with pytest.raises(InvalidOperation, match="free"): freed.hyperparameter_search(rates, n_trials=1)
 
 
 def test_an_interrupt_ends_the_search_and_leaves_the_run():

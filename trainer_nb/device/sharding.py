@@ -172,7 +172,7 @@ def require_several_processes(args, processes: int, verb: str):
     )
 
 def require_unsharded(run, verb: str, why: str):
-    "Raise Refused for an operation that needs a full model in each process."
+    "Raise InvalidOperation for an operation that needs a full model in each process."
     if run.device is not None and run.device.sharded is not None:
         raise InvalidOperation(
             f"{verb} {why}, and this process has a part of the model (fsdp). Save it with learn.save_checkpoint(), and"

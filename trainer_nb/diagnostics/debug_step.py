@@ -188,7 +188,7 @@ def check_open(
     debug,
     move,  # name of a phase; None: only inspection
 ):
-    "Return the learner of an open step; raise Refused if it is over or another phase is next."
+    "Return the learner of an open step; raise InvalidOperation if it is over or another phase is next."
     if debug._moves is None:
         raise InvalidOperation(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. "
                       "learn.debug_step() begins the next one.")

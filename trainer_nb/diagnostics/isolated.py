@@ -50,7 +50,7 @@ def isolated_training(
     learner,
     verb: str,  # its name, for messages
 ):
-    "Allow training within the block and restore the run afterwards; raise Refused within a step or verb."
+    "Allow training within the block and restore the run afterwards; raise InvalidOperation within a step or verb."
     check_can_train(learner, verb)
     release_last_traceback()
     run = learner.run_state

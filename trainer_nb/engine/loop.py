@@ -75,7 +75,7 @@ def pausable(run):
 
 # %% ../../nbs/06_engine/14_loop.ipynb #ce66a20c
 def check_not_in_step(learner, verb):
-    "Raise Refused if a step is in progress, a debug step is open, or the run is corrupted."
+    "Raise InvalidOperation if a step is in progress, a debug step is open, or the run is corrupted."
     run = learner.run_state
     if run.torn:
         raise InvalidOperation(
@@ -95,7 +95,7 @@ def check_not_in_step(learner, verb):
         )
 
 def check_can_train(learner, verb):
-    "Raise Refused if another verb is training; also raise it as refuse_inside does."
+    "Raise InvalidOperation if another verb is training; also raise it as refuse_inside does."
     check_not_in_step(learner, verb)
     if torch.is_inference_mode_enabled():
         raise InvalidOperation(
@@ -149,7 +149,7 @@ def training_session(
 
 @contextmanager
 def claim_run(learner, verb):
-    "Make the verb the owner of the run inside the block; raise Refused if another verb owns it."
+    "Make the verb the owner of the run inside the block; raise InvalidOperation if another verb owns it."
     check_can_train(learner, verb)
     run = learner.run_state
     run.owner, run.taken_back = (verb, threading.get_ident()), False
@@ -361,7 +361,7 @@ def apply_change(
             run.hands = capture_editable_state(run)
 
 def check_between_steps(learner, verb):
-    "Raise Refused if a step is in progress; free the memory that the last error held."
+    "Raise InvalidOperation if a step is in progress; free the memory that the last error held."
     release_last_traceback()
     if learner.run_state.phase in ("step", "debug"):
         check_not_in_step(learner, verb)
@@ -515,7 +515,9 @@ class StepLimit(NamedTuple):
 class StopCondition:
     "Decide from the last record whether to stop: at a limit, or where a condition holds."
     def __init__(self, run, limit: StepLimit, condition=None):
-        self.run, self.limit, self.condition = run, limit, condition
+        self.run = run
+        self.limit = limit
+        self.condition = condition
     def __call__(self, record) -> bool:
         return self.limit.reached(self.run, record) or (self.condition is not None and bool(self.condition(record)))
     # how far the run may advance without a check

@@ -340,7 +340,7 @@ def check_constructor_args(model, model_init, args, loss_func, compute_loss_func
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #3c04214d
 def check_model_storage(model):
-    "Raise Refused for a quantized model or one on several devices."
+    "Raise InvalidOperation for a quantized model or one on several devices."
     if getattr(model, "is_quantized", False):
         raise InvalidOperation(
             f"{type(model).__name__} is quantized, and a snapshot cannot hold packed weights; load it without"
@@ -565,7 +565,7 @@ class TrainerBase(
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #3ddf9ad9
 def check_run_not_begun(run, name, present):
-    "Raise Refused for a part that cannot be replaced once the run has begun."
+    "Raise InvalidOperation for a part that cannot be replaced once the run has begun."
     if present is None or not run.state.global_step: return
     raise InvalidOperation(
         f"The {name} of a run that has begun cannot be replaced (it has done {run.state.global_step} steps); "
@@ -573,7 +573,7 @@ def check_run_not_begun(run, name, present):
     )
 
 def check_replaceable(run, name):
-    "Raise Refused if a part is replaced in the middle of a step."
+    "Raise InvalidOperation if a part is replaced in the middle of a step."
     if run.phase not in ("step", "debug"): return
     raise InvalidOperation(
         f"learn.{name} cannot be replaced in the middle of a step; do it between two steps, or at on_step_end."
@@ -583,7 +583,7 @@ def replace_part(
     learner, name,
     act,  # function that replaces the part
 ):
-    "Replace a part now, or at the boundary if a callback requests it after the step. Raise Refused in the middle of a step."
+    "Replace a part now, or at the boundary if a callback requests it after the step. Raise InvalidOperation in the middle of a step."
     with RUN_LOCK:
         run = learner.run_state
         check_not_remote(run, name)

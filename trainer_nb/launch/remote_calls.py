@@ -386,7 +386,7 @@ def revert_local_changes(team, learner) -> str:
     )
 
 def raise_if_message(said: str):
-    "Raise `Refused` with a message, if it is not empty."
+    "Raise `InvalidOperation` with a message, if it is not empty."
     if said: raise InvalidOperation(said)
 
 def check_local_changes(team, learner): raise_if_message(revert_local_changes(team, learner))

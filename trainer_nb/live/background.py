@@ -100,7 +100,7 @@ class StepBudget:
 def require_learner(
     learner,  # a weak reference
 ):
-    "Return the learner of a weak reference. Raise `Refused` if it has been deleted."
+    "Return the learner of a weak reference. Raise `InvalidOperation` if it has been deleted."
     if (learner := learner()) is None:
         raise InvalidOperation(
             "The learner of this run is gone: no variable holds it any more. Make a new one, and load_checkpoint() if"
@@ -125,7 +125,7 @@ class RunHandle:
 
     @property
     def learner(self):
-        "Return the learner. Raise `Refused` if it has been deleted."
+        "Return the learner. Raise `InvalidOperation` if it has been deleted."
         return require_learner(self._learner)
 
     @property
@@ -174,7 +174,7 @@ def is_debug_step_open(handle) -> bool:
     return learner is not None and learner.run_state.phase == "debug"
 
 def check_can_wait(handle):
-    "Raise `Refused` if the thread waits for the caller."
+    "Raise `InvalidOperation` if the thread waits for the caller."
     if handle._wish.over.is_set(): return
     if RUN_LOCK.holder == threading.get_ident():
         raise InvalidOperation(
@@ -194,7 +194,7 @@ class BackgroundRun(RunHandle):
         return self
 
     def resume(self):
-        "Continue until the next pause, or until the condition of start() holds. Raise `Refused` on a finished run."
+        "Continue until the next pause, or until the condition of start() holds. Raise `InvalidOperation` on a finished run."
         request_steps(self, math.inf)
         return self
 
@@ -216,7 +216,7 @@ class BackgroundRun(RunHandle):
                 request_steps(self, left)
 
     def stop(self):
-        "End the run here, with all end-of-training tasks; learn.set(max_steps=...) prolongs it. Raise `Refused` inside a step, and while a debug step is open."
+        "End the run here, with all end-of-training tasks; learn.set(max_steps=...) prolongs it. Raise `InvalidOperation` inside a step, and while a debug step is open."
         with RUN_LOCK:
             check_can_train(self.learner, "stop()")
             stop_run(self.learner)
@@ -224,7 +224,7 @@ class BackgroundRun(RunHandle):
 
     # seconds; None: no limit
     def wait(self, timeout: float | None = None) -> TrainOutput:
-        "Wait until the run pauses or ends and return its output; re-raise the error that stopped it. Raise TimeoutError after `timeout`, and `Refused` in a callback."
+        "Wait until the run pauses or ends and return its output; re-raise the error that stopped it. Raise TimeoutError after `timeout`, and `InvalidOperation` in a callback."
         check_can_wait(self)
         if not self._stands("Training goes on in the background; pause() pauses it.", timeout):
             raise TimeoutError(f"The run is not done after {timeout:g} s; it goes on. {self.status}")

@@ -287,7 +287,7 @@ class CommandHandler:
 
     @property
     def learner(self):
-        "Return the learner of the commands. Raise `Refused` if it has been deleted."
+        "Return the learner of the commands. Raise `InvalidOperation` if it has been deleted."
         return require_learner(self._learner)
 
     def do(

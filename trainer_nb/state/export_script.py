@@ -599,7 +599,7 @@ def check_script_path(path) -> Path:
     )
 
 def require_run_start(learner):
-    "Return where the run began; raise Refused if that is no longer known."
+    "Return where the run began; raise InvalidOperation if that is no longer known."
     if learner.run_state.freed:
         raise InvalidOperation(
             "export_script() cannot begin: free() has let go of the first weights. Export before free(), or give the"
@@ -620,7 +620,7 @@ def export_script(
     path,  # for example train.py
     limit: float = 100,  # maximum size of stored data, in MB
 ) -> ExportedScript:
-    "Write a script that repeats this session; raise Refused if a part cannot be found."
+    "Write a script that repeats this session; raise InvalidOperation if a part cannot be found."
     require_unsharded(learner.run_state, "export_script()", "writes down what the weights began and ended with")
     path = check_script_path(path)
     begun = require_run_start(learner)

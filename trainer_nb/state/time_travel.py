@@ -441,7 +441,7 @@ def rewind(
     n: int,  # number of steps
     advance=run_until,  # has the signature of loop.go
 ) -> RewindReport:
-    "Go back n steps; raise ValueError if no snapshot reaches that far, Refused during another verb."
+    "Go back n steps; raise ValueError if no snapshot reaches that far, InvalidOperation during another verb."
     run = learner.run_state
     if not run.torn:
         check_can_train(learner, "rewind()")

@@ -589,7 +589,7 @@ class BatchSizes(PanelDisplay):
         }
 
     def apply(self):
-        "Set the proposal from the next step on and return the changes; raise Refused without the learner."
+        "Set the proposal from the next step on and return the changes; raise InvalidOperation without the learner."
         learn = self._learner()
         if learn is None:
             typed = ", ".join(f"{k}={v}" for k, v in self.settings.items())

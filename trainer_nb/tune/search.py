@@ -84,7 +84,7 @@ def cast_number(
 
 # %% ../../nbs/09_tune/02_search.ipynb #a7a36619
 def make_trial_learner(learner, trial, args):
-    "Return a learner at its beginning with these settings; raise Refused if an optimizer was given."
+    "Return a learner at its beginning with these settings; raise InvalidOperation if an optimizer was given."
     run = learner.run_state
     anew = learner.model_init is not None
     new = clone_learner(
