@@ -228,7 +228,7 @@ class LaunchMixin:
         **nodes,
     ):
         "Move the run to n processes, where the same verbs continue it until close(). Raise ValueError for objects that cannot be sent there, and `InvalidOperation` in the middle of a step."
-        from trainer_nb.launch.launch import SERVED_MESSAGE, LaunchContext, Served, launch, join_launched_run
+        from trainer_nb.launch.launch import SERVED_MESSAGE, LaunchContext, ServeResult, launch, join_launched_run
         from trainer_nb.device.collectives import world_size
         # a launcher has already started the processes, and this is one of them
         if world_size() > 1:
@@ -250,7 +250,7 @@ class LaunchMixin:
         release_last_traceback()
         with self.run_state.interrupts:
             team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
-        if isinstance(team, Served): return team
+        if isinstance(team, ServeResult): return team
         if not train: return LaunchContext(self, team)
         try:
             return self.train()

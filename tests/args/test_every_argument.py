@@ -12,7 +12,7 @@ from torch import nn
 from conftest import ROOT
 from argument_values import NEEDS, OTHER
 from trainer_nb import Learner, TrainingArguments
-from trainer_nb.args.training_args import ALIASES
+from trainer_nb.args.training_args import FIELD_ALIASES
 from trainer_nb.device.accelerator import kwargs_handlers
 from trainer_nb.args.fields import ScriptArgs
 from trainer_nb.args.validation import UNSUPPORTED
@@ -148,7 +148,7 @@ VALUES = {   # another value than that of the walk in test_args, to differ in so
     "adam_beta1": 0.5,
 }
 NEEDED = {"layer_groups": dict(learning_rate=[1e-3, 1e-2, 1e-1])}
-HONOURED = sorted({f.name for f in dataclasses.fields(TrainingArguments)} - set(UNSUPPORTED) - set(ALIASES) - {f.name for f in dataclasses.fields(ScriptArgs)} - {"sortish_sampler"})
+HONOURED = sorted({f.name for f in dataclasses.fields(TrainingArguments)} - set(UNSUPPORTED) - set(FIELD_ALIASES) - {f.name for f in dataclasses.fields(ScriptArgs)} - {"sortish_sampler"})
 
 
 def same(a, b):

@@ -5,7 +5,7 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 import trainer_nb
-from trainer_nb.args.training_args import ALIASES, TrainingArgumentsKwargs, TrainingArguments, resolve_args
+from trainer_nb.args.training_args import FIELD_ALIASES, TrainingArgumentsKwargs, TrainingArguments, resolve_args
 from trainer_nb.args.fields import CHOICES, OPTIMIZER_NAMES, SCHEDULE_NAMES, ScriptArgs, field_default, field_types
 from trainer_nb.args.validation import REPLACED, REMOVED, RENAMED
 from trainer_nb.args.validation import UNSUPPORTED
@@ -67,7 +67,7 @@ def test_every_field_is_taken_changed_and_comes_back(name):
     assert copy.deepcopy(args) == args == resolve_args(TrainingArguments(), settings) == resolve_args(None, settings)
     if name in NO_TRACE: return
     assert getattr(args, name) == OTHER[name]
-    name, value = ALIASES.get(name, name), OTHER[name]
+    name, value = FIELD_ALIASES.get(name, name), OTHER[name]
     assert args != TrainingArguments() and name in args.changed()
     assert f"{name}={value!r}" in repr(args) and name in args._repr_html_()
 
@@ -75,7 +75,7 @@ def test_every_field_is_taken_changed_and_comes_back(name):
 @pytest.mark.parametrize("name", list(FIELDS))
 def test_a_wrong_type_is_refused_by_name(name):
     if name in ("generation_config", "parallelism_config", "sortish_sampler"): return   # objects of other libraries; a flag that is translated
-    with pytest.raises(ValueError, match=ALIASES.get(name, name)): TrainingArguments(**{name: object()})
+    with pytest.raises(ValueError, match=FIELD_ALIASES.get(name, name)): TrainingArguments(**{name: object()})
 
 def test_defaults_are_the_trainers():
     theirs = pytest.importorskip("transformers").TrainingArguments
@@ -85,7 +85,7 @@ def test_defaults_are_the_trainers():
     assert set(FIELDS) - set(theirs) == OWN and set(theirs) <= set(FIELDS)
     differ = {n for n in theirs if field_default(theirs[n]) != field_default(FIELDS[n])}
     assert differ == set()
-    assert set(RENAMED.values()) <= set(FIELDS) and set(RENAMED) & set(FIELDS) == set(ALIASES)
+    assert set(RENAMED.values()) <= set(FIELDS) and set(RENAMED) & set(FIELDS) == set(FIELD_ALIASES)
 
 def test_warmup_steps_are_the_trainers(tmp_path):
     theirs = pytest.importorskip("transformers").TrainingArguments
@@ -140,7 +140,7 @@ def read_by_the_package():
 def test_every_field_is_read_or_a_flag_of_scripts(name):
     "What nothing reads is refused, or a flag that is there for scripts and says so."
     flag = name in {f.name for f in dataclasses.fields(ScriptArgs)}
-    assert flag or name in ALIASES or name == "sortish_sampler" or ALSO.get(name, name) in read_by_the_package()
+    assert flag or name in FIELD_ALIASES or name == "sortish_sampler" or ALSO.get(name, name) in read_by_the_package()
     if flag: assert FIELDS[name].metadata["help"].startswith("for ")
 
 def test_every_name_of_the_trainers_is_taken_or_refused_by_name(tmp_path):

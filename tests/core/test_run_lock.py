@@ -255,7 +255,7 @@ def test_memory_that_runs_out_before_an_evaluation(monkeypatch):
     learn.step()
     def full(self): raise torch.OutOfMemoryError("CUDA out of memory.")
     with monkeypatch.context() as m:
-        m.setattr(trainer_nb.engine.evaluate.Shadows, "keep", full)
+        m.setattr(trainer_nb.engine.evaluate.BufferBackup, "keep", full)
         with pytest.raises(torch.OutOfMemoryError): learn.evaluate()
     learn.set(lr=0.001)
     assert learn.step()[0].learning_rate == pytest.approx(0.001)

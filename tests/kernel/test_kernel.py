@@ -49,7 +49,7 @@ import torch
 from torch import nn
 torch.set_num_threads(1)
 from trainer_nb import Learner, Paused, InvalidOperation, TrainerCallback, differences
-from trainer_nb.core.history import read
+from trainer_nb.core.history import read_history as read
 
 class Rows(torch.utils.data.Dataset):
     "Rows with random augmentation, slow from a certain fetch on."

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from trainer_nb.launch import serialization as carry
 from trainer_nb.launch.serialization import SharedTensors, pack_values, unpack_values
-from trainer_nb.launch.worker_pool import WorkerPool, first_cause
+from trainer_nb.launch.worker_pool import WorkerPool, find_root_failure
 from trainer_nb.launch.launchers import free_port
 from trainer_nb.launch.worker import Died, Done, Failed, LineStream, RemoteError
 
@@ -154,7 +154,7 @@ def test_an_error_is_that_of_the_rank(crew):
     for on in (0, 1):
         found = outcomes(crew.call(fail, on))
         assert found[1 - on] == Done("fine")
-        error = first_cause(found).error
+        error = find_root_failure(found).error
         assert type(error) is LookupError and error.args == ("no such label",)
         own, ours = error.__notes__
         assert own == "a note of its own" and f"rank {on}" in ours and "KeyError: 'label'" in ours and "raise error from" in ours
@@ -169,10 +169,10 @@ def test_an_error_is_that_of_the_rank(crew):
     (Failed(1, "RuntimeError", "shapes do not fit", ""), Failed(0, "Interrupted", "", ""))])
 def test_the_cause_is_told_from_what_follows(cause, follow):
     "In whichever order they are heard of, with others that have done well; of two equals the first."
-    for found in ([cause, follow], [follow, cause], {0: Done(1), 2: follow, 1: cause}): assert first_cause(found) is cause
-    assert first_cause([Done(1)]) is None is first_cause({}) and first_cause([follow, follow]) is follow
+    for found in ([cause, follow], [follow, cause], {0: Done(1), 2: follow, 1: cause}): assert find_root_failure(found) is cause
+    assert find_root_failure([Done(1)]) is None is find_root_failure({}) and find_root_failure([follow, follow]) is follow
     also = Failed(3, "ValueError", "another", "")
-    assert first_cause([also, Failed(1, "ValueError", "no such label", "")]) is also
+    assert find_root_failure([also, Failed(1, "ValueError", "no such label", "")]) is also
 
 class Picky(Exception):
     def __init__(self, a, b): super().__init__(f"{a} and {b}")
@@ -334,7 +334,7 @@ def test_the_launcher_does_not_end_those_that_outlive_another(monkeypatch):
     os.kill(crew.members[0].pid, signal.SIGKILL)
     until(lambda: 0 in crew._gone, 5)
     call = crew.call(who)
-    assert outcomes(call)[1] == Done((1, 1, 3, None)) and first_cause(call.outcomes).rank == 2
+    assert outcomes(call)[1] == Done((1, 1, 3, None)) and find_root_failure(call.outcomes).rank == 2
     crew.kill()
     assert ProcessContext.join is join   # as it was
 
@@ -575,7 +575,7 @@ def test_data_workers_of_workers(crew):
 
 SCRIPT = """
 import os, sys, time, signal, threading, multiprocessing, torch
-from trainer_nb.launch.worker_pool import Crew
+from trainer_nb.launch.worker_pool import WorkerPool
 def check(call):
     assert call.wait(60), call
     return [call.outcomes[rank].result for rank in sorted(call.outcomes)]
@@ -605,7 +605,7 @@ def test_after_work_with_many_threads(tmp_path):
         tokens = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
         tokens.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
         tokens.encode_batch(["a b"] * 1000)
-        crew = Crew(2, itself, (data, tokens), threads=2)
+        crew = WorkerPool(2, itself, (data, tokens), threads=2)
         print(crew.start, check(crew.call(lambda worker: (torch.get_num_threads(), work() is not None, sum(worker.payload[0]["y"]), len(worker.payload[1].encode("b b").ids)))))
         crew.close()
         work()
@@ -620,7 +620,7 @@ def test_a_script_is_not_run_again_and_what_it_defines_goes_along(tmp_path):
             def twice(self, x): return scale * self(x)
         scale = 2.0
         net = Net(3, 1)
-        crew = Crew(2, itself, {"net": net}, start="spawn")
+        crew = WorkerPool(2, itself, {"net": net}, start="spawn")
         back = check(crew.call(lambda worker: (worker.payload["net"].twice(torch.ones(3)).item(), worker.payload["net"])))
         print([o == net.twice(torch.ones(3)).item() for o, _ in back], [isinstance(o, Net) for _, o in back])
         """)   # it does not close it, either
@@ -634,7 +634,7 @@ def test_a_kernel_that_is_killed_leaves_nobody(tmp_path, start):
             worker.loader = iter(DataLoader(list(range(100)), num_workers=1))
             next(worker.loader)
             return [os.getpid(), *(p.pid for p in multiprocessing.active_children())]
-        crew = Crew(2, itself, start=sys.argv[1])
+        crew = WorkerPool(2, itself, start=sys.argv[1])
         pids = [pid for pids in check(crew.call(start)) for pid in pids]
         crew.call(lambda worker: worker.rank and time.sleep(600))
         print(*pids, flush=True)
@@ -654,7 +654,7 @@ def test_two_machines(tmp_path):
     "Two kernels on this machine, that meet at one port."
     code = """
         import torch.distributed as dist
-        crew = Crew(2, itself, num_nodes=2, node_rank=int(sys.argv[1]), master_addr="127.0.0.1", master_port=int(sys.argv[2]), start=sys.argv[3])
+        crew = WorkerPool(2, itself, num_nodes=2, node_rank=int(sys.argv[1]), master_addr="127.0.0.1", master_port=int(sys.argv[2]), start=sys.argv[3])
         def sum_up(worker):
             dist.init_process_group("gloo")
             t = torch.tensor([worker.rank + 1.0])
@@ -691,7 +691,7 @@ def test_in_a_notebook(kernel, start):
         def entry(worker):
             print("begun", worker.rank, worker.payload["net"].__class__.__name__)
             return worker
-        crew = Crew(2, entry, {{"net": Net(2, 2)}}, start="{start}", on_told=lambda *said: told.append(said))""")
+        crew = WorkerPool(2, entry, {{"net": Net(2, 2)}}, start="{start}", on_told=lambda *said: told.append(said))""")
     assert kernel.run("print(told); told.clear()") == r"[(0, 'out', 'begun 0 Net\n')]"
     kernel.pressed("call = crew.call(lambda worker: (time.sleep(1.5), worker.rank)[1])\nprint('here'); call.wait()")
     assert kernel.run("print(check(call), crew.deaths)") == "[0, 1] {}"
@@ -701,7 +701,7 @@ def test_in_a_notebook(kernel, start):
     assert kernel.run("import IPython\nprint(check(crew.call(lambda worker: str(IPython.get_ipython()))))") == "['None', 'None']"
     bar = "(__import__('tqdm.notebook').notebook.tqdm(range(3), desc='bar'), print('after'))[1]"
     assert kernel.run(f"told.clear(); check(crew.call(lambda worker: {bar})); print(told[-1])") == r"(0, 'out', 'after\n')"
-    assert kernel.run("crew.close(); print(len(multiprocessing.active_children()), crew)") == f"0 Crew(2 workers by {start}, closed)"
+    assert kernel.run("crew.close(); print(len(multiprocessing.active_children()), crew)") == f"0 WorkerPool(2 workers by {start}, closed)"
 
 
 # --- what is carried ----------------------------------------------------------------------------------------------------

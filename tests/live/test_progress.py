@@ -221,8 +221,8 @@ def test_which_processes_show(monkeypatch):
     other_machine, first = SimpleNamespace(is_local_process_zero=True, is_world_process_zero=False), SimpleNamespace(is_local_process_zero=True, is_world_process_zero=True)
     def of(state, **given): return P.select_screen(SimpleNamespace(**{"disable_tqdm": None, "log_on_each_node": True} | given), state)
     assert of(first) == of(other_machine) == of(first, log_on_each_node=False) == "a screen" and of(other_machine, log_on_each_node=False) is None
-    monkeypatch.setattr(P.LOG, "level", 40)
-    P.LOG.manager._clear_cache()
+    monkeypatch.setattr(P.LOGGER, "level", 40)
+    P.LOGGER.manager._clear_cache()
     assert of(first) is None and of(first, disable_tqdm=False) == "a screen"
 
 
