@@ -19,6 +19,7 @@ LIMIT = 20   # seconds that an answer may take
 
 class Rows(torch.utils.data.Dataset):
     "Rows with random augmentation; the worker that comes to `stuck` waits for ever, once."
+    not_state = ("stuck",)
     def __init__(self, n=24, stuck=None, seed=0):
         make = torch.Generator().manual_seed(seed)
         self.x, self.y, self.stuck = torch.randn(n, 6, generator=make), torch.randint(3, (n,), generator=make), stuck
