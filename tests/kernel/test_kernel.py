@@ -53,6 +53,7 @@ from trainer_nb.core.history import read_history as read
 
 class Rows(torch.utils.data.Dataset):
     "Rows with random augmentation, slow from a certain fetch on."
+    not_state = ("delay",)
     def __init__(self, n, seed=0):
         make = torch.Generator().manual_seed(seed)
         self.x, self.y, self.delay = torch.randn(n, 6, generator=make), torch.randint(3, (n,), generator=make), 0.0
@@ -63,6 +64,7 @@ class Rows(torch.utils.data.Dataset):
 
 class Net(nn.Module):
     "BatchNorm, dropout, and a buffer that each forward pass replaces. `wait` is asked what to do in each."
+    not_state = ("delay", "wait")
     def __init__(self, delay=0.0):
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
@@ -348,7 +350,7 @@ def test_pressed_between_two_steps(kernel):
 def test_pressed_at_the_end_of_training(kernel, times):
     kernel.run(f"""
         class Waits(TrainerCallback):
-            order, nap = 5, 0
+            order, nap, not_state = 5, 0, ("nap",)
             def on_train_end(self, args, state, control, **kwargs): here(); time.sleep(self.nap)
         like = make(callbacks=[Waits()]); like.train(); waits = Waits(); learn = make(callbacks=[waits]); waits.nap = {0.3 if times == 1 else 5}; None""")
     cell = kernel.pressed("learn.train()", times=times)
@@ -363,7 +365,7 @@ def test_pressed_in_a_callback(kernel, event, times):
     "Before the commit the step is given up; after it, it is done. The button does not tear the update."
     kernel.run(f"""
         class Waits(TrainerCallback):
-            order, nap = 5, 0
+            order, nap, not_state = 5, 0, ("nap",)
             def {event}(self, args, state, control, **kwargs):
                 if state.global_step >= 4 and self.nap: here(); time.sleep(self.nap)
         like = make(callbacks=[Waits()]); like.train(); waits = Waits(); learn = make(callbacks=[waits]); waits.nap = {0.2 if times == 1 else 5}; None""")
@@ -491,7 +493,7 @@ def test_an_error_holds_memory_until_the_next_verb(kernel, failure):
         assert kernel.run("""
             names, tb = [], sys.last_traceback
             while tb is not None: names += tb.tb_frame.f_locals; tb = tb.tb_next
-            print({"inner", "moves"} <= set(names), alive(acts) > 0)""") == "True True"
+            print({"inner", "learner"} <= set(names), alive(acts) > 0)""") == "True True"
         kernel.run("learn.model.wait = None; del tb; refs = [weakref.ref(learn), weakref.ref(learn.model)] + (parts(learn) if learn.optimizer else [])")
         if failure != "collator" or "free" in then or "make" in then: kernel.run(then + "; None")
         else: kernel.fails(then, "ValueError"); kernel.run("learn.set(); del acts[1:]; None")   # fails for the same reason

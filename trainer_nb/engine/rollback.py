@@ -4,7 +4,7 @@
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #09f8f0d9
 from __future__ import annotations
-import copy, ctypes, random, time
+import copy, ctypes, random, time, weakref
 from collections.abc import Callable
 from typing import Any
 import numpy as np
@@ -14,7 +14,7 @@ from ..data.collate import is_identical
 from ..device.sharding import is_dtensor, to_local
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
-from .run_state import run_modules
+from .run_state import RunState, run_modules
 from trainer_nb.engine.user_state import (
     CannotCapture,
     Capture,
@@ -76,7 +76,8 @@ class WeightSample:
                 and p.is_contiguous()
             )
             if simple and p.data_ptr():
-                self.host.append((p, p.nbytes, [(at * p.itemsize, n * p.itemsize) for at, n in sample_places(p)], i))
+                places = [(at * p.itemsize, n * p.itemsize) for at, n in sample_places(p)]
+                self.host.append((p, p.nbytes, p.data_ptr(), places, i))
             elif p.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(to_local(p)):
                 self.others.append(i)
         per_weight = max(MAX_SAMPLED_WEIGHTS // max(len(self.others), 1), 1)
@@ -106,9 +107,9 @@ class WeightSample:
     def _read(self) -> list[bytes]:
         found = []
         read = ctypes.string_at
-        for p, size, places, _ in self.host:
-            # the old positions are not valid in memory of another size or layout
-            if p.nbytes != size or not p.is_contiguous() or not (start := p.data_ptr()) or not p.is_cpu: raise _Moved
+        for p, size, start, places, _ in self.host:
+            # memory that lies elsewhere, or has another size, may have another layout as well
+            if p.data_ptr() != start or p.nbytes != size: raise _Moved
             for at, n in places:
                 found.append(read(start + at, n))
         return found
@@ -134,7 +135,7 @@ class WeightSample:
         "Return the indices of the weights that have changed; synchronizes. A weight with another shape counts as changed."
         found = set()
         taken = iter(self.bytes)
-        for p, size, places, i in self.host:
+        for p, size, _, places, i in self.host:
             before = [next(taken) for _ in places]
             if p.nbytes != size or not p.is_cpu:
                 found.add(i)
@@ -245,8 +246,9 @@ def changed_attributes(
 class UserBackup:
     "Back up the attributes that change before the update, before each step."
     def __init__(self, run):
+        # weak, because the run holds its backups: a learner that is deleted is freed at once, without the garbage collector
+        self._run = weakref.ref(run)
         # spent: seconds of observation
-        self.run = run
         self.looking = True
         self.first = True
         self.spent = 0.0
@@ -257,6 +259,9 @@ class UserBackup:
         self.state = None
         self.kept = []
         self.own = {}
+
+    @property
+    def run(self) -> RunState: return self._run()
 
     def keep(self):
         "Copy the attributes that change; copy all of them in an observed step."
