@@ -53,6 +53,7 @@ def pids(learn): return [row["pid"] for row in learn.processes]
 
 class Fails(Dataset):
     "A data set that fails on one rank, as long as a file is there."
+    not_state = ("path", "ranks")
     def __init__(self, path, ranks): self.path, self.ranks, self.rows = str(path), ranks, rows(48)
     def __len__(self): return 48
     def __getitem__(self, i):

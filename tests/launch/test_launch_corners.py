@@ -180,6 +180,7 @@ def test_the_button_ends_a_start_at_once():
 
 class Naps(Dataset):
     "Data that takes long on the second rank, as long as a file is there."
+    not_state = ("nap", "path")
     def __init__(self, path=None): self.path, self.rows = path and str(path), rows(48)
     def __len__(self): return 48
     def __getitem__(self, i):
@@ -295,6 +296,7 @@ def test_two_presses_while_it_is_launched():
 
 class AtHome(Learner):
     "Its data cannot be read at home, as long as a file is there."
+    not_state = ("nap", "path")
     path = "none"
     def get_train_dataloader(self):
         if "RANK" not in os.environ and os.path.exists(self.path): raise OSError("the disk of the processes is not here")

@@ -13,6 +13,7 @@ import gc, os, threading, time, torch
 from trainer_nb import Learner, TrainerCallback, differences
 
 class Net(torch.nn.Module):
+    not_state = ("nap",)
     def __init__(self):
         super().__init__()
         self.inward, self.norm, self.out, self.nap = torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 3), {}
