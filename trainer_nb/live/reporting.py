@@ -391,7 +391,9 @@ def make_tracker(
 def last_restored_step(history) -> int:
     "Return the step to which a history went back last."
     rows = history.abandons[-1]["to"][0]
-    return int(history.columns.step[rows - 1]) if rows else 0
+    # rows that an earlier return has discarded stay in the history
+    kept = history.column("step")[:rows][~history.column("abandoned")[:rows].astype(bool)]
+    return int(kept[-1]) if len(kept) else 0
 
 # %% ../../nbs/10_live/01_reporting.ipynb #9ce3b11d
 class ReportCallback(TrainerCallback):
