@@ -22,11 +22,11 @@ from .run_state import fetch_tokens, token_metrics, token_speed_metrics
 
 # %% auto #0
 __all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end', 'schedule_step_tasks', 'do_check_requests',
-           'do_request', 'do_log', 'last_row', 'first_unlogged_row', 'log', 'do_log_values', 'do_add_events',
-           'do_evaluate', 'do_update_best', 'do_save', 'do_load_best', 'is_epoch_exhausted', 'is_last_step',
-           'epoch_end_tasks', 'do_end_epoch', 'do_next_epoch', 'do_finish', 'train_metrics', 'run_pending', 'run_task',
-           'run_tasks_now', 'settle_whole', 'wishes_kept', 'run_deferred_changes', 'restore_here', 'restore_all',
-           'begin_callbacks']
+           'do_request', 'clear_request', 'do_clear', 'do_log', 'last_row', 'first_unlogged_row', 'log',
+           'do_log_values', 'do_add_events', 'do_evaluate', 'do_update_best', 'do_save', 'do_load_best',
+           'is_epoch_exhausted', 'is_last_step', 'epoch_end_tasks', 'do_end_epoch', 'do_next_epoch', 'do_finish',
+           'train_metrics', 'run_pending', 'run_task', 'run_tasks_now', 'settle_whole', 'wishes_kept',
+           'run_deferred_changes', 'restore_here', 'restore_all', 'begin_callbacks']
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b6d82a50
 def record_step(
@@ -104,9 +104,25 @@ def do_request(learner, due):
         TASK_HANDLERS[due.name](learner, due)
         due.done = True
     finally:
-        # Only the loop's own task clears the flag, before callbacks are called: they may set it again. A failed task keeps it.
-        if due.done:
-            setattr(run.control, wish, False)
+        # Only the loop's own task clears the flag. A failed task keeps it.
+        if due.done: clear_request(run, due.name)
+
+def clear_request(
+    run,
+    name: str,  # "log", "evaluate" or "save"
+):
+    "Clear a control flag just before the event of the task that answers it, as the Trainer does: callbacks may set it again."
+    queued = list(run.due)[:run.brought]
+    place = next((i for i, task in enumerate(queued) if (task.kind, task.name) == ("event", f"on_{name}")), None)
+    if place is None:
+        setattr(run.control, f"should_{name}", False)
+    else:
+        run.due.insert(place, Task("clear", f"should_{name}"))
+        run.brought += 1
+
+def do_clear(learner, due):
+    "Clear a control flag."
+    setattr(learner.run_state.control, due.name, False)
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #c9bf3a6e
 def do_log(learner, due):
@@ -306,6 +322,7 @@ TASK_HANDLERS = {
     "say": do_log_values,
     "flow": do_check_requests,
     "wish": do_request,
+    "clear": do_clear,
     "log": do_log,
     "evaluate": do_evaluate,
     "best": do_update_best,
