@@ -250,7 +250,7 @@ def removes(path, **given):
     if moment == "removing" and str(path).endswith("-gone") and os.path.isdir(path): os.unlink(os.path.join(path, "manifest.json")); die()
     rmtree(path, **given)
 os.rename, shutil.rmtree = renames, removes
-if moment == "writing": saver.write_checkpoint.__globals__["seal"] = die
+if moment == "writing": saver.write_checkpoint.__globals__["write_manifest"] = die
 learn.save_checkpoint(folder + "/kept")
 """
 

@@ -49,15 +49,15 @@ def test_what_a_writer_leaves_when_it_is_killed(tmp_path, left):
     code = f"""
         import os, shutil, sys, time; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
         from pathlib import Path
-        from writers import held, seal, set_aside, write
-        from trainer_nb.state.checkpoint_dirs import workplace
+        from writers import write
+        from trainer_nb.state.checkpoint_dirs import lock, move_aside, temporary_folder, write_manifest
         place = Path({str(tmp_path)!r}) / "checkpoint-4"
         write(place, "old")
-        with held(place), workplace(place, "a1b2") as folder:
+        with lock(place), temporary_folder(place, "a1b2") as folder:
             if os.fork() == 0: time.sleep(60)   # a child that outlives it
-            if {left!r} != "half": seal(folder, {{"run": "a1b2", "text": "new", "written": 2.0, "place": [0, 0, 0]}})
+            if {left!r} != "half": write_manifest(folder, {{"run": "a1b2", "text": "new", "written": 2.0, "place": [0, 0, 0]}})
             if {left!r} == "sealed": shutil.rmtree(place)
-            if {left!r} == "set aside": set_aside(place, "a1b2"); (folder / "manifest.json").unlink()
+            if {left!r} == "set aside": move_aside(place, "a1b2"); (folder / "manifest.json").unlink()
             print(os.listdir(place.parent), flush=True)
             time.sleep(60)"""
     writer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True, start_new_session=True)
