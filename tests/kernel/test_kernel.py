@@ -370,7 +370,8 @@ def test_pressed_in_a_callback(kernel, event, times):
                 if state.global_step >= 4 and self.nap: here(); time.sleep(self.nap)
         like = make(callbacks=[Waits()]); like.train(); waits = Waits(); learn = make(callbacks=[waits]); waits.nap = {0.2 if times == 1 else 5}; None""")
     cell = kernel.pressed("learn.train()", times=times)
-    paused(cell, "Paused" if times == 1 else ("The step under way" if event in ("on_step_begin", "on_substep_end", "on_pre_optimizer_step") else "What was due"))
+    before_commit = event in ("on_step_begin", "on_substep_end", "on_pre_optimizer_step")
+    paused(cell, "Paused" if times == 1 else "The step under way" if before_commit else f"Waits.{event} was broken off")
     assert cell.seconds < 3
     assert kernel.run("waits.nap = 0; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
 
