@@ -206,7 +206,9 @@ def test_sigterm_writes_a_checkpoint_at_the_boundary(tmp_path, asked):
     with pytest.raises(InvalidOperation, match="the signal reaches this process"): idle.launch(num_processes=2)
 
 
-def test_without_a_handler_the_script_ends_with_143(tmp_path):
+def test_without_a_handler_the_script_ends_with_143(tmp_path, monkeypatch):
+    # a shell that another test has left in this process would make it a notebook, which the signal ends
+    monkeypatch.setattr("IPython.get_ipython", lambda: None)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         learn = hard_learner(enable_jit_checkpoint=True, output_dir=str(tmp_path), save_strategy="no", callbacks=[terminate_at(1)])
