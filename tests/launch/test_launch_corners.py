@@ -370,7 +370,7 @@ def test_a_torn_run_comes_home_as_it_is():
 
 
 def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
-    "The others were too far to be asked; what all have kept before that step counts, and that is said."
+    "The run continues from another process's state, or from the last snapshot that all have, and the error says which."
     class There(HalfWay):
         left = 6
         def step(self, *args):
@@ -380,8 +380,11 @@ def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
     learn.optimizer_cls_and_kwargs, other.optimizer_cls_and_kwargs = (There, {"lr": 1e-2}), (torch.optim.AdamW, {"lr": 1e-2})
     for o in (learn, other): o.launch(2)
     with pytest.raises(KeyError, match="half-way") as raised: learn.train()
-    assert "after step 5, the run stands where it was last known" in raised.value.__notes__[-1]
-    other.step(5)
+    # the other process is usually blocked in the exchange of the next step and cannot answer
+    step = learn.state.global_step
+    said = f"after step {step}, the run stands where it was last known" if step == 5 else f"with the state after step {step}."
+    assert said in raised.value.__notes__[-1] and step in (5, 6)
+    other.step(step)
     for o in (learn, other): o.close()
     assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.torn
 

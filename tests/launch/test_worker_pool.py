@@ -369,7 +369,7 @@ def test_a_start_that_fails_raises_the_ranks_own_error(start, how):
     if how == "raise": assert "no such file" in str(raised.value) and "rank 1" in notes and "start_badly" in notes
     else: assert "rank 1 was ended by SIGKILL" in str(raised.value) and "last words" in notes
 
-@pytest.mark.parametrize("where", ["errors_to", "own_folder"])
+@pytest.mark.parametrize("where", ["redirect_stderr", "set_multiprocessing_dir"])
 def test_a_worker_that_fails_at_its_very_beginning(monkeypatch, where):
     "Before it has come in nobody hears it but the launcher, which leaves a file of torch's behind."
     from trainer_nb.launch import worker
@@ -380,7 +380,7 @@ def test_a_worker_that_fails_at_its_very_beginning(monkeypatch, where):
     monkeypatch.setattr(worker, where, fail)
     with pytest.raises(Exception) as raised: make(start="fork")
     said = "\n".join([str(raised.value), *raised.value.__notes__])
-    assert "no such file" in said and "rank 1" in said and "test_crew.py" in said
+    assert "no such file" in said and "rank 1" in said and "test_worker_pool.py" in said
 
 def test_a_start_that_takes_too_long_or_is_interrupted():
     with pytest.raises(TimeoutError, match="After 1 s, 1 of 2 workers were ready"): WorkerPool(2, lambda worker: worker.rank and time.sleep(LIMIT), timeout=1)

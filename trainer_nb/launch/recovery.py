@@ -37,14 +37,16 @@ def recover_run(
     "Restore a state that all processes of a team share, and raise the error."
     alive = [r for r, o in call.outcomes.items() if isinstance(o, (Done, Failed))]
     failed = [r for r in alive if isinstance(call.outcomes[r], Failed)]
-    kept = (
-        what is not None
-        and len(alive) == team.size
-        and have_same_status(team, learner)
-        or restart_processes(team, learner, [*failed, *alive] if isinstance(what, Failed) else alive)
+    undisturbed = what is not None and len(alive) == team.size and have_same_status(team, learner)
+    kept = undisturbed or restart_processes(
+        team, learner, [*failed, *alive] if isinstance(what, Failed) else alive
     )
     if what is None or isinstance(what, Failed):
-        raise make_recovered_error(what, None if kept else learner.state.global_step)
+        error = make_recovered_error(what, None if kept else learner.state.global_step)
+        if kept and not undisturbed:
+            # the traceback of the failed process may still describe that process's own state
+            error.add_note(f"All processes are there again, with the state after step {learner.state.global_step}.")
+        raise error
     raise ProcessDied(
         f"The process of rank {what.rank} {what.how} after step {learner.state.global_step}"
         + (". The run is as it was before the step" if alive and kept else f"; {LAST_KNOWN_MESSAGE}"),

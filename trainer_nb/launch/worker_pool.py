@@ -697,4 +697,4 @@ class WorkerPool(PoolCalls):
 
     def __repr__(self):
         how = "closed" if self.closed else f"{len(self.deaths)} of them have ended" if self.deaths else "ready"
-        return f"Crew({self.n} workers by {self.start}, {how})"
+        return f"WorkerPool({self.n} workers by {self.start}, {how})"
