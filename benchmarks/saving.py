@@ -143,7 +143,7 @@ def ring(millions, folder):
     steps = {1: 300, 30: 40}[millions]
     for _ in range(7):
         for name, learn in both.items(): found.setdefault(name, []).append(timed(lambda: learn.step(steps)) / steps)
-    found["every"] = both["with"].run_state.ring.every
+    found["every"] = both["with"].run_state.rewind_buffer.every
     return found
 
 

@@ -78,7 +78,7 @@ class TrainingMixin:
         check_train_args(run, trial, ignore_keys_for_eval)
         with run.interrupts:
             check_can_train(self, "train()")
-            under_way = run.state.global_step and not run.finished and not run.torn
+            under_way = run.state.global_step and not run.finished and not run.corrupted
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way):
                 self.load_checkpoint(resume_from_checkpoint)
@@ -114,7 +114,7 @@ def check_train_args(run, trial, ignored):
     "Raise ValueError for arguments of train() that only the Trainer's internal calls use, or that would not reach the run."
     if trial is not None:
         raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
-    if ignored is not None and run.team is not None:
+    if ignored is not None and run.remote_run is not None:
         raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
 
 def check_not_finished(learn, verb):
@@ -155,7 +155,7 @@ def run_with_progress(
     "Advance the run with a progress display, and return the index of the first new row."
     check_can_train(learn, verb)
     run = learn.run_state
-    if run.device is None or run.device.world.first:
+    if run.device is None or run.device.world.is_main_process:
         run.saver.sweep(run.args.output_dir)
     with run.interrupts:
         with make_progress(run, n and run.state.global_step + n) as progress:
@@ -198,10 +198,10 @@ class LiveMixin:
     def pause(self):
         "Request a pause of the training verb and of the background run at the next step boundary; return at once."
         run = self.run_state
-        if run.background is not None:
-            run.background._wish.want(0)
-        if run.owner is not None or run.aside or run.phase == "debug":
-            run.pausing = True
+        if run.background_run is not None:
+            run.background_run._budget.request(0)
+        if run.owner is not None or run.yield_depth or run.phase == "debug":
+            run.pause_requested = True
 
     def dashboard(
         self,
@@ -235,9 +235,9 @@ class LaunchMixin:
             join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
-        if self.run_state.torn == SERVED_MESSAGE:
+        if self.run_state.corrupted == SERVED_MESSAGE:
             # serve again
-            self.run_state.torn = ""
+            self.run_state.corrupted = ""
         check_can_train(self, "launch()")
         if self.args.enable_jit_checkpoint:
             raise InvalidOperation(
@@ -245,8 +245,8 @@ class LaunchMixin:
                 " would be in others. A script started with torchrun or `accelerate launch` can; each of its processes"
                 " hears the signal itself."
             )
-        if self.run_state.team is not None:
-            self.run_state.team.refuse("launch()")
+        if self.run_state.remote_run is not None:
+            self.run_state.remote_run.refuse("launch()")
         release_last_traceback()
         with self.run_state.interrupts:
             team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
@@ -262,11 +262,11 @@ class LaunchMixin:
         "Bring the run back from the processes that have it; a no-op if it is here."
         from trainer_nb.launch.launch import close_remote_run
         # a corrupted run is brought back as well, as it is
-        torn, self.run_state.torn = self.run_state.torn, ""
+        torn, self.run_state.corrupted = self.run_state.corrupted, ""
         try:
             check_can_train(self, "close()")
         finally:
-            self.run_state.torn = torn
+            self.run_state.corrupted = torn
         with self.run_state.interrupts:
             close_remote_run(self)
 
@@ -278,13 +278,13 @@ class LaunchMixin:
         "Call a function with the learner of each process and return the results by rank; without other processes, call it here. Re-raise its errors here."
         if not callable(function):
             raise TypeError(f"each() takes a function of the learner, not {function!r}.")
-        team = self.run_state.team
+        team = self.run_state.remote_run
         return [function(self)] if team is None else team.each(self, function)
 
     @property
     def processes(self):
         "Return the processes that have the run, how their time is spent, and which is the slowest; None if the run is here."
-        team = self.run_state.team
+        team = self.run_state.remote_run
         return None if team is None else team.processes
 
 # %% ../nbs/learner.ipynb #6f601550
@@ -318,7 +318,7 @@ class SettingsMixin:
     def free(self):
         "Release all memory: end the run and keep the model, on the CPU."
         from trainer_nb.state.time_travel import free_run
-        if not self.run_state.torn:
+        if not self.run_state.corrupted:
             check_not_in_step(self, "free()")
         self.pause()
         with self.run_state.interrupts:
@@ -354,7 +354,7 @@ class TimeTravelMixin:
     def rewind(self, n: int = 1):
         "Go back n steps, exactly, and return (step, replayed, seconds, different). Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."
         from trainer_nb.state.time_travel import rewind
-        if not (self.run_state.torn and n == 0): n = validate_step_count(n)
+        if not (self.run_state.corrupted and n == 0): n = validate_step_count(n)
         with no_preemption():
             return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
 
@@ -586,7 +586,7 @@ class CheckpointMixin:
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
         from trainer_nb.state.checkpoint import get_processor, save_model
         device = self.run_state.device
-        sharded = {"world": device.world} if device is not None and device.sharded is not None else {}
+        sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, **sharded)
 
     # a folder for this checkpoint; None: checkpoint-<step> in the learner's output_dir
@@ -787,10 +787,10 @@ class Learner(
         from trainer_nb.state.time_travel import RewindBuffer
         from trainer_nb.state.async_save import Saver
         from trainer_nb.state.time_travel import Snapshots
-        self.snapshots, self.run_state.ring, self.run_state.saver = Snapshots(), RewindBuffer(), Saver()
+        self.snapshots, self.run_state.rewind_buffer, self.run_state.saver = Snapshots(), RewindBuffer(), Saver()
         for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)
-        self.run_state.meter, self.run_state.relief = meter, OomRecovery()
+        self.run_state.memory_meter, self.run_state.oom_recovery = meter, OomRecovery()
         if meter is not None:
             meter.end()
         if self.args.enable_jit_checkpoint:

@@ -47,7 +47,7 @@ class TrainerCompatMixin:
 
     @property
     def is_fsdp_enabled(self) -> bool:
-        return self.run_state.device is not None and self.run_state.device.sharded is not None
+        return self.run_state.device is not None and self.run_state.device.sharded_model is not None
     @property
     def can_return_loss(self) -> bool:
         return self.model_facts.can_return_loss

@@ -107,7 +107,7 @@ def test_kinds_of_tensors():
     losses = [w.sum(), torch.tensor([2.0]), torch.tensor(3, dtype=torch.int64), torch.tensor(1.5, dtype=torch.bfloat16),
               torch.tensor(math.pi, dtype=torch.float64), torch.nn.Parameter(torch.tensor(4.0)), np.float32(0.5), 7, torch.tensor(math.nan)]
     for i, loss in enumerate(losses, 1): h.append(i, 0.1, 1e-3, 1, i, loss)
-    assert not any(o.requires_grad for _, o in h.pending.fresh)
+    assert not any(o.requires_grad for _, o in h.pending.unpacked)
     assert h.column("loss")[:-1].tolist() == [3.0, 2.0, 3.0, 1.5, math.pi, 4.0, 0.5, 7.0] and math.isnan(h[-1].loss)
     for bad in (torch.ones(2), torch.ones(0), "x"):
         with pytest.raises((ValueError, TypeError)): h.append(10, 0.1, 1e-3, 1, 10, bad)

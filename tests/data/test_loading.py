@@ -113,13 +113,13 @@ def test_batches_of_like_cost_are_the_trainers():
         for rank in range(processes):
             sampler = theirs.BatchRebalanceSampler(lengths, step, processes, window, seed=42, rank=rank, drop_last=True)
             sampler.set_epoch(1)
-            parts = list(BalancedBatchSampler(lengths, 42, size, window, drop_last=True).plan(1, RankShard(rank, processes)).from_(0))
+            parts = list(BalancedBatchSampler(lengths, 42, size, window, drop_last=True).plan(1, RankShard(rank, processes)).iterate_from(0))
             assert [p.mine for p in parts] == list(sampler) and sum(p.samples for p in parts) == cut
         plans = [BalancedBatchSampler(lengths, 42, size, window).plan(1, RankShard(rank, processes)) for rank in range(processes)]
-        whole = [list(p.from_(0)) for p in plans]
+        whole = [list(p.iterate_from(0)) for p in plans]
         assert len(whole[0]) == plans[0].left(0) and sorted(i for parts in whole for p in parts if p.weight for i in p.mine) == list(range(n))   # each sample once
         assert all(len({p[k].samples for p in whole}) == 1 for k in range(len(whole[0])))
-        later = list(plans[0].from_(step))
+        later = list(plans[0].iterate_from(step))
         assert [p.mine for p in later] == [p.mine for p in whole[0][window:]] and plans[0].left(step) == len(later)
 
 
@@ -152,7 +152,7 @@ def test_workers_are_started_as_asked_for(how):
     here, there = make(max_steps=3), make(max_steps=3, dataloader_num_workers=1, dataloader_multiprocessing_context=how)
     here.train()
     there.step(2)
-    assert type(there.run_state.feed.source._workers.loader.multiprocessing_context) is type(multiprocessing.get_context(how))
+    assert type(there.run_state.loader.source._workers.loader.multiprocessing_context) is type(multiprocessing.get_context(how))
     there.train()
     assert set(differences(here.snapshot(), there.snapshot())) <= {"args"}
 

@@ -193,7 +193,7 @@ def by_file(snapshot):
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     "A state after each batch, however long it takes on a busy machine."
-    monkeypatch.setattr(DatasetStates, "cheap", float("inf"))
+    monkeypatch.setattr(DatasetStates, "cheap_seconds", float("inf"))
 
 
 @pytest.mark.parametrize("kind", STREAMS)
@@ -309,7 +309,7 @@ def test_a_look_at_the_data(kind):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_states_that_cost_much(workers, monkeypatch):
     "They are taken seldom, and what lies between the last one and the place is read again, with the same random numbers."
-    monkeypatch.setattr(DatasetStates, "cheap", -1.0)
+    monkeypatch.setattr(DatasetStates, "cheap_seconds", -1.0)
     monkeypatch.setattr(DatasetStates, "share", 1e-12)   # one in each epoch, after the first batch
     want, places = undisturbed(Sticky, workers)
     for k in (1, 2, 3):
@@ -337,7 +337,7 @@ def test_a_state_is_spaced_by_its_cost(monkeypatch):
         def state_dict(self): clock[0] += 1.0; return {}
         def load_state_dict(self, state): pass
     monkeypatch.setattr("trainer_nb.data.streams.time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr(DatasetStates, "cheap", 1e-4)
+    monkeypatch.setattr(DatasetStates, "cheap_seconds", 1e-4)
     states, at = DatasetStates(Slow()), []
     for given in range(1, 30):
         clock[0] += 1.0
@@ -380,7 +380,7 @@ class Buffered(Own):
 
 def test_another_size_after_an_old_state(monkeypatch):
     "What is read again, from the last state to where the run stands, is cut as it was."
-    monkeypatch.setattr(DatasetStates, "cheap", -1.0)
+    monkeypatch.setattr(DatasetStates, "cheap_seconds", -1.0)
     monkeypatch.setattr(DatasetStates, "share", 1e-12)
     learn = learner(Buffered(), max_steps=20)
     learn.step(2)
@@ -506,7 +506,7 @@ def test_a_state_that_cannot_be_loaded(workers):
     learn.step(2)
     learn.snapshot("a")
     learn.restore("a")
-    learn.run_state.feed.close()
+    learn.run_state.loader.close()
     with pytest.raises(KeyError) as e: learn.step()
     told = "".join(getattr(e.value, "__notes__", [])) + str(e.value)
     assert "was to go on after sample" in told and "learn.train_dataset = learn.train_dataset" in told

@@ -59,7 +59,7 @@ def test_a_snapshot_is_the_users_own_at_once(late):
     learn = hard_learner(ring_every=1, **LONG)
     learn.step(2)
     weight = learn.model.inner.weight.detach().clone()
-    taken, ring = learn.snapshot(), learn.run_state.ring.kept[-1]
+    taken, ring = learn.snapshot(), learn.run_state.rewind_buffer.kept[-1]
     before = ring.tensors["weights/inner.weight"].clone()
     with torch.no_grad(): learn.model.inner.weight.zero_()
     assert torch.equal(taken.tensors["weights/inner.weight"], weight) and torch.equal(ring.tensors["weights/inner.weight"], before)
@@ -83,6 +83,6 @@ def test_how_long_a_copy_took_counts_for_the_spacing_of_the_ring(late, monkeypat
     monkeypatch.setattr(Late, "took", took)
     learn = hard_learner(num_train_epochs=40)
     learn.step(3); learn.set(lr=0.001); learn.step(2); learn.set(lr=0.002); learn.step(1)   # a snapshot after each act
-    ring = learn.run_state.ring
-    assert [s.step for s in ring.kept] == [3, 5] and ring.kept[0].copied_in == took
+    ring = learn.run_state.rewind_buffer
+    assert [s.step for s in ring.kept] == [3, 5] and ring.kept[0].copy_seconds == took
     assert ring.every == 1000 and ring.account.spent > took if took else ring.account.spent < 1e3

@@ -135,7 +135,7 @@ def test_nothing_is_left_of_it(monkeypatch, tmp_path):
     with learn.launch(2):
         learn.step()
         assert not glob.glob(f"{tmp_path}/trainer_nb-slate-*")
-        assert learn.each(lambda learn: learn.run_state.device.world.shown) == [1, 1]
+        assert learn.each(lambda learn: learn.run_state.device.world.num_shared) == [1, 1]
 
 
 def test_gradients_have_one_place():

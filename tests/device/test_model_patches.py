@@ -207,7 +207,7 @@ def test_two_learners_on_one_model_do_not_share_what_is_on_it():
         before = model.layers[0].calls
         learn.step()
         counts.append(model.layers[0].calls - before)
-    assert counts == [1, 2, 1] and PatchSet.at_work == []
+    assert counts == [1, 2, 1] and PatchSet.active == []
 
 
 # --- the cache of keys and values ------------------------------------------------------------------------------------------
@@ -399,10 +399,10 @@ def test_noise_on_the_embeddings_is_that_of_transformers_and_comes_again(tmp_pat
     resumed, quietly = Learner(gpt2(), train_dataset=rows(), eval_dataset=rows(6), **HOW), changed.snapshot()
     resumed.restore(noise)   # the noise belongs to the run: it comes with a snapshot, and goes
     resumed.step()
-    assert len(resumed.run_state.device.fitted.all) == 2
+    assert len(resumed.run_state.device.patches.all) == 2
     resumed.restore(quietly)
     resumed.step()
-    assert len(resumed.run_state.device.fitted.all) == 1
+    assert len(resumed.run_state.device.patches.all) == 1
     resumed.restore(noise)
     resumed.train()
     assert same(weights(resumed), weights(learn))
@@ -457,7 +457,7 @@ def test_memory_is_measured_at_the_borders_of_verbs(monkeypatch):
     assert names(out) == names(learn.state.log_history[-1]) == of("train") | FIRST and all(isinstance(out[n], int) for n in names(out))
     assert not names([r for r in learn.state.log_history if "eval_loss" in r][-1])   # part of training
     assert names(learn.evaluate()) == of("eval") and names(learn.predict(Augmented(4)).metrics) == of("test")
-    assert learn.run_state.meter.use is None and encoded().run_state.meter is None
+    assert learn.run_state.memory_meter.usage is None and encoded().run_state.memory_meter is None
     by_hand = encoded(**how)
     by_hand.step(2)
     assert [names(r) for r in by_hand.state.log_history if "eval_loss" in r] == [of("eval") | FIRST, of("eval")]
@@ -664,7 +664,7 @@ class Half(torch.optim.SGD):
 def test_memory_that_runs_out_in_the_update_or_behind_it_is_no_matter_of_the_micro_batch():
     learn = hard_learner(auto_find_batch_size=True, optimizer_cls_and_kwargs=(Half, {"lr": 0.01}))
     with pytest.raises(torch.OutOfMemoryError): learn.train()
-    assert learn.run_state.torn and (learn.state.global_step, learn.args.per_device_train_batch_size) == (2, 4)
+    assert learn.run_state.corrupted and (learn.state.global_step, learn.args.per_device_train_batch_size) == (2, 4)
     class Hungry(TrainerCallback):
         def on_optimizer_step(self, args, state, control, **kwargs):
             if state.global_step == 1: raise torch.OutOfMemoryError("CUDA out of memory.")

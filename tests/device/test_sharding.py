@@ -87,7 +87,7 @@ def test_a_model_that_cannot_be_divided():
     used.optimizers[0].step()
     for learn, words in ((make(model=Limited()), "'table' has max_norm"), (make(fsdp_config={"transformer_layer_cls_to_wrap": "Bert"}), "'Bert'"), (used, "has a state already")):
         with pytest.raises(ValueError, match=words), learn.launch(2): learn.step()
-        assert learn.run_state.team is None and learn.model.out.weight.shape == (2, 15)
+        assert learn.run_state.remote_run is None and learn.model.out.weight.shape == (2, 15)
 
 
 # ---- the same numbers
@@ -214,8 +214,8 @@ def test_who_speaks_for_a_machine_is_agreed_on():
     "Machines may have different numbers of processes."
     def speakers(*local):
         world = World(0, len(local), local[0])
-        world.everyone = lambda value: list(local)
-        return world.speakers
+        world.all_gather_object = lambda value: list(local)
+        return world.machine_leaders
     assert [speakers(*local) for local in ((0,), (0, 1), (0, 1, 0), (0, 0, 1, 2), (0, 1, 0, 1))] == [[0], [0], [0, 2], [0, 1], [0, 2]] and SINGLE_PROCESS.speakers == [0]
 
 
@@ -386,7 +386,7 @@ def test_an_optimizer_that_fails_half_way(like, transaction):
     learn.optimizer_cls_and_kwargs = HalfWay, {"lr": 1e-2, "fused": True}
     with learn.launch(2):
         with pytest.raises(KeyError): learn.train()
-        if transaction == "light": assert "half-way" in learn.run_state.torn and learn.rewind(0).different == []
+        if transaction == "light": assert "half-way" in learn.run_state.corrupted and learn.rewind(0).different == []
         learn.train()
     assert counted(like) == counted(learn)
 

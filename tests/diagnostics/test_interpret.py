@@ -87,12 +87,12 @@ def test_nothing_of_the_run_is_touched(name):
     learn.model.body[2].train(False)   # a mixture of modes
     run, modes = learn.run_state, [m.training for m in learn.model.modules()]
     before, drawn = capture_snapshot(run), generators()
-    opened, place, rows = run.feed._open, run.feed._place, len(run.history)
+    opened, place, rows = run.loader._iterator, run.loader._place, len(run.history)
     LOOKS[name](learn)
     assert differences(before, capture_snapshot(run)) == []
     assert [m.training for m in learn.model.modules()] == modes
     assert generators() == drawn
-    assert run.feed._open is opened and run.feed._place == place and len(run.history) == rows
+    assert run.loader._iterator is opened and run.loader._place == place and len(run.history) == rows
     assert all(p.grad is None for p in learn.model.parameters())
 
 
@@ -153,9 +153,9 @@ def test_no_workers_are_started_for_one_batch(monkeypatch):
 def test_workers_of_the_run_stay():
     learn = make(dataloader_num_workers=2, dataloader_persistent_workers=True)
     learn.step(1)
-    workers = learn.run_state.feed.source._workers.running._workers
+    workers = learn.run_state.loader.source._workers.running._workers
     show_batch(learn)
-    assert learn.run_state.feed.source._workers.running._workers is workers and all(w.is_alive() for w in workers)
+    assert learn.run_state.loader.source._workers.running._workers is workers and all(w.is_alive() for w in workers)
     assert learn.get_train_dataloader().num_workers == 2
 
 

@@ -129,7 +129,7 @@ def test_in_training_by_hand_and_without_a_trace(tmp_path):
     first, again, other = (learn.predict(sentences(8), do_sample=True, **more).predictions for more in ({}, {}, {"temperature": 5.0}))
     assert (first == again).all() and (first.shape != other.shape or (first != other).any()) and before == learn.model.generation_config.to_dict()
     learn.set(generation_max_length=7, predict_with_generate=True)
-    with learn.run_state.device.in_force(): loss, tokens, labels = learn.prediction_step(learn.model, pairs(sentences(3).rows), False, max_length=4)
+    with learn.run_state.device.activated(): loss, tokens, labels = learn.prediction_step(learn.model, pairs(sentences(3).rows), False, max_length=4)
     assert tokens.shape == (3, 20) and (tokens[:, 4:] == 0).all() and loss is not None
     assert learn._gen_kwargs is None
     learn.set(predict_with_generate=False)

@@ -119,7 +119,7 @@ def test_a_weight_that_is_frozen_again_by_hand():
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     model[0].requires_grad_(False)
     shadows = AdaptiveBackup(model)
-    shadows.keep(); shadows.after_first()
+    shadows.keep(); shadows.drop_unchanged()
     model[0].requires_grad_(True)
     with torch.no_grad(): model[0].weight += 1
     with warnings.catch_warnings():

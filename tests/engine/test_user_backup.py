@@ -104,9 +104,9 @@ def test_a_step_that_fails_leaves_no_trace_in_attributes(at):
 def test_only_what_changes_before_the_update_is_copied():
     "A large constant and what on_step_end changes cost nothing."
     learn = learner()
-    learn.constant = torch.zeros(1000)
+    learn.unchanged = torch.zeros(1000)
     learn.step(3)
-    backup = learn.run_state.shadows[0].user
+    backup = learn.run_state.backups[0].user
     names = {name for name, *_ in ((n, *slot) for n, slot in backup.slots.items())}
     assert not [n for n in names if n.endswith((".constant", ".ended"))] and [n for n in names if n.endswith(".baseline")]
 

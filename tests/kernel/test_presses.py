@@ -54,7 +54,7 @@ def answers_in_time():
     faulthandler.dump_traceback_later(3 * LIMIT, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and RUN_LOCK.holder is None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and RUN_LOCK.owner is None
 
 
 def press(times=1):
@@ -113,7 +113,7 @@ def test_pressed_while_the_turn_is_taken(monkeypatch, name, early):
     with pytest.raises(KeyboardInterrupt):
         for _ in range(3): learn.predict(learn.eval_dataset)
         time.sleep(1)
-    assert not struck.left and RUN_LOCK.holder is None
+    assert not struck.left and RUN_LOCK.owner is None
     monkeypatch.undo()
     assert learn.start().wait(LIMIT).global_step == 18
 
@@ -151,7 +151,7 @@ def test_pressed_while_a_background_run_is_waited_for(monkeypatch):
     learn = make()
     learn.model.wait = lambda: time.sleep(0.02)
     handle = learn.start()
-    struck = Struck(monkeypatch, threading.Condition, "__enter__", 1, where=lambda condition: condition is handle._wish.over._cond)
+    struck = Struck(monkeypatch, threading.Condition, "__enter__", 1, where=lambda condition: condition is handle._budget.over._cond)
     with pytest.raises(Interrupted):
         handle.wait()
         time.sleep(1)

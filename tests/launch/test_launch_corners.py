@@ -224,7 +224,7 @@ def test_a_process_that_stands_still_is_left_by_the_button(hasty, like):
         learn.step(5)
         victims = pids(learn)
         os.kill(victims[1], signal.SIGSTOP)
-        learn.run_state.team.said.clear()   # the first steps were slow
+        learn.run_state.remote_run.said.clear()   # the first steps were slow
         press(0.3, 0.1)
         with pytest.raises(KeyboardInterrupt, match="after step 5 of 18"): learn.train()
         assert all(map(is_gone, victims)) and learn.processes is not None and len(learn.history) == 5
@@ -266,7 +266,7 @@ def test_no_press_loses_a_run_that_comes_home():
     "Two while the processes end: it is at home, whole; and the button is heard after that."
     learn, other = make(), make()
     for o in (learn, other): o.launch(2); o.step(5)
-    crew = learn.run_state.team.crew
+    crew = learn.run_state.remote_run.crew
     end, crew.close = crew.close, lambda: (signal.raise_signal(signal.SIGINT), signal.raise_signal(signal.SIGINT), end())
     with pytest.raises(KeyboardInterrupt): learn.close()
     other.close()
@@ -386,7 +386,7 @@ def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
     assert said in raised.value.__notes__[-1] and step in (5, 6)
     other.step(step)
     for o in (learn, other): o.close()
-    assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.torn
+    assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.corrupted
 
 
 def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
@@ -404,7 +404,7 @@ def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
     assert [(row["act"], row["abandoned"]) for row in learn.journal if row["act"] in ("launch", "close")] == [("launch", True), ("close", True)]
     monkeypatch.setattr("trainer_nb.launch.launch.capture_snapshot", lambda run: (_ for _ in ()).throw(MemoryError("no room for a snapshot")))
     with pytest.raises(MemoryError): learn.launch(2)
-    assert learn.processes is None and learn.run_state.processes == 1
+    assert learn.processes is None and learn.run_state.num_processes == 1
     assert learn.rewind(1).step == 5 and learn.step(1)[0].step == 6
 
 
@@ -412,7 +412,7 @@ def test_a_launch_leaves_no_snapshot_in_memory():
     learn = make()
     with learn.launch(2):
         learn.step(1)
-        team = learn.run_state.team
+        team = learn.run_state.remote_run
         assert team.base is not None and team.finalizer.alive
     assert team.base is None and not team.finalizer.alive
     found = weakref.ref(team)
@@ -501,7 +501,7 @@ def test_a_batch_that_stays_needs_a_loader_that_follows(monkeypatch):
         with monkeypatch.context() as m, pytest.raises(ValueError, match="come from a loader of yours"):
             m.setenv("WORLD_SIZE", "2")
             learn.launch(keep_global_batch=True)
-        assert not learn.run_state.undivided
+        assert not learn.run_state.global_settings
     learn = make(data=loader, gradient_accumulation_steps=2)
     with learn.launch(2, keep_global_batch=True):
         assert learn.step(1)[0].samples == 16
@@ -573,7 +573,7 @@ def test_the_slowest_process_is_named_wherever_the_run_is_shown():
     learn = make()
     with learn.launch(2):
         learn.step(1)
-        learn.run_state.team.said = {0: {"step": 1, "own": 0.008, "seconds": 0.02, "memory": 3e8}, 1: {"step": 1, "own": 0.019, "seconds": 0.02, "memory": 3e8}}
+        learn.run_state.remote_run.said = {0: {"step": 1, "own": 0.008, "seconds": 0.02, "memory": 3e8}, 1: {"step": 1, "own": 0.019, "seconds": 0.02, "memory": 3e8}}
         assert [row[""] for row in learn.processes] == ["", "the slowest"] and "MB" in learn.processes[0]
         status = view_status(learn.run_state)
         assert "on 2 processes, of which rank 1 is the slowest" in status["words"] and status["memory"] == "0.6 GB"

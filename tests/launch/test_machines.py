@@ -229,9 +229,9 @@ def test_the_button_while_another_machine_stands_still(hasty):
             while not any(e["kind"] == "restart" for e in learn.history.events): time.sleep(0.1)
             while True:
                 time.sleep(0.5)
-                if learn.run_state.team is None: break
+                if learn.run_state.remote_run is None: break
                 press()
-        learn.run_state.team.said.clear()
+        learn.run_state.remote_run.said.clear()
         with standing_still(learn, machine):
             threading.Thread(target=presses, daemon=True).start()
             with pytest.raises(KeyboardInterrupt): learn.evaluate()

@@ -289,7 +289,7 @@ def test_an_aside_is_done_although_the_main_thread_is_stuck_in_a_collective():
     with pytest.raises(ZeroDivisionError) as raised: crew.aside(0, lambda worker: 1 / 0)
     assert "rank 0" in raised.value.__notes__[0]
     with pytest.raises(TimeoutError, match="Rank 0 has not answered within 0.2 s"): crew.aside(0, hang, timeout=0.2)
-    os.kill(crew.members[1].pid, signal.SIGKILL)   # gloo lets the other go when its peer is gone
+    os.kill(crew.workers[1].pid, signal.SIGKILL)   # gloo lets the other go when its peer is gone
     assert call.wait(LIMIT) and isinstance(call.outcomes[0], Failed)
     with pytest.raises(RemoteError, match="rank 1 was ended by SIGKILL"): crew.aside(1, who)
     assert crew.aside(0, who)[0] == 0   # the launcher has told it to end; it does not
@@ -317,7 +317,7 @@ def test_a_death_is_known_while_nobody_asks_and_while_others_are_busy():
     crew = make(3)
     call = crew.call(lambda worker: worker.rank == 2 and time.sleep(LIMIT))
     for rank in (0, 2):   # idle, busy
-        os.kill(crew.members[rank].pid, signal.SIGKILL)
+        os.kill(crew.workers[rank].pid, signal.SIGKILL)
         until(lambda: rank in crew.deaths, 5)
     assert outcomes(call)[1] == Done(False) and call.outcomes[2].code == -signal.SIGKILL and crew.deaths[0].how.startswith("was ended by SIGKILL")
 
@@ -327,12 +327,12 @@ def test_the_launcher_does_not_end_those_that_outlive_another(monkeypatch):
     plain, join = ProcessContext._join_procs_with_timeout, ProcessContext.join
     monkeypatch.setattr(ProcessContext, "_join_procs_with_timeout", lambda self, seconds: plain(self, seconds / 100))
     crew = make(3)
-    os.kill(crew.members[2].pid, signal.SIGKILL)
-    until(lambda: 2 in crew._gone, 5)
+    os.kill(crew.workers[2].pid, signal.SIGKILL)
+    until(lambda: 2 in crew._lost_ranks, 5)
     time.sleep(0.7)
     assert crew.aside(0, who)[0] == 0 and list(crew.deaths) == [2]
-    os.kill(crew.members[0].pid, signal.SIGKILL)
-    until(lambda: 0 in crew._gone, 5)
+    os.kill(crew.workers[0].pid, signal.SIGKILL)
+    until(lambda: 0 in crew._lost_ranks, 5)
     call = crew.call(who)
     assert outcomes(call)[1] == Done((1, 1, 3, None)) and find_root_failure(call.outcomes).rank == 2
     crew.kill()
@@ -346,7 +346,7 @@ def test_what_a_dead_worker_had_started_ends_with_it():
         return [worker.process.pid, worker.other.pid]
     crew = make()
     pids = results(crew.call(start))
-    os.kill(crew.members[1].pid, signal.SIGKILL)
+    os.kill(crew.workers[1].pid, signal.SIGKILL)
     until(lambda: 1 in crew.deaths, 5)
     until(lambda: not any(map(alive, pids[1])), 5)
     assert all(map(alive, pids[0]))
@@ -508,7 +508,7 @@ def test_several_may_close_at_once():
 
 def test_a_worker_that_stands_still_holds_up_nobody():
     crew = make()
-    os.kill(crew.members[1].pid, signal.SIGSTOP)
+    os.kill(crew.workers[1].pid, signal.SIGSTOP)
     call = crew.call(lambda worker, data: len(data), bytes(50_000_000))   # more than goes into a socket
     until(lambda: 0 in call.outcomes)
     assert not call.wait(0.2) and call.outcomes[0] == Done(50_000_000)
@@ -535,7 +535,7 @@ def test_the_garbage_collector_may_end_it_anywhere():
     crew = make(on_told=lambda rank, kind, data: owners.clear())
     owners.append(Owner(crew))
     crew.call(lambda worker: worker.tell("end")).wait(LIMIT)
-    until(lambda: not any(alive(member.pid) for member in crew.members.values()), 5)
+    until(lambda: not any(alive(member.pid) for member in crew.workers.values()), 5)
 
 def test_a_callback_may_end_it_and_may_fail():
     crew = None

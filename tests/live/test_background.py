@@ -80,7 +80,7 @@ def test_set_and_restore_meanwhile():
     other.train()
     assert differences(learn.snapshot(), other.snapshot()) == []
     learn.restore("early")
-    learn.run_state.background.resume().wait()
+    learn.run_state.background_run.resume().wait()
     assert differences(learn.snapshot(), like(learn)) == []
 
 
@@ -112,7 +112,7 @@ def test_conditions_as_in_run():
     assert learn.start(steps=4).wait().global_step == 4
     assert learn.start(epochs=1).wait().global_step == 20
     assert learn.start(until=lambda record: record.step == 23).wait().global_step == 23
-    assert learn.run_state.background.resume().wait().global_step == 60    # a condition that has held is over
+    assert learn.run_state.background_run.resume().wait().global_step == 60    # a condition that has held is over
     with pytest.raises(InvalidOperation, match="nothing to do"): learn.start()
     learn.set(max_steps=70)
     assert learn.start().wait().global_step == 70
@@ -214,7 +214,7 @@ def test_memory_of_an_error_is_let_go():
     held = []
     learn = Learner(Big(), train_dataset=rows(), use_cpu=True, disable_tqdm=True)
     run = learn.start()
-    run._wish.over.wait(30)
+    run._budget.over.wait(30)
     assert held[2]() is not None               # a debugger could look at it
     with pytest.warns(UserWarning, match="big"): learn.snapshot()
     gc.collect()

@@ -16,7 +16,7 @@ def at_step(step, act):
     "A callback that does something after a step, with the handle."
     class Acts(TrainerCallback):
         def on_step_end(self, args, state, control, learner, **kwargs):
-            if state.global_step == step: act(learner.run_state.background)
+            if state.global_step == step: act(learner.run_state.background_run)
     return Acts()
 
 
@@ -54,7 +54,7 @@ def test_a_callback_of_another_verb_pauses_the_run():
     def act(run):
         if threading.current_thread() is threading.main_thread() and not asked: asked.append(run.pause())
     class Acts(TrainerCallback):
-        def on_step_end(self, args, state, control, learner, **kwargs): act(learner.run_state.background)
+        def on_step_end(self, args, state, control, learner, **kwargs): act(learner.run_state.background_run)
     learn = make(nap=0.005, callbacks=[Acts()])
     run = learn.start()
     reach(learn, 2)
@@ -105,10 +105,10 @@ def test_paused_keeps_what_is_left():
 
 def test_a_resume_while_the_thread_ends_is_not_lost():
     wish = StepBudget()
-    assert wish.want(5)
-    wish.want(0)
-    assert not wish.holds()      # the thread is about to end
-    wish.want(2)                 # somebody wants it to go on
+    assert wish.request(5)
+    wish.request(0)
+    assert not wish.is_pending()      # the thread is about to end
+    wish.request(2)                 # somebody wants it to go on
     wish.ended()
     assert wish.goes_on() and wish.steps == 2
 

@@ -51,12 +51,12 @@ def test_every_attribute_is_here():
     learn.step()
     missing = {n for n in names if not n.startswith("_") and not hasattr(learn, n)}
     assert missing <= set(INNER), missing
-    assert learn.model_wrapped is learn.run_state.wrapped and learn.accelerator.device.type == "cpu" and learn.args.n_gpu == 0
+    assert learn.model_wrapped is learn.run_state.wrapped_model and learn.accelerator.device.type == "cpu" and learn.args.n_gpu == 0
     assert (learn.is_in_train, learn.is_deepspeed_enabled, learn.is_fsdp_enabled, learn.is_model_parallel, learn.place_model_on_device) == (False, False, False, False, True)
     assert (learn.get_tp_size(), learn.get_cp_size(), learn.get_sp_size(), learn._get_learning_rate()) == (1, 1, 1, learn.optimizer.param_groups[0]["lr"])
     assert learn._get_output_dir() == learn.args.output_dir and learn.hp_search_backend is None and learn.label_smoother is None
     learn.end()
-    assert learn.run_state.freed
+    assert learn.run_state.initial_snapshot_freed
 
 
 def test_the_hub_is_refused_by_name():
@@ -250,7 +250,7 @@ def test_sigterm_in_an_evaluation_by_hand_writes_the_weights_of_the_run(tmp_path
     learn.step()
     learn.debug_step().forward()
     signal.raise_signal(signal.SIGTERM)
-    assert (tmp_path / "debug/checkpoint-1").is_dir() and learn.run_state.open_step is None
+    assert (tmp_path / "debug/checkpoint-1").is_dir() and learn.run_state.debug_step is None
     learn = hard_learner(enable_jit_checkpoint=True, output_dir=str(tmp_path / "branch"), save_strategy="no")
     learn.step()
     branch = learn.branch(lr=0.01)

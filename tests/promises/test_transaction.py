@@ -235,7 +235,7 @@ def test_death_is_told_when_a_batch_is_waited_for(event):
         for _ in range(1000): pass   # here the interpreter would handle the signal
     learn = hard_learner(callbacks=[every_event(kill)()], dataloader_num_workers=2)
     with pytest.raises(RuntimeError, match="worker"): learn.train()
-    assert killed and learn.state.global_step == 1 and not learn.run_state.torn
+    assert killed and learn.state.global_step == 1 and not learn.run_state.corrupted
     assert unequal(finish(learn), finish(hard_learner()), ignore=["args"]) == []
 
 
@@ -527,7 +527,7 @@ def test_an_optimizer_that_fails_after_weights_were_set_by_hand():
     with torch.no_grad(): learn.model.outer.bias.zero_()
     learn.optimizer.fails_at = 2
     with pytest.raises(Boom): learn.step()
-    assert learn.run_state.torn
+    assert learn.run_state.corrupted
 
 
 def test_torn_healed_by_a_callback():
@@ -560,7 +560,7 @@ def test_schedule_that_fails():
     def ends(heard): return [h for h in once(heard) if h[0] != "on_optimizer_step"]   # told before the schedule's step
     (want, calm), (learn, heard) = make(silent), make(Bomb("step", 2))
     with pytest.raises(Boom): learn.train()
-    assert learn.state.global_step == 1 and not learn.run_state.torn and free_of_gradients(learn)
+    assert learn.state.global_step == 1 and not learn.run_state.corrupted and free_of_gradients(learn)
     assert unequal(finish(learn), finish(want), ignore=["lr_scheduler"]) == [] and ends(heard) == ends(calm)
 
 

@@ -644,7 +644,7 @@ def test_resuming_a_torn_run(tmp_path):
     learn.optimizer.step = real
     with pytest.raises(InvalidOperation): learn.step(1)
     with pytest.raises(ValueError): learn.load_checkpoint(tmp_path / "nowhere")
-    assert learn.run_state.torn
+    assert learn.run_state.corrupted
     learn.load_checkpoint()
     assert unequal(finish(learn), finish(quiet_learner(tmp_path / "like")), ignore=("args", "state")) == []
 

@@ -139,9 +139,9 @@ def test_memory_is_bounded_and_used_again():
     size = learn.snapshot().nbytes
     learn = hard_learner(ring_every=1, ring_memory=3.5 * size / 1e9, **LONG)
     learn.step(3)
-    there = [t.data_ptr() for t in learn.run_state.ring.kept[0].tensors.values()]
+    there = [t.data_ptr() for t in learn.run_state.rewind_buffer.kept[0].tensors.values()]
     learn.step(8)
-    ring = learn.run_state.ring
+    ring = learn.run_state.rewind_buffer
     assert len(ring.kept) == 3 and [s.step for s in ring.kept] == [8, 9, 10]
     assert set(there) & {t.data_ptr() for s in ring.kept for t in s.tensors.values()}
     assert learn.rewind(3).replayed == 0
@@ -152,7 +152,7 @@ def test_the_ring_costs_its_share():
     "The spacing follows from what a copy takes and what a step takes; a short run cannot afford a snapshot."
     learn = hard_learner(num_train_epochs=40, hook=lambda *args: time.sleep(0.02), logging_strategy="no")
     learn.train()
-    ring = learn.run_state.ring
+    ring = learn.run_state.rewind_buffer
     assert 1 < ring.every < 2000 and 1 <= len(ring.kept) <= 50 and "snapshots of steps" in repr(ring)
 
 
@@ -337,14 +337,14 @@ def test_the_ring_takes_half_a_percent_of_the_time(monkeypatch, step, copy):
     learn = hard_learner(max_steps=1500, callbacks=[ticks], eval_dataset=Augmented(3), eval_strategy="steps", eval_steps=500, logging_strategy="no")
     learn.train()
     assert max(ticks.shares) <= 0.005
-    assert learn.run_state.ring.kept if copy / step < 3 else not spent[0]   # a snapshot that costs 8 s may come after 1600 s
+    assert learn.run_state.rewind_buffer.kept if copy / step < 3 else not spent[0]   # a snapshot that costs 8 s may come after 1600 s
 
 
 def test_an_act_of_the_user_is_followed_by_a_snapshot():
     "Whatever it costs: what it has changed could not be replayed."
     learn = hard_learner(**LONG)
     learn.step(3); learn.set(lr=0.001); learn.step(4)
-    assert [s.step for s in learn.run_state.ring.kept] == [3] and learn.rewind(2).replayed == 2
+    assert [s.step for s in learn.run_state.rewind_buffer.kept] == [3] and learn.rewind(2).replayed == 2
 
 
 def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
@@ -355,8 +355,8 @@ def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
     learn, like = (hard_learner(ring_every=3, **LONG) for _ in range(2))
     beginning = like.snapshot()
     learn.step(10)
-    ring = learn.run_state.ring
-    assert ring.where == "disk" and [s.step for s in ring.kept] == [3, 6, 9] and all(s.file is not None for s in [*ring.kept, learn.run_state.first])
+    ring = learn.run_state.rewind_buffer
+    assert ring.where == "disk" and [s.step for s in ring.kept] == [3, 6, 9] and all(s.file is not None for s in [*ring.kept, learn.run_state.initial_snapshot])
     assert "of a disk" in repr(ring)
     learn.rewind(2)
     like.step(8)

@@ -291,7 +291,7 @@ def event_arguments(learner) -> dict:
         "processing_class": learner.processing_class,
         "optimizer": run.optimizer,
         "lr_scheduler": run.lr_scheduler,
-        "train_dataloader": None if run.feed is None else run.feed.loader,
+        "train_dataloader": None if run.loader is None else run.loader.loader,
         "eval_dataloader": run.eval_dataloader,
         "learner": learner,
     }
@@ -375,7 +375,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_evaluate(self, args, state, control, metrics=None, learner=None, **kwargs):
         "Count an evaluation of the loop, and request the end of training when the patience is exhausted."
-        if learner is not None and learner.run_state.by_hand: return
+        if learner is not None and learner.run_state.is_manual: return
         value = metrics.get(f"eval_{args.metric_for_best_model.removeprefix('eval_')}")
         if value is None: return warn_missing_metric(self, args, metrics)
         self.early_stopping_patience_counter = (

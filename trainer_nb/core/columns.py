@@ -109,30 +109,30 @@ class DeferredScalars:
     "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `LATE`."
     # pairs (position, tensor or Soon), and pairs (positions, tensor) once stacked
     def __init__(self):
-        self.fresh, self.packed = [], []
-    def __bool__(self): return bool(self.fresh or self.packed)
-    def add(self, place: int, tensor: torch.Tensor | DeferredScalar): self.fresh.append((place, tensor))
+        self.unpacked, self.packed = [], []
+    def __bool__(self): return bool(self.unpacked or self.packed)
+    def add(self, place: int, tensor: torch.Tensor | DeferredScalar): self.unpacked.append((place, tensor))
 
     def hear(self):
         "Wait for all values that are being reduced."
-        for _, value in list(self.fresh):
+        for _, value in list(self.unpacked):
             resolve_deferred(value)
 
     def pack(self):
         "Stack the single tensors, one stack per device, without transferring or waiting."
-        waiting = [o for o in self.fresh if isinstance(o[1], DeferredScalar) and not o[1].known]
+        waiting = [o for o in self.unpacked if isinstance(o[1], DeferredScalar) and not o[1].known]
         held = set(map(id, waiting))
         packed = []
-        fresh = [(o[0], resolve_deferred(o[1])) for o in self.fresh if id(o) not in held]
+        fresh = [(o[0], resolve_deferred(o[1])) for o in self.unpacked if id(o) not in held]
         for device in (devices := {o.device for _, o in fresh}):
             mine = fresh if len(devices) == 1 else [o for o in fresh if o[1].device == device]
             packed.append((np.array([place for place, _ in mine]), torch.stack([o for _, o in mine])))
         self.packed += packed
-        self.fresh = waiting
+        self.unpacked = waiting
 
     def find(self, place: int) -> torch.Tensor | None:
         "Return the tensor at a position, on its device, or None; the newest is found fastest."
-        for at, tensor in reversed(self.fresh):
+        for at, tensor in reversed(self.unpacked):
             if at == place: return resolve_deferred(tensor)
         for places, tensors in reversed(self.packed):
             for i in np.flatnonzero(places == place):
@@ -213,7 +213,7 @@ class RowStore:
             with self.lock:
                 self.pending.pack()
                 taken = list(self.pending.packed)
-                rows = min((place // 3 for place, _ in self.pending.fresh), default=len(self))
+                rows = min((place // 3 for place, _ in self.pending.unpacked), default=len(self))
             found = to_host(taken)
             with self.lock:
                 for places, values in found:

@@ -224,7 +224,7 @@ class InterruptGuard:
         finally:
             self.abortable = False
 
-    def only_looking(self): self.enough = 1   # raise at the first interrupt
+    def raise_on_first_press(self): self.enough = 1   # raise at the first interrupt
     def handed_on(self) -> int: return 0      # number of interrupts left to another handler
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a09
@@ -256,71 +256,71 @@ class RunLock:
     "Serialize the threads that use learners: one at a time, in order of arrival, low-priority threads last."
     FAIR = 0.05   # seconds for which one low-priority thread may delay another
     def __init__(self):
-        self.changed, self.holder, self.depth, self.since = threading.Condition(), None, 0, 0.0
+        self.changed, self.owner, self.depth, self.acquired_at = threading.Condition(), None, 0, 0.0
         # thread ids in order of arrival, with the time at which the wait began
-        self.waiting, self.waiting_patiently, self.patient = {}, {}, set()
+        self.waiting, self.low_priority_waiting, self.low_priority_threads = {}, {}, set()
         # True if the last owner did not have low priority
         self.urgent = False
         self.button = Button()
         # True while the lock must not be released between steps
-        self.whole = False
+        self.no_preemption = False
 
-    def _first(self):
+    def _next_owner(self):
         "Return the id of the next thread: normal before low priority, unless a low-priority thread has waited too long."
-        late = any(time.monotonic() - since > self.FAIR for since in self.waiting_patiently.values())
+        late = any(time.monotonic() - since > self.FAIR for since in self.low_priority_waiting.values())
         lines = (
-            (self.waiting_patiently, self.waiting) if late and self.urgent else (self.waiting, self.waiting_patiently)
+            (self.low_priority_waiting, self.waiting) if late and self.urgent else (self.waiting, self.low_priority_waiting)
         )
         return next((next(iter(line)) for line in lines if line), None)
 
-    def take(self, depth: int = 1):
+    def acquire(self, depth: int = 1):
         "Acquire the lock, or increment its depth if this thread holds it. Raise `Interrupted` if interrupted while waiting."
         me = threading.get_ident()
-        if self.holder == me:
+        if self.owner == me:
             self.depth += 1
             return
-        line = self.waiting_patiently if me in self.patient else self.waiting
+        line = self.low_priority_waiting if me in self.low_priority_threads else self.waiting
         try:
             with self.changed:
                 try:
                     line[me] = time.monotonic()
-                    self.changed.wait_for(lambda: self.holder is None and self._first() == me)
-                    self.holder, self.depth, self.since, self.urgent = (
+                    self.changed.wait_for(lambda: self.owner is None and self._next_owner() == me)
+                    self.owner, self.depth, self.acquired_at, self.urgent = (
                         me,
                         depth,
                         time.monotonic(),
-                        me not in self.patient,
+                        me not in self.low_priority_threads,
                     )
                 finally:
                     line.pop(me, None)
                     self.changed.notify_all()
         except KeyboardInterrupt:
-            if self.holder == me:
-                self.leave()
+            if self.owner == me:
+                self.release()
             raise Interrupted("Given up while it waited for its turn. What trains in the background goes on.") from None
 
-    def leave(self) -> int:
+    def release(self) -> int:
         "Release the lock and return its depth; raise RuntimeError if this thread does not hold it."
-        if self.holder != threading.get_ident(): raise RuntimeError("It is not this thread's turn.")
+        if self.owner != threading.get_ident(): raise RuntimeError("It is not this thread's turn.")
         with self.changed:
             depth = self.depth
-            self.holder = None
+            self.owner = None
             self.depth = 0
             self.changed.notify_all()
         return depth
 
-    def wanted(self) -> bool:
+    def should_yield(self) -> bool:
         "Return True if this thread should release the lock between two steps."
-        if self.whole: return False
+        if self.no_preemption: return False
         if self.waiting: return True
         return (
-            bool(self.waiting_patiently) and self.holder in self.patient and time.monotonic() - self.since > self.FAIR
+            bool(self.low_priority_waiting) and self.owner in self.low_priority_threads and time.monotonic() - self.acquired_at > self.FAIR
         )
 
     def __enter__(self):
         self.button.__enter__()
         try:
-            self.take()
+            self.acquire()
         except BaseException:
             self.button.__exit__(*sys.exc_info())
             raise
@@ -332,7 +332,7 @@ class RunLock:
             if not last:
                 self.depth -= 1
             else:
-                self.leave()
+                self.release()
         finally:
             if last and kind is not None and issubclass(kind, KeyboardInterrupt):
                 answered()
@@ -354,11 +354,11 @@ def exclusive(method: Callable[P, R]) -> Callable[P, R]:
     def in_its_turn(self, *args, **kwargs):
         with RUN_LOCK:
             if (run := getattr(self, "run_state", None)) is not None:   # self is a learner
-                run.touched = True
+                run.verb_called = True
                 if RUN_LOCK.depth == 1:
-                    show_pending_messages(run.news)
-                if run.team is not None and run.team.does(method.__name__):
-                    return run.team.do(self, method.__name__, args, kwargs)
+                    show_pending_messages(run.pending_messages)
+                if run.remote_run is not None and run.remote_run.handles_verb(method.__name__):
+                    return run.remote_run.do(self, method.__name__, args, kwargs)
             return method(self, *args, **kwargs)
     return in_its_turn
 
@@ -366,29 +366,29 @@ def show_pending_messages(
     news: list,  # callables without arguments
 ):
     "Call pending notifications once, unless this thread has low priority."
-    while news and threading.get_ident() not in RUN_LOCK.patient:
+    while news and threading.get_ident() not in RUN_LOCK.low_priority_threads:
         news.pop(0)()
 
 @contextmanager
 def no_preemption():
     "Keep the run lock between steps while the block runs."
     with RUN_LOCK:
-        before = RUN_LOCK.whole
-        RUN_LOCK.whole = True
+        before = RUN_LOCK.no_preemption
+        RUN_LOCK.no_preemption = True
         try:
             yield
         finally:
-            RUN_LOCK.whole = before
+            RUN_LOCK.no_preemption = before
 
 @contextmanager
 def low_priority():
     "Give this thread low priority while the block runs."
     me = threading.get_ident()
-    RUN_LOCK.patient.add(me)
+    RUN_LOCK.low_priority_threads.add(me)
     try:
         yield
     finally:
-        RUN_LOCK.patient.discard(me)
+        RUN_LOCK.low_priority_threads.discard(me)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a15
 class Answered:

@@ -63,24 +63,24 @@ class MemoryUsage:
 # %% ../../nbs/01_core/03_memory.ipynb #688634ad
 class MemoryMeter:
     "Measure the stages of a learner: init, train, eval, test."
-    def __init__(self): self.use, self.stage, self.found, self.untold = None, "", {}, {}
+    def __init__(self): self.usage, self.stage, self.found, self.unreported = None, "", {}, {}
 
     def begin(self, stage) -> bool:
         "Start measuring a stage; return False if another stage is being measured."
-        if self.use is not None: return False
-        self.use, self.stage = MemoryUsage(), stage
+        if self.usage is not None: return False
+        self.usage, self.stage = MemoryUsage(), stage
         return True
 
     def end(self) -> dict:
         "Return the metrics of the stage that ends."
-        use = self.use
-        self.use = None
+        use = self.usage
+        self.usage = None
         found = {f"{self.stage}_{k}": v for k, v in use.end().items()}
         if self.stage == "init":
-            self.untold = found | {f"before_init_mem_{w}": v for w, v in use.begun.items()}
+            self.unreported = found | {f"before_init_mem_{w}": v for w, v in use.begun.items()}
         else:
-            found = self.untold | found
-            self.untold = {}
+            found = self.unreported | found
+            self.unreported = {}
         self.found[self.stage] = found
         return found
 
@@ -98,21 +98,21 @@ def make_memory_meter(args, settings) -> MemoryMeter | None:
 def measure_memory(run, stage):
     "Measure a block as one stage; yield a dict that holds the metrics after the block."
     found = {}
-    mine = run.meter is not None and run.meter.begin(stage)
+    mine = run.memory_meter is not None and run.memory_meter.begin(stage)
     try:
         yield found
-        if mine and run.meter.use is not None:
-            found.update(run.meter.end())
+        if mine and run.memory_meter.usage is not None:
+            found.update(run.memory_meter.end())
     finally:
         if mine:
-            run.meter.use = None
+            run.memory_meter.usage = None
 
 def memory_metrics(run, stage) -> dict:
     "Return the metrics of a stage, ending it if it is being measured; empty if it was not measured."
-    if run.meter is None: return {}
-    if run.meter.use is not None and run.meter.stage == stage:
-        run.meter.end()
-    return run.meter.found.get(stage, {})
+    if run.memory_meter is None: return {}
+    if run.memory_meter.usage is not None and run.memory_meter.stage == stage:
+        run.memory_meter.end()
+    return run.memory_meter.found.get(stage, {})
 
 # %% ../../nbs/01_core/03_memory.ipynb #f4eea002
 def read_int_file(path: str) -> int | None:

@@ -95,9 +95,9 @@ class ResumableLoader:
     "Read micro-batches of the training data from any cursor on."
     def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
         self.loader, self.source = loader, make_source(loader, seed, share)
-        self._open = None
+        self._iterator = None
         self._place = None
-        self._ahead = []
+        self._peeked = []
 
     @property
     def batches(self) -> int | None:
@@ -111,7 +111,7 @@ class ResumableLoader:
         "Return up to `n` micro-batches from `cursor` on; fewer, or none, at the end of the epoch."
         window = []
         try:
-            self._go_to(cursor, bookmark)
+            self._seek(cursor, bookmark)
             while len(window) < n and (step := self._next()) is not None:
                 (batch, samples), bookmark, weight = step
                 cursor = Cursor(cursor.epoch, cursor.position + samples)
@@ -122,23 +122,23 @@ class ResumableLoader:
         self._place = cursor
         return window
 
-    def _go_to(self, cursor, bookmark):
+    def _seek(self, cursor, bookmark):
         if self._place != cursor or self.source.moved():
             self.close(workers=False)
-            self._open = self.source.open(cursor, bookmark)
+            self._iterator = self.source.open(cursor, bookmark)
         # undefined until the batches are returned
         self._place = None
 
     def _next(self):
-        if self._ahead: return self._ahead.pop()
-        step = next(self._open, None)
+        if self._peeked: return self._peeked.pop()
+        step = next(self._iterator, None)
         return None if step is None else (step, self.source.bookmark, self.source.weight)
 
     def close(self, workers=True):
         "Discard the open iterator and, by default, its workers."
-        self._open = None
+        self._iterator = None
         self._place = None
-        self._ahead = []
+        self._peeked = []
         if workers:
             self.source.close()
 
@@ -147,18 +147,18 @@ class ResumableLoader:
         known = self.source.at_end(cursor)
         if known is not None: return known
         try:
-            self._go_to(cursor, bookmark)
+            self._seek(cursor, bookmark)
             step = self._next()
         except BaseException as error:
             self.close()
             if isinstance(error, Exception): return False
             raise
-        self._ahead = [] if step is None else [step]
+        self._peeked = [] if step is None else [step]
         self._place = cursor
         return step is None
 
     # True at the end of the epoch; None: unknown until it is read
-    def ends_here(self, cursor: Cursor) -> bool | None:
+    def is_at_known_end(self, cursor: Cursor) -> bool | None:
         return self.source.at_end(cursor)
     # remaining batches of the epoch; None: unknown
     def batches_left(self, cursor: Cursor) -> int | None:

@@ -29,7 +29,7 @@ class RankShard(NamedTuple):
         "Return the number of batches of one process that form a global batch."
         return 1 if self.turns else self.of
 
-    def places(self, n: int) -> slice:
+    def own_slice(self, n: int) -> slice:
         "Return the slice of its own samples among `n` that are split evenly; the first processes may have one more."
         if self.turns: return slice(0, n)
         each, more = divmod(n, self.of)
@@ -40,7 +40,7 @@ class RankShard(NamedTuple):
         "Return the weight of the mean over `mine` own samples in the mean over the means of all processes, for `n` samples in total."
         return self.together * mine / n
 
-    def has_turn(self, k: int) -> bool:
+    def owns_batch(self, k: int) -> bool:
         "Return True if the k-th batch belongs to this process."
         return not self.turns or k % self.of == self.rank
 
@@ -58,7 +58,7 @@ def split_evenly(
     group: list,  # samples of a global batch, or their indices
 ) -> RankBatch:
     "Return the part of a group that is split evenly."
-    mine = group[share.places(len(group))]
+    mine = group[share.own_slice(len(group))]
     return RankBatch(mine or group[:1], len(group), share.weight(len(mine), len(group)))
 
 def take_own_batch(
@@ -223,7 +223,7 @@ class _BalancedPlan:
         self.size = size * window * share.together
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
 
-    def from_(self, position):
+    def iterate_from(self, position):
         for start in range(position, self.samples, self.size):
             groups = self.groups(self.order[start:min(start + self.size, self.samples)])
             n = self.share.together
@@ -268,4 +268,4 @@ class BalancedBatchSampler(Sampler):
             self.shuffled.order(epoch).tolist(), self.lengths, self.size, self.window, self.drop_last, share
         )
     def __len__(self): return self.plan(0).left(0)
-    def __iter__(self): return (part.mine for part in self.plan(self.shuffled.epoch).from_(0))
+    def __iter__(self): return (part.mine for part in self.plan(self.shuffled.epoch).iterate_from(0))

@@ -150,7 +150,7 @@ class WorkerDeathWatch:
             self.death = str(error)
 
     @contextmanager
-    def telling(self):
+    def raising_deaths(self):
         "Raise a worker's death during the block, including one that was recorded before."
         self.waiting, AWAITED.since = threading.get_ident(), time.monotonic()
         try:
@@ -198,7 +198,7 @@ def raise_worker_deaths(
     "Yield the batches; raise the death of a worker, and RuntimeError for a StopIteration that is not the end of the data."
     while True:
         try:
-            with WORKER_WATCH.telling():
+            with WORKER_WATCH.raising_deaths():
                 batch = next(batches)
         except StopIteration as end:
             # torch re-raises a worker's error with its type, and the worker's traceback as the message
@@ -275,7 +275,7 @@ class DataWorkers:
         "Return an iterator of batches."
         if not self.loader.persistent_workers:
             self.close()
-        with block_sigint(), WORKER_WATCH.telling():
+        with block_sigint(), WORKER_WATCH.raising_deaths():
             self.running = iter(self.loader)
         WORKER_WATCH.over(self)
         if self._farewell is None:
@@ -316,7 +316,7 @@ class _SlicedPlan:
         self.size = size * share.together
         self.share = share
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
-    def from_(self, position):
+    def iterate_from(self, position):
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
             yield split_evenly(
@@ -332,7 +332,7 @@ class _ListedPlan:
         self.share = share
         self.groups = [batches[i:i + n] for i in range(0, len(batches) - (len(batches) % n if drop_last else 0), n)]
         self.samples = sum(len(b) for group in self.groups for b in group)
-    def from_(self, position):
+    def iterate_from(self, position):
         behind = 0
         for group in self.groups:
             whole = [i for b in group for i in b]
@@ -341,7 +341,7 @@ class _ListedPlan:
             complete = len(left) == len(whole) and len(group) == self.share.together
             if behind > position:
                 yield take_own_batch(self.share, group) if complete else split_evenly(self.share, left)
-    def left(self, position): return sum(1 for _ in self.from_(position))
+    def left(self, position): return sum(1 for _ in self.iterate_from(position))
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf1
 def _reseed(sampler, seed):
@@ -402,9 +402,9 @@ class SeededCollate:
 def batch_requests(plan, cursor, seed, share):
     "Yield (request, samples, weight) from a cursor on; the request is None if the batch belongs to another process. Not a method of the source, to avoid a reference cycle through the workers."
     position = cursor.position
-    for k, part in enumerate(plan.from_(position)):
+    for k, part in enumerate(plan.iterate_from(position)):
         place = mix_seed(seed, SEED_FETCH, cursor.epoch, position, 0 if share.turns else share.rank)
-        yield BatchRequest(place, part.mine) if share.has_turn(k) else None, part.samples, part.weight
+        yield BatchRequest(place, part.mine) if share.owns_batch(k) else None, part.samples, part.weight
         position += part.samples
 
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
@@ -445,13 +445,13 @@ class MapSource(BatchSource):
     def open(self, cursor, bookmark=None):
         "Return an iterator of (batch, samples) from a cursor on; after each, `weight` is that of the batch. A batch of another process is None."
         asked = batch_requests(self.plan(cursor.epoch), cursor, self.seed, self.share)
-        return self._with_workers(asked) if self.loader.num_workers else self._here(asked)
+        return self._load_with_workers(asked) if self.loader.num_workers else self._load_in_process(asked)
 
-    def _here(self, asked):
+    def _load_in_process(self, asked):
         for request, samples, self.weight in asked:
             yield None if request is None else batch_of(self.dataset, self.collate, request), samples
 
-    def _with_workers(self, asked):
+    def _load_with_workers(self, asked):
         # for each request: True if it is its own, samples, weight
         told = deque()
         def counted():

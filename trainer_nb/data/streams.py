@@ -46,7 +46,7 @@ def copy_state(state):
 # %% ../../nbs/03_data/03_streams.ipynb #1b6b381f
 class DatasetStates:
     "Take the states of a data set, and continue from one."
-    cheap = 1e-4
+    cheap_seconds = 1e-4
     share = 0.1   # seconds up to which a state is taken every time; share of the time for expensive states
 
     def __init__(self, dataset): self.dataset = dataset; self.forget()
@@ -64,14 +64,14 @@ class DatasetStates:
     ):
         "Return a state and the number of examples read when it was taken: an older one if a new one would cost too much."
         now = time.perf_counter()
-        if self.cost <= self.cheap or now - self.when > self.cost / self.share:
+        if self.cost <= self.cheap_seconds or now - self.when > self.cost / self.share:
             self.last, self.at = self.now(), behind
             self.when = time.perf_counter()
             self.cost = self.when - now
         return self.last, self.at
 
     def now(self): return copy_state(self.dataset.state_dict())
-    def quiet(self):
+    def try_state(self):
         "Return the state, or None if there is no state before the first example."
         try:
             return self.now()
@@ -82,7 +82,7 @@ class DatasetStates:
 
     def moved(self) -> bool:
         "Return True if other code has moved the data set."
-        if self.cost > self.cheap or self.last is None: return False
+        if self.cost > self.cheap_seconds or self.last is None: return False
         now = self.dataset.state_dict()
         try:
             return now != self.last and not is_identical(now, self.last)
@@ -137,7 +137,7 @@ def restart_stream(states, epoch):
     known = start_states(states.dataset)
     generators = generator_states()
     if known.before is None:
-        known.before = states.quiet()
+        known.before = states.try_state()
     for state in (known.before,) if known.sticky else (None, known.before, None):
         set_generator_states(generators)
         if state is not None:

@@ -141,23 +141,23 @@ class AcceleratorHolder:
                 cpu=should_use_cpu(args), mixed_precision=mixed_precision(args), kwargs_handlers=kwargs_handlers(args)
             )
             self.device, self.world = self.accelerator.device, make_world(self.accelerator)
-            self._borrowed, self._wrappers, self._trained, self.fitted, self.sharded = [], [], [], PatchSet(), None
+            self._patched_forwards, self._ddp_wrappers, self._wrapped_requires_grad, self.patches, self.sharded_model = [], [], [], PatchSet(), None
             self._find_unused, self._unused = (
                 getattr(args, "ddp_find_unused_parameters", None),
                 getattr(args, "ddp_static_graph", None),
             ), None
-            self._asked = None if self.world.alone else resolve_sharding(args.fsdp, args.fsdp_config)
+            self._asked = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
             _check_precision(mixed_precision(args), self.device)
         finally:
             self._state = _swap_state(before)
 
     @contextmanager
-    def in_force(self):
+    def activated(self):
         "Activate this learner's Accelerate state and model patches inside the block."
         before = _swap_state(self._state)
-        found = [(m, _set_forward(m, forward)) for m, forward in self._borrowed]
+        found = [(m, _set_forward(m, forward)) for m, forward in self._patched_forwards]
         try:
-            with self.fitted.in_force():
+            with self.patches.activated():
                 yield self
         finally:
             for m, forward in found:
@@ -172,47 +172,47 @@ class AcceleratorHolder:
 # %% ../../nbs/04_device/04_accelerator.ipynb #34de0d4f
 class ShardingDevice(AcceleratorHolder):
     "Add the operations of a sharded model; they have no effect on other models."
-    def _divided(self, model, loss, optimizers):
+    def _shard(self, model, loss, optimizers):
         "Shard the model; return it prepared for the precision."
         # only the precision is left
         prepared = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
-        self.sharded = ShardedModel(
+        self.sharded_model = ShardedModel(
             model, self._asked, self.world, self.device, self.accelerator.mixed_precision, loss, optimizers
         )
         return prepared
 
     @property
-    def divides(self) -> bool:
+    def shards_model(self) -> bool:
         return self._asked is not None  # whether models are sharded here
 
-    def exchanged(self) -> int:
+    def num_collectives(self) -> int:
         "Return the number of exchanges between processes: equal if they are in sync."
         return (
-            0 if self.world.alone else self.world.shown + torch.distributed.group.WORLD._get_sequence_number_for_group()
+            0 if self.world.is_single_process else self.world.num_shared + torch.distributed.group.WORLD._get_sequence_number_for_group()
         )
 
     def settle(self):
         "Reshard a sharded model; leave any other one unchanged."
-        if self.sharded is not None:
-            self.sharded.settle()
+        if self.sharded_model is not None:
+            self.sharded_model.settle()
 
     def give_up(
         self,
         wrapped,  # the model of the failed step
     ):
         "Return the wrapped model to continue with after a failed step; None if it has to be wrapped again."
-        if self.world.alone: return wrapped
-        if self.sharded is None:
+        if self.world.is_single_process: return wrapped
+        if self.sharded_model is None:
             # DDP fails in the next step after a failed backward pass
             return None
-        self.sharded.give_up()
+        self.sharded_model.give_up()
         return wrapped
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #16000010
 class Averaging(ShardingDevice):
     "Control the averaging of gradients among processes, and track unused parameters."
     @property
-    def wrapped_parameters(self) -> int: return len(self._trained)   # number of parameters of the model
+    def wrapped_parameters(self) -> int: return len(self._wrapped_requires_grad)   # number of parameters of the model
 
     def _watch_unused(self, wrapped) -> UnusedParameters | None:
         "Return the object that fills in missing gradients; None if DDP does so itself, or averages no gradients."
@@ -221,18 +221,18 @@ class Averaging(ShardingDevice):
             return None
         return UnusedParameters(wrapped, strict=find is False)
 
-    def averaging(
+    def sync_context(
         self, wrapped,
         now: bool,  # with this backward pass; False: with a later one of the same step
         first: bool = True,  # first micro-batch of a step
     ):
         "Return a context for the forward and the backward pass of a micro-batch."
-        if self.sharded is not None:
-            self.sharded.synchronize(now)
+        if self.sharded_model is not None:
+            self.sharded_model.synchronize(now)
         if self._unused is not None:
             self._unused.begin(now, first)
             if now: return self._completed(wrapped)
-        return NO_CONTEXT if now or self.world.alone or unwrap(wrapped) is wrapped else wrapped.no_sync()
+        return NO_CONTEXT if now or self.world.is_single_process or unwrap(wrapped) is wrapped else wrapped.no_sync()
 
     @contextmanager
     def _completed(self, wrapped):
@@ -252,7 +252,7 @@ class Averaging(ShardingDevice):
         params: list,  # the model's first, as in Run.params
     ) -> list[int]:
         "Return the indices of the parameters without a gradient of their own in this step; DDP's are filled with zeros by now."
-        count = 0 if self.sharded is not None else self.wrapped_parameters
+        count = 0 if self.sharded_model is not None else self.wrapped_parameters
         more = [i for i in range(count, len(params)) if params[i].requires_grad and params[i].grad is None]
         if self._unused is None or not self._unused.unused: return more
         return [i for i in range(count) if id(params[i]) in self._unused.unused] + more
@@ -270,7 +270,7 @@ class Device(Averaging):
     ):
         "Move a model to the device and wrap it for the precision and the strategy; release its previous wrapper."
         self._unwrap(model)
-        with self.in_force():
+        with self.activated():
             found = _set_forward(model, {}) | _pop_attributes(model, [_PREPARED_FLAG])
             try:
                 with warnings.catch_warnings():
@@ -279,34 +279,34 @@ class Device(Averaging):
                     prepared = (
                         self.accelerator.prepare_model(model)
                         if self._asked is None
-                        else self._divided(model, loss, optimizers)
+                        else self._shard(model, loss, optimizers)
                     )
             finally:
                 ours = _pop_attributes(model, [*_FORWARD_NAMES, _PREPARED_FLAG])
                 vars(model).update(found)
-        self._borrowed.append((model, {n: ours[n] for n in _FORWARD_NAMES if _FORWARD_NAMES[-1] in ours}))
-        self._trained = [p.requires_grad for p in model.parameters()]
+        self._patched_forwards.append((model, {n: ours[n] for n in _FORWARD_NAMES if _FORWARD_NAMES[-1] in ours}))
+        self._wrapped_requires_grad = [p.requires_grad for p in model.parameters()]
         if prepared is not model:
-            self._wrappers.append(prepared)
+            self._ddp_wrappers.append(prepared)
         self._unused = self._watch_unused(prepared)
         return prepared
 
     def _unwrap(self, model):
         "Remove the hooks of an earlier wrapper from the parameters, even if other references to it exist, such as an error's frames."
-        for old in self._wrappers:
+        for old in self._ddp_wrappers:
             if old.module is model:
                 old.reducer = old.logger = None
-        self._wrappers = [w for w in self._wrappers if w.module is not model]
+        self._ddp_wrappers = [w for w in self._ddp_wrappers if w.module is not model]
         self.accelerator._models[:] = [m for m in self.accelerator._models if unwrap(m) is not model]
-        self._borrowed = [(m, forward) for m, forward in self._borrowed if m is not model]
+        self._patched_forwards = [(m, forward) for m, forward in self._patched_forwards if m is not model]
 
     def backward(self, loss):
         "Run backward; scale the loss if there is a scaler."
         (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
         if self._unused is not None:
-            self._unused.after_backward(self._wrappers[-1])
+            self._unused.after_backward(self._ddp_wrappers[-1])
 
-    def renew_scaler(self):
+    def reset_scaler(self):
         "Replace the scaler by one with the same scale and no state of a failed step."
         if self.scaler is None: return
         state = self.scaler.state_dict()
@@ -320,17 +320,17 @@ class Device(Averaging):
     ) -> bool:
         "Return whether the wrapped model averages the gradients of the parameters that are trainable now: DDP checks this once."
         return (
-            self.sharded.fits()
-            if self.sharded is not None
-            else self.world.alone or self._trained == [p.requires_grad for p in params[: len(self._trained)]]
+            self.sharded_model.fits()
+            if self.sharded_model is not None
+            else self.world.is_single_process or self._wrapped_requires_grad == [p.requires_grad for p in params[: len(self._wrapped_requires_grad)]]
         )
 
     def release(self):
         "Release the models."
-        self.fitted.clear()
-        for held in (self.accelerator._models, self._borrowed, self._wrappers):
+        self.patches.clear()
+        for held in (self.accelerator._models, self._patched_forwards, self._ddp_wrappers):
             held.clear()
-        self.sharded = self._unused = None
+        self.sharded_model = self._unused = None
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #0b8c7ff1
 _COPY_STREAMS = {}   # by device

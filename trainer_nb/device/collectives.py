@@ -185,38 +185,38 @@ class TensorCollectives:
         self.rank, self.size, self.local_rank = rank, size, local_rank
 
     @property
-    def alone(self) -> bool: return self.size == 1
+    def is_single_process(self) -> bool: return self.size == 1
     @property
-    def first(self) -> bool: return self.rank == 0   # the main process, which writes files and prints
+    def is_main_process(self) -> bool: return self.rank == 0   # the main process, which writes files and prints
     @property
-    def share(self) -> RankShard: return RankShard(self.rank, self.size)
+    def rank_shard(self) -> RankShard: return RankShard(self.rank, self.size)
 
     @cached_property
-    def host(self):
+    def cpu_group(self):
         "Return a process group on the host; None if the default group is one."
         import torch.distributed as dist
         return None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
 
-    def total(self, t: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(self, t: torch.Tensor) -> torch.Tensor:
         "Return the sum over all processes, on the tensor's device."
-        if self.alone: return t
+        if self.is_single_process: return t
         import torch.distributed as dist
         t = t.detach().clone()
         dist.all_reduce(t)
         return t
 
-    def mean(
+    def all_reduce_mean(
         self,
         value,  # a number, or a tensor; the result is a new tensor
     ):
         "Return the mean over all processes."
-        if self.alone: return value
+        if self.is_single_process: return value
         value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
-        return self.total(value) / self.size
+        return self.all_reduce_sum(value) / self.size
 
-    def spread(self, tensors: list):
+    def broadcast_tensors(self, tensors: list):
         "Broadcast the tensors of rank 0 in place; one message per dtype and device."
-        if self.alone or not tensors: return
+        if self.is_single_process or not tensors: return
         import torch.distributed as dist
         kinds = {}
         for t in tensors:
@@ -225,7 +225,7 @@ class TensorCollectives:
             for some in kinds.values():
                 flat = torch.cat([t.reshape(-1) for t in some])
                 dist.broadcast(flat, src=0)
-                if not self.first:
+                if not self.is_main_process:
                     torch._foreach_copy_(
                         [t.view(-1) if t.is_contiguous() else t for t in some],
                         [
@@ -241,52 +241,52 @@ class MainProcessFailed(RuntimeError):
 # %% ../../nbs/04_device/00_collectives.ipynb #bbe85b38
 class ObjectCollectives(TensorCollectives):
     "Exchange plain values; each method is a collective."
-    def told(self, value):
+    def broadcast_object(self, value):
         "Return the value of rank 0 on all processes; all other values are ignored."
-        if self.alone: return value
+        if self.is_single_process: return value
         import torch.distributed as dist
         said = [value]
-        dist.broadcast_object_list(said, src=0, group=self.host)
+        dist.broadcast_object_list(said, src=0, group=self.cpu_group)
         return said[0]
 
-    def everyone(self, value) -> list:
+    def all_gather_object(self, value) -> list:
         "Return the values of all processes, by rank."
-        if self.alone: return [value]
+        if self.is_single_process: return [value]
         import torch.distributed as dist
         said = [None] * self.size
-        dist.all_gather_object(said, value, group=self.host)
+        dist.all_gather_object(said, value, group=self.cpu_group)
         return said
 
-    def decided(
+    def run_on_main(
         self,
         act,  # a function without arguments
         tell=lambda found: found,  # maps its result to the value for the other ranks
     ):
         "Run a function on rank 0; return its result there, and its broadcast value on all others. An error is raised on all processes."
-        if self.alone: return act()
+        if self.is_single_process: return act()
         found = error = None
         try:
-            found = act() if self.first else None
+            found = act() if self.is_main_process else None
         except Exception as raised:
             error = raised
-        heard, why = self.told(
-            (None if error or not self.first else tell(found), error and f"{type(error).__name__}: {error}")
+        heard, why = self.broadcast_object(
+            (None if error or not self.is_main_process else tell(found), error and f"{type(error).__name__}: {error}")
         )
         if error is not None: raise error
         if why is not None: raise MainProcessFailed(f"The first process could not go on ({why}).")
-        return found if self.first else heard
+        return found if self.is_main_process else heard
 
     @cached_property
-    def speakers(self) -> list[int]:
+    def machine_leaders(self) -> list[int]:
         "Return the ranks of the first process of each machine. The first access is a collective; machines may have different numbers of processes."
-        return [rank for rank, local in enumerate(self.everyone(self.local_rank)) if local == 0]
+        return [rank for rank, local in enumerate(self.all_gather_object(self.local_rank)) if local == 0]
 
-    def gathered(self, value) -> list | None:
+    def gather_object(self, value) -> list | None:
         "Return the values of all processes, by rank, on rank 0; None on all others."
-        if self.alone: return [value]
+        if self.is_single_process: return [value]
         import torch.distributed as dist
-        said = [None] * self.size if self.first else None
-        dist.gather_object(value, said, dst=0, group=self.host)
+        said = [None] * self.size if self.is_main_process else None
+        dist.gather_object(value, said, dst=0, group=self.cpu_group)
         return said
 
 # %% ../../nbs/04_device/00_collectives.ipynb #155a0003
@@ -322,25 +322,25 @@ def all_gather_mean_async(
 # %% ../../nbs/04_device/00_collectives.ipynb #155a0002
 class World(ObjectCollectives):
     "Describe the processes that train together, from the view of one of them."
-    slate = last = None   # the shared memory for losses on one machine; the last requested mean
+    slate = last_mean = None   # the shared memory for losses on one machine; the last requested mean
 
     def make_slate(
         self,
         flags: int = 0,  # as in Slate
     ):
         "Create a slate if all processes are on one machine and can open it."
-        if self.alone or self.slate is not None or self.speakers != [0]: return
-        path, flags = self.told((create_shared_scalars(self.size, flags) if self.first else None, flags))
+        if self.is_single_process or self.slate is not None or self.machine_leaders != [0]: return
+        path, flags = self.broadcast_object((create_shared_scalars(self.size, flags) if self.is_main_process else None, flags))
         mine = open_shared_scalars(path, self.rank, self.size, flags)
-        if all(self.everyone(mine is not None)):
+        if all(self.all_gather_object(mine is not None)):
             self.slate = mine
-        if self.first and path is not None:
+        if self.is_main_process and path is not None:
             os.unlink(path)
 
     @property
-    def shown(self) -> int: return 0 if self.slate is None else self.slate.shown   # number of losses so far
+    def num_shared(self) -> int: return 0 if self.slate is None else self.slate.shown   # number of losses so far
 
-    def mean_soon(
+    def all_reduce_mean_async(
         self,
         value,  # a number, or a one-element tensor
     ):
@@ -353,21 +353,21 @@ class World(ObjectCollectives):
         total: int = 0,  # their number, the same in all processes
     ):
         "Return the mean as mean_soon does, and a function that returns the flags that are set in all processes; only that function waits."
-        if self.alone: return value, lambda: set(flags)
-        value, (last, self.last) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (
-            self.last,
+        if self.is_single_process: return value, lambda: set(flags)
+        value, (last, self.last_mean) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (
+            self.last_mean,
             None,
         )
         if value.device.type != "cpu": return self._mean_on_device(value, flags, total)
         by_slate = self.slate is not None and total <= self.slate.flags
-        self.last, common = (
-            self._shown(value, flags) if by_slate else all_gather_mean_async(value, self.size, flags, total)
+        self.last_mean, common = (
+            self._share_mean(value, flags) if by_slate else all_gather_mean_async(value, self.size, flags, total)
         )
         if last is not None:
             last.tensor()
-        return self.last, common
+        return self.last_mean, common
 
-    def _shown(self, value, flags):
+    def _share_mean(self, value, flags):
         slate, count = self.slate, self.slate.show(value.item(), flags)
         mean = DeferredScalar(
             lambda: torch.tensor(slate.seen(count), dtype=value.dtype).sum() / self.size, lambda: slate.all_there(count)
@@ -375,7 +375,7 @@ class World(ObjectCollectives):
         return mean, lambda: set.intersection(*slate.listed(count))
 
     def _mean_on_device(self, value, flags, total):
-        together = self.total(with_flags(value, flags, total))
+        together = self.all_reduce_sum(with_flags(value, flags, total))
         return together[0] / self.size, lambda: set(torch.nonzero(together[1:] == self.size).flatten().tolist())
 
 # %% ../../nbs/04_device/00_collectives.ipynb #fc0a5987

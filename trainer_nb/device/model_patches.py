@@ -92,10 +92,10 @@ PATCH_ARGS = (
 
 class PatchSet:
     "Hold a learner's patches, which are applied inside `in_force`."
-    at_work = []   # of all learners, the innermost last
+    active = []   # of all learners, the innermost last
     def __init__(self): self.all, self.key = [], None
 
-    def fit(
+    def set(
         self,
         key,  # determines the patches
         make,  # a function that returns a list of them
@@ -104,33 +104,33 @@ class PatchSet:
         if key == self.key: return
         self.clear()
         self.all, self.key = make(), key
-        if self.at_work[-1:] == [self]:
-            self._on()
+        if self.active[-1:] == [self]:
+            self._apply()
 
     def clear(self):
         "Remove all patches."
-        if self.at_work[-1:] == [self]:
+        if self.active[-1:] == [self]:
             self._off()
         self.all = []
         self.key = None
 
     @contextmanager
-    def in_force(self):
+    def activated(self):
         "Apply these patches inside the block, and no other learner's."
-        outer = self.at_work[-1:]
+        outer = self.active[-1:]
         for o in outer:
             o._off()
-        self.at_work.append(self)
-        self._on()
+        self.active.append(self)
+        self._apply()
         try:
             yield
         finally:
             self._off()
-            self.at_work.pop()
+            self.active.pop()
             for o in outer:
-                o._on()
+                o._apply()
 
-    def _on(self):
+    def _apply(self):
         for f in self.all:
             f.on()
 
@@ -498,6 +498,6 @@ def make_patches(learner) -> list:
 def apply_patches(learner):
     "Update the patches of the learner's device for the current settings."
     run = learner.run_state
-    run.device.fitted.fit(
+    run.device.patches.set(
         (id(run.model), *(repr(getattr(run.args, name)) for name in PATCH_ARGS)), lambda: make_patches(learner)
     )

@@ -90,14 +90,14 @@ def gather_full(
     mine[:len(part)] = part
     flat = mine.reshape(-1).view(torch.uint8)   # works for any dtype
     found = [torch.empty_like(flat) for _ in range(world.size)] if world.rank == to else None
-    dist.gather(flat, found, dst=to, group=world.host)
+    dist.gather(flat, found, dst=to, group=world.cpu_group)
     if found is None: return None
     def rows(rank): return slice(0, (own := shard_rows(shape[0], rank, world.size)).stop - own.start)
     return torch.cat([f.view(part.dtype).view(mine.shape)[rows(rank)] for rank, f in enumerate(found)])
 
 def gather_full_per_machine(part, shape, world) -> torch.Tensor | None:
     "Gather a full tensor on the first process of each machine; return None on all others."
-    found = [gather_full(part, shape, world, rank) for rank in world.speakers]
+    found = [gather_full(part, shape, world, rank) for rank in world.machine_leaders]
     return next((t for t in found if t is not None), None)
 
 # the argument of broadcast_tensors on the other processes
@@ -109,13 +109,13 @@ def broadcast_tensors(
     world,
 ) -> dict:
     "Broadcast the tensors of rank 0 by name; return them on all processes."
-    if world.alone: return tensors
+    if world.is_single_process: return tensors
     import torch.distributed as dist
-    found = {n: (t.detach().contiguous() if world.first else torch.empty(t[1], dtype=t[0])) for n, t in tensors.items()}
+    found = {n: (t.detach().contiguous() if world.is_main_process else torch.empty(t[1], dtype=t[0])) for n, t in tensors.items()}
     for t in found.values():
         if t.numel():
             # works for any dtype
-            dist.broadcast(t.reshape(-1).view(torch.uint8), src=0, group=world.host)
+            dist.broadcast(t.reshape(-1).view(torch.uint8), src=0, group=world.cpu_group)
     return found
 
 # %% ../../nbs/04_device/01_sharding.ipynb #7cfe3141
@@ -173,7 +173,7 @@ def require_several_processes(args, processes: int, verb: str):
 
 def require_unsharded(run, verb: str, why: str):
     "Raise InvalidOperation for an operation that needs a full model in each process."
-    if run.device is not None and run.device.sharded is not None:
+    if run.device is not None and run.device.sharded_model is not None:
         raise InvalidOperation(
             f"{verb} {why}, and this process has a part of the model (fsdp). Save it with learn.save_checkpoint(), and"
             " go on from that in a notebook or in one process."
@@ -239,12 +239,12 @@ def check_shardable(
 # %% ../../nbs/04_device/01_sharding.ipynb #9bbb0c12
 class ModelSharder:
     "Shard a model in place."
-    def _divide(self, asked, world, mesh, kind, loss, optimizers):
+    def _shard(self, asked, world, mesh, kind, loss, optimizers):
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         model, layers = self.model, wrapped_layers(self.model, asked)
         check_shardable(model, loss, layers)
-        named = self._by_name(optimizers)
-        self._from_first(world)
+        named = self._detach_optimizers(optimizers)
+        self._broadcast_from_main(world)
         whole = {p for p in model.parameters() if not p.ndim}
         for p in whole:
             p.data = p.data.to(self.device)
@@ -258,7 +258,7 @@ class ModelSharder:
         for group in named:
             group["params"] = [new[p] if isinstance(p, str) else p for p in group["params"]]
 
-    def _by_name(self, optimizers) -> list:
+    def _detach_optimizers(self, optimizers) -> list:
         "Replace the parameters in optimizers by their names: a reference would keep the full parameter in device memory. Raise ValueError for an optimizer with state."
         names = {id(p): n for n, p in self.model.named_parameters()}
         found = [(o, g) for o in optimizers for g in o.param_groups if any(id(p) in names for p in g["params"])]
@@ -271,14 +271,14 @@ class ModelSharder:
             g["params"] = [names.get(id(p), p) for p in g["params"]]
         return [g for _, g in found]
 
-    def _from_first(self, world):
+    def _broadcast_from_main(self, world):
         "Broadcast rank 0's weights and buffers, on any device; one at a time if they are not on the target device yet."
         for t in (*self.model.parameters(), *self.model.buffers()):
             if not all(stride or size < 2 for stride, size in zip(t.stride(), t.shape)):
                 # expanded
                 continue
             there = t.detach().to(self.device)
-            world.spread([there])
+            world.broadcast_tensors([there])
             if there.data_ptr() != t.data_ptr():
                 t.data.copy_(there)
 
@@ -300,11 +300,11 @@ class ShardedModel(ModelSharder):
             )
         self.model = model
         self.device = device
-        self.syncs = True
+        self.is_syncing = True
         if not isinstance(model, FSDPModule):
-            self._divide(asked, world, init_device_mesh(device.type, (world.size,)), kind, loss, optimizers)
+            self._shard(asked, world, init_device_mesh(device.type, (world.size,)), kind, loss, optimizers)
         self.parts = [m for m in model.modules() if isinstance(m, FSDPModule)]
-        self.trained = [p.requires_grad for p in model.parameters()]
+        self.requires_grad = [p.requires_grad for p in model.parameters()]
 
     def groups(self): return [g for m in self.parts for g in m._get_fsdp_state()._fsdp_param_groups]
 
@@ -321,22 +321,22 @@ class ShardedModel(ModelSharder):
             if hasattr(p, "_unsharded_param"):
                 p._unsharded_param.grad = None
 
-    def show_parts(self):
+    def register_shards(self):
         "Register the shards as the modules' parameters, and change nothing else: another thread may be in the middle of a step."
         for p in (p for g in self.groups() for p in g.fsdp_params):
             p._setattr_on_modules(p.sharded_param)
 
     def synchronize(self, now: bool):
         "Set whether the next backward pass reduces gradients, or keeps them for a later one of the same step."
-        if now == self.syncs: return
+        if now == self.is_syncing: return
         self.model.set_requires_gradient_sync(now)
         self.model.set_is_last_backward(now)
-        self.syncs = now
+        self.is_syncing = now
 
     def fits(self) -> bool:
         "Return True; update the model if parameters were frozen or unfrozen."
-        if (now := [p.requires_grad for p in self.model.parameters()]) != self.trained:
-            self.trained = now
+        if (now := [p.requires_grad for p in self.model.parameters()]) != self.requires_grad:
+            self.requires_grad = now
             for g in self.groups():
                 g._init_mp_dtypes()
         return True
@@ -357,7 +357,7 @@ def clip_sharded_grad_norm(
     "Clip gradients in place, some of which are sharded; return their norm before clipping."
     parts, whole = ([to_local(p.grad) for p in params if is_dtensor(p.grad) == divided] for divided in (True, False))
     device = (parts or whole)[0].device
-    norm = (world.total(_sum_of_squares(parts, device)) + _sum_of_squares(whole, device)).sqrt()
+    norm = (world.all_reduce_sum(_sum_of_squares(parts, device)) + _sum_of_squares(whole, device)).sqrt()
     if limit > 0:
         torch._foreach_mul_([*parts, *whole], (limit / (norm + 1e-6)).clamp(max=1.0))
     return norm

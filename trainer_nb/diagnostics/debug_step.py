@@ -108,8 +108,8 @@ class DebugStep(StepView):
     "Optimizer step taken by hand: forward, backward, grads, update or abort."
     def __init__(self, learner):
         run = learner.run_state
-        if run.open_step is not None:
-            run.open_step.abort()
+        if run.debug_step is not None:
+            run.debug_step.abort()
         check_can_train(learner, "debug_step()")
         if run.finished:
             raise InvalidOperation(
@@ -131,7 +131,7 @@ class DebugStep(StepView):
             begun = run_phase(self, lambda: begin_debug_step(self))
         except BaseException:
             # interrupted at the very end: no reference to the open step would exist
-            if run.open_step is self:
+            if run.debug_step is self:
                 self.abort()
             raise
         if not begun:
@@ -145,7 +145,7 @@ class DebugStep(StepView):
         "Return the loss of the next micro-batch, as the step counts it, as a detached tensor."
         learner = self._check("forward")
         self._loss = run_phase(
-            self, lambda: learner.forward_move(learner.run_state.wrapped, self._step.batch(), self._step.items)
+            self, lambda: learner.forward_move(learner.run_state.wrapped_model, self._step.batch(), self._step.items)
         )
         return self._loss.detach()
 
@@ -163,13 +163,13 @@ class DebugStep(StepView):
         learner = self._check("update")
         run_phase(self, self._step.commit, last=True)
         record = learner.run_state.history[-1]
-        with learner.run_state.interrupts, preserve_generators(), learner.run_state.device.in_force():
+        with learner.run_state.interrupts, preserve_generators(), learner.run_state.device.activated():
             try:
                 run_all_pending(learner)
             except BaseException as error:
                 handle_failure(learner, error)
             finally:
-                learner.run_state.pausing = False
+                learner.run_state.pause_requested = False
         return record
 
     @exclusive
@@ -214,7 +214,7 @@ def run_phase(
     learner = debug._moves
     run = debug._moves.run_state
     before = debug._moves.state.global_step
-    with run.interrupts, preserve_generators(), run.device.in_force():
+    with run.interrupts, preserve_generators(), run.device.activated():
         try:
             run.phase, run.interrupts.abortable = "step", not last
             run.start_clock()
@@ -228,7 +228,7 @@ def run_phase(
             debug._generators = generator_states()
             if not last:
                 run.read_clock()
-            run.phase = "debug" if run.open_step is not None else "idle"
+            run.phase = "debug" if run.debug_step is not None else "idle"
             return result
         except BaseException as error:
             run.interrupts.abortable = False
@@ -266,12 +266,12 @@ def begin_debug_step(debug) -> bool:
     learner = debug._moves
     run = debug._moves.run_state
     run.phase = "idle"
-    run.taken_back = False
+    run.step_rolled_back = False
     start_running(run)
     while before_step(learner):
         run.phase = "step"
         if debug._step.begin():
-            run.open_step = debug
+            run.debug_step = debug
             return True
         run.phase = "idle"
         handle_end_of_data(run)
@@ -288,12 +288,12 @@ def run_backward(debug):
         debug._moves.backward_move(loss)
         step.add(loss.detach())
     if not step.more():
-        step.gradients()
+        step.complete_gradients()
         debug._touched = capture_editable_tensors(step.run)
 
 def close_debug_step(debug, outcome):
     "Mark the step as over and drop its references."
-    debug._moves.run_state.open_step, debug._moves.run_state.hands = None, capture_editable_state(
+    debug._moves.run_state.debug_step, debug._moves.run_state.editable_state = None, capture_editable_state(
         debug._moves.run_state
     )
     debug.outcome = outcome

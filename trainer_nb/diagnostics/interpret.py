@@ -256,7 +256,7 @@ def iterate_predictions(learner, loader):
     for batch, n in eval_batches(learner, loader):
         batch = learner._prepare_inputs(batch)
         with left_there(learner, NO_GENERATION):
-            _, predicted, labels = learner.prediction_step(unwrap(run.wrapped), shallow_copy_batch(batch), False)
+            _, predicted, labels = learner.prediction_step(unwrap(run.wrapped_model), shallow_copy_batch(batch), False)
         predicted, labels = (o[0] if isinstance(o, (tuple, list)) and o else o for o in (predicted, labels))
         yield batch, n, predicted, labels
         fire_event(learner, "on_prediction_step")
@@ -299,7 +299,7 @@ def single_example_loss(
 ) -> float:
     "Return the learner's own loss of a batch of one; raise ValueError without labels."
     try:
-        loss = learner.prediction_step(unwrap(learner.run_state.wrapped), batch, True)[0]
+        loss = learner.prediction_step(unwrap(learner.run_state.wrapped_model), batch, True)[0]
     except Exception as error:
         error.add_note("(top_losses asks the model for the loss of single examples: batches of one)")
         raise

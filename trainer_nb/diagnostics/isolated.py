@@ -36,8 +36,8 @@ def scratch_run(run):
             setattr(scratch, f.name, copy.deepcopy(getattr(run, f.name)))
         elif f.metadata["kind"] == "of_step":
             setattr(scratch, f.name, f.default if f.default_factory is MISSING else f.default_factory())
-    scratch.history, scratch.callbacks, scratch.due, scratch.later = History(), CallbackHandler([]), deque(), []
-    scratch.args, scratch.ring, scratch.saver = copy.copy(run.args), None, None
+    scratch.history, scratch.callbacks, scratch.due, scratch.deferred_changes = History(), CallbackHandler([]), deque(), []
+    scratch.args, scratch.rewind_buffer, scratch.saver = copy.copy(run.args), None, None
     # a model may write to its input
     scratch.window = (
         None if run.window is None else [f._replace(batch=map_tensors(f.batch, torch.clone)) for f in run.window]
@@ -59,13 +59,13 @@ def isolated_training(
         prepare(learner)
         require_several_processes(run.args, run.device.world.size, verb)
         taken = capture_snapshot(run, kept=SHARED_FIELDS)
-        first = weight_versions(run) == run.versions
+        first = weight_versions(run) == run.initial_weight_versions
         window = run.window
-        shadows = run.shadows
+        shadows = run.backups
         learner.run_state = scratch_run(run)
         try:
-            run.interrupts.only_looking()
-            with run.device.in_force():
+            run.interrupts.raise_on_first_press()
+            with run.device.activated():
                 yield learner.run_state
         except KeyboardInterrupt:
             raise make_tool_interrupted(run, verb) from None
@@ -86,9 +86,9 @@ def isolated_training(
             # no callback was called
             run.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(learner).__name__}.")}
             report_lost(run, verb)
-            run.window, run.shadows, run.hands = window, shadows, capture_editable_state(run)
+            run.window, run.backups, run.editable_state = window, shadows, capture_editable_state(run)
             if first:
-                run.versions = weight_versions(run)
+                run.initial_weight_versions = weight_versions(run)
 
 def make_tool_interrupted(
     run,  # the user's run, not the copy

@@ -509,7 +509,7 @@ def inspect_next_step(learner, batch=None) -> LayerReport:
             step.substep()
         while step.more():
             step.substep()
-        step.gradients()
+        step.complete_gradients()
         layers = measure_layers(run, outputs)
         words = describe_clipping(run, step.norm)
         if not any(float(g["lr"]) for g in run.optimizer.param_groups):
@@ -554,7 +554,7 @@ def inspect_open_step(learner, debug) -> LayerReport:
         words.append(
             "Outputs are not measured between forward() and backward(), which needs what the forward pass has left."
         )
-    with run.interrupts, preserve_generators(), run.device.in_force():
+    with run.interrupts, preserve_generators(), run.device.activated():
         before = capture_editable_tensors(run)
         copies = None if debug._loss is not None else FullBackup(run)
         if copies is not None:
@@ -587,7 +587,7 @@ def replay_outputs(
         # a model may write to its input
         given, _ = learner.model_arguments(learner._prepare_inputs(map_tensors(run.window[k].batch, torch.clone)))
         with torch.no_grad(), measure_outputs(named_layers(run.model)) as outputs:
-            call_model(unwrap(run.wrapped), given)
+            call_model(unwrap(run.wrapped_model), given)
     finally:
         shadows.put_back()
     return outputs
@@ -597,12 +597,12 @@ def inspect_layers(
     batch=None,  # as the model receives it; None: the micro-batches of the next step
 ) -> LayerReport:
     "Measure each layer at the next step, or at the open debug step."
-    if learner.run_state.open_step is None: return inspect_next_step(learner, batch)
+    if learner.run_state.debug_step is None: return inspect_next_step(learner, batch)
     if batch is not None:
         raise InvalidOperation(
             "inspect(batch) cannot take another batch while a debug step is open; inspect() looks at that step."
         )
-    return inspect_open_step(learner, learner.run_state.open_step)
+    return inspect_open_step(learner, learner.run_state.debug_step)
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #19a59c58
 def named_layer_groups(learner) -> dict:
@@ -640,7 +640,7 @@ def set_trainable(
             p.requires_grad_(trainable)
             p.grad = None
     # rebuilt for the present trainable parameters
-    run.shadows = None
+    run.backups = None
     if run.optimizer is not None and trainable:
         add_missing_parameters(learner)
     record_act(

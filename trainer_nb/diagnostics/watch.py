@@ -135,7 +135,7 @@ class LayerSampler:
         if "output" in self.names or "histogram" in self.names or self.of_outputs:
             self.hooks = [m.register_forward_hook(hook_of(name)) for name, m in self.layers.items()]
 
-    def deafen(self):
+    def remove_hooks(self):
         "Remove the hooks."
         for h in self.hooks:
             h.remove()
@@ -278,11 +278,11 @@ class Watch(TrainerCallback):
 
     def on_substep_end(self, args, state, control, **kwargs):
         if self.sampled is not None:
-            self.sampled.deafen()
+            self.sampled.remove_hooks()
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         if self.sampled is None: return
-        self.sampled.deafen()
+        self.sampled.remove_hooks()
         with torch.no_grad():
             self.sampled.before_update()
 
@@ -307,7 +307,7 @@ class Watch(TrainerCallback):
     def forget(self):
         "Discard the measurements of a step that has begun."
         if self.sampled is not None:
-            self.sampled.deafen()
+            self.sampled.remove_hooks()
         self.sampled = None
 
     def __repr__(self):

@@ -106,7 +106,7 @@ class ColumnOverrides:
         if self._signature_columns is None:
             self._signature_columns = sorted({*facts.arguments, "label", "label_ids", "labels", *facts.label_names})
 
-    def _allowed(self, collate) -> set:
+    def _allowed_columns(self, collate) -> set:
         self._set_signature_columns_if_needed()
         # transformers' collators do not declare the columns that they read
         masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")
@@ -115,7 +115,7 @@ class ColumnOverrides:
             *getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ()),
         }
 
-    def _columns(self, dataset, description="data"):
+    def _select_columns(self, dataset, description="data"):
         "Return the data set and the collator, with columns that the model does not use removed."
         if not self.args.remove_unused_columns or not self.model_facts.arguments:
             return dataset, self.data_collator
@@ -128,7 +128,7 @@ class ColumnOverrides:
     def _remove_unused_columns(self, dataset, description="data"):
         "Return a table without the columns that the model does not use."
         if not self.args.remove_unused_columns: return dataset
-        allowed = self._allowed(self.data_collator)
+        allowed = self._allowed_columns(self.data_collator)
         name = self.model_facts.name
         kept = kept_columns(dataset.column_names, allowed, name)
         log_dropped_columns(dataset.column_names, kept, allowed, name, description)
@@ -137,7 +137,7 @@ class ColumnOverrides:
     def _get_collator_with_removed_columns(self, data_collator, description="data"):
         "Return a collator that removes these columns."
         if not self.args.remove_unused_columns: return data_collator
-        return RemoveColumns(data_collator, self._allowed(data_collator), self.model_facts.name, description)
+        return RemoveColumns(data_collator, self._allowed_columns(data_collator), self.model_facts.name, description)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #8afaf147
 class SamplerOverrides:
@@ -146,7 +146,7 @@ class SamplerOverrides:
         "Return the sampler of the training data; subclasses may override it, under the Trainer's name."
         dataset = self.train_dataset if train_dataset is None else train_dataset
         a = self.args
-        home = vars(self.args) | self.run_state.undivided
+        home = vars(self.args) | self.run_state.global_settings
         if a.train_sampling_strategy == "sequential": return SequentialSampler(dataset)
         if a.train_sampling_strategy == "random": return EpochSampler(len(dataset), a.order_seed)
         lengths = sample_lengths(
@@ -161,14 +161,14 @@ class SamplerOverrides:
         return BalancedBatchSampler(
             lengths,
             a.order_seed,
-            self._of_one(a.train_batch_size),
+            self._per_process_size(a.train_batch_size),
             a.gradient_accumulation_steps,
             a.dataloader_drop_last,
         )
 
     def _get_eval_sampler(self, eval_dataset): return SequentialSampler(eval_dataset)   # the same for an evaluation
 
-    def _of_one(
+    def _per_process_size(
         self,
         size: int,  # of a batch, by the settings
     ) -> int:
@@ -208,8 +208,8 @@ class DataLoaderOverrides(ColumnOverrides, SamplerOverrides):
             warn_ignored_loader_args(self.args)
             return self.train_dataset
         check_dataset(self.train_dataset, "train_dataset")
-        dataset, collate = self._columns(self.train_dataset, "training")
-        how = self._loader_settings(self._of_one(self.args.train_batch_size), collate) | {
+        dataset, collate = self._select_columns(self.train_dataset, "training")
+        how = self._loader_settings(self._per_process_size(self.args.train_batch_size), collate) | {
             "drop_last": self.args.dataloader_drop_last
         }
         if is_iterable_only(dataset):
@@ -250,8 +250,8 @@ class DataLoaderOverrides(ColumnOverrides, SamplerOverrides):
             raise ValueError("There is no data set to predict on; call predict(dataset).")
         if isinstance(test_dataset, DataLoader): return test_dataset
         check_dataset(test_dataset, "the data set")
-        dataset, collate = self._columns(test_dataset, "evaluation")
-        how = self._loader_settings(self._of_one(self.args.eval_batch_size), collate)
+        dataset, collate = self._select_columns(test_dataset, "evaluation")
+        how = self._loader_settings(self._per_process_size(self.args.eval_batch_size), collate)
         return (
             DataLoader(to_iterable_dataset(dataset), **how)
             if is_iterable_only(dataset)
@@ -282,7 +282,7 @@ class LengthOverrides:
     def get_total_train_batch_size(self, args) -> int:
         "Return the number of samples per optimizer step, over all processes."
         n = 1 if self.run_state.device is None else self.run_state.device.world.size
-        return self._of_one(args.train_batch_size) * args.gradient_accumulation_steps * n
+        return self._per_process_size(args.train_batch_size) * args.gradient_accumulation_steps * n
 
     def set_initial_training_values(self, args, dataloader) -> tuple:
         """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per epoch, and steps of the run.

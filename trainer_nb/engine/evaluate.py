@@ -152,7 +152,7 @@ def evaluation_mode(
         within = interrupts.abortable
         interrupts.abortable = False
         if run.owner is None:
-            interrupts.only_looking()
+            interrupts.raise_on_first_press()
         prepare_model(learner)
         before = run.phase
         shadows = BufferBackup(run_modules(run))
@@ -164,10 +164,10 @@ def evaluation_mode(
                 if before == "idle":
                     # prevents verbs that train
                     run.phase = "look"
-                (run.wrapped if isinstance(run.wrapped, torch.nn.Module) else run.model).eval()
-                if run.loss is not None:
-                    run.loss.eval()
-                with averaged_weights(run.optimizer), run.device.in_force():
+                (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
+                if run.loss_module is not None:
+                    run.loss_module.eval()
+                with averaged_weights(run.optimizer), run.device.activated():
                     try:
                         if dtype is not None:
                             cast_modules(run_modules(run), dtype, weights)
@@ -250,11 +250,11 @@ class OutputGatherer:
         if part is None: return
         self.parts.append(map_tensors(part, torch.Tensor.detach))
         self.numbers.append(number)
-    def bring_together(self, world):
+    def gather_processes(self, world):
         "Gather the batches of all processes on rank 0, in the order of the data."
-        if world.alone: return
+        if world.is_single_process: return
         self.to_host()
-        found = world.gathered((self.numbers, self.parts)) or []
+        found = world.gather_object((self.numbers, self.parts)) or []
         self.parts = [
             part
             for _, part in sorted(
@@ -350,8 +350,8 @@ class EvalBatches:
                 if not (window := self.feed.take(self.cursor, 1)): break
                 self.cursor = window[0].after
                 seed_all(mix_seed(self.seed, self.cursor.position))
-                if self.share.has_turn(k): last = window[0].batch
-                yield window[0].batch if self.share.has_turn(k) else None, window[0].samples
+                if self.share.owns_batch(k): last = window[0].batch
+                yield window[0].batch if self.share.owns_batch(k) else None, window[0].samples
             if self.even and 0 < k % self.share.of <= self.share.rank:
                 yield ResumableLoader(self.loader, self.seed).take(Cursor(), 1)[0].batch if last is None else last, 0
         finally:
@@ -372,7 +372,7 @@ class EvalAccumulator:
     ):
         args = learner.args
         world = learner.run_state.device.world
-        self.learner, self.loader, self.args, self.by_batch = (
+        self.learner, self.loader, self.args, self.per_batch_metrics = (
             learner,
             loader,
             args,
@@ -383,9 +383,9 @@ class EvalAccumulator:
             kind(args) for kind in (OutputGatherer, OutputGatherer, OutputGatherer, LossGatherer)
         )
         self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
-        self.rounds = OrderedBatches(world, self._of_batch) if self.by_batch else None
+        self.rounds = OrderedBatches(world, self._of_batch) if self.per_batch_metrics else None
         self.keeps = purpose == "Prediction" or not (
-            self.by_batch or learner.metrics and learner.compute_metrics is None
+            self.per_batch_metrics or learner.metrics and learner.compute_metrics is None
         )
         self.samples = 0
         self.estimated = False
@@ -399,7 +399,7 @@ class EvalAccumulator:
         if predicted is not None and boil_down is not None:
             predicted = boil_down(predicted, labels)
         self.streams.add(k, n, predicted, labels)
-        if self.by_batch and predicted is not None and labels is not None:
+        if self.per_batch_metrics and predicted is not None and labels is not None:
             more = {
                 "inputs": batch if "inputs" in wanted else None,
                 "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None,
@@ -419,7 +419,7 @@ class EvalAccumulator:
     def turn(self, k: int, batches):
         "Finish a batch of the data, on any process."
         self.streams.turn(k)
-        if self.by_batch:
+        if self.per_batch_metrics:
             self.rounds.turn(k, batches.at_end())
 
     def _of_batch(self, thing, last): return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
@@ -476,12 +476,12 @@ def evaluation_loop(
     run.eval_dataloader, found, dtype = dataloader, None, full_eval_dtype(args)
     try:
         with evaluation_mode(learner, dtype):
-            model = unwrap(run.wrapped)
+            model = unwrap(run.wrapped_model)
             found = EvalAccumulator(learner, dataloader, description)
-            if not run.device.world.alone:
+            if not run.device.world.is_single_process:
                 check_equal_lengths(run, count_samples(dataloader), f"data sets for the {description.lower()}")
             batches = EvalBatches(
-                learner, dataloader, run.device.world.share._replace(turns=True), run.device.sharded is not None
+                learner, dataloader, run.device.world.rank_shard._replace(turns=True), run.device.sharded_model is not None
             )
             keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
             for k, (batch, n) in enumerate(batches):
@@ -509,9 +509,9 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     world = found.learner.run_state.device.world
     streamed = found.streams.found()
     for gathered in (found.predictions, found.labels, found.inputs, found.losses):
-        gathered.bring_together(world)
-    out = world.decided(lambda: finish_evaluation(found, streamed, prefix), tell=lambda out: out.metrics)
-    return out if world.first else EvalLoopOutput(None, None, out, found.samples)
+        gathered.gather_processes(world)
+    out = world.run_on_main(lambda: finish_evaluation(found, streamed, prefix), tell=lambda out: out.metrics)
+    return out if world.is_main_process else EvalLoopOutput(None, None, out, found.samples)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #8f65459a
 def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoopOutput:
@@ -521,9 +521,9 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     metrics = {}
     compute = found.learner.compute_metrics
     wanted = found.args.include_for_metrics
-    if found.by_batch and found.rounds.begun:
+    if found.per_batch_metrics and found.rounds.begun:
         metrics = found.rounds.result
-    elif compute is not None and not found.by_batch and predictions is not None and labels is not None:
+    elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
         metrics = compute(
             EvalPrediction(
                 predictions, labels, found.inputs.joined(), found.losses.joined() if "loss" in wanted else None

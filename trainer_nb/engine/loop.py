@@ -48,38 +48,38 @@ __all__ = ['yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_st
 # %% ../../nbs/06_engine/14_loop.ipynb #439f6e9f
 def yield_run_lock(run):
     "Release the lock to other threads; return when they are done."
-    mine, pausing, run.interrupts = run.interrupts, run.pausing, InterruptGuard()
-    run.aside += 1
-    RUN_LOCK.take(RUN_LOCK.leave())
+    mine, pausing, run.interrupts = run.interrupts, run.pause_requested, InterruptGuard()
+    run.yield_depth += 1
+    RUN_LOCK.acquire(RUN_LOCK.release())
     wait_for_debug_step(run)
-    run.aside -= 1
+    run.yield_depth -= 1
     run.interrupts = mine
-    run.pausing = run.pausing or pausing
+    run.pause_requested = run.pause_requested or pausing
 
 def wait_for_debug_step(run):
     "Wait, without holding the lock, while a debug step is open."
     while run.phase == "debug":
-        depth = RUN_LOCK.leave()
+        depth = RUN_LOCK.release()
         time.sleep(0.02)
-        RUN_LOCK.take(depth)
+        RUN_LOCK.acquire(depth)
 
 @contextmanager
 def pausable(run):
     "Honor `pausing` at the next boundary inside the block; outside of it, the flag has no effect."
     # the flag of a verb that has released the lock
-    run.pausing = run.pausing and run.aside > 0
+    run.pause_requested = run.pause_requested and run.yield_depth > 0
     try:
         yield
     finally:
-        run.pausing = False
+        run.pause_requested = False
 
 # %% ../../nbs/06_engine/14_loop.ipynb #ce66a20c
 def check_not_in_step(learner, verb):
     "Raise InvalidOperation if a step is in progress, a debug step is open, or the run is corrupted."
     run = learner.run_state
-    if run.torn:
+    if run.corrupted:
         raise InvalidOperation(
-            f"{verb} cannot go on: {run.torn}. learn.rewind(0) takes the last steps again from a snapshot, "
+            f"{verb} cannot go on: {run.corrupted}. learn.rewind(0) takes the last steps again from a snapshot, "
             "learn.restore(...) goes back to one, learn.reset() to the beginning."
         )
     if run.phase == "debug":
@@ -131,17 +131,17 @@ def training_session(
             raise_if_interrupted(learner)
         except BaseException as error:
             handle_failure(learner, error)
-        with run.device.in_force():
+        with run.device.activated():
             start_running(run)
             try:
                 yield run
             except BaseException as error:
                 handle_failure(learner, error)
             finally:
-                for copying in run.copying:
+                for copying in run.pending_copies:
                     # the user may change weights from here on
                     copying.before_update()
-                run.phase, run.hands = "idle", capture_editable_state(run)
+                run.phase, run.editable_state = "idle", capture_editable_state(run)
                 run.modes.see(run.model)
                 if rows:
                     fetch_rows(run)
@@ -152,7 +152,7 @@ def claim_run(learner, verb):
     "Make the verb the owner of the run inside the block; raise InvalidOperation if another verb owns it."
     check_can_train(learner, verb)
     run = learner.run_state
-    run.owner, run.taken_back = (verb, threading.get_ident()), False
+    run.owner, run.step_rolled_back = (verb, threading.get_ident()), False
     try:
         yield
     finally:
@@ -164,10 +164,10 @@ def start_running(run):
     if run.paused:
         run.paused = False
         run.due.appendleft(Task("event", "on_resume"))
-    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None and run.device.world.first:
+    if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None and run.device.world.is_main_process:
         if run.history.open_log(run.args.output_dir, run.args.run_name) is None:
             # warned once
-            run.unwritable = run.args.output_dir
+            run.unwritable_dir = run.args.output_dir
     record_plan(run)
     run.start_clock()
 
@@ -210,7 +210,7 @@ def capture_editable_state(run) -> dict:
 
 def enter_training(run):
     "Put the model into training mode when a verb begins; record a mode that steps do not restore as a manual change."
-    if run.modes.begin(run.wrapped, run.model, run.loss):
+    if run.modes.begin(run.wrapped_model, run.model, run.loss_module):
         run.history.note("by hand", run.state.global_step, changed=["training modes"])
 
 def param_norms(params) -> tuple | None:
@@ -234,7 +234,7 @@ def have_norms_changed(
 def record_manual_changes(run):
     "Record manual changes since the last verb in the history."
     now = capture_editable_state(run)
-    then = run.hands or {}
+    then = run.editable_state or {}
     changed = [
         name
         for name, value in then.items()
@@ -246,18 +246,18 @@ def record_manual_changes(run):
         changed = ["weights", *changed]
     if changed:
         run.history.note("by hand", run.state.global_step, changed=changed)
-    run.hands = now
+    run.editable_state = now
 
 # %% ../../nbs/06_engine/14_loop.ipynb #be668d21
 def fire_event_between_steps(learner, event, **data):
     "Dispatch an event outside of the task queue, between two steps; apply changes that callbacks request at once."
     run = learner.run_state
     run.phase = "after"
-    run.brought = 0
+    run.num_pushed_tasks = 0
     with wishes_kept(run):
         error = fire_event_safely(learner, event, **data)
     run.phase = "idle"
-    run.brought = 0
+    run.num_pushed_tasks = 0
     run_deferred_changes(run)
     if error is not None: raise error
 
@@ -281,7 +281,7 @@ def handle_failure(learner, error):
 def half_done(run, error) -> str:
     "Return a sentence about the callback that was interrupted after the update; return an empty string if there is none, or if it is called again with the step."
     name = getattr(error, "callback", "")
-    if not name or run.taken_back or name.endswith(".on_prediction_step"):
+    if not name or run.step_rolled_back or name.endswith(".on_prediction_step"):
         # an evaluation is repeated as a whole
         return ""
     back = (
@@ -291,8 +291,8 @@ def half_done(run, error) -> str:
 
 def describe_interruption(run) -> str:
     "Return a sentence about the work that was interrupted."
-    if run.optimizer is None or run.feed is None: return "The preparation was given up"
-    if run.taken_back:
+    if run.optimizer is None or run.loader is None: return "The preparation was given up"
+    if run.step_rolled_back:
         why = (
             f"No batch came from the data workers for {AWAITED.PATIENCE:g} s, so the"
             if run.interrupts.in_vain
@@ -316,8 +316,8 @@ def pause_run(
     "Mark the run as paused; return the exception to raise."
     run = learner.run_state
     run.paused = not run.finished
-    if run.paused and run.team is not None:
-        run.team.stand(learner)
+    if run.paused and run.remote_run is not None:
+        run.remote_run.pause(learner)
     elif run.paused:
         run.history.note("pause", run.state.global_step)
         fire_event_between_steps(learner, "on_pause")
@@ -335,7 +335,7 @@ def should_pause(learner) -> bool:
     "Return whether a pause was requested; raise Paused after an interrupt."
     run = learner.run_state
     raise_if_interrupted(learner)
-    if not run.pausing: return False
+    if not run.pause_requested: return False
     pause_run(learner, "")
     return True
 
@@ -347,9 +347,9 @@ def apply_change(
     "Apply a change now, or at the boundary if a callback requests it; return the result of `act`, None if it is postponed."
     run = learner.run_state
     if run.phase in ("after", "look"):
-        run.later.append(as_callback(run, act))
+        run.deferred_changes.append(as_callback(run, act))
         return None
-    if not (run.torn and verb in ("restore()", "reset()", "load_checkpoint()")):
+    if not (run.corrupted and verb in ("restore()", "reset()", "load_checkpoint()")):
         check_not_in_step(learner, verb)
     release_last_traceback()
     raise_save_error(run)
@@ -358,7 +358,7 @@ def apply_change(
         try:
             return act()
         finally:
-            run.hands = capture_editable_state(run)
+            run.editable_state = capture_editable_state(run)
 
 def check_between_steps(learner, verb):
     "Raise InvalidOperation if a step is in progress; free the memory that the last error held."
@@ -372,10 +372,10 @@ def check_between_steps(learner, verb):
 def ensure_prepared(learner):
     "Prepare missing parts: a verb or a callback may have discarded them."
     run = learner.run_state
-    if run.wrapped is not None and not run.device.fits(run.params):
+    if run.wrapped_model is not None and not run.device.fits(run.params):
         # parameters were frozen or unfrozen in the meantime
-        run.wrapped = None
-    if run.feed is None or run.wrapped is None or run.optimizer is None:
+        run.wrapped_model = None
+    if run.loader is None or run.wrapped_model is None or run.optimizer is None:
         prepare(learner)
 
 def open_epoch(learner):
@@ -394,7 +394,7 @@ def open_epoch(learner):
 def run_all_pending(learner):
     "Run pending tasks and postponed changes until none are left."
     run = learner.run_state
-    while run.due or run.later:
+    while run.due or run.deferred_changes:
         ensure_prepared(learner)
         run_pending(learner)
         run_deferred_changes(run)
@@ -402,7 +402,7 @@ def run_all_pending(learner):
 def before_step(learner) -> bool:
     "Run all tasks that precede the next step; return False if the run is finished."
     run = learner.run_state
-    ring = learner.run_state.ring
+    ring = learner.run_state.rewind_buffer
     raise_save_error(run)
     while True:
         run_all_pending(learner)
@@ -424,8 +424,8 @@ def train_one_step(learner):
         try:
             done = take_step(learner, record_step)
         except Exception as error:
-            if learner.run_state.relief is None or not learner.run_state.relief(learner, error): raise
-            learner.run_state.taken_back = False
+            if learner.run_state.oom_recovery is None or not learner.run_state.oom_recovery(learner, error): raise
+            learner.run_state.step_rolled_back = False
             # the same step again, in smaller micro-batches
             continue
         record = None if done is None else Record(learner.run_state.history, len(learner.run_state.history) - 1)
@@ -465,14 +465,14 @@ def run_until(
 
 def run_slice(learner, verb, until=None, each=None) -> bool:
     "Advance within one session; return True if it ended only because another thread waits for the lock."
-    if (team := learner.run_state.team) is not None: return team.stint(learner, verb, until, each)
+    if (team := learner.run_state.remote_run) is not None: return team.run_slice(learner, verb, until, each)
     with training_session(learner, verb):
         while (record := train_one_step(learner)) is not None:
             if each is not None:
                 each(record)
             enough = until is not None and until(record)   # may also request a pause
             if should_pause(learner) or enough: return False
-            if RUN_LOCK.wanted(): return True
+            if RUN_LOCK.should_yield(): return True
     return False
 
 def iterate_steps(learner):
@@ -480,8 +480,8 @@ def iterate_steps(learner):
     stop = False
     try:
         while not stop:
-            if learner.run_state.team is not None:
-                record, stop = learner.run_state.team.one_step(learner)
+            if learner.run_state.remote_run is not None:
+                record, stop = learner.run_state.remote_run.one_step(learner)
             else:
                 # rows are not fetched at each step: that would synchronize
                 with pausable(learner.run_state), training_session(learner, "steps()", rows=False):
@@ -521,7 +521,7 @@ class StopCondition:
     def __call__(self, record) -> bool:
         return self.limit.reached(self.run, record) or (self.condition is not None and bool(self.condition(record)))
     # how far the run may advance without a check
-    def ahead(self) -> StepLimit:
+    def lookahead(self) -> StepLimit:
         return self.limit if self.condition is None else StepLimit(self.run.state.global_step + 1)
 
 def lookahead_limit(
@@ -530,7 +530,7 @@ def lookahead_limit(
 ) -> StepLimit:
     "Return how far the run may advance before a condition must be checked."
     if until is None: return StepLimit()
-    return until.ahead() if hasattr(until, "ahead") else StepLimit(run.state.global_step + 1)
+    return until.lookahead() if hasattr(until, "lookahead") else StepLimit(run.state.global_step + 1)
 
 # as in learn.run(...)
 def make_stop_condition(run, steps=None, epochs=None, until=None) -> StopCondition | None:
@@ -565,6 +565,6 @@ def make_train_output(run) -> TrainOutput:
 def describe_run(run) -> str:
     "Describe the state of a run in a few words."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
-    if run.torn: return f"{name}, torn: {run.torn}"
-    if run.wrapped is None and run.state.global_step == 0: return f"{name}, not begun"
+    if run.corrupted: return f"{name}, torn: {run.corrupted}"
+    if run.wrapped_model is None and run.state.global_step == 0: return f"{name}, not begun"
     return f"{name}, {'finished' if run.finished else 'stands'} {describe_position(run)}"

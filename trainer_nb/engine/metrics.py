@@ -116,7 +116,7 @@ class MeanMetric:
         parts = [
             BatchValue(p.number, *(o.cpu() if isinstance(o, torch.Tensor) else o for o in p[1:])) for p in self.parts
         ]
-        parts = sorted((p for said in world.gathered(parts) or [] for p in said), key=lambda p: p.number)
+        parts = sorted((p for said in world.gather_object(parts) or [] for p in said), key=lambda p: p.number)
         return (sum(p.total for p in parts) / sum(p.count for p in parts)).item() if parts else None
 
     def reset(self): self.parts, self.off = [], []
@@ -144,17 +144,17 @@ class OrderedBatches:
 
     def turn(self, number: int, last: bool):
         "Finish a batch of the data, on any process. All processes must call this for each batch."
-        if not self.world.alone and not last and (number + 1) % self.world.size: return
+        if not self.world.is_single_process and not last and (number + 1) % self.world.size: return
         held = self.held
         self.held = []
-        if not self.world.alone:
+        if not self.world.is_single_process:
             held = [(k, map_tensors(thing, torch.Tensor.cpu)) for k, thing in held]
-        rounds = self.world.gathered(held)
+        rounds = self.world.gather_object(held)
         def do():
             things = sorted((pair for said in rounds for pair in said), key=lambda pair: pair[0])
             for i, (_, thing) in enumerate(things):
                 self.begun, self.result = True, self.act(thing, last and i == len(things) - 1)
-        self.world.decided(do, tell=lambda _: None)
+        self.world.run_on_main(do, tell=lambda _: None)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #6903f028
 @contextmanager
@@ -184,7 +184,7 @@ class StreamingMetrics:
             self.objects[name] = metric
             if hasattr(metric, "to"):
                 metric.to(device)
-            if world.alone or syncs_itself(metric): continue
+            if world.is_single_process or syncs_itself(metric): continue
             self.rounds[name] = OrderedBatches(world, lambda thing, last, name=name: self._update(name, *thing))
         self.reset()
 
@@ -213,11 +213,11 @@ class StreamingMetrics:
 
     def found(self) -> dict:
         "Return the values by name; those of functions and of objects without synchronization are only on rank 0."
-        if not any(self.world.everyone(self.seen)): return {}
+        if not any(self.world.all_gather_object(self.seen)): return {}
         found = {name: metric.found(self.world) for name, metric in self.functions.items()}
         for name, metric in self.objects.items():
             found[name] = (
-                self.world.decided(metric.compute, tell=lambda _: None) if name in self.rounds else metric.compute()
+                self.world.run_on_main(metric.compute, tell=lambda _: None) if name in self.rounds else metric.compute()
             )
         return {k: v for name, value in found.items() for k, v in flatten_metric(name, value).items()}
 
@@ -385,8 +385,8 @@ def generating_step(learner, model, inputs, ignore_keys, given: dict):
     if given or not settings: settings = generation_settings(learner.args, given)
     tokens = generate(learner, learner.model if model is None else model, inputs, settings)
     config = getattr(learner.model, "generation_config", None)
-    labels = learner._labels_of(inputs)
-    loss = learner._predicted(model, inputs, True, ignore_keys)[0]
+    labels = learner._extract_labels(inputs)
+    loss = learner._predict_batch(model, inputs, True, ignore_keys)[0]
     return loss, filled_up(learner, tokens, config), filled_up(learner, labels, config)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #3694b9d7

@@ -150,7 +150,7 @@ class BatchOverrides(LossOverrides):
         "Return the number of labels in all processes; None if it is not needed. Micro-batches of weight 0 are not counted."
         run = self.run_state
         world = self.run_state.device.world
-        if world.alone: return self.count_items(batch_samples)
+        if world.is_single_process: return self.count_items(batch_samples)
         weights = [f.weight for f in run.window or ()]
         own = (
             [b for b, weight in zip(batch_samples, weights) if weight]
@@ -159,7 +159,7 @@ class BatchOverrides(LossOverrides):
         )
         items = self.count_items(own or batch_samples)
         if items is None or not self.args.average_tokens_across_devices: return items
-        return world.total(items if own else torch.zeros_like(items))
+        return world.all_reduce_sum(items if own else torch.zeros_like(items))
 
     def count_items(
         self,
@@ -223,18 +223,18 @@ class StepOverrides(BatchOverrides, FlopOverrides):
         if loss.ndim: loss = loss.reshape(())
         scaled = self._is_scaled(num_items_in_batch)
         window = 1 if scaled else self.current_gradient_accumulation_steps
-        share = self._share_of(num_items_in_batch if scaled else None)
+        share = self._loss_weight(num_items_in_batch if scaled else None)
         if share != 1: loss = loss * share
         # dividing by 1 would add a node to the graph
         return loss if window == 1 else loss / window
 
-    def _share_of(
+    def _loss_weight(
         self,
         num_items,  # divisor of the loss, None for a mean over samples
     ) -> float:
         "Return the weight of this micro-batch's loss, if several processes compute parts and their gradients are averaged."
         world = self.run_state.device.world
-        counted = num_items is not None and self.args.average_tokens_across_devices and not world.alone
+        counted = num_items is not None and self.args.average_tokens_across_devices and not world.is_single_process
         return world.size * bool(self.current_weight) if counted else self.current_weight
 
     def backward_move(self, loss):
@@ -257,16 +257,16 @@ class PredictionOverrides:
         "Return loss, predictions and labels of a batch, computed without gradients."
         if self.args.predict_with_generate and not prediction_loss_only and self._gen_kwargs is not NO_GENERATION:
             return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
-        return self._predicted(model, inputs, prediction_loss_only, ignore_keys)
+        return self._predict_batch(model, inputs, prediction_loss_only, ignore_keys)
 
-    def _predicted(self, model, inputs, prediction_loss_only, ignore_keys):
+    def _predict_batch(self, model, inputs, prediction_loss_only, ignore_keys):
         "Return the same without generation."
         inputs = self._prepare_inputs(inputs)
         if ignore_keys is None:
             ignore_keys = getattr(
                 getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"]
             )
-        labels = self._labels_of(inputs)
+        labels = self._extract_labels(inputs)
         # may be set by a collator
         asked = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
         has_loss = labels is not None or (
@@ -295,7 +295,7 @@ class PredictionOverrides:
     def _pad_tensors_to_max_len(self, tensor, max_length):
         return filled_to(tensor, max_length, padding_token(self))
 
-    def _labels_of(self, inputs):
+    def _extract_labels(self, inputs):
         "Return the labels in a batch; None if there are none."
         if self.loss_func is not None:
             return (
@@ -381,8 +381,8 @@ def check_batch_eval_metrics(args, compute_metrics):
 # %% ../../nbs/06_engine/06_overrides.ipynb #7cb858d2
 def check_not_remote(run, name):
     "Raise an error if a part is replaced while other processes have the run."
-    if run is not None and run.team is not None:
-        run.team.refuse(f"Replacing learn.{name}")
+    if run is not None and run.remote_run is not None:
+        run.remote_run.refuse(f"Replacing learn.{name}")
 
 class UserPart:
     "Store a user-provided part; an assignment raises an error while other processes have the run."
@@ -406,15 +406,15 @@ class RunAttributes:
     # assigned where a copied override got it from the handler
     control = property(lambda self: self.run_state.control, _put_control)
     @property
-    def model_wrapped(self): return self.run_state.wrapped
+    def model_wrapped(self): return self.run_state.wrapped_model
     @property
     def tokenizer(self): return self.processing_class
     @property
     def model(self):
         if self.run_state.model is None:
             build_model(self)
-        if self.run_state.team is not None:
-            self.run_state.team.look_at_model(sys._getframe(1).f_globals.get("__name__", ""))
+        if self.run_state.remote_run is not None:
+            self.run_state.remote_run.warn_stale_model(sys._getframe(1).f_globals.get("__name__", ""))
         return self.run_state.model
     @model.setter
     def model(self, model): replace_part(self, "model", lambda: replace_model(self, model))
@@ -436,15 +436,15 @@ class RunAttributes:
             replace_scheduler(self.run_state, scheduler)
     @property
     def model_facts(self):
-        if self._facts is None:
-            self._facts = inspect_model(self.model, self.args.label_names)
-        return self._facts
+        if self._model_facts is None:
+            self._model_facts = inspect_model(self.model, self.args.label_names)
+        return self._model_facts
     @property
     def loss_takes_items(self) -> bool:
-        if self._takes_items is None:
+        if self._loss_takes_items is None:
             taken = inspect.signature(self.compute_loss).parameters
-            self._takes_items = "num_items_in_batch" in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
-        return self._takes_items
+            self._loss_takes_items = "num_items_in_batch" in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
+        return self._loss_takes_items
     @property
     def learns_itself(self) -> bool:
         "Return whether inputs are their own labels (an autoencoder); True if this cannot be determined from the data."
@@ -549,14 +549,14 @@ class TrainerBase(
         self.optimizers = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.current_gradient_accumulation_steps = args.gradient_accumulation_steps
-        self._facts = None
-        self._takes_items = None
+        self._model_facts = None
+        self._loss_takes_items = None
         # of the current micro-batch: loader.Fetched.weight
         self.current_weight = 1.0
         self.current_micro_batch = 0   # its index in the step
         self.run_state = RunState(
             args=args,
-            given=args.to_dict(),
+            given_settings=args.to_dict(),
             model=model,
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
         )
@@ -589,14 +589,14 @@ def replace_part(
         check_not_remote(run, name)
         check_replaceable(run, name)
         if run.phase in ("after", "look"):
-            run.later.append(as_callback(run, act))
+            run.deferred_changes.append(as_callback(run, act))
         else:
             act()
 
 def replace_train_dataset(learner, dataset):
     "Replace the training set, from the next step on."
     learner._train_dataset, learner._learns_itself, learner.run_state.bookmark = dataset, None, None
-    if learner.run_state.feed is not None:
+    if learner.run_state.loader is not None:
         drop_loader(learner.run_state)
     record_act(learner.run_state, "train_dataset")
 
@@ -606,7 +606,7 @@ def replace_optimizer(run, optimizer):
     check_replaceable(run, "optimizer")
     check_run_not_begun(run, "optimizer", run.optimizer)
     if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer:
-        run.lr_scheduler = run.first = None
+        run.lr_scheduler = run.initial_snapshot = None
     run.optimizer = optimizer
 
 def replace_scheduler(run, scheduler):
@@ -626,17 +626,17 @@ def replace_model(learner, model):
     if run.device is not None:
         run.device.release()
     run.model = model
-    learner._facts = None
+    learner._model_facts = None
     learner._signature_columns = None
     run.modes.see(model)
-    run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.first = run.held = None
-    if run.feed is not None:
+    run.wrapped_model = run.optimizer = run.lr_scheduler = run.backups = run.initial_snapshot = run.frozen_weights = None
+    if run.loader is not None:
         drop_loader(run)
 
 def drop_loader(run):
     "Discard the loader; it is prepared again when needed."
-    run.feed.close()
-    run.feed = run.window = None
+    run.loader.close()
+    run.loader = run.window = None
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #f930ada3
 def trial_parameter(model_init) -> inspect.Parameter | None:

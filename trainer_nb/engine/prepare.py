@@ -35,13 +35,13 @@ AUTO_BATCH_SIZE_ERROR = (
 def prepare_model(learner):
     "Move the model to its device and wrap it; raise TypeError for a scripted model, ValueError for lazy layers."
     run = learner.run_state
-    if run.team is not None:
-        run.team.refuse("This")
-    run.loss = next((f for f in (learner.loss_func, learner.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
+    if run.remote_run is not None:
+        run.remote_run.refuse("This")
+    run.loss_module = next((f for f in (learner.loss_func, learner.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
     if run.args.output_dir is not None:
         # absolute, because the program may change its directory
         run.args.output_dir = os.path.abspath(run.args.output_dir)
-    if run.wrapped is not None:
+    if run.wrapped_model is not None:
         run.device.settle()
         return apply_patches(learner)
     if isinstance(run.model, torch.jit.ScriptModule):
@@ -71,12 +71,12 @@ def prepare_model(learner):
         except BaseException:
             run.device = None
             raise
-    wrapped = run.device.prepare(learner.model, run.loss, existing_optimizers(learner))
+    wrapped = run.device.prepare(learner.model, run.loss_module, existing_optimizers(learner))
     apply_patches(learner)
-    run.wrapped = wrapped
-    if run.loss is not None:
-        run.loss.to(run.device.device)
-    if not run.device.world.alone:
+    run.wrapped_model = wrapped
+    if run.loss_module is not None:
+        run.loss_module.to(run.device.device)
+    if not run.device.world.is_single_process:
         if run.args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
         sync_weights(run)
     # a new wrapper; the optimizer may exist already
@@ -85,7 +85,7 @@ def prepare_model(learner):
 # %% ../../nbs/06_engine/11_prepare.ipynb #e9bb442d
 def existing_optimizers(learner) -> list:
     "Return the existing optimizers, the user's and the run's. Raise ValueError for parameters that sharding cannot replace."
-    if learner.run_state.device.divides and "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]:
+    if learner.run_state.device.shards_model and "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]:
         raise ValueError(
             "optimizer_cls_and_kwargs has 'params' of the model as it was before it is divided (fsdp); leave them out,"
             " or make them in create_optimizer()."
@@ -100,16 +100,16 @@ def run_parameters(run) -> list:
 def join_process_group(run):
     "Join the processes of a run: share its id, mark the main process."
     world = run.device.world
-    run.state.is_world_process_zero, run.state.is_local_process_zero = world.first, world.local_rank == 0
+    run.state.is_world_process_zero, run.state.is_local_process_zero = world.is_main_process, world.local_rank == 0
     if not run.state.global_step:
-        run.history.run_id = world.told(run.history.run_id)
+        run.history.run_id = world.broadcast_object(run.history.run_id)
     if run.device.device.type == "cpu":
         # flags for all parameters, and for parameters that are added later
         world.make_slate(4 * sum(1 for _ in run_modules(run).parameters()) + 256)
 
 def sync_weights(run):
     "Broadcast rank 0's weights and buffers to all processes."
-    run.device.world.spread(
+    run.device.world.broadcast_tensors(
         [
             t
             for t in (*run_modules(run).parameters(), *run_modules(run).buffers())
@@ -123,7 +123,7 @@ def check_equal_lengths(
     what="training sets",
 ):
     "Raise ValueError if the lengths of the data differ between processes."
-    lengths = run.device.world.everyone(length)
+    lengths = run.device.world.all_gather_object(length)
     if len(set(lengths)) > 1:
         raise ValueError(
             f"The processes have {what} of different lengths:"
@@ -146,21 +146,21 @@ def check_eval_data(learner):
 def prepare_data(learner):
     "Create the data loader and measure the length of the run."
     run = learner.run_state
-    if run.feed is not None: return
+    if run.loader is not None: return
     loader = learner.get_train_dataloader()
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
     check_eval_data(learner)
-    run.feed = ResumableLoader(loader, run.args.order_seed, run.device.world.share)
+    run.loader = ResumableLoader(loader, run.args.order_seed, run.device.world.rank_shard)
     if type(learner).set_initial_training_values is not LengthOverrides.set_initial_training_values:
-        run.measured_by = learner.set_initial_training_values
+        run.length_override = learner.set_initial_training_values
     try:
-        if not run.device.world.alone:
+        if not run.device.world.is_single_process:
             check_equal_lengths(run, num_train_samples(run))
         recompute_run_length(run)
     except BaseException:
-        run.feed = None
+        run.loader = None
         raise
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #45974828
@@ -233,7 +233,7 @@ def _print_gpu_hint(gpus):
 
 def suggest_idle_gpus(device):
     "Print how to use the idle GPUs, if there are any."
-    if device.device.type == "cuda" and device.world.alone and torch.cuda.device_count() > 1:
+    if device.device.type == "cuda" and device.world.is_single_process and torch.cuda.device_count() > 1:
         _print_gpu_hint(torch.cuda.device_count())
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #40ab3e6b
@@ -253,14 +253,14 @@ def prepare(learner):
     "Create missing parts that a step needs; keep the initial weights."
     run = learner.run_state
     prepare_model(learner)
-    if run.first is None:
+    if run.initial_snapshot is None:
         suggest_idle_gpus(run.device)
     # each part is created completely or not at all
     with run.interrupts.opened():
         prepare_data(learner)
         prepare_optimizer(learner)
-        if run.first is None and run.state.global_step == 0:
-            run.first, run.freed, run.versions = first_of(run), False, weight_versions(run)
+        if run.initial_snapshot is None and run.state.global_step == 0:
+            run.initial_snapshot, run.initial_snapshot_freed, run.initial_weight_versions = first_of(run), False, weight_versions(run)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #0187469b
 def redistribute_data(
@@ -270,15 +270,15 @@ def redistribute_data(
     "Divide and count the remaining data again if the snapshot comes from another number of processes."
     run = learner.run_state
     if snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
-    if run.feed is not None:
-        run.feed.close()
-    run.feed = run.window = None
+    if run.loader is not None:
+        run.loader.close()
+    run.loader = run.window = None
     prepare(learner)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #f53d4c35
 def compute_run_length(run):
     "Set the run's number of steps and epochs; raise ValueError if they cannot be determined."
-    args, state, feed, window = run.args, run.state, run.feed, run.args.gradient_accumulation_steps
+    args, state, feed, window = run.args, run.state, run.loader, run.args.gradient_accumulation_steps
     per_epoch = None if not feed.batches else max(math.ceil(feed.batches / window), 1)
     left = feed.batches_left(run.cursor) if feed.batches else None
     if feed.batches and left is None:
@@ -301,8 +301,8 @@ def compute_run_length(run):
             + math.ceil((args.num_train_epochs - run.cursor.epoch - 1) * per_epoch)
         )
         state.num_train_epochs = math.ceil(args.num_train_epochs)
-    if run.measured_by is not None:
-        state.num_train_epochs, *_, state.max_steps = run.measured_by(args, feed.loader)
+    if run.length_override is not None:
+        state.num_train_epochs, *_, state.max_steps = run.length_override(args, feed.loader)
     if run.cursor.position and feed.batches:
         run.batches_in_epoch = feed.batches - left
     state.train_batch_size = args.train_batch_size
@@ -322,6 +322,6 @@ def recompute_run_length(run):
         run.due.append(Task("close" if run.epoch_open else "finish"))
     if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:
         run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, state.max_steps)
-        if run.hands:
+        if run.editable_state:
             # this change of the groups is not a manual one
-            run.hands = run.hands | {"param_groups": None}
+            run.editable_state = run.editable_state | {"param_groups": None}

@@ -347,7 +347,7 @@ class FetchBackup:
     def keep(self, run) -> list:
         "Return copies of them."
         learner = run.learner() if run.learner is not None else None
-        of = run.feed, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
+        of = run.loader, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
         if self.of is None or any(a is not b for a, b in zip(of, self.of)):
             self.of, self.holders = of, fetch_holders(run)
         return [(h, {k: (v, _state_of(v)) for k, v in self._values(h).items()}) for h in self.holders]
@@ -457,12 +457,12 @@ class AdaptiveBackup(BufferBackup):
         # constant: slots with their fingerprints
         self.model = model
         self.looked = False
-        self.constant = []
+        self.unchanged = []
         self.user = user
         super().__init__(model)
         self.slots += _frozen_slots(model)
         # slots of the buffers that change in any process
-        self.common = None
+        self.common_buffers = None
         # of the weights, which are not copied
         self.sample = WeightSample()
 
@@ -470,7 +470,7 @@ class AdaptiveBackup(BufferBackup):
         "Copy the slots that change; copy all of them until the first step has been observed."
         super().keep()
         if not self.looked:
-            self.constant = self._watched(self.slots)
+            self.unchanged = self._watched(self.slots)
         if self.user is not None:
             self.user.keep()
 
@@ -493,14 +493,14 @@ class AdaptiveBackup(BufferBackup):
     def _copy(self, t):
         return t.detach().to("cpu", copy=True) if not self.looked and t.nbytes > SMALL_BYTES else super()._copy(t)
 
-    def after_first(self):
+    def drop_unchanged(self):
         "Drop the slots that the first step could have changed but did not."
         if self.looked: return
         self.looked = True
         self.copies = []
         self.kept = []
-        self.constant = [(s, f) for s, f in self.constant if not self._moved(s, f)]
-        still = {_slot_key(s) for s, _ in self.constant}
+        self.unchanged = [(s, f) for s, f in self.unchanged if not self._moved(s, f)]
+        still = {_slot_key(s) for s, _ in self.unchanged}
         self.slots = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in still]
 
     def shared(
@@ -508,21 +508,21 @@ class AdaptiveBackup(BufferBackup):
         world,  # a collectives.World
     ) -> list:
         "Return the buffers to synchronize between processes: all until the first step has been observed, then those that change in any process."
-        if self.common is None:
+        if self.common_buffers is None:
             every = _buffer_slots(self.model)
             mine = {_slot_key(s) for s in self.slots}
             if self.looked:
-                self.common = [
+                self.common_buffers = [
                     every[i]
                     for i in sorted(
                         {
                             i
-                            for said in world.everyone([i for i, s in enumerate(every) if _slot_key(s) in mine])
+                            for said in world.all_gather_object([i for i, s in enumerate(every) if _slot_key(s) in mine])
                             for i in said
                         }
                     )
                 ]
-        held = [held.get(name) for held, name in (every if self.common is None else self.common)]
+        held = [held.get(name) for held, name in (every if self.common_buffers is None else self.common_buffers)]
         return [t for t in held if t is not None and not t.requires_grad and has_own_memory(t)]
 
     def _moved(self, slot, fingerprint):
@@ -534,12 +534,12 @@ class AdaptiveBackup(BufferBackup):
         if self.user is not None:
             self.user.look()
         # unfrozen manually
-        self.constant = [(s, f) for s, f in self.constant if not _is_trained(s)]
-        self._join([s for s, f in self.constant if self._moved(s, f)], "has begun to change in the forward pass")
-        known = {_slot_key(s) for s in (*self.slots, *(s for s, _ in self.constant))}
+        self.unchanged = [(s, f) for s, f in self.unchanged if not _is_trained(s)]
+        self._join([s for s, f in self.unchanged if self._moved(s, f)], "has begun to change in the forward pass")
+        known = {_slot_key(s) for s in (*self.slots, *(s for s, _ in self.unchanged))}
         new = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in known]
         watched = self._watched(new)
-        self.constant += watched
+        self.unchanged += watched
         known.update(_slot_key(s) for s, _ in watched)
         self._join([s for s in new if _slot_key(s) not in known], "was registered after the first step")
 
@@ -547,7 +547,7 @@ class AdaptiveBackup(BufferBackup):
         if not slots: return
         warn(f"{slots[0][1]!r} {why}; from now on it is put back too when a step fails.")
         gone = {_slot_key(s) for s in slots}
-        self.constant = [(s, f) for s, f in self.constant if _slot_key(s) not in gone]
+        self.unchanged = [(s, f) for s, f in self.unchanged if _slot_key(s) not in gone]
         self.slots += slots
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #c27e461e

@@ -35,7 +35,7 @@ class Task:
     kind: str                                # a key of tasks.DEEDS
     name: str = ""                           # of an event, or of a control flag
     data: dict = field(default_factory=dict) # arguments of the event, or values to log
-    todo: list | None = None                 # of an event: callbacks yet to be called; None: none has been called
+    pending_callbacks: list | None = None                 # of an event: callbacks yet to be called; None: none has been called
     done: bool = False                       # whether it is done, even if it raised an error
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #42b283a2
@@ -63,30 +63,30 @@ def session_field(default):
 class TransientState:
     "Hold the transient fields of the current step or verb."
     window: list | None = step_field(None)                      # micro-batches of the current step
-    said: list = step_field(list)                               # values that were logged within it
-    taken_back: bool = step_field(False)                        # whether the last step was rolled back
+    pending_logs: list = step_field(list)                               # values that were logged within it
+    step_rolled_back: bool = step_field(False)                        # whether the last step was rolled back
     # of accelerator.Beside: copies of weights that the next update has to wait for
-    copying: list = step_field(list)
-    open_step: Any = step_field(None)                           # the debug step that is open
-    torn: str = step_field("")                                  # reason why the run is corrupted
+    pending_copies: list = step_field(list)
+    debug_step: Any = step_field(None)                           # the debug step that is open
+    corrupted: str = step_field("")                                  # reason why the run is corrupted
     paused: bool = step_field(False)                            # it is between two steps, and on_resume is to be called
 
     owner: Any = session_field(None)                               # (name, thread) of the verb that trains
     # "idle", "step" (before the update), "after" (after it), "debug", "look"
     phase: str = session_field("idle")
-    tick: float = session_field(0.0)                               # time at which the clock was last read
-    pausing: bool = session_field(False)                           # whether a pause at the next boundary is requested
+    clock_start: float = session_field(0.0)                               # time at which the clock was last read
+    pause_requested: bool = session_field(False)                           # whether a pause at the next boundary is requested
     # number of verbs that have released the lock to others
-    aside: int = session_field(0)
-    touched: bool = session_field(False)                           # whether a verb has been called since the last check
+    yield_depth: int = session_field(0)
+    verb_called: bool = session_field(False)                           # whether a verb has been called since the last check
     # changes that callbacks requested, applied at the boundary
-    later: list = session_field(list)
+    deferred_changes: list = session_field(list)
     # events are caused by a manual call between two steps
-    by_hand: bool = session_field(False)
+    is_manual: bool = session_field(False)
     # number of tasks that the current one has put at the head of the queue
-    brought: int = session_field(0)
+    num_pushed_tasks: int = session_field(0)
     # "callback" while a change that a callback requested is applied
-    asker: str = session_field("")
+    requested_by: str = session_field("")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #a2b10002
 @dataclass
@@ -133,57 +133,57 @@ class RunState(TransientState, UserCode):
     # floating-point operations of this process that state.total_flos does not include yet
     flops: float = value_field(0.0)
 
-    wrapped: Any = rebuilt_field()                                    # the model as wrapped by Accelerate
-    loss: Any = rebuilt_field()                                       # the loss function, if it is a module
-    feed: Any = rebuilt_field()                                       # data.Feed
+    wrapped_model: Any = rebuilt_field()                                    # the model as wrapped by Accelerate
+    loss_module: Any = rebuilt_field()                                       # the loss function, if it is a module
+    loader: Any = rebuilt_field()                                       # data.Feed
     # an override of set_initial_training_values, which determines the length of the run
-    measured_by: Any = rebuilt_field()
+    length_override: Any = rebuilt_field()
     history: History = rebuilt_field(History)                         # only grows; a snapshot stores its step
     # a list of rollback.Shadows: copies that a rollback restores
-    shadows: Any = rebuilt_field()
+    backups: Any = rebuilt_field()
     # rollback.FetchBackup: state of the data that a rollback restores
     fetch_backup: Any = rebuilt_field()
     params: list = rebuilt_field(list)                                # the model's parameters, tied ones once
     own_scheduler: bool = rebuilt_field(False)                        # created here, so it can be stretched
-    first: Any = rebuilt_field()                                      # Snapshot of the initial weights, for reset
+    initial_snapshot: Any = rebuilt_field()                                      # Snapshot of the initial weights, for reset
     # memory.Meter: memory use of the verbs, if requested
-    meter: Any = rebuilt_field()
-    relief: Any = rebuilt_field()                                     # settings.Relief: handles out-of-memory errors
+    memory_meter: Any = rebuilt_field()
+    oom_recovery: Any = rebuilt_field()                                     # settings.Relief: handles out-of-memory errors
     # search.Judge: called with the metrics of the loop's evaluations, of all sets together
-    judge: Any = rebuilt_field()
-    versions: list = rebuilt_field(list)                              # rollback.versions() when `first` was taken
+    objective_reporter: Any = rebuilt_field()
+    initial_weight_versions: list = rebuilt_field(list)                              # rollback.versions() when `first` was taken
     # snapshot.Held: copies of weights that training never changes, shared by snapshots
-    held: Any = rebuilt_field()
-    freed: bool = rebuilt_field(False)                                # whether free() has released the initial weights
-    ring: Any = rebuilt_field()                                       # time_travel.Ring: the last snapshots, for rewind
+    frozen_weights: Any = rebuilt_field()
+    initial_snapshot_freed: bool = rebuilt_field(False)                                # whether free() has released the initial weights
+    rewind_buffer: Any = rebuilt_field()                                       # time_travel.Ring: the last snapshots, for rewind
     saver: Any = rebuilt_field()                                      # async_save.Saver: writes checkpoints
-    given: dict = rebuilt_field(dict)                                 # the settings from the learner's constructor
+    given_settings: dict = rebuilt_field(dict)                                 # the settings from the learner's constructor
     # values that may be changed manually, as the last verb left them
-    hands: Any = rebuilt_field()
+    editable_state: Any = rebuilt_field()
     eval_dataloader: Any = rebuilt_field()
-    unwritable: Any = rebuilt_field()                                 # the output_dir in which no log could be opened
+    unwritable_dir: Any = rebuilt_field()                                 # the output_dir in which no log could be opened
     # background.Background: the handle of the thread that trains
-    background: Any = rebuilt_field()
-    team: Any = rebuilt_field()                                       # remote_run.Team: the processes that have the run
+    background_run: Any = rebuilt_field()
+    remote_run: Any = rebuilt_field()                                       # remote_run.Team: the processes that have the run
     # number of processes that have the run, or will have it
-    processes: int = rebuilt_field(1)
+    num_processes: int = rebuilt_field(1)
     # undivided values of settings that are divided among processes here
-    undivided: dict = rebuilt_field(dict)
+    global_settings: dict = rebuilt_field(dict)
     # functions that show messages to the user at the next verb of a cell
-    news: list = rebuilt_field(list)
+    pending_messages: list = rebuilt_field(list)
     interrupts: InterruptGuard = rebuilt_field(InterruptGuard)
 
-    def start_clock(self): self.tick = time.perf_counter()   # start counting from now
+    def start_clock(self): self.clock_start = time.perf_counter()   # start counting from now
 
     def read_clock(self) -> float:
         "Return the seconds of training so far."
-        self.seconds, self.tick = self.seconds + ((now := time.perf_counter()) - self.tick), now
+        self.seconds, self.clock_start = self.seconds + ((now := time.perf_counter()) - self.clock_start), now
         return self.seconds
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #bceb1a77
 def run_modules(run) -> torch.nn.ModuleList:
     "Return the modules with the run's weights and buffers: the model, and the loss function if it is a module."
-    return torch.nn.ModuleList(m for m in (run.model, run.loss) if m is not None)
+    return torch.nn.ModuleList(m for m in (run.model, run.loss_module) if m is not None)
 
 @contextmanager
 def preserve_training_modes(module):
@@ -198,7 +198,7 @@ def preserve_training_modes(module):
 def record_act(run, kind: str, /, **data):
     "Record a change of the run in the history, with its origin."
     # in these phases, only code of the run is active
-    by = run.asker or ("callback" if run.phase in ("step", "after", "look") else "")
+    by = run.requested_by or ("callback" if run.phase in ("step", "after", "look") else "")
     run.history.note(kind, run.state.global_step, **data, **({"by": by} if by else {}))
 
 def as_callback(
@@ -207,11 +207,11 @@ def as_callback(
 ):
     "Return the same change, with a callback as its origin."
     def done():
-        run.asker = "callback"
+        run.requested_by = "callback"
         try:
             return act()
         finally:
-            run.asker = ""
+            run.requested_by = ""
     return done
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c3462271
@@ -225,8 +225,8 @@ def push_tasks(
 ):
     "Put tasks at the head of a run's queue, after those that the current task has put there."
     for due in dues:
-        run.due.insert(run.brought, due)
-        run.brought += 1
+        run.due.insert(run.num_pushed_tasks, due)
+        run.num_pushed_tasks += 1
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c633a342
 # by model: number of parameters without embeddings
@@ -255,7 +255,7 @@ class FlopOverrides:
     def store_flos(self):
         "Add the operations since the last call, of all processes, to state.total_flos."
         run = self.run_state
-        run.state.total_flos += sum(run.device.world.everyone(run.flops)) if run.device is not None else run.flops
+        run.state.total_flos += sum(run.device.world.all_gather_object(run.flops)) if run.device is not None else run.flops
         run.flops = 0.0
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #1f4a8ea9
@@ -292,8 +292,8 @@ def count_step_tokens(
         learner.run_state.device.device,
         learner.run_state.device.world,
     )
-    if world.alone: return own
-    return world.total(
+    if world.is_single_process: return own
+    return world.all_reduce_sum(
         own.to(device) if isinstance(own, torch.Tensor) else torch.full((), own, dtype=torch.int64, device=device)
     )
 

@@ -66,7 +66,7 @@ def _set_weight_decay(learner, value):
 def _rebuild_loader(learner, value):
     "Discard the loader after a change of batch size or loading; the new one starts at the same sample."
     run = learner.run_state
-    if run.feed is not None:
+    if run.loader is not None:
         # also the window of a failed step, which is divided again
         drop_loader(run)
     _set_length(learner, value)
@@ -78,7 +78,7 @@ def _set_learning_rate(learner, value):
 
 def _set_intervals(learner, value):
     "Recompute the number of steps between two logs or evaluations."
-    if learner.run_state.feed is not None:
+    if learner.run_state.loader is not None:
         learner.state.compute_steps(learner.args, learner.state.max_steps)
 
 # %% ../../nbs/06_engine/15_settings.ipynb #81a87337
@@ -88,10 +88,10 @@ def _set_length(learner, value):
     before = run.state.max_steps
     # the run has not begun: existing loaders are prepared again
     if run.optimizer is None:
-        if run.feed is not None:
+        if run.loader is not None:
             drop_loader(run)
         return
-    prepare(learner) if run.feed is None else recompute_run_length(run)   # a new loader is measured
+    prepare(learner) if run.loader is None else recompute_run_length(run)   # a new loader is measured
     if run.state.max_steps > run.state.global_step >= before:
         extend_run(run)
 
@@ -128,7 +128,7 @@ def _rate(learner, value):
 # %% ../../nbs/06_engine/15_settings.ipynb #38d3d434
 def _repatch(learner, value):
     "Apply the model patches again, immediately, so that an unsupported setting raises an error here."
-    learner.run_state.wrapped = None
+    learner.run_state.wrapped_model = None
     if learner.run_state.device is not None:
         apply_patches(learner)
 
@@ -229,7 +229,7 @@ class SettableTable(ChangesTable):
 # %% ../../nbs/06_engine/15_settings.ipynb #ae717080
 def current_value(learner, name):
     "Return the current value of a setting."
-    if name != "lr": return learner.run_state.undivided.get(name, getattr(learner.args, name))
+    if name != "lr": return learner.run_state.global_settings.get(name, getattr(learner.args, name))
     if learner.optimizer is None: return None
     return float(
         learner.optimizer.param_groups[0]["lr"] if learner.state.global_step else base_lrs(learner.optimizer)[0]
@@ -254,7 +254,7 @@ def check_stream_change(learner, changes):
     "Raise ValueError for a change, in the middle of an epoch, to how workers divide a stream."
     run = learner.run_state
     workers = learner.args.dataloader_num_workers
-    if run.feed is None or not run.cursor.position or not isinstance(run.feed.source, StreamSource):
+    if run.loader is None or not run.cursor.position or not isinstance(run.loader.source, StreamSource):
         return
     for name in ("dataloader_num_workers", *(["per_device_train_batch_size"] if workers else [])):
         if changes.get(name, getattr(learner.args, name)) != getattr(learner.args, name):
@@ -267,7 +267,7 @@ def check_length_order_change(learner, changes):
     "Raise ValueError for a change, in the middle of an epoch, to the chunk size of an order by length."
     run = learner.run_state
     args = learner.args
-    if run.feed is None or not run.cursor.position or args.train_sampling_strategy != "group_by_length":
+    if run.loader is None or not run.cursor.position or args.train_sampling_strategy != "group_by_length":
         return
     names = ("per_device_train_batch_size", "gradient_accumulation_steps")
     then, now = (
@@ -316,7 +316,7 @@ def check_settable(learner, changes):
     if (
         changes.get("auto_find_batch_size")
         and learner.run_state.device is not None
-        and not learner.run_state.device.world.alone
+        and not learner.run_state.device.world.is_single_process
     ):
         raise ValueError(AUTO_BATCH_SIZE_ERROR)
     check_stream_change(learner, changes)
@@ -340,7 +340,7 @@ def _make_undo(learner):
     "Save the state that a change of settings affects; return a function that restores it."
     run = learner.run_state
     args = dict(vars(run.args))
-    feed = run.feed
+    feed = run.loader
     due = list(run.due)
     values = {f.name: copy.copy(getattr(run, f.name)) for f in fields(run) if f.metadata["kind"] == "value"}
     groups = (
@@ -351,7 +351,7 @@ def _make_undo(learner):
     schedule = None if run.lr_scheduler is None else scheduler_state(run.lr_scheduler)
     def put_back():
         vars(run.args).update(args)
-        run.feed = feed
+        run.loader = feed
         for name, before in values.items():
             setattr(run, name, before)
         run.due.clear()
@@ -390,7 +390,7 @@ def check_own_loader(learner, home: dict, smaller: dict):
 # %% ../../nbs/06_engine/15_settings.ipynb #bb857686
 def divide_changes(learner, changes: dict) -> tuple:
     "Return the changes as each process needs them when a global batch is divided among processes, and the undivided settings. Raise ValueError if it cannot be divided."
-    undivided = learner.run_state.undivided
+    undivided = learner.run_state.global_settings
     mine = {name: value for name, value in changes.items() if name in undivided}
     home = undivided | mine
     if "disable_tqdm" in mine:
@@ -431,7 +431,7 @@ def change_settings(learner, changes: dict) -> ChangesTable:
     except BaseException:
         put_back()
         raise
-    learner.run_state.undivided = undivided
+    learner.run_state.global_settings = undivided
     if best_metric_args(learner.args) != metric:
         clear_best(learner.run_state)
     for c in made:
@@ -457,7 +457,7 @@ class OomRecovery:
         args = learner.args
         run = learner.run_state
         if not args.auto_find_batch_size or not is_out_of_memory(error): return False
-        if run.torn or run.phase == "after":
+        if run.corrupted or run.phase == "after":
             # during the update or after it: there is no step to repeat
             return False
         size = args.per_device_train_batch_size

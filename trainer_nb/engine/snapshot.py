@@ -98,7 +98,7 @@ class FrozenWeightCache:
         if p.dtype != old.dtype or p.shape != old.shape: return False
         return same_stamp if p.is_cuda else torch.equal(p.detach(), old)
 
-    def there(self, name: str, p, copy, added=()) -> bool:
+    def is_current(self, name: str, p, copy, added=()) -> bool:
         "Return whether a weight already has the values of this copy, so that it need not be restored."
         stamp, old = self.copies.get(name, (None, None))
         return old is copy and self._same(p, old, stamp == _weight_stamp(p, added))
@@ -114,17 +114,17 @@ class Snapshot:
                  file=None):
         self._tensors = tensors
         self.values = values
-        self._copying = copying
+        self._pending_copies = copying
         self.file = file
         # seconds of copying on a GPU, in parallel with its work; known once the tensors have been read
-        self.copied_in = 0.0
+        self.copy_seconds = 0.0
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         "Return the tensors by name; wait until all are copied."
-        if self._copying is not None:
-            self.copied_in = self._copying.seconds()
-        self._copying = None
+        if self._pending_copies is not None:
+            self.copy_seconds = self._pending_copies.seconds()
+        self._pending_copies = None
         return self._tensors
 
     # full shapes by name, where the tensors are shards
@@ -281,7 +281,7 @@ _DATA_ARG_PREFIXES = (
 def _capture_args(run, tensors, values):
     values["args"] = {
         k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v
-        for k, v in (without_subclass_fields(run.args) | run.undivided).items()
+        for k, v in (without_subclass_fields(run.args) | run.global_settings).items()
     }
 def _check_args(run, snapshot):
     for name in _CONSTRUCTION_ARGS:
@@ -300,22 +300,22 @@ def _restore_args(run, snapshot):
         {
             k: copy.deepcopy(v)
             for k, v in snapshot.values["args"].items()
-            if k not in PROCESS_FIELDS and k not in run.undivided
+            if k not in PROCESS_FIELDS and k not in run.global_settings
         }
     )
     if any(vars(run.args).get(k) != before.get(k) for k in PATCH_ARGS):
         # the model patches are applied again
-        run.wrapped = None
-    if run.feed is not None and any(
+        run.wrapped_model = None
+    if run.loader is not None and any(
         k.startswith(_DATA_ARG_PREFIXES) and v != before.get(k) for k, v in vars(run.args).items()
     ):
-        run.feed.close()
-        run.feed = None
+        run.loader.close()
+        run.loader = None
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #874ff43c
 # each with the prefix of its names
 def _named_parts(run):
-    return [(part, m) for part, m in (("", run.model), ("(loss).", run.loss)) if m is not None]
+    return [(part, m) for part, m in (("", run.model), ("(loss).", run.loss_module)) if m is not None]
 
 class ModuleWalk:
     "Collect a run's modules, parameters and buffers with their names in one pass; tensors that are tied within a part, once."
@@ -369,8 +369,8 @@ def _has_max_norm(m) -> bool:
 def frozen_base_weights(run, walk) -> dict:
     "Return the weights that all snapshots share: the frozen ones of a model with adapters."
     if not has_adapters(run.model): return {}
-    if run.held is None:
-        run.held = FrozenWeightCache()
+    if run.frozen_weights is None:
+        run.frozen_weights = FrozenWeightCache()
     mine = {id(p) for p in run.model.parameters()}
     return {
         n: p
@@ -382,10 +382,10 @@ def _capture_model(run, tensors, values):
     walk = tensors.walk
     limited = {id(m.weight) for _, m in walk.each if _has_max_norm(m)}
     stays = frozen_base_weights(run, walk)
-    added = list_merged_adapters(walk.each) if run.held is not None else ()
+    added = list_merged_adapters(walk.each) if run.frozen_weights is not None else ()
     for n, t in walk.named():
         if n in stays:
-            tensors[n] = run.held.copy(n, t, added)
+            tensors[n] = run.frozen_weights.copy(n, t, added)
         else:
             tensors.put(n, t, not t.requires_grad or id(t) in limited)
     values["empty"] = _empty_buffers(walk.each)
@@ -435,11 +435,11 @@ def _restore_model(run, snapshot):
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
     here = dict(walk.named())
-    held = run.held or FrozenWeightCache()
+    held = run.frozen_weights or FrozenWeightCache()
     added = list_merged_adapters(walk.each)
     with torch.no_grad():
         for n, t in there.items():
-            if is_shared(t) and n in here and held.there(n, here[n], t, added):
+            if is_shared(t) and n in here and held.is_current(n, here[n], t, added):
                 # and torch does not count it as changed
                 continue
             if n in here and (is_dtensor(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
@@ -631,7 +631,7 @@ def _capture_scaler(run, tensors, values):
     values["scaler"] = None if run.device is None or run.device.scaler is None else run.device.scaler.state_dict()
 def _restore_scaler(run, snapshot):
     if run.device is None or run.device.scaler is None or not snapshot.values["scaler"]: return
-    run.device.renew_scaler()
+    run.device.reset_scaler()
     run.device.scaler.load_state_dict(snapshot.values["scaler"])
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #9d884333
@@ -743,7 +743,7 @@ def environment_info(run) -> dict:
     return _ENVIRONMENT | {
         "threads": torch.get_num_threads(),
         "device": device,
-        "processes": run.device.world.size if run.device is not None and not run.device.world.alone else run.processes,
+        "processes": run.device.world.size if run.device is not None and not run.device.world.is_single_process else run.num_processes,
     }
 
 def _copy_value(value):
@@ -761,7 +761,7 @@ def _copy_value(value):
 
 def num_train_samples(run) -> int | None:
     "Return the number of training samples; None if unknown."
-    loader = getattr(run.feed, "loader", None)
+    loader = getattr(run.loader, "loader", None)
     try:
         return len(getattr(loader, "dataset", loader))
     except TypeError:
@@ -788,7 +788,7 @@ def capture_snapshot(run: RunState,
     values.update((name, _copy_value(getattr(run, name))) for name in _VALUE_FIELDS)
     if copying is not None:
         if beside:
-            run.copying.append(copying)
+            run.pending_copies.append(copying)
         else:
             copying.before_update()
     return Snapshot(dict(tensors), values, copying, tensors.file)
@@ -842,14 +842,14 @@ def restore_fields(
 ):
     "Restore kept fields. Raise ValueError, without any change, if the snapshot does not fit the run."
     check_snapshot(run, snapshot, kept)
-    for copying in run.copying:
+    for copying in run.pending_copies:
         copying.before_update()
     for name in kept:
         FIELD_KEEPERS[name].put_back(run, snapshot)
     # the changes of the forward pass are detected again
     run.window = None
-    run.torn = ""
-    run.shadows = None
+    run.corrupted = ""
+    run.backups = None
 
 # fields of the state that identify this process: not part of the run
 PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
@@ -869,12 +869,12 @@ def restore_snapshot(run: RunState, snapshot: Snapshot):
 def restore_whole(run: RunState, snapshot: Snapshot):
     "Restore a snapshot; if that raises an error, restore the run's state before the call."
     # A corrupted run has no valid state to go back to, and its optimizer may hold state that cannot be captured.
-    before = None if run.torn else capture_snapshot(run)
+    before = None if run.corrupted else capture_snapshot(run)
     try:
         restore_snapshot(run, snapshot)
     except BaseException:
         if before is not None:
-            undo_restore(run, before, run.torn)
+            undo_restore(run, before, run.corrupted)
         raise
 
 def undo_restore(
@@ -894,8 +894,8 @@ def undo_restore(
         setattr(run, name, _copy_value(before.values[name]))
     vars(run.state).update(place)
     run.window = None
-    run.torn = torn
-    run.shadows = None
+    run.corrupted = torn
+    run.backups = None
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #43f67564
 def differences(a: Snapshot, b: Snapshot) -> list[str]:

@@ -71,7 +71,7 @@ class Step:
     def begin(self) -> bool:
         "Fetch the micro-batches and back up the state that the step changes; return False at the end of the epoch."
         run = self.run
-        run.said = []
+        run.pending_logs = []
         run.device.settle()
         for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step
@@ -81,7 +81,7 @@ class Step:
                 run.fetch_backup = FetchBackup()
             # before the fetch, which may move a generator of the data set
             self.data = run.fetch_backup.keep(run)
-            run.window = run.feed.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
+            run.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.window is None: return False
         self.keep()
         # bypass the check that an assignment would run at each step
@@ -96,25 +96,25 @@ class Step:
     def keep(self):
         "Back up the state that a rollback restores."
         run = self.run
-        if run.shadows is None:
-            run.shadows = [AdaptiveBackup(run_modules(run), UserBackup(run))] + (
+        if run.backups is None:
+            run.backups = [AdaptiveBackup(run_modules(run), UserBackup(run))] + (
                 [FullBackup(run)] if run.args.transaction == "copy" else []
             )
-        for shadow in run.shadows:
+        for shadow in run.backups:
             shadow.keep()
-        self.weights = [] if len(run.shadows) > 1 else seen_weights(run)
+        self.weights = [] if len(run.backups) > 1 else seen_weights(run)
         self.wishes = run.control, dict(vars(run.control))
 
     def batch(self):
         "Return the next micro-batch; seed the random generators for it."
         run, place = self.run, mix_seed(self.run.args.seed, SEED_FORWARD, self.run.state.global_step, self.done)
-        seed_all(place if run.device.world.first else mix_seed(place, run.device.world.rank))
+        seed_all(place if run.device.world.is_main_process else mix_seed(place, run.device.world.rank))
         vars(self.learner).update(current_weight=run.window[self.done].weight, current_micro_batch=self.done)
         if run.window[self.done].weight:
             self.flops += float(self.learner.floating_point_ops(run.window[self.done].batch))
-        return map_tensors(run.window[self.done].batch if self.batches is None else self.batches[self.done], self._see)
+        return map_tensors(run.window[self.done].batch if self.batches is None else self.batches[self.done], self._track_version)
 
-    def _see(self, t):
+    def _track_version(self, t):
         if not t.is_inference():
             self.seen.append((t, t._version))
         return t
@@ -132,8 +132,8 @@ class Step:
             fire_event(self.learner, "on_substep_end")
 
     def more(self) -> bool: return self.done < len(self.run.window)   # whether micro-batches are left
-    def gradients(self):
-        if not self.run.device.world.alone:
+    def complete_gradients(self):
+        if not self.run.device.world.is_single_process:
             self.loss = sync_processes(self.run, self.loss)
         self.norm = finalize_gradients(self.learner)
     def commit(self): return commit_step(self)
@@ -145,14 +145,14 @@ def take_micro_batch(step: Step):
     run = step.run
     # an override may omit the mode switch with which the method of the base class begins
     if type(step.learner).training_step is not StepOverrides.training_step:
-        run.modes.enter(run.wrapped, run.model)
-    with run.device.averaging(run.wrapped, should_sync_gradients(step), not step.done):
-        return step.training_step(run.wrapped, step.batch(), step.items)
+        run.modes.enter(run.wrapped_model, run.model)
+    with run.device.sync_context(run.wrapped_model, should_sync_gradients(step), not step.done):
+        return step.training_step(run.wrapped_model, step.batch(), step.items)
 
 def seen_weights(run) -> list[tuple[torch.Tensor, int]]:
     "Return the trainable weights with their versions; record a sample of their values."
     found = [(p, p._version) for p in run.params if p.requires_grad]
-    run.shadows[0].sample.take([p for p, _ in found])
+    run.backups[0].sample.take([p for p, _ in found])
     return found
 
 def check_step_loss(loss):
@@ -168,7 +168,7 @@ def check_step_loss(loss):
 # %% ../../nbs/06_engine/12_step.ipynb #66dfe42c
 def sync_processes(run, loss):
     "Average gradients, loss and buffers over all processes; return the loss as World.mean_soon does."
-    sharded = run.device.sharded
+    sharded = run.device.sharded_model
     world = run.device.world
     unused = run.device.unused_numbers(run.params) if sharded is None else []
     mean, unused_by_all = world.mean_with_flags(loss, unused, 0 if sharded is not None else len(run.params))
@@ -177,13 +177,13 @@ def sync_processes(run, loss):
         run.params[run.device.wrapped_parameters :] if sharded is None else (p for p in run.params if not is_dtensor(p))
     ):
         if not p.requires_grad: continue
-        p.grad = world.mean(torch.zeros_like(p) if p.grad is None else p.grad)
+        p.grad = world.all_reduce_mean(torch.zeros_like(p) if p.grad is None else p.grad)
     # with one process these have no gradient, and the optimizer skips them
     if sharded is None and unused:
         for i in unused_by_all():
             run.params[i].grad = None
     if run.args.ddp_broadcast_buffers is not False:
-        world.spread(run.shadows[0].shared(world))
+        world.broadcast_tensors(run.backups[0].shared(world))
     return mean
 
 # whether gradients are averaged with this micro-batch
@@ -226,12 +226,12 @@ def finalize_gradients(learner):
     if run.device.scaler is not None:
         run.device.scaler.unscale_(run.optimizer)
     params = [p for p in run.params if p.grad is not None]
-    if run.device.sharded is not None:
+    if run.device.sharded_model is not None:
         norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
     else:
         norm = clip_gradients(params, run.args.max_grad_norm)
     fire_event(learner, "on_pre_optimizer_step")
-    run.shadows[0].user.before_update()
+    run.backups[0].user.before_update()
     return norm
 
 # limit as in clip
@@ -290,7 +290,7 @@ def commit_step(step) -> StepResult:
         )
         raise
     try:
-        run.shadows[0].after_first()
+        run.backups[0].drop_unchanged()
         if not run.state.global_step:
             check_optimizer_state(run.optimizer)
     except BaseException as error:
@@ -307,10 +307,10 @@ def commit_step(step) -> StepResult:
 def optimizer_step(run) -> bool:
     "Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused optimizer does not report it)."
     scaler = run.device.scaler
-    for copying in run.copying:
+    for copying in run.pending_copies:
         # snapshots that are still being copied from the GPU
         copying.before_update()
-    run.copying = []
+    run.pending_copies = []
     if scaler is None:
         run.optimizer.step()
         return False
@@ -336,7 +336,7 @@ def count_step(run) -> int:
     run.samples += samples
     state.global_step += 1
     state.epoch = run.cursor.epoch + run.batches_in_epoch / (
-        run.feed.batches or state.max_steps * run.args.gradient_accumulation_steps
+        run.loader.batches or state.max_steps * run.args.gradient_accumulation_steps
     )
     return samples
 
@@ -346,7 +346,7 @@ def rollback_step(step):
     run = step.run
     run.interrupts.abortable = False
     if step.wishes is not None:
-        for shadow in run.shadows:
+        for shadow in run.backups:
             shadow.put_back()
         run.control = step.wishes[0]
         vars(run.control).update(step.wishes[1])
@@ -357,19 +357,19 @@ def rollback_step(step):
         run.window = None
     for p in run.params:
         p.grad = None
-    run.device.renew_scaler()
-    run.wrapped = run.device.give_up(run.wrapped)
+    run.device.reset_scaler()
+    run.wrapped_model = run.device.give_up(run.wrapped_model)
     run.phase = "idle"
-    run.taken_back = True
+    run.step_rolled_back = True
     report_lost(run, "Taking the step back")
     warn_weights_changed(step)
 
 def warn_weights_changed(step):
     "Warn if user code has changed weights before the update; a step does not back them up."
     if not step.weights: return
-    own = {id(t) for shadow in (step.run.shadows or [])[:1] for t in shadow.kept}
+    own = {id(t) for shadow in (step.run.backups or [])[:1] for t in shadow.kept}
     counted = [p for p, version in step.weights if p._version != version and id(p) not in own]
-    written = [p for p in (step.weights[i][0] for i in step.run.shadows[0].sample.changed()) if id(p) not in own]
+    written = [p for p in (step.weights[i][0] for i in step.run.backups[0].sample.changed()) if id(p) not in own]
     if written:
         # a replay does not repeat this change
         step.run.history.note("by hand", step.run.state.global_step, changed=["weights"])
@@ -387,12 +387,12 @@ def warn_weights_changed(step):
 # %% ../../nbs/06_engine/12_step.ipynb #4a71bedb
 def capture_first_groups(run) -> tuple | None:
     "Return copies of the optimizer's groups, state and schedule if the weights are still those in `run.first`; else None."
-    if run.state.global_step or run.first is None: return None
+    if run.state.global_step or run.initial_snapshot is None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
     if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
     # weights that are not the model's
-    loose = any(n.startswith("loose/") for n in run.first.tensors)
-    if loose or run.versions != weight_versions(run): return None
+    loose = any(n.startswith("loose/") for n in run.initial_snapshot.tensors)
+    if loose or run.initial_weight_versions != weight_versions(run): return None
     return (
         copy_param_groups(run.optimizer, tensors=True),
         state,
@@ -409,7 +409,7 @@ def handle_failed_update(step, error, first,   # first: as returned by capture_f
     for p in run.params:
         p.grad = None
     run.phase = "idle"
-    run.torn = f"{what} after step {run.state.global_step} ({type(error).__name__}: {error}), so {follows}"
+    run.corrupted = f"{what} after step {run.state.global_step} ({type(error).__name__}: {error}), so {follows}"
     error.add_note(f"({what}: {follows}. learn.rewind(0) takes the last steps again "
                    "from a snapshot, learn.restore(...) goes back to one, learn.reset() to the beginning.)")
 
@@ -429,8 +429,8 @@ def restore_before_first_step(
         for name, p in named_weights(step.run):
             if p.requires_grad:
                 # all others are restored already
-                copy_into(p, step.run.first.tensors[f"weights/{name}"])
-    step.run.versions = weight_versions(step.run)
+                copy_into(p, step.run.initial_snapshot.tensors[f"weights/{name}"])
+    step.run.initial_weight_versions = weight_versions(step.run)
 
 # %% ../../nbs/06_engine/12_step.ipynb #10278fa3
 def take_step(
@@ -451,7 +451,7 @@ def take_step(
             run.interrupts.abortable = True
             step.substep()
         run.interrupts.abortable = True
-        step.gradients()
+        step.complete_gradients()
         run.interrupts.abortable = False
     except BaseException:
         run.interrupts.abortable = False

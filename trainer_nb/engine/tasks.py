@@ -44,7 +44,7 @@ def record_step(
         done.loss,
         done.grad_norm,
     )
-    run.due.extend(Task("say", data={"logs": logs}) for logs in run.said)
+    run.due.extend(Task("say", data={"logs": logs}) for logs in run.pending_logs)
     run.due.append(Task("step_end"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b935caa0
@@ -85,7 +85,7 @@ def schedule_step_tasks(run):
     wishes = control.should_log or control.should_evaluate or control.should_save
     if wishes:
         push_tasks(run, Task("flow"))
-    if wishes or is_last_step(run) or control.should_epoch_stop or run.feed.ends_here(run.cursor) is not False:
+    if wishes or is_last_step(run) or control.should_epoch_stop or run.loader.is_at_known_end(run.cursor) is not False:
         push_tasks(run, Task("close"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #5033946e
@@ -112,13 +112,13 @@ def clear_request(
     name: str,  # "log", "evaluate" or "save"
 ):
     "Clear a control flag just before the event of the task that answers it, as the Trainer does: callbacks may set it again."
-    queued = list(run.due)[:run.brought]
+    queued = list(run.due)[:run.num_pushed_tasks]
     place = next((i for i, task in enumerate(queued) if (task.kind, task.name) == ("event", f"on_{name}")), None)
     if place is None:
         setattr(run.control, f"should_{name}", False)
     else:
         run.due.insert(place, Task("clear", f"should_{name}"))
-        run.brought += 1
+        run.num_pushed_tasks += 1
 
 def do_clear(learner, due):
     "Clear a control flag."
@@ -140,14 +140,14 @@ def do_log(learner, due):
             )
         }
         run.logged = run.state.global_step
-        if run.shadows:
-            run.shadows[0].look()
+        if run.backups:
+            run.backups[0].look()
     # The Trainer passes the time at which training began to an override.
     try:
         learner.log(*positional_args(learner.log, dict(due.data["logs"]), time.time() - run.seconds))
     finally:
         # the values are logged; the callbacks' event is queued
-        due.done = bool(run.brought)
+        due.done = bool(run.num_pushed_tasks)
 
 def last_row(run) -> int:
     "Return the index of the newest row that is not abandoned: after a restore, rows of discarded steps follow it."
@@ -172,7 +172,7 @@ def log(learner, logs: dict):
     run = learner.run_state
     logs = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in logs.items()}
     if run.phase == "step":
-        run.said.append(logs)
+        run.pending_logs.append(logs)
         return
     logs = (
         {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()}
@@ -198,8 +198,8 @@ def do_evaluate(learner, due):
     "Evaluate, then queue the comparison with the best metric."
     ignored = getattr(learner, "_ignored", None)
     metrics = learner.evaluate() if ignored is None else learner.evaluate(ignore_keys=ignored)
-    if learner.run_state.judge is not None:
-        learner.run_state.judge(metrics)
+    if learner.run_state.objective_reporter is not None:
+        learner.run_state.objective_reporter(metrics)
     push_tasks(learner.run_state, Task("best", data={"metrics": metrics}))
 
 def do_update_best(learner, due):
@@ -257,7 +257,7 @@ def do_load_best(learner, due):
 def is_epoch_exhausted(run) -> bool:
     "Return whether the epoch's data is exhausted; this may wait for the data."
     with run.interrupts.opened():
-        return run.feed.at_end(run.cursor, run.bookmark)
+        return run.loader.at_end(run.cursor, run.bookmark)
 
 # whether the run ends at this step
 def is_last_step(run) -> bool:
@@ -293,7 +293,7 @@ def do_finish(learner, due):
     run.finished = True
     run.begun = False
     run.logged = run.state.global_step
-    run.feed.close()   # also ends its workers
+    run.loader.close()   # also ends its workers
     learner.store_flos()
     if run.args.load_best_model_at_end:
         push_tasks(run, Task("load_best"))
@@ -350,19 +350,19 @@ def run_pending(learner):
 def run_task(learner, due):
     "Run one task; the tasks that it queues come next."
     run = learner.run_state
-    run.brought = 0
+    run.num_pushed_tasks = 0
     evaluates = "evaluate" in (due.kind, due.name)
     try:
         run.interrupts.abortable = evaluates
         TASK_HANDLERS[due.kind](learner, due)
         due.done = True
     except BaseException:
-        for _ in range(run.brought if evaluates else 0):
+        for _ in range(run.num_pushed_tasks if evaluates else 0):
             # an evaluation is repeated as a whole: discard the tasks it has queued so far
             run.due.popleft()
         raise
     finally:
-        run.interrupts.abortable, run.brought = False, 0
+        run.interrupts.abortable, run.num_pushed_tasks = False, 0
         if not due.done:
             run.due.appendleft(due)
 
@@ -371,12 +371,12 @@ def run_tasks_now(learner, *dues):
     "Run these tasks at once, or next if the run is in the middle of its tasks."
     run = learner.run_state
     if run.phase == "after": return push_tasks(run, *dues)
-    held, run.due, run.by_hand = run.due, deque(dues), True
+    held, run.due, run.is_manual = run.due, deque(dues), True
     try:
         with wishes_kept(run):
             settle_whole(learner)
     finally:
-        run.by_hand = False
+        run.is_manual = False
         run.due = held
     if run.phase == "idle":
         run_deferred_changes(run)
@@ -415,8 +415,8 @@ def wishes_kept(run):
 
 def run_deferred_changes(run):
     "Apply the changes that callbacks have postponed, now that the user owns the run."
-    while run.later:
-        run.later.pop(0)()
+    while run.deferred_changes:
+        run.deferred_changes.pop(0)()
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #a2d10003
 def restore_here(learner, snapshot):
@@ -433,12 +433,12 @@ def restore_all(learner, snapshot):
     "Restore a snapshot as `restore_here`; if that raises an error, the run is as it was."
     run = learner.run_state
     # A corrupted run is nothing to go back to, and its optimizer may keep what cannot be captured.
-    before = None if run.torn else capture_snapshot(run)
+    before = None if run.corrupted else capture_snapshot(run)
     try:
         restore_here(learner, snapshot)
     except BaseException:
         if before is not None:
-            undo_restore(run, before, run.torn)
+            undo_restore(run, before, run.corrupted)
         raise
 
 def begin_callbacks(learner):
@@ -449,10 +449,10 @@ def begin_callbacks(learner):
     for event in ("on_train_begin", "on_epoch_begin") if run.epoch_open else ("on_train_begin",):
         left = waiting.get(event, ())
         todo = [] if left is None else [c for c in run.callbacks.listeners(event) if not any(c is o for o in left)]
-        run.due.append(Task("event", event, todo=todo))
+        run.due.append(Task("event", event, pending_callbacks=todo))
     try:
-        with preserve_generators(), run.device.in_force():
+        with preserve_generators(), run.device.activated():
             run_pending(learner)
     finally:
         run.due = held
-        run.later = []
+        run.deferred_changes = []

@@ -127,14 +127,14 @@ def _of_callbacks(callbacks):
 def _fitted(run) -> dict:
     "Return, by the id of a module, the attributes that settings have added to it during training."
     found = collections.defaultdict(set)
-    for fitting in (run.device.fitted.all if run.device is not None else ()):
+    for fitting in (run.device.patches.all if run.device is not None else ()):
         for module, new, *_ in getattr(fitting, "changes", ()):
             found[id(module)].update(new)
     return found
 
 def _of_modules(run):
     fitted = _fitted(run)
-    for part, root in (("model", run.model), ("loss", run.loss)):
+    for part, root in (("model", run.model), ("loss", run.loss_module)):
         for path, m in root.named_modules() if root is not None else ():
             if type(m).__module__.partition(".")[0] == "torch" or isinstance(m, torch.jit.ScriptModule):
                 continue
@@ -171,7 +171,7 @@ def optimizer_holders(run) -> list[Holder]:
 def fetch_holders(run) -> list[Holder]:
     "The training data and the collator, where they go back by themselves: samples are fetched in this process, in any order."
     learner = run.learner() if run.learner is not None else None
-    if learner is None or not isinstance(getattr(run.feed, "source", None), MapSource) or run.feed.loader.num_workers:
+    if learner is None or not isinstance(getattr(run.loader, "source", None), MapSource) or run.loader.loader.num_workers:
         return []
     return [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
 
@@ -213,15 +213,15 @@ def identity_of(t: torch.Tensor):
 def run_tensors(run) -> dict:
     "Return the parameters and buffers of a run's modules, by name."
     found = {}
-    for part, root in (("model", run.model), ("loss", run.loss)):
+    for part, root in (("model", run.model), ("loss", run.loss_module)):
         if root is None: continue
         found |= {f"{part}.{n}": t for n, t in (*root.named_parameters(), *root.named_buffers())}
     return found
 
 def run_objects(run) -> set:
     "Return the ids of objects that are parts of the run itself: they are captured elsewhere, or are not state."
-    parts = [run, run.args, run.model, run.loss, run.optimizer, run.lr_scheduler, run.device, run.callbacks, run.state,
-             run.control, run.history, run.feed, run.wrapped, *run.callbacks.callbacks]
+    parts = [run, run.args, run.model, run.loss_module, run.optimizer, run.lr_scheduler, run.device, run.callbacks, run.state,
+             run.control, run.history, run.loader, run.wrapped_model, *run.callbacks.callbacks]
     for root in run_modules(run):
         parts += root.modules()
     learner = run.learner() if run.learner is not None else None
@@ -572,13 +572,13 @@ def user_state_bytes(run) -> int:
 # %% ../../nbs/06_engine/07_user_state.ipynb #10d713f7
 def _reads_elsewhere(run) -> str:
     "Return the reason why a generator of the data is not exact in a snapshot; an empty string if it is."
-    loader = getattr(run.feed, "loader", None)
+    loader = getattr(run.loader, "loader", None)
     workers = run.args.dataloader_num_workers if loader is None else getattr(loader, "num_workers", 0)
     if workers:
         return ("is advanced in the copies that the data workers have, which a snapshot does not reach "
                             "(dataloader_num_workers=0 loads in this process)")
     data = getattr(loader, "dataset", None)
-    if isinstance(getattr(run.feed, "source", None), OpaqueSource):
+    if isinstance(getattr(run.loader, "source", None), OpaqueSource):
         return "is advanced as the loader is read, and going back reads it again from the start of the epoch"
     if not isinstance(data, torch.utils.data.IterableDataset) or _own_way(data): return ""
     return ("is advanced as the stream is read, and going back reads the stream again from the start of the epoch "

@@ -102,7 +102,7 @@ def make_remote_settings(
 def release_local_run(learner):
     "Release everything that the run holds on a device here."
     run = learner.run_state
-    if run.feed is not None:
+    if run.loader is not None:
         drop_loader(run)
     if run.device is not None:
         run.device.release()
@@ -110,9 +110,9 @@ def release_local_run(learner):
         p.grad = None
     if run.model is not None:
         run.model.to("cpu")
-    run.device = run.wrapped = run.optimizer = run.lr_scheduler = run.shadows = run.eval_dataloader = run.hands = None
+    run.device = run.wrapped_model = run.optimizer = run.lr_scheduler = run.backups = run.eval_dataloader = run.editable_state = None
     run.params = []
-    run.copying = []
+    run.pending_copies = []
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
@@ -167,8 +167,8 @@ def launch(learner, num_processes, start, keep_global_batch, max_restarts, threa
         else:
             for link in links:
                 link.close("close", "machine 0 could not launch")
-        if run.team is None:
-            run.processes = 1
+        if run.remote_run is None:
+            run.num_processes = 1
         if run.history.place() != place:
             # as if there had been no attempt
             run.history.abandon(place)
@@ -213,21 +213,21 @@ def send_run(learner, team):
     "Move the run from the kernel to the processes of a team; it stays if they cannot be started."
     run = learner.run_state
     # a snapshot taken now is one of theirs
-    run.processes = team.size
-    snapshot, first = (capture_snapshot(run), run.first) if run.wrapped is not None else (None, None)
-    if run.args.output_dir not in (None, run.unwritable) and run.history.path is None:
+    run.num_processes = team.size
+    snapshot, first = (capture_snapshot(run), run.initial_snapshot) if run.wrapped_model is not None else (None, None)
+    if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None:
         run.history.open_log(run.args.output_dir, run.args.run_name)
     close_callbacks(run)
     release_local_run(learner)
-    run.team = team
+    run.remote_run = team
     try:
         team.start(learner, snapshot, first)
     except BaseException:
-        if run.team is team:
+        if run.remote_run is team:
             team.end(learner, {"snapshot": snapshot, "first": first}, "machine 0 could not launch")
         raise
-    if run.ring is not None:
-        run.ring.clear()
+    if run.rewind_buffer is not None:
+        run.rewind_buffer.clear()
 
 def end_remote_run(team):
     "End the processes when the learner is deleted or Python exits."
@@ -250,7 +250,7 @@ def serve_machine(learner, where, n: int, how: dict) -> ServeResult:
         )
     release_local_run(learner)
     why = MachineServer(learner, where, n, how).until_home()
-    learner.run_state.torn = SERVED_MESSAGE
+    learner.run_state.corrupted = SERVED_MESSAGE
     return ServeResult(where, why)
 
 # %% ../../nbs/11_launch/10_launch.ipynb #dd85a321
@@ -281,12 +281,12 @@ def join_launched_run(learner, num_processes, start, keep_global_batch, max_rest
             if given
         )
     )
-    if not keep_global_batch or run.undivided: return
+    if not keep_global_batch or run.global_settings: return
     smaller = split_global_batch(vars(run.args), n)
     check_own_loader(learner, vars(run.args), smaller)
-    run.undivided = {name: getattr(run.args, name) for name in smaller}
+    run.global_settings = {name: getattr(run.args, name) for name in smaller}
     vars(run.args).update(smaller)
-    if run.feed is not None:
+    if run.loader is not None:
         drop_loader(run)
         prepare(learner)
 
@@ -304,35 +304,35 @@ def restore_local_run(learner, snapshot: Snapshot | None, first):
     "Restore the run in the kernel's learner; None: it has not begun."
     run = learner.run_state
     if snapshot is None: return
-    torn, mine, run.interrupts = run.torn, run.interrupts, InterruptGuard()
-    run.first = run.first or first
+    torn, mine, run.interrupts = run.corrupted, run.interrupts, InterruptGuard()
+    run.initial_snapshot = run.initial_snapshot or first
     # preparing would take the present weights for the first ones
-    held = run.first
-    run.first = run.first or snapshot
+    held = run.initial_snapshot
+    run.initial_snapshot = run.initial_snapshot or snapshot
     try:
         try:
             prepare(learner)
         finally:
-            run.first = held
+            run.initial_snapshot = held
         restore_here(learner, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "args": dict(vars(run.args))}))
         drop_loader(run)
         prepare(learner)
     finally:
         run.interrupts = mine
-        run.torn = torn
-    run.hands = capture_editable_state(run)
+        run.corrupted = torn
+    run.editable_state = capture_editable_state(run)
     report_lost(run, "close()")
 
 def close_remote_run(learner):
     "Bring the run back and end the processes; a no-op if it is here."
     run = learner.run_state
-    if run.team is None: return
+    if run.remote_run is None: return
     try:
-        run.team.home(learner)
+        run.remote_run.home(learner)
     except ProcessDied as death:
-        if run.team is not None:
+        if run.remote_run is not None:
             # those that were started again
-            run.team.home(learner)
+            run.remote_run.home(learner)
         warn(f"{death.happened}, and is at home.")
 
 # %% ../../nbs/11_launch/10_launch.ipynb #d7c2eca7
@@ -342,7 +342,7 @@ class LaunchContext:
     def __enter__(self): return self._learner()
     def __exit__(self, *error):
         learn = self._learner()
-        if learn is not None and learn.run_state.team is self._team:
+        if learn is not None and learn.run_state.remote_run is self._team:
             learn.close()
     def __repr__(self):
         return "One of several processes that were started together" if self._team is None else repr(self._team)

@@ -52,7 +52,7 @@ def recover_run(
         + (". The run is as it was before the step" if alive and kept else f"; {LAST_KNOWN_MESSAGE}"),
         (
             ", and the processes are there again: learn.train(), learn.run(...) or learn.step() goes on."
-            if learner.run_state.team is team
+            if learner.run_state.remote_run is team
             else ", and is at home: it goes on here, or learn.launch(...) takes it to the machines that are there."
         ),
     )
@@ -74,7 +74,7 @@ def have_same_status(team, learner) -> bool:
     call = team.crew.call(make_result)
     if not call.wait(10) or find_root_failure(dict(call.outcomes)): return False
     standings = [o.result.standing for _, o in sorted(call.outcomes.items())]
-    if len({(s.step, s.fields["cursor"], s.torn, s.to_do) for s in standings}) > 1: return False
+    if len({(s.step, s.fields["cursor"], s.corrupted, s.pending) for s in standings}) > 1: return False
     team.stands(learner, standings[0])
     return True
 
@@ -94,7 +94,7 @@ def restart_processes(
             s
             for r in ranks
             if (s := team.aside(r, replica_state, history_counts(learner.history), timeout=60)) is not None
-            and not s["standing"].torn
+            and not s["standing"].corrupted
         ),
         None,
     )
@@ -123,7 +123,7 @@ def restart_processes(
     try:
         team.start(learner, snapshot, first)
     except BaseException:
-        if learner.run_state.team is team:
+        if learner.run_state.remote_run is team:
             # the run is at least back in the kernel
             team.end(learner, {"snapshot": snapshot, "first": first})
         raise

@@ -216,13 +216,13 @@ class RemoteCalls(RemoteEvents):
             if failed is None and find_root_failure(dict(call.outcomes)):
                 failed = now
                 # processes that compute without waiting for the failed one end the command
-                self.call_out(set(call.ranks) - set(call.outcomes))
+                self.interrupt_ranks(set(call.ranks) - set(call.outcomes))
             if failed is not None and now - failed > self.grace(): return willing
             if asked is None and pressed >= interrupts.enough:
                 asked = now, pressed
-                self.call_out(call.ranks)
+                self.interrupt_ranks(call.ranks)
             if asked is None or failed is not None or now - asked[0] <= self.grace(): continue
-            if self.end_still(call):
+            if self.kill_silent(call):
                 failed = time.monotonic()
                 willing = False
             elif pressed > asked[1]:
@@ -230,18 +230,18 @@ class RemoteCalls(RemoteEvents):
             else:
                 # they may not have begun when they were interrupted
                 asked = now, asked[1]
-                self.call_out(call.ranks)
+                self.interrupt_ranks(call.ranks)
         return willing
 
-    def call_out(self, ranks):
+    def interrupt_ranks(self, ranks):
         "Interrupt processes."
         for rank in ranks:
             self.aside(rank, interrupt_replica)
 
-    def end_still(self, call) -> bool:
+    def kill_silent(self, call) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."
         still = [
-            self.crew.members[rank]
+            self.crew.workers[rank]
             for rank in call.ranks
             if rank not in call.outcomes and self.aside(rank, ping) is None
         ]
@@ -273,7 +273,7 @@ class RemoteProcesses(RemoteCalls):
         plan, interrupts, before = self.plan, learner.run_state.interrupts, learner.run_state.interrupts.pressed
         plan["folder"].mkdir(exist_ok=True)
         self.mirror = HistoryMirror(learner.history)
-        learner.run_state.processes, self.settings = plan["processes"], dict(vars(learner.run_state.args))
+        learner.run_state.num_processes, self.settings = plan["processes"], dict(vars(learner.run_state.args))
         if self.meeting is not None:
             self.meeting.close()
         self.meeting = StopBarrier(plan["folder"] / f"meeting-{time.monotonic_ns()}", plan["local processes"])
@@ -300,7 +300,7 @@ class RemoteProcesses(RemoteCalls):
             **self.elsewhere(payload),
         )
         self.where = self.answers(learner, run_function, process_location, before=before)
-        for rank, member in self.crew.members.items():
+        for rank, member in self.crew.workers.items():
             if self.links:
                 self.where[rank] = {"machine": member.link.node if hasattr(member, "link") else 0, **self.where[rank]}
         # determines the number of steps; raises the error of a run that begins anew
@@ -326,7 +326,7 @@ class RemoteProcesses(RemoteCalls):
     def speakers(self) -> list:
         "Return one rank of each other machine."
         found = {}
-        for rank, member in sorted(self.crew.members.items()):
+        for rank, member in sorted(self.crew.workers.items()):
             if hasattr(member, "link"):
                 found.setdefault(member.link, rank)
         return list(found.values())
@@ -353,7 +353,7 @@ class RemoteProcesses(RemoteCalls):
             while self.aside(rank, start_piece, step, self.piece) is None and rank not in self.crew.deaths:
                 if learner.run_state.interrupts.pressed:
                     raise KeyboardInterrupt(
-                        f"given up before step {step + 1}: {self.crew.members[rank].link} does not answer"
+                        f"given up before step {step + 1}: {self.crew.workers[rank].link} does not answer"
                     )
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #b153b86b
@@ -397,13 +397,13 @@ def apply_status(team, learner, standing):
     run = learner.run_state
     if said := revert_local_changes(team, learner):
         # while they were busy
-        run.news.append(lambda: raise_if_message(said))
+        run.pending_messages.append(lambda: raise_if_message(said))
     logs = run.state.log_history
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
     for name, value in standing.fields.items():
         setattr(run, name, value)
     known, rows = standing.logs
-    run.state.log_history, run.torn = logs[:known] + rows, standing.torn
+    run.state.log_history, run.corrupted = logs[:known] + rows, standing.corrupted
     vars(run.state).update(place)
     vars(run.args).update(
         {name: value for name, value in standing.settings.items() if name not in team.plan["own settings"]}

@@ -65,7 +65,7 @@ def store_named_snapshot(learner, taken, name=None):
 
 def store_own_settings(learner, _, **changes):
     "Update the settings whose values differ in the processes: here they have the user's values."
-    team = learner.run_state.team
+    team = learner.run_state.remote_run
     vars(learner.args).update({name: value for name, value in changes.items() if name in team.plan["own settings"]})
     team.settings = dict(vars(learner.args))
 
@@ -106,8 +106,8 @@ def run_remote_slice(team, learner, verb, until=None, each=None) -> bool:
                 seen.look()
                 if (
                     run.interrupts.pressed
-                    or run.pausing
-                    or RUN_LOCK.wanted()
+                    or run.pause_requested
+                    or RUN_LOCK.should_yield()
                     or lookahead_limit(run, until).last_step < limit.last_step
                 ):
                     team.stop()
@@ -125,7 +125,7 @@ def run_remote_slice(team, learner, verb, until=None, each=None) -> bool:
                 continue
             seen.look()
             if should_pause(learner) or seen.enough or run.finished: return False
-            if RUN_LOCK.wanted() or lookahead_limit(run, until).last_step <= run.state.global_step:
+            if RUN_LOCK.should_yield() or lookahead_limit(run, until).last_step <= run.state.global_step:
                 return True
 
 class RecordFeed:
@@ -154,12 +154,12 @@ class RestartingRun(RemoteProcesses):
     "Repeat commands after a death, where restarts are allowed."
     def goes_on(self, learner, death: ProcessDied) -> bool:
         "Return True if the run continues automatically after a death."
-        if self.restarts <= 0 or learner.run_state.team is not self: return False
+        if self.restarts <= 0 or learner.run_state.remote_run is not self: return False
         self.restarts -= 1
         warn(f"{death.happened}, and goes on by itself (max_restarts allows {self.restarts} more).")
         return True
 
-    def ask_again(self, learner, name: str, args: tuple, kwargs: dict):
+    def retry_verb(self, learner, name: str, args: tuple, kwargs: dict):
         "Execute a verb that only evaluates, and repeat it after a death, unless its results have been logged."
         known = len(learner.state.log_history)
         while True:
@@ -171,8 +171,8 @@ class RestartingRun(RemoteProcesses):
 # %% ../../nbs/11_launch/08_remote_run.ipynb #856f81a5
 class RemoteVerbs(RestartingRun):
     "Execute a learner's verbs on the processes that have its run."
-    def does(self, name: str) -> bool: return name in REMOTE_VERBS or name in UNSUPPORTED_VERBS or name == "free"
-    def look_at_model(
+    def handles_verb(self, name: str) -> bool: return name in REMOTE_VERBS or name in UNSUPPORTED_VERBS or name == "free"
+    def warn_stale_model(
         self,
         who: str,  # the name of the module that reads the weights
     ):
@@ -195,7 +195,7 @@ class RemoteVerbs(RestartingRun):
             return self.end(learner, None, "machine 0 has let go of the run") or learner.free()
         if name in UNSUPPORTED_VERBS:
             self.refuse(f"{name}(), {UNSUPPORTED_VERBS[name]},")
-        if not (run.torn and name in VERBS_WHEN_CORRUPTED):
+        if not (run.corrupted and name in VERBS_WHEN_CORRUPTED):
             check_not_in_step(learner, f"{name.lstrip('_')}()")
         release_last_traceback()
         check_local_changes(self, learner)
@@ -206,12 +206,12 @@ class RemoteVerbs(RestartingRun):
         if name == "restore" and args and not isinstance(args[0], Snapshot):
             args = (get_named_snapshot(learner, args[0]),)
         if name in LOCAL_VERBS or name == "restore" and args[:1] and args[0].values["run"] != learner.history.run_id:
-            return self.at_home(learner, name, args, kwargs)
+            return self.run_locally(learner, name, args, kwargs)
         with run.interrupts:
             if name in READ_ONLY_VERBS:
-                run.interrupts.only_looking()
+                run.interrupts.raise_on_first_press()
             value = (
-                self.ask_again(learner, name, args, kwargs)
+                self.retry_verb(learner, name, args, kwargs)
                 if name in READ_ONLY_VERBS
                 else self.ask(learner, run_verb, name, args, kwargs)
             )
@@ -220,20 +220,20 @@ class RemoteVerbs(RestartingRun):
             raise_if_interrupted(learner)
             return value
 
-    def at_home(self, learner, name: str, args: tuple, kwargs: dict):
+    def run_locally(self, learner, name: str, args: tuple, kwargs: dict):
         "Execute a verb that may begin another run in the kernel, and continue with new processes."
         with learner.run_state.interrupts:
             state = self.answers(learner, final_state)
             self.end(learner, next(o for o in state.values() if o is not None), None)
             # the run is about to be on them again; and these verbs repair a corrupted run
-            learner.run_state.processes, learner.run_state.torn = self.size, ""
+            learner.run_state.num_processes, learner.run_state.corrupted = self.size, ""
             try:
                 return getattr(learner, name)(*args, **kwargs)
             finally:
-                self.note_where(learner)
+                self.record_location(learner)
                 self.plan["away again"](learner, self)
 
-    def note_where(self, learner):
+    def record_location(self, learner):
         "Record the launch in a run that has begun anew, or was loaded from a checkpoint."
         acts = [e["kind"] for e in learner.history.events if e["kind"] in ("launch", "close")]
         if acts[-1:] != ["launch"]:
@@ -261,8 +261,8 @@ class RemoteRun(RemoteVerbs):
     "Control the processes that have a learner's run."
     def recover(self, learner, call, what): recover_run(self, learner, call, what)
 
-    def stand(self, learner): self.ask(learner, pause_replica)   # record the pause
-    def stint(self, learner, verb, until=None, each=None) -> bool:
+    def pause(self, learner): self.ask(learner, pause_replica)   # record the pause
+    def run_slice(self, learner, verb, until=None, each=None) -> bool:
         return run_remote_slice(self, learner, verb, until, each)
 
     def one_step(self, learner) -> tuple:
@@ -271,7 +271,7 @@ class RemoteRun(RemoteVerbs):
         start = len(learner.history)
         if run.finished: return None, True
         with RUN_LOCK, pausable(run):
-            self.stint(learner, "steps()", StopCondition(run, StepLimit(run.state.global_step + 1)))
+            self.run_slice(learner, "steps()", StopCondition(run, StepLimit(run.state.global_step + 1)))
             return (Record(run.history, start) if len(run.history) > start else None), run.paused
 
     def home(self, learner):
@@ -288,7 +288,7 @@ class RemoteRun(RemoteVerbs):
         why="the run has gone home to machine 0",  # the message to other machines; None: they wait
     ):
         "End the processes, and restore the run in the kernel's learner."
-        crew, self.crew, learner.run_state.team, learner.run_state.processes = self.crew, None, None, 1
+        crew, self.crew, learner.run_state.remote_run, learner.run_state.num_processes = self.crew, None, None, 1
         if crew is not None:
             crew.close()
         if self.meeting is not None:
@@ -300,9 +300,9 @@ class RemoteRun(RemoteVerbs):
             if state is not None:
                 record_act(learner.run_state, "close")
         if state is not None:
-            self.take_up(learner, **state)
+            self.resume_locally(learner, **state)
 
-    def take_up(self, learner, snapshot, first):
+    def resume_locally(self, learner, snapshot, first):
         "Restore a state in the learner; if that fails, keep it as a named snapshot."
         try:
             self.plan["at home"](learner, snapshot, first)

@@ -56,7 +56,7 @@ def learner_parts(learner) -> dict:
             "learner's class": type(learner),
             "model": run.model,
             "settings": run.args,
-            "given settings": dict(run.given),
+            "given settings": dict(run.given_settings),
             "callbacks": list(run.callbacks.callbacks),
             "history": history_lines(run.history),
             "process": process,
@@ -86,11 +86,11 @@ def make_learner(parts: dict):
     vars(learn).update(NOT_COPIED | {name: parts[f"learner's {name.lstrip('_')}"] for name in parts["names"]})
     learn.run_state = RunState(
         args=parts["settings"],
-        given=parts["given settings"],
+        given_settings=parts["given settings"],
         model=parts["model"],
         callbacks=CallbackHandler(parts["callbacks"]),
         history=history_from_lines(parts["history"]),
-        ring=RewindBuffer(),
+        rewind_buffer=RewindBuffer(),
         saver=Saver(),
         callbacks_begun=parts["callbacks begun"],
     )
@@ -146,7 +146,7 @@ class SharedCounters:
 # %% ../../nbs/11_launch/05_replica.ipynb #d5631ea7
 class StopBarrier(SharedCounters):
     "Count the steps of several processes, and hold the step after which they stop."
-    def stop_here(self, rank: int, step: int) -> bool:
+    def should_stop(self, rank: int, step: int) -> bool:
         "Record the boundary after a step, and return True if this process stops there; called by each process."
         while True:
             with self._alone():
@@ -212,7 +212,7 @@ class LogForwarder(LogFile):
         with self.written:
             return self.written.wait_for(lambda: self.known >= mine, timeout)
 
-    def handed_over(self):
+    def wait_until_sent(self):
         "Wait until all lines have been sent to the kernel, but not until they are on its disk."
         LogFile.wait(self)
 
@@ -231,8 +231,8 @@ class RunStatus(NamedTuple):
     fields: dict      # of the run, by name; the state without its log_history
     logs: tuple       # number of rows of log_history unchanged since the last status, and the rows after them
     settings: dict
-    torn: str
-    to_do: tuple      # the pending tasks, and whether the model has to be wrapped anew: all processes must agree
+    corrupted: str
+    pending: tuple      # the pending tasks, and whether the model has to be wrapped anew: all processes must agree
 
 def capture_status(aboard) -> RunStatus:
     "Return the present status."
@@ -241,10 +241,10 @@ def capture_status(aboard) -> RunStatus:
     told["state"] = replace(run.state, log_history=[], stateful_callbacks={})
     to_do = (
         *((d.kind, d.name) for d in run.due),
-        run.wrapped is None,
-        -1 if run.device is None else run.device.exchanged(),
+        run.wrapped_model is None,
+        -1 if run.device is None else run.device.num_collectives(),
     )
-    return RunStatus(run.state.global_step, told, aboard.new_logs(), dict(vars(run.args)), run.torn, to_do)
+    return RunStatus(run.state.global_step, told, aboard.new_logs(), dict(vars(run.args)), run.corrupted, to_do)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #79457785
 class SpeedReporter(TrainerCallback):
@@ -300,20 +300,20 @@ class Replica:
         # logs: rows of log_history that have been sent
         self.learn, self.logs, self.pace = make_learner(payload), [], SpeedReporter(worker)
         self.meeting, self.piece = StopBarrier(payload["meeting"], payload["processes"]), 0
-        self.speaks = worker.rank == 0
+        self.is_reporting = worker.rank == 0
         run = self.learn.run_state
         for c in (c for c in run.callbacks.callbacks if isinstance(c, ProgressCallback)):
             # as without other processes
             c.mute = "JPY_PARENT_PID" in os.environ or not payload["undivided"].get("disable_tqdm")
         run.args.disable_tqdm = True           # the kernel shows the progress
         # snapshots, which are restored elsewhere, have the kernel's settings
-        run.undivided = payload["undivided"]
+        run.global_settings = payload["undivided"]
         if payload["snapshot"] is not None:
             restore_replica(self.learn, payload["snapshot"], payload["first"])
         self.logs = list(run.state.log_history)
         # the kernel has the file, if there is one
         self.learn.history.path = Path(payload["log"] or "none")
-        if self.speaks:
+        if self.is_reporting:
             self.connect(payload["log"])
         run.callbacks.add_callback(self.pace)
         signal.signal(signal.SIGUSR1, self.press)
@@ -352,14 +352,14 @@ class Replica:
 def restore_replica(learn, snapshot, first):
     "Restore a snapshot in a learner."
     run = learn.run_state
-    run.first = first
+    run.initial_snapshot = first
     prepare(learn)
     if first is None:
         # the present weights are not the first ones
-        run.first = None
+        run.initial_snapshot = None
     # its history is already here, and continues
     restore_here(learn, Snapshot(snapshot.tensors, snapshot.values | {"run": "", "place": learn.history.place()}))
-    if run.feed is not None:
+    if run.loader is not None:
         drop_loader(run)
     prepare(learn)
 
@@ -375,14 +375,14 @@ class ReplicaResult(NamedTuple):
 
 def make_result(aboard, value=None) -> ReplicaResult:
     "Return the answer to a command, after the log lines have been sent."
-    if aboard.speaks and aboard.learn.history.log is not None:
+    if aboard.is_reporting and aboard.learn.history.log is not None:
         try:
             aboard.learn.history.fetch()
         except RuntimeError:
             # the error of a failed device is reported elsewhere
             pass
-        aboard.learn.history.log.handed_over()
-    return ReplicaResult(value if aboard.speaks else None, capture_status(aboard))
+        aboard.learn.history.log.wait_until_sent()
+    return ReplicaResult(value if aboard.is_reporting else None, capture_status(aboard))
 
 # %% ../../nbs/11_launch/05_replica.ipynb #13a502a5
 def prepare_replica(aboard) -> ReplicaResult:
@@ -398,7 +398,7 @@ def run_until_limit(aboard, verb: str, limit: StepLimit) -> ReplicaResult:
     aboard.begin()
     aboard.pace.begin_anew()
     def until(record):
-        stop = aboard.meeting.stop_here(rank, record.step)
+        stop = aboard.meeting.should_stop(rank, record.step)
         return limit.reached(learn.run_state, record) or stop
     run_until(learn, verb, until)
     if learn.run_state.finished:
@@ -501,7 +501,7 @@ def replica_state(
         lines = [dump_line(line() if callable(line) else line) for line in unsent_lines(history, there)]
     return {
         "snapshot": capture_snapshot(run),
-        "first": run.first,
+        "first": run.initial_snapshot,
         "standing": capture_status(aboard),
         "place": history.place(),
         "lines": lines,
@@ -511,14 +511,14 @@ def shard_state(aboard) -> tuple:
     "Return the run and its first weights in this process of a sharded run, even if it is stuck in a step."
     run = aboard.learn.run_state
     # a step under way has gathered some layers
-    run.device.sharded.show_parts()
-    return capture_snapshot(run), run.first
+    run.device.sharded_model.register_shards()
+    return capture_snapshot(run), run.initial_snapshot
 
 # of the snapshots for rewind
 def buffered_steps(aboard) -> list[int]:
-    return [s.step for s in aboard.learn.run_state.ring.kept]
+    return [s.step for s in aboard.learn.run_state.rewind_buffer.kept]
 def buffered_snapshot(aboard, step: int) -> Snapshot:
-    return next(s for s in reversed(aboard.learn.run_state.ring.kept) if s.step == step)
+    return next(s for s in reversed(aboard.learn.run_state.rewind_buffer.kept) if s.step == step)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #21de18e2
 def final_state(aboard) -> dict | None:
@@ -528,14 +528,14 @@ def final_state(aboard) -> dict | None:
         wait_for_save(aboard.learn.run_state)
     close_callbacks(aboard.learn.run_state)
     run = aboard.learn.run_state
-    if run.device is None or run.device.sharded is None:
-        return {"snapshot": capture_snapshot(run), "first": run.first} if aboard.speaks else None
+    if run.device is None or run.device.sharded_model is None:
+        return {"snapshot": capture_snapshot(run), "first": run.initial_snapshot} if aboard.is_reporting else None
     # a collective operation: all processes take part
     found = {
         "snapshot": gather_snapshot(capture_snapshot(run), run.device.world),
-        "first": run.first and gather_snapshot(run.first, run.device.world),
+        "first": run.initial_snapshot and gather_snapshot(run.initial_snapshot, run.device.world),
     }
-    return found if aboard.speaks else None
+    return found if aboard.is_reporting else None
 
 def process_location(learn) -> dict:
     "Return the process id and the device of this process."

@@ -28,7 +28,7 @@ class RelayPool(WorkerPool):
         self.link, self.round, self.launch = link, link.round, launch
         super().__init__(*args, shared=False, **kwargs)
 
-    def _together(self, end):
+    def _wait_for_machines(self, end):
         self.link.say("prepared", self.round)
         while not self.launch.wait(0.1):
             if self.given_up(): raise KeyboardInterrupt
@@ -40,15 +40,15 @@ class RelayPool(WorkerPool):
         if kind not in ("ready", "failed") and not self.closing:
             self.link.say("said", self.round, member.rank, data)
 
-    def _went(self, member):
-        super()._went(member)
+    def _on_disconnect(self, member):
+        super()._on_disconnect(member)
         if not self.closing:
             self.link.say("died", self.round, member.rank, self._ends[member.rank])
 
     def obey(self, rank: int, data: bytes):
         "Hand on a command."
-        if (member := self.members.get(rank)) is not None:
-            member.line.hand_on(data)
+        if (member := self.workers.get(rank)) is not None:
+            member.line.send_bytes(data)
 
 # %% ../../nbs/11_launch/09_serving.ipynb #7d95c87e
 # settings that may differ without a word
@@ -183,7 +183,7 @@ class MachineServer:
                 given_up=lambda: self.pressed() or not self.orders.empty(),
                 **self.how,
             )
-            self.link.say("ready", self.link.round, sorted(self.relay.members))
+            self.link.say("ready", self.link.round, sorted(self.relay.workers))
         except KeyboardInterrupt:
             if self.pressed(): raise
         except Exception as error:

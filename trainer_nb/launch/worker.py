@@ -137,7 +137,7 @@ class MessageChannel:
             thread.start()
 
     def send(self, *message): self.out.put(encode_message(message))
-    def hand_on(self, data: bytes): self.out.put(data)   # a message that is already pickled
+    def send_bytes(self, data: bytes): self.out.put(data)   # a message that is already pickled
 
     def flush(self, timeout: float = 10) -> bool:
         "Wait until all messages have been sent; return False on timeout."
@@ -384,11 +384,11 @@ class Worker:
         "Receive a message of the kernel, in the reading thread."
         kind, *rest = decode_message(data)
         if kind == "aside":
-            threading.Thread(target=self._aside, args=rest, daemon=True).start()
+            threading.Thread(target=self._run_out_of_band, args=rest, daemon=True).start()
         else:
             self.commands.put((kind, *rest))
 
-    def _aside(self, number, blob):
+    def _run_out_of_band(self, number, blob):
         self.line.send("aside", number, *run_and_report(self.rank, lambda: self._called(blob), self.stem))
 
     def _called(self, blob):

@@ -89,7 +89,7 @@ class WorkerHandle:
         if os.fstat(self.errors.fileno()).st_size > 1 << 22:
             os.ftruncate(self.errors.fileno(), 0)
 
-    def let_go(self):
+    def close_files(self):
         "Close the files of a worker that has ended."
         self.errors.close()
         process = self.process
@@ -124,7 +124,7 @@ class RemoteWorkerHandle:
     def death(self) -> Died: return self.end or Died(self.rank, None, machine=self.link.words())
     def code(self, seconds: float = 0): return self.end and self.end.code
     def nothing(self, itself: bool = True): pass   # the other kernel does it
-    kill = shut = close = let_go = forget_lines = nothing
+    kill = shut = close = close_files = forget_lines = nothing
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #356660ee
 class PendingCall:
@@ -148,12 +148,12 @@ class PoolMessages:
     "Hold the workers, and process their messages and deaths."
     def __init__(self, on_told):
         self.on_told = on_told
-        self.members = {}
+        self.workers = {}
         self.deaths = {}
         self.closing = False
         # by rank, how it has ended; ranks without further messages
-        self._ends, self._gone = {}, set()
-        self._heard, self._events, self._calls, self._asides = queue.SimpleQueue(), queue.SimpleQueue(), {}, {}
+        self._ends, self._lost_ranks = {}, set()
+        self._heard, self._events, self._calls, self._out_of_band = queue.SimpleQueue(), queue.SimpleQueue(), {}, {}
         # the stages of the start, and the ranks that have reported them
         self._steps = {"prepared": set(), "hello": set(), "ready": set()}
         self._lock, self._stop, self._numbers = threading.RLock(), threading.Event(), itertools.count()
@@ -171,7 +171,7 @@ class PoolMessages:
         except Exception as error:
             return warnings.warn(f"Something that rank {member.rank} said cannot be read here ({error!r}).")
         if kind != "aside": return self._heard.put((member, kind, rest))
-        if (asked := self._asides.pop(rest[0], None)) is not None:
+        if (asked := self._out_of_band.pop(rest[0], None)) is not None:
             asked.put(rest[1:])
 
     def _listen(self):
@@ -181,7 +181,7 @@ class PoolMessages:
             elif kind == "answer":
                 self._answered(rest[0], member.rank, decode_outcome(member.rank, *rest[1:]))
             elif kind == "gone":
-                self._went(member)
+                self._on_disconnect(member)
             elif kind == "bye":
                 member.over.set()
             else:
@@ -200,13 +200,13 @@ class PoolMessages:
             del self._calls[number]
         release_packed(blob)
 
-    def _went(self, member):
+    def _on_disconnect(self, member):
         "Record that a worker sends no further messages; its calls are answered with its death."
         end = self._ended(member)
         with self._lock:
-            self._gone.add(member.rank)
+            self._lost_ranks.add(member.rank)
             calls = list(self._calls)
-            asides = [number for number in self._asides if number[0] == member.rank]
+            asides = [number for number in self._out_of_band if number[0] == member.rank]
         for number in calls:
             self._answered(number, member.rank, end)
         for number in asides:
@@ -215,7 +215,7 @@ class PoolMessages:
         self._events.put(("died", member.rank, end))
 
     def _take_back(self, number, end):
-        if (asked := self._asides.pop(number, None)) is not None:
+        if (asked := self._out_of_band.pop(number, None)) is not None:
             asked.put(("died", end))
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #6737afee
@@ -223,8 +223,8 @@ class PoolMonitor(PoolMessages):
     "Detect the deaths of workers."
     def _watch(self):
         while not self._stop.wait(0.1):
-            for member in list(self.members.values()):
-                if member.rank in self._gone: continue
+            for member in list(self.workers.values()):
+                if member.rank in self._lost_ranks: continue
                 if member.rank in self._ends:
                     member.line.shut()
                 elif member.code() is not None:
@@ -261,7 +261,7 @@ class WorkerListener:
         self, n: int,
         welcome,  # called with a connection and the worker's description of itself
     ):
-        self.n, self.welcome, self.shut, self.key = n, welcome, False, secrets.token_bytes(32)
+        self.n, self.on_connect, self.shut, self.key = n, welcome, False, secrets.token_bytes(32)
         # names of sockets are limited to about a hundred characters
         short = None if len(tempfile.gettempdir()) <= 50 else "/tmp"
         self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir=short)
@@ -274,7 +274,7 @@ class WorkerListener:
         while self.n and not self.shut:
             try:
                 connection = self.listener.accept()
-                self.welcome(connection, connection.recv())
+                self.on_connect(connection, connection.recv())
                 self.n -= 1
             except (AuthenticationError, EOFError, OSError):
                 # not a worker, or dead already
@@ -379,13 +379,13 @@ class PoolConnections(PoolStartup):
             lambda: self._heard.put((member, "gone", [])),
             f"{THREAD_NAME} rank {rank}",
         )
-        self.members[rank] = member
+        self.workers[rank] = member
         self._events.put(("hello", rank))
 
     def _from(self, link, kind, *rest):
         "Process a message of another machine's kernel about its workers, in the thread that reads its link. Messages about workers of an earlier start are ignored."
         if kind == "gone":
-            for member in list(self.members.values()):
+            for member in list(self.workers.values()):
                 if getattr(member, "link", None) is link:
                     self._heard.put((member, "gone", []))
             self._events.put(("failed", None, RuntimeError(f"While the processes started, {link.words()} has gone.")))
@@ -395,12 +395,12 @@ class PoolConnections(PoolStartup):
             self._events.put(("prepared", link.node))
         elif kind == "ready":
             for rank in rest[1]:
-                self.members[rank] = RemoteWorkerHandle(rank, link)
+                self.workers[rank] = RemoteWorkerHandle(rank, link)
             for rank in rest[1]:
                 self._events.put(("ready", rank))
         elif kind == "failed":
             self._events.put(("failed", None, rest[1]))
-        elif (member := self.members.get(rest[1])) is None:
+        elif (member := self.workers.get(rest[1])) is None:
             return
         elif kind == "said":
             self._take(member, rest[2])
@@ -408,7 +408,7 @@ class PoolConnections(PoolStartup):
             member.end = rest[2]
             self._heard.put((member, "gone", []))
 
-    def _together(self, end):
+    def _wait_for_machines(self, end):
         "Wait until other machines can start their workers: a launcher that waits for another machine cannot be aborted."
         if not self.links: return
         self._expect("prepared", "of other machines had their parts", end, len(self.links))
@@ -430,10 +430,10 @@ class PoolLauncher(PoolConnections):
             self._start_processes(given, environment, end)
         finally:
             self.door.close()
-        for member in list(self.members.values()):
+        for member in list(self.workers.values()):
             member.line.send("begin", blob)
         self._expect("ready", "were ready", end, self.n + sum(link.n for link in self.links))
-        for member in self.members.values():
+        for member in self.workers.values():
             member.line.send("go", None)
         if blob is not None:
             release_packed(blob)
@@ -445,7 +445,7 @@ class PoolLauncher(PoolConnections):
             raise TimeoutError("Another crew has been starting all the time.")
         try:
             self._before = log_folders()
-            self._together(end)
+            self._wait_for_machines(end)
             if self.start == "spawn":
                 # as a child of this thread, not of the launcher's
                 multiprocessing.resource_tracker.ensure_running()
@@ -459,7 +459,7 @@ class PoolLauncher(PoolConnections):
             # the launcher's frames hold it for as long as the workers live
             given.clear()
             processes = {p.pid: p for p in multiprocessing.active_children()}
-            for member in list(self.members.values()):
+            for member in list(self.workers.values()):
                 member.process = processes.get(member.pid)
             START_LOCK.release()
 
@@ -504,9 +504,9 @@ class PoolShutdown(PoolLauncher):
             if self.closing: return
             # no further calls; a worker that ends from here on ends as expected
             self.closing = True
-            for member in self.members.values():
+            for member in self.workers.values():
                 member.line.send("end", None)
-            for member in self.members.values():
+            for member in self.workers.values():
                 member.over.wait(max(end - time.monotonic(), 0))
         finally:
             self.kill()
@@ -515,7 +515,7 @@ class PoolShutdown(PoolLauncher):
         "End all processes at once, and remove their files."
         if os.getpid() != self.settings["kernel"]: return
         self.closing = True
-        for member in list(self.members.values()):
+        for member in list(self.workers.values()):
             if member.rank not in self._ends:
                 member.kill()
         for link in self.links:
@@ -529,11 +529,11 @@ class PoolShutdown(PoolLauncher):
                 return
             self._tidying = True
             try:
-                self._tidy()
+                self._clean_up()
             finally:
                 self._tidying = False
 
-    def _tidy(self):
+    def _clean_up(self):
         environment = user_environment()
         self._end_launcher()
         for link in self.links:
@@ -541,14 +541,14 @@ class PoolShutdown(PoolLauncher):
         if not HIDDEN_ENVIRONMENTS:
             # the user may have set them meanwhile; another pool that is starting restores them itself
             restore_environment(environment, PATCHED_VARIABLES)
-        for member in self.members.values():
+        for member in self.workers.values():
             member.line.close()
         self._stop.set()
         self._heard.put(None)
         for thread in self._threads:
             thread.join(5)
-        for member in self.members.values():
-            member.let_go()
+        for member in self.workers.values():
+            member.close_files()
         remove_logs(self.meeting, self._before, self._logs)
         if self.door is not None:
             shutil.rmtree(self.door.folder, ignore_errors=True)
@@ -588,14 +588,14 @@ class PoolCalls(PoolShutdown):
         blob, far = self._packed(f, args, self._cells)
         with self._lock:
             number = next(self._numbers)
-            call = PendingCall(self.members)
+            call = PendingCall(self.workers)
             self._calls[number] = call, blob
             # in the order of their deaths, since the first one counts
             for rank, end in self._ends.items():
-                if rank in self._gone:
+                if rank in self._lost_ranks:
                     self._answered(number, rank, end)
-            for rank, member in self.members.items():
-                if rank not in self._gone:
+            for rank, member in self.workers.items():
+                if rank not in self._lost_ranks:
                     member.line.send("call", number, far if isinstance(member, RemoteWorkerHandle) else blob)
         return call
 
@@ -609,19 +609,19 @@ class PoolCalls(PoolShutdown):
             (rank, next(self._numbers)),
             queue.SimpleQueue(),
         )
-        self._asides[number] = answers
-        if rank in self._gone:
+        self._out_of_band[number] = answers
+        if rank in self._lost_ranks:
             self._take_back(number, self._ends[rank])
         else:
-            self.members[rank].line.send(
-                "aside", number, far if isinstance(self.members[rank], RemoteWorkerHandle) else blob
+            self.workers[rank].line.send(
+                "aside", number, far if isinstance(self.workers[rank], RemoteWorkerHandle) else blob
             )
         try:
             found = decode_outcome(rank, *answers.get(timeout=timeout))
         except queue.Empty:
             raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.") from None
         finally:
-            self._asides.pop(number, None)
+            self._out_of_band.pop(number, None)
             release_packed(blob)
         if isinstance(found, Done): return found.result
         raise found.error

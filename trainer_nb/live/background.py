@@ -51,7 +51,7 @@ class StepBudget:
         self.over = threading.Event()
         self.over.set()
 
-    def want(
+    def request(
         self, steps: float,
         more: bool = False,  # add to the remaining steps
     ) -> bool:
@@ -69,7 +69,7 @@ class StepBudget:
             self.heard = self.steps == 0
             return self.heard
 
-    def holds(self) -> bool:
+    def is_pending(self) -> bool:
         "Return True if steps are still requested, after other threads had their turn."
         with self.lock:
             self.heard = self.steps == 0
@@ -112,7 +112,7 @@ def require_learner(
 class RunHandle:
     "Hold the state of a background run."
     def __init__(self, learner):
-        self._learner, self._wish, self._until, self._carrying, self._screen = (
+        self._learner, self._budget, self._until, self._bound_work, self._screen = (
             weakref.ref(learner),
             StepBudget(),
             None,
@@ -131,7 +131,7 @@ class RunHandle:
     @property
     def training(self) -> bool:
         "Return True while the run trains, or is about to."
-        return not self._wish.over.is_set() and self._wish.steps > 0
+        return not self._budget.over.is_set() and self._budget.steps > 0
 
     @property
     def status(self) -> str:
@@ -140,17 +140,17 @@ class RunHandle:
             "its learner is gone" if self._learner() is None else describe_background(self, self._learner().run_state)
         )
 
-    def _stands(
+    def _wait_until_idle(
         self,
         meanwhile: str,  # part of the message if the wait is interrupted
         timeout=None,
     ) -> bool:
         "Wait until there is no thread. A caller that blocks the thread does not wait: the run is paused, or will be at the step boundary."
-        if timeout is None and (RUN_LOCK.holder == threading.get_ident() or is_debug_step_open(self)):
+        if timeout is None and (RUN_LOCK.owner == threading.get_ident() or is_debug_step_open(self)):
             return True
         try:
             with Button():
-                return self._wish.over.wait(timeout)
+                return self._budget.over.wait(timeout)
         except KeyboardInterrupt:
             install_excepthook()
             raise Interrupted(f"No longer waiting. {meanwhile}") from None
@@ -175,8 +175,8 @@ def is_debug_step_open(handle) -> bool:
 
 def check_can_wait(handle):
     "Raise `InvalidOperation` if the thread waits for the caller."
-    if handle._wish.over.is_set(): return
-    if RUN_LOCK.holder == threading.get_ident():
+    if handle._budget.over.is_set(): return
+    if RUN_LOCK.owner == threading.get_ident():
         raise InvalidOperation(
             "wait() was called from inside a verb or a callback, and the run in the background cannot go on before that"
             " has ended; call it from a cell."
@@ -189,8 +189,8 @@ class BackgroundRun(RunHandle):
     "Control a run that trains in a thread; returned by `learn.start()`."
     def pause(self):
         "Pause at the next step boundary, and wait for it; from a callback, return at once."
-        self._wish.want(0)
-        self._stands("It pauses at the next boundary all the same.")
+        self._budget.request(0)
+        self._wait_until_idle("It pauses at the next boundary all the same.")
         return self
 
     def resume(self):
@@ -206,13 +206,13 @@ class BackgroundRun(RunHandle):
     @contextmanager
     def paused(self):
         "Pause the run inside the block, so that weights can be changed by hand; afterwards continue with the remaining steps."
-        steps, done = self._wish.pause()
+        steps, done = self._budget.pause()
         self.pause()
         try:
             yield self.learner
         finally:
-            left = steps - (self._wish.done - done)
-            if left > 0 and not self.learner.run_state.finished and not self.learner.run_state.freed:
+            left = steps - (self._budget.done - done)
+            if left > 0 and not self.learner.run_state.finished and not self.learner.run_state.initial_snapshot_freed:
                 request_steps(self, left)
 
     def stop(self):
@@ -226,7 +226,7 @@ class BackgroundRun(RunHandle):
     def wait(self, timeout: float | None = None) -> TrainOutput:
         "Wait until the run pauses or ends and return its output; re-raise the error that stopped it. Raise TimeoutError after `timeout`, and `InvalidOperation` in a callback."
         check_can_wait(self)
-        if not self._stands("Training goes on in the background; pause() pauses it.", timeout):
+        if not self._wait_until_idle("Training goes on in the background; pause() pauses it.", timeout):
             raise TimeoutError(f"The run is not done after {timeout:g} s; it goes on. {self.status}")
         if self.error is not None: raise self.error
         return make_train_output(self.learner.run_state)
@@ -248,15 +248,15 @@ def request_steps(handle, steps: float, more=False):
     run = handle.learner.run_state
     if run.finished and not run.due and not handle.training:
         raise InvalidOperation(nothing_to_do_message(run))
-    if not handle._wish.want(steps, more): return
+    if not handle._budget.request(steps, more): return
     clear_error(handle)
     BACKGROUND_RUNS.add(handle)
     register_exit_pause()
     try:
-        threading.Thread(target=handle._carrying, name="trainer_nb-run", daemon=True).start()
+        threading.Thread(target=handle._bound_work, name="trainer_nb-run", daemon=True).start()
     except RuntimeError:
         # the system cannot start another thread
-        handle._wish = StepBudget()
+        handle._budget = StepBudget()
         raise
 
 def nothing_to_do_message(run) -> str:
@@ -274,7 +274,7 @@ def run_background_thread(handle):
     "Train for as long as steps are requested; the body of the thread."
     NO_DISPLAY.set(in_kernel())   # a view shows the progress
     with low_priority():
-        while handle._wish.goes_on():
+        while handle._budget.goes_on():
             try:
                 train_in_background(handle, handle.learner)
             except Interrupted:
@@ -282,12 +282,12 @@ def run_background_thread(handle):
                 pass
             except BaseException as error:
                 record_stop(handle, error)
-            handle._wish.ended()
+            handle._budget.ended()
 
 def train_in_background(handle, learner):
     "Advance until the budget is used up, or the run is finished."
     run = learner.run_state
-    wish = handle._wish
+    wish = handle._budget
     def until(record):
         # the condition may also request a pause
         held = handle._until is not None and handle._until(record)
@@ -295,19 +295,19 @@ def train_in_background(handle, learner):
             # a later resume() continues without the condition
             handle._until = None
         if wish.taken():
-            run.pausing = True
+            run.pause_requested = True
         return held
     def ahead():
         own = lookahead_limit(run, handle._until)
         wanted = run.state.global_step + wish.steps
         return own._replace(last_step=min(own.last_step, wanted))
-    until.ahead = ahead
+    until.lookahead = ahead
     with make_progress(run, screen=handle._screen) as progress:
         handle._screen = progress.screen
         with RUN_LOCK:
             wait_for_debug_step(run)
-            if wish.holds():
-                run_until(learner, "start()", until, progress.tick, may=wish.holds)
+            if wish.is_pending():
+                run_until(learner, "start()", until, progress.tick, may=wish.is_pending)
     if run.finished:
         wait_for_save(run)
 
@@ -332,7 +332,7 @@ def record_stop(handle, error):
         finally:
             # as after an error in a cell, its memory is free with the next verb
             release_traceback_memory(error)
-    run.news.append(say)
+    run.pending_messages.append(say)
 
 # %% ../../nbs/10_live/02_background.ipynb #c1b69f06
 @cache
@@ -345,7 +345,7 @@ def register_exit_pause():
 def reset_after_fork():
     "Reset the handles in a forked process, where the threads do not exist."
     for handle in BACKGROUND_RUNS:
-        handle._wish = StepBudget()
+        handle._budget = StepBudget()
 
 def pause_all_runs(
     patience: float = 60.0,  # seconds per run
@@ -353,9 +353,9 @@ def pause_all_runs(
     "Pause all runs at exit, and wait for them."
     going = [handle for handle in BACKGROUND_RUNS if handle.training]
     for handle in going:
-        handle._wish.want(0)
+        handle._budget.request(0)
     for handle in going:
-        if handle._wish.over.wait(patience) and handle._learner() is not None:
+        if handle._budget.over.wait(patience) and handle._learner() is not None:
             print(f"{handle!r}, because the process ends.", file=sys.stderr)
 
 # %% ../../nbs/10_live/02_background.ipynb #80db3c57
@@ -365,7 +365,7 @@ def start_background(learner,
     "Train in the background; if the background run exists, continue it with this condition."
     condition = make_stop_condition(learner.run_state, steps, epochs, until)
     handle = get_handle(learner)
-    handle._until, handle._carrying = condition, bind_context(lambda: run_background_thread(handle))
+    handle._until, handle._bound_work = condition, bind_context(lambda: run_background_thread(handle))
     if not handle.training:
         # the old screen belongs to another cell
         handle._screen = None
@@ -375,16 +375,16 @@ def start_background(learner,
 def get_handle(learner) -> BackgroundRun:
     "Return the handle of a learner's background run; create it, without starting to train, if necessary."
     run = learner.run_state
-    if run.background is None:
-        handle = run.background = BackgroundRun(learner)
-        handle._carrying = bind_context(lambda: run_background_thread(handle))
-    return run.background
+    if run.background_run is None:
+        handle = run.background_run = BackgroundRun(learner)
+        handle._bound_work = bind_context(lambda: run_background_thread(handle))
+    return run.background_run
 
 def stop_run(learner):
     "End the run at the present step."
     run = learner.run_state
-    if run.background is not None:
-        run.background._wish.want(0)
+    if run.background_run is not None:
+        run.background_run._budget.request(0)
     if not run.state.global_step:
         raise InvalidOperation("The run has done no step yet, so there is nothing to end; it is paused.")
     if run.finished: return

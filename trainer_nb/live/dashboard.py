@@ -298,17 +298,17 @@ class CommandHandler:
         "Execute a command and answer it."
         self.tell({"kind": "heard", "id": number})
         if verb in BACKGROUND_COMMANDS:
-            self.quietly(number, lambda: self.wish(number, verb, given))
+            self.run_silently(number, lambda: self.run_background_command(number, verb, given))
         elif verb in COMMANDS:
             COMMAND_THREAD.do(
-                lambda: self.quietly(number, lambda: self.done(number, COMMANDS[verb](self.learner, given)))
+                lambda: self.run_silently(number, lambda: self.done(number, COMMANDS[verb](self.learner, given)))
             )
         else:
-            self.refused(
+            self.reply_error(
                 number, f"There is no command {verb!r}.{suggest_names(verb, [*BACKGROUND_COMMANDS, *COMMANDS])}"
             )
 
-    def quietly(
+    def run_silently(
         self, number: str,
         act,  # a function without arguments
     ):
@@ -318,7 +318,7 @@ class CommandHandler:
             try:
                 act()
             except BaseException as error:
-                self.refused(
+                self.reply_error(
                     number,
                     (
                         str(error)
@@ -328,13 +328,13 @@ class CommandHandler:
                 )
         self.context.copy().run(there)
 
-    def wish(self, number, verb, given):
+    def run_background_command(self, number, verb, given):
         "Apply a request to the background run."
         learn = self.learner
         BACKGROUND_COMMANDS[verb](learn, given)
-        handle = learn.run_state.background
+        handle = learn.run_state.background_run
         if verb == "resume": return self.done(number, "training goes on")
-        def stands(): return learn.run_state.owner is None and (handle is None or handle._wish.over.is_set())
+        def stands(): return learn.run_state.owner is None and (handle is None or handle._budget.over.is_set())
         self.waiting.append((number, stands, lambda: f"stands {describe_position(learn.run_state)}"))
 
     def answer(self):
@@ -344,7 +344,7 @@ class CommandHandler:
             self.done(entry[0], entry[2]())
 
     def done(self, number: str, said: str): self.tell({"kind": "done", "id": number, "text": said})
-    def refused(self, number: str, said: str):
+    def reply_error(self, number: str, said: str):
         self.tell({"kind": "refused", "id": number, "text": format_value(said, 500)})
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #959ce4a3
@@ -414,7 +414,7 @@ class WidgetConnection:
         compact: bool = False,  # without curves
     ):
         self.board, self.number, self.compact, self._lock = board, secrets.token_hex(4), compact, threading.RLock()
-        self.commands = None if learner is None else CommandHandler(learner, self._tell)
+        self.commands = None if learner is None else CommandHandler(learner, self._send_message)
         self.widget, self._handle, self._context, self._cell, self._request = (
             None,
             None,
@@ -423,8 +423,8 @@ class WidgetConnection:
             None,
         )
         # pages that have connected; whether the static view can no longer be updated
-        self.failures, self._pages, self._lost = 0, set(), False
-        self._drawn, self._state, self._stale, self._born = 0.0, None, True, time.monotonic()
+        self.failures, self._pages, self._is_unreachable = 0, set(), False
+        self._drawn, self._state, self._stale, self._created = 0.0, None, True, time.monotonic()
         board.message(full=True)
 
     def _send(self, full=False):
@@ -436,21 +436,21 @@ class WidgetConnection:
             if full:
                 content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
             # copies: a message sent later must have the present values
-            self._tell(content, [o.tobytes() for o in arrays])
+            self._send_message(content, [o.tobytes() for o in arrays])
 
-    def _tell(self, content: dict, buffers=None):
+    def _send_message(self, content: dict, buffers=None):
         if self.widget is not None:
             self.widget.send(content, buffers)
 
     def _heard(self, widget, content, buffers):
         if content.get("kind") == "hello":
-            self._hello(content.get("page"))
+            self._on_hello(content.get("page"))
         elif content.get("kind") == "do" and self.commands is not None:
             self.commands.do(str(content.get("id")), str(content.get("verb")), content.get("with") or {})
 
-    def _hello(self, page):
+    def _on_hello(self, page):
         # another browser, or the same page reloaded
-        self._lost = self._lost or bool(self._pages and page not in self._pages)
+        self._is_unreachable = self._is_unreachable or bool(self._pages and page not in self._pages)
         self._pages.add(page)
         self._send(full=True)
 
@@ -520,7 +520,7 @@ def show_view(view: Dashboard):
     for other in [o for o in list(OPEN_VIEWS) if o is not view]:
         if cell is not None and other._cell == cell:
             other.close()
-    for other in sorted((o for o in list(OPEN_VIEWS) if o is not view), key=lambda o: o._born)[:-MAX_OPEN_VIEWS]:
+    for other in sorted((o for o in list(OPEN_VIEWS) if o is not view), key=lambda o: o._created)[:-MAX_OPEN_VIEWS]:
         other.close()
     view._cell, view._request, view._context = cell, kernel_request().get("msg_id"), contextvars.copy_context()
     if view.commands is not None:
@@ -548,7 +548,7 @@ def show_view(view: Dashboard):
 def place_still(view: Dashboard):
     "Show the static view below the running cell."
     from IPython.display import display
-    view._handle, view._lost, view._stale, view._drawn = (
+    view._handle, view._is_unreachable, view._stale, view._drawn = (
         display(still_bundle(view.board, view.number, not view.compact), raw=True, display_id=True),
         False,
         False,
@@ -587,8 +587,8 @@ def refresh_still(view: Dashboard):
     "Update the static view at the end of a cell."
     with view._lock:
         view._send()
-    if view.board.told["status"]["state"] == "training" or not (view._stale or view._lost): return
-    if view._lost and was_touched(view):
+    if view.board.told["status"]["state"] == "training" or not (view._stale or view._is_unreachable): return
+    if view._is_unreachable and was_touched(view):
         place_still(view)
     elif view._stale:
         view.draw()
@@ -597,7 +597,7 @@ def was_touched(view: Dashboard) -> bool:
     "Return True if a verb of the learner has been called since the last check."
     learn = view.commands and view.commands._learner()
     if not learn: return False
-    touched, learn.run_state.touched = learn.run_state.touched, False
+    touched, learn.run_state.verb_called = learn.run_state.verb_called, False
     return touched
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #2d689a50

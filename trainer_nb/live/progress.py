@@ -328,7 +328,7 @@ class ProgressState:
     "Collect the events of a run while a verb trains, for the next drawing."
     def __init__(self, run):
         self.run, self.first, self.row = run, run.state.global_step, len(run.history)
-        self.pace, self.glimpse, self.evaluations, self.logs, self.mean = (
+        self.pace, self.loss_peek, self.evaluations, self.logs, self.mean = (
             SpeedMeter(self.first),
             LossPeek(),
             [],
@@ -339,7 +339,7 @@ class ProgressState:
         self.batches = None
         self.at = -1
 
-    def loss(self) -> float | None: return self.glimpse.look(self.run.history, self.row)
+    def loss(self) -> float | None: return self.loss_peek.look(self.run.history, self.row)
 
     def evaluating(self) -> tuple | None:
         "Return (batches done, all batches) during an evaluation at this step, otherwise None."

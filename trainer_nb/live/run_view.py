@@ -186,8 +186,8 @@ class DisplayStatus(NamedTuple):
 def display_status(run) -> DisplayStatus:
     "Return the status of a run of this process."
     owner = run.owner
-    background = run.background
-    if run.torn: return DisplayStatus("stopped", f"torn: {run.torn}")
+    background = run.background_run
+    if run.corrupted: return DisplayStatus("stopped", f"torn: {run.corrupted}")
     if run.phase == "debug": return DisplayStatus("waiting", "a step is open by hand")
     behind = background is not None and background.training
     if owner is not None and owner[1] == threading.main_thread().ident:
@@ -261,7 +261,7 @@ def view_status(
     total = state.max_steps if 0 < state.max_steps < sys.maxsize else None
     heard = getattr(getattr(find_progress_callback(run), "progress", None), "heard", None)
     words, taken = (
-        (now.words, taken) if run.team is None else (f"{now.words}, {run.team.words()}", run.team.memory() or taken)
+        (now.words, taken) if run.remote_run is None else (f"{now.words}, {run.remote_run.words()}", run.remote_run.memory() or taken)
     )
     return {
         "state": now.state,
@@ -461,7 +461,7 @@ class ViewParts:
         self.told = {}
         self.keys = {}
 
-    def follow(self) -> bool:
+    def refresh_sources(self) -> bool:
         "Update the sources, and return True if the set of runs has changed."
         for source in self.sources:
             source.look()
@@ -521,7 +521,7 @@ class ViewModel(ViewParts):
         "Return the changes, or everything: a dict for JSON, and arrays of float32. None if nothing has changed."
         buffers = []
         content = {}
-        if self.follow() or full:
+        if self.refresh_sources() or full:
             full = True
             self.told = {}
             self.keys = {}
@@ -566,7 +566,7 @@ class LearnerSource:
 
     def freed(self, learner) -> bool:
         "Return True if free() has ended the run that was shown, and no other has begun."
-        return learner.run_state.freed and bool(self.last)
+        return learner.run_state.initial_snapshot_freed and bool(self.last)
 
     def status(self) -> dict:
         "Return the status of the run; the last one for a learner that was freed or deleted."

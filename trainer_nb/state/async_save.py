@@ -59,7 +59,7 @@ def wait_for_other_savers(
 ):
     "Wait until no other learner of this process is writing."
     for other in list(_ACTIVE_SAVERS.values()):
-        if other.run_id == run.history.run_id if shelf is None else other.shelf == shelf:
+        if other.run_id == run.history.run_id if shelf is None else other.checkpoint_dir == shelf:
             other.wait(run.interrupts)
 
 # %% ../../nbs/07_state/03_async_save.ipynb #7b235b41
@@ -69,10 +69,10 @@ class Saver:
         self.done, self.failure, self.spare, self.pid = threading.Event(), None, (), os.getpid()
         # id of the run and folder that are being written; the folder that was swept
         self.run_id = None
-        self.shelf = None
+        self.checkpoint_dir = None
         self.swept = None
         # metric, step and folder of the best checkpoint on disk
-        self.facts = None
+        self.data_info = None
         self.undo = None
         self.best = (None, None, None)
         self.done.set()
@@ -93,7 +93,7 @@ class Saver:
         undo=None,  # called after a failure
     ):
         "Run `work` in a thread, after any other learner's save of the same run."
-        self.run_id, self.shelf, self.pid, self.undo = snapshot.values["run"], shelf, os.getpid(), undo
+        self.run_id, self.checkpoint_dir, self.pid, self.undo = snapshot.values["run"], shelf, os.getpid(), undo
         self.done.clear()
         try:
             while (other := _ACTIVE_SAVERS.setdefault(self.run_id, self)) is not self:
@@ -101,10 +101,10 @@ class Saver:
             threading.Thread(target=self._work, args=(work, snapshot), name="trainer_nb-save").start()
         except BaseException:
             # the system may be out of threads
-            self._over()
+            self._finish()
             raise
 
-    def _over(self):
+    def _finish(self):
         if _ACTIVE_SAVERS.get(self.run_id) is self:
             del _ACTIVE_SAVERS[self.run_id]
         self.done.set()
@@ -116,7 +116,7 @@ class Saver:
             self.failure = error
         finally:
             self.spare = snapshot.tensors
-            self._over()
+            self._finish()
 
     def wait(
         self,
@@ -147,7 +147,7 @@ class Saver:
         "Retire the checkpoints of later steps, before others are written."
         invalidate_future(run, best, after)
 
-    def went_back(
+    def after_restore(
         self, run,
         best,  # the checkpoint that was the best before
     ):
@@ -161,7 +161,7 @@ class Saver:
             else (None, None, None)
         )
 
-    def free(self): self.wait(); self.spare, self.facts = (), None
+    def free(self): self.wait(); self.spare, self.data_info = (), None
 
     def __repr__(self):
         return "Saver(writing)" if not self.done.is_set() else "Saver(failed)" if self.failure else "Saver(idle)"
@@ -184,7 +184,7 @@ def save_checkpoint_async(
         check_folder_free(place, run.history.run_id)
     undo = record_best_checkpoint(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
-    sharded = run.device.sharded is not None
+    sharded = run.device.sharded_model is not None
     if not (is_checkpoint_writer(run) or sharded): return place   # one process writes for all
     if sharded and saves_itself(run.model):
         raise ValueError(
@@ -208,7 +208,7 @@ def save_checkpoint_async(
 def is_checkpoint_writer(run) -> bool:
     "Check whether this process writes the run's checkpoints: the main one, or one per machine."
     world = run.device.world
-    return world.first or (run.args.save_on_each_node and world.local_rank == 0)
+    return world.is_main_process or (run.args.save_on_each_node and world.local_rank == 0)
 
 def record_best_checkpoint(run, place):
     "Record a folder as the best checkpoint and return a function that undoes it."
@@ -320,9 +320,9 @@ def describe_train_data(learner) -> dict:
     saver = learner.run_state.saver
     if saver is None: return {"length": length, "fingerprint": data_fingerprint(data)}
     # computed once, not at each save
-    if saver.facts is None or saver.facts[0] is not data or saver.facts[1]["length"] != length:
-        saver.facts = data, {"length": length, "fingerprint": data_fingerprint(data)}
-    return dict(saver.facts[1])
+    if saver.data_info is None or saver.data_info[0] is not data or saver.data_info[1]["length"] != length:
+        saver.data_info = data, {"length": length, "fingerprint": data_fingerprint(data)}
+    return dict(saver.data_info[1])
 
 # %% ../../nbs/07_state/03_async_save.ipynb #5649b5e1
 def overrides_save(learner) -> bool:
@@ -354,7 +354,7 @@ def make_checkpoint_writer(
     best = run.state.best_model_checkpoint
     beside = history.log is not None and history.path.parent.parent == place.parent
     about = {
-        "given": {k: v for k, v in run.given.items() if k in TrainingArguments.__dataclass_fields__},
+        "given": {k: v for k, v in run.given_settings.items() if k in TrainingArguments.__dataclass_fields__},
         "data": describe_train_data(learner),
         "beside": beside,
     }
@@ -486,7 +486,7 @@ def resend_sigterm(seconds: float = 0.1):
 class SigtermCheckpointCallback(TrainerCallback):
     "Callback that writes a checkpoint on SIGTERM and then ends the process."
     order = 95
-    def __init__(self): self.wanted, self.written, self.former, self.learn = False, False, None, lambda: None
+    def __init__(self): self.wanted, self.written, self.previous_handler, self.learn = False, False, None, lambda: None
     def __deepcopy__(self, memo): return SigtermCheckpointCallback()   # for a branch, which installs its own handler
 
     def listen(self, learn):
@@ -497,31 +497,31 @@ class SigtermCheckpointCallback(TrainerCallback):
                 " hears signals there only."
             )
         self.learn = weakref.ref(learn)
-        self.former = signal.signal(signal.SIGTERM, self.heard)
+        self.previous_handler = signal.signal(signal.SIGTERM, self.heard)
 
     def heard(self, *signal_and_frame):
         "Handle SIGTERM."
         learn = self.learn()
         run = learn.run_state if learn is not None else None
         if self.written or run is None or run.finished or not run.state.global_step:
-            return run_default_sigterm(self.former)
+            return run_default_sigterm(self.previous_handler)
         if self.wanted: return
         if run.owner is None and run.phase in ("look", "step"): return resend_sigterm()
         if run.owner is None and run.phase == "debug":
-            run.open_step.abort()
+            run.debug_step.abort()
         self.wanted = True
         if run.owner is None: return self.write(learn)
-        if run.device is None or run.device.world.alone:
+        if run.device is None or run.device.world.is_single_process:
             self.ask(learn)
 
     def on_step_end(self, args, state, control, learner=None, **kwargs):
         world = learner.run_state.device.world
-        if not world.alone and any(world.everyone(self.wanted)):
+        if not world.is_single_process and any(world.all_gather_object(self.wanted)):
             self.ask(learner)
 
     # run at the boundary
     def ask(self, learn):
-        learn.run_state.later.append(as_callback(learn.run_state, lambda: self.write(learn)))
+        learn.run_state.deferred_changes.append(as_callback(learn.run_state, lambda: self.write(learn)))
 
     def write(self, learn):
         "Write the checkpoint and end the process."
@@ -529,9 +529,9 @@ class SigtermCheckpointCallback(TrainerCallback):
             save_checkpoint_sync(learn)
         except SaveFailed as error:
             warn(f"SIGTERM came, and no checkpoint could be written: {error}")
-        self.written, learn.run_state.pausing = True, True
+        self.written, learn.run_state.pause_requested = True, True
         if threading.current_thread() is threading.main_thread():
-            run_default_sigterm(self.former)
+            run_default_sigterm(self.previous_handler)
         else:
             # for a run in the background, the main thread ends the process
             os.kill(os.getpid(), signal.SIGTERM)

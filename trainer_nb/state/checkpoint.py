@@ -160,7 +160,7 @@ def full_state_dict(
         if id(v) in found: continue
         part = to_local(v).detach().to("cpu", copy=True)
         found[id(v)] = gather_full(part, tuple(v.shape), world) if is_sharded(v) else part
-    return {k: found[id(v)] for k, v in state.items()} if world.first else {}
+    return {k: found[id(v)] for k, v in state.items()} if world.is_main_process else {}
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #2a94eaf5
 def get_processor(learner):
@@ -179,14 +179,14 @@ def save_model(
 ) -> Path:
     "Write a model's weights, and its tokenizer or processor if there is one; return the folder."
     folder = Path(folder).expanduser()
-    if not world.alone: weights = full_state_dict(model, world)
+    if not world.is_single_process: weights = full_state_dict(model, world)
     def write():
         folder.mkdir(parents=True, exist_ok=True)
         write_weights(model, folder, weights)
         if hasattr(processing_class, "save_pretrained"):
             processing_class.save_pretrained(folder)
     # one process writes; the others wait until the folder is complete
-    world.decided(write)
+    world.run_on_main(write)
     return folder
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #8f1b09e4
@@ -226,11 +226,11 @@ def add_base_weights(run, snapshot) -> Snapshot:
     found = {}
     for name, said in base.items():
         mine = (
-            run.held.copy(name, stays[name], added)
+            run.frozen_weights.copy(name, stays[name], added)
             if name in stays
             else here[name].detach().to("cpu", copy=True) if name in here else None
         )
-        first = run.first.tensors.get(name) if run.first is not None else None
+        first = run.initial_snapshot.tensors.get(name) if run.initial_snapshot is not None else None
         found[name] = next((t for t in (mine, first) if t is not None and tensor_digest(t) == said), None)
         if found[name] is None:
             raise ValueError(

@@ -137,7 +137,7 @@ def act_lines(draft, acts) -> list[str]:
     for e in acts:
         if e["data"].get("by"):
             if e["kind"] in ("restore", "reset", "rewind"):
-                draft.doubt(
+                draft.add_warning(
                     f"A callback has called {e['kind']}() at step {e['step']}, and the script has no snapshots; "
                     "let the callback change settings instead."
                 )
@@ -149,8 +149,8 @@ def act_lines(draft, acts) -> list[str]:
         )
         lines = [*lines, *go_to(e["step"]), line]
         at = e["step"]
-    run = draft.exported.run_state
-    events = draft.exported.history.events
+    run = draft.learner.run_state
+    events = draft.learner.history.events
     ends = [
         i for i, e in enumerate(events) if e["kind"] == "log" and "train_runtime" in e["data"] and not e["abandoned"]
     ]
@@ -187,7 +187,7 @@ def typed_act_lines(
         elif value.args:
             found[_TYPED_METHODS[what.attr]].append((s, value.args[0]))
     for kind, statements in found.items():
-        events = [e for e in draft.exported.history.events if e["kind"] == kind and not e["data"].get("by")]
+        events = [e for e in draft.learner.history.events if e["kind"] == kind and not e["data"].get("by")]
         for e, (s, node) in zip(events, statements) if len(events) == len(statements) else ():
             code = expression_code(draft, node, s.number)
             lines[e["time"]] = f"{name}.train_dataset = {code}" if kind == "train_dataset" else f"{name}.{kind}({code})"
@@ -205,14 +205,14 @@ def manual_change_comment(draft, e) -> str:
     "Add a doubt about an act that cannot be written, and return a comment for its place."
     if e["kind"] == "by hand":
         what = " and ".join(_MANUAL_CHANGES.get(c, f"{c} was changed") for c in e["data"]["changed"])
-        draft.doubt(f"After step {e['step']} {what} by hand, which the script does not do; "
+        draft.add_warning(f"After step {e['step']} {what} by hand, which the script does not do; "
                     "use learn.set(...), learn.freeze(...) or a callback for it.")
         return (
             f"# Here {what} by hand. What exactly was done is not known, so it is not done here, and the weights become"
             " others."
         )
     what = f"{e['kind']} ({ACT_FORMATTERS[e['kind']](e['data'])})"
-    draft.doubt(
+    draft.add_warning(
         f"After step {e['step']} there was {what}, and with what cannot be told from the cells; type it in a cell of"
         " its own."
     )
@@ -239,7 +239,7 @@ def part_code(draft, part, node) -> str | None:
         and not noted
         and not is_same_part(draft, part, node)
     ):
-        draft.doubt(
+        draft.add_warning(
             f"{part} was replaced by hand after the learner was made, and the script begins with the present one; "
             "give it in the learner's call."
         )
@@ -306,7 +306,7 @@ def learner_lines(draft, begun) -> list[str]:
     frozen = frozen_lines(draft, model if learner.model_init is None else f"{made.name}.model", begun)
     before, after = (before + frozen, after) if learner.model_init is None else (before, after + frozen)
     for c in unknown_callbacks(draft, given["callbacks"]) if "callbacks" in given else ():
-        draft.doubt(f"The callback {type(c).__name__} was added before this run began, and is not in the script; "
+        draft.add_warning(f"The callback {type(c).__name__} was added before this run began, and is not in the script; "
                     "give the Learner callbacks=[...] with it.")
     return [
         *before,
@@ -323,11 +323,11 @@ def function_made_lines(draft, begun) -> list[str]:
     s = draft.construct.statement
     expression_code(draft, s.value)
     if draws_random_numbers(draft.book, s) and learner.train_dataset is not None:
-        draft.doubt(
+        draft.add_warning(
             f"`{s.text}` ({s.where}) draws random numbers, for the data perhaps, and draws others in the script; "
             "make the data in a cell, or with a seed."
         )
-    first = explicit_settings(learner.run_state.first.values["args"])
+    first = explicit_settings(learner.run_state.initial_snapshot.values["args"])
     # settings changed before a reset
     later = {k: v for k, v in begun.settings.items() if v != first[k] and k in SETTABLE}
     load = draft.ours("load_weights({}, FILES / \"{}.safetensors\")")
@@ -353,7 +353,7 @@ def held_lines(draft, begun) -> list[str]:
         if len(states) == 1:
             found["unfreeze" if states.pop() else "freeze"].append(group)
         else:
-            draft.doubt(
+            draft.add_warning(
                 f"A part of the layer group {group!r} was frozen when the run began, and the group was kept in"
                 " evaluation mode, which the script does not do."
             )
@@ -407,9 +407,9 @@ def weights_digest(model) -> str:
 
 def script_docstring(draft, path) -> str:
     "Return the script's docstring."
-    learner = draft.exported
+    learner = draft.learner
     s = learner.state
-    made = learner.run_state.first.values["made_with"]
+    made = learner.run_state.initial_snapshot.values["made_with"]
     where = "to its end" if learner.run_state.finished else f"up to step {s.global_step} of {s.max_steps}"
     threads = f"{made['threads']} thread{'s' if made['threads'] > 1 else ''} (OMP_NUM_THREADS={made['threads']})"
     lines = [
@@ -504,7 +504,7 @@ def assemble_script(
     body = "\n".join([above, *main, *rest])
     reads = ours('stored["') in body
     loads = ours("load_weights(") in body
-    made = draft.exported.run_state.first.values["made_with"]
+    made = draft.learner.run_state.initial_snapshot.values["made_with"]
     read = ours('stored = load_file(FILES / "data.safetensors")')
     files = ours(
         f'FILES = pathlib.Path(__file__).resolve().with_name("{files_folder(path).name}")   # what could not be written'
@@ -521,7 +521,7 @@ def assemble_script(
     if name in late:
         # a function of the session reads it
         main = [f"    global {name}", *main]
-    constants.append(ours(f'ENDS_IN = "{weights_digest(draft.exported.model)}"   # SHA-256 of the weights'))
+    constants.append(ours(f'ENDS_IN = "{weights_digest(draft.learner.model)}"   # SHA-256 of the weights'))
     last = [f"{name}.save_model({ours('output_dir')})", ours("check_weights({})").format(f"{name}.model")]
     steps = [f"    {line}" for text in [*rest, *last] for line in text.splitlines()]
     main = "\n".join([ours("def main(output_dir):"), *main, ours("    warn_of_differences()"), *steps])
@@ -600,7 +600,7 @@ def check_script_path(path) -> Path:
 
 def require_run_start(learner):
     "Return where the run began; raise InvalidOperation if that is no longer known."
-    if learner.run_state.freed:
+    if learner.run_state.initial_snapshot_freed:
         raise InvalidOperation(
             "export_script() cannot begin: free() has let go of the first weights. Export before free(), or give the"
             " Learner model_init=."
@@ -647,14 +647,14 @@ def add_replay_warnings(draft, begun, acts, path):
     collect_seeds(draft)
     warn_random_attributes(draft)
     warn_rebound_names(draft)
-    learner = draft.exported
+    learner = draft.learner
     parts = [
         getattr(learner, p) for p in LEARNER_PARTS if p not in ("callbacks", "optimizers", "optimizer_cls_and_kwargs")
     ]
     warn_redefined_classes(draft, [type(learner), *(p for p in parts if p is not None), *user_callbacks(learner)])
     warn_manual_settings(draft, begun.settings, acts)
     for e in (e for e in learner.history.events if e["kind"] == "rewind" and e["data"].get("different")):
-        draft.doubt(
+        draft.add_warning(
             f"When the run went back to step {e['step']}, the loss of step {e['data']['different'][0]} was not what it"
             " had been, so something besides the run decides about it: a data set with random numbers of its own,"
             " perhaps."
@@ -663,17 +663,17 @@ def add_replay_warnings(draft, begun, acts, path):
     warn_stateless_callbacks(draft)
     warn_missing_files(draft, path.parent)
     if begun.folder and learner.model_init is None:
-        draft.doubt(
+        draft.add_warning(
             f"The run was resumed from {begun.folder}, and began in another session; the script begins with the weights"
             " that the cells of this one have made, which may be others. With model_init= they are the same."
         )
     if any(e["kind"] == "resume" and e["data"].get("anew") and not e["abandoned"] for e in learner.history.events):
-        draft.doubt(
+        draft.add_warning(
             "The run was resumed with ignore_data_skip=True, which began the data of an epoch anew; the script goes"
             " through it once."
         )
     if begun.snapshot.values["extra"] and learner.model_init is None:
-        draft.doubt(
+        draft.add_warning(
             "The model keeps an extra state (get_extra_state), which the script makes anew; keep it in buffers."
         )
 

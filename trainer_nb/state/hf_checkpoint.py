@@ -258,7 +258,7 @@ def position_after_batches(feed, epoch: int, batches: int) -> int:
         return (
             min(order.size * batches, order.samples)
             if hasattr(order, "size")
-            else sum(map(len, islice(order.from_(0), batches)))
+            else sum(map(len, islice(order.iterate_from(0), batches)))
         )
     cursor = Cursor(epoch, 0)
     with preserve_generators():
@@ -278,7 +278,7 @@ def resume_position(
 ) -> tuple[int, int]:
     "Return the finished epochs and the micro-batches of the current one; raise ValueError on a mismatch."
     window = run.args.gradient_accumulation_steps
-    batches = run.feed.batches
+    batches = run.loader.batches
     step = state.global_step
     if batches:
         epoch = step // math.ceil(batches / window)
@@ -301,13 +301,13 @@ def resume_position(
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #d5f1065c
 def position_fields(run, state) -> dict:
     "Return the fields of a run that hold its position, with the tasks due there."
-    (epoch, behind), batches, args = resume_position(run, state), run.feed.batches, run.args
+    (epoch, behind), batches, args = resume_position(run, state), run.loader.batches, run.args
     before = args.save_strategy == "steps" or (args.save_strategy == "best" and args.eval_strategy == "steps")
     if before and epoch and not behind and batches:
         epoch = epoch - 1
         behind = batches
     over = state.global_step >= run.state.max_steps
-    cursor = Cursor(epoch, position_after_batches(run.feed, epoch, behind))
+    cursor = Cursor(epoch, position_after_batches(run.loader, epoch, behind))
     is_open = behind > 0 and (before or not over)
     due = "close" if is_open and (over or behind == batches) else "finish" if over else None
     return {
@@ -326,10 +326,10 @@ def position_fields(run, state) -> dict:
 def count_seen_samples(run, cursor) -> int:
     "Return the number of samples trained on; an epoch of a stream counts as its batches, or as none."
     if not cursor.epoch: return cursor.position
-    batches = run.feed.batches or 0
+    batches = run.loader.batches or 0
     of_epoch = (
-        position_after_batches(run.feed, 0, batches)
-        if isinstance(run.feed.source, MapSource)
+        position_after_batches(run.loader, 0, batches)
+        if isinstance(run.loader.source, MapSource)
         else batches * run.args.train_batch_size
     )
     return cursor.epoch * of_epoch + cursor.position

@@ -259,11 +259,11 @@ def load_checkpoint(
     run = learner.run_state
     wait_for_save(run)
     prepare(learner)
-    folder = run.device.world.decided(lambda: resolve_checkpoint(learner, place))
+    folder = run.device.world.run_on_main(lambda: resolve_checkpoint(learner, place))
     snapshot = read_snapshot(learner, folder)
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})
-    edits = edited_settings(then, run.given)
+    edits = edited_settings(then, run.given_settings)
     snapshot.values["args"] = effective_settings(snapshot, vars(run.args))
     try:
         check_edits(edits, then)
@@ -292,7 +292,7 @@ def restart_epoch_data(run, snapshot) -> list[str]:
     cursor = snapshot.values["cursor"]
     then = snapshot.values.get("length")
     now = num_train_samples(run)
-    over = run.feed.ends_here(cursor) is True if then == now or then is None else cursor.position >= then
+    over = run.loader.is_at_known_end(cursor) is True if then == now or then is None else cursor.position >= then
     if not run.args.ignore_data_skip or not cursor.position or snapshot.values["finished"] or over:
         return []
     snapshot.values.update(cursor=Cursor(cursor.epoch), bookmark=None, batches_in_epoch=0, epoch_open=False)
@@ -331,7 +331,7 @@ def restore_checkpoint(learner, folder, snapshot, edits):
     run = learner.run_state
     before = capture_snapshot(run)
     history = run.history
-    torn = run.torn
+    torn = run.corrupted
     best = run.state.best_model_checkpoint
     same = history.run_id == snapshot.values["run"] and all(
         n >= then for n, then in zip(history.place(), snapshot.values["place"])
@@ -345,7 +345,7 @@ def restore_checkpoint(learner, folder, snapshot, edits):
         run.state.log_history = run.state.log_history or read_log_history(
             run.history, folder, checkpoint_info(snapshot).get("logs", 0)
         )
-        if checkpoint_info(snapshot).get("data") not in (None, describe_train_data(learner)) and run.feed is not None:
+        if checkpoint_info(snapshot).get("data") not in (None, describe_train_data(learner)) and run.loader is not None:
             # measured again below
             drop_loader(run)
         prepare(learner)
@@ -359,11 +359,11 @@ def restore_checkpoint(learner, folder, snapshot, edits):
     if not same:
         history.close_log()
     relocate_best(run.state, folder.parent)
-    if run.ring is not None:
-        run.ring.clear()
+    if run.rewind_buffer is not None:
+        run.rewind_buffer.clear()
     if run.saver is not None:
-        run.saver.went_back(run, best)
-    run.paused, run.hands = False, capture_editable_state(run)
+        run.saver.after_restore(run, best)
+    run.paused, run.editable_state = False, capture_editable_state(run)
 
 # %% ../../nbs/07_state/04_resume.ipynb #60451859
 def load_best_weights(learner):
@@ -376,7 +376,7 @@ def load_best_weights(learner):
         prepare_model(learner)
         path = (
             load_best_everywhere
-            if run.device.sharded is not None or len(best_fields(learner)) > 1
+            if run.device.sharded_model is not None or len(best_fields(learner)) > 1
             else load_best_on_main
         )(learner, Path(path))
     except (OSError, ValueError, MainProcessFailed) as error:
@@ -391,8 +391,8 @@ def load_best_on_main(learner, path: Path) -> str:
         assign_weights(learner, *read_best_weights(learner, folder))
         return str(folder)
     world = learner.run_state.device.world
-    folder = world.decided(act)
-    if not world.alone:
+    folder = world.run_on_main(act)
+    if not world.is_single_process:
         sync_weights(learner.run_state)
     return folder
 
@@ -402,7 +402,7 @@ def load_best_everywhere(learner, path: Path) -> str:
         folder = find_best_folder(learner.run_state, path)
         return str(folder), *read_best_weights(learner, folder)
     world = learner.run_state.device.world
-    folder, tensors, values = world.decided(act, tell=lambda found: (found[0], dtypes_and_shapes(found[1]), found[2]))
+    folder, tensors, values = world.run_on_main(act, tell=lambda found: (found[0], dtypes_and_shapes(found[1]), found[2]))
     assign_weights(learner, broadcast_tensors(tensors, world), values)
     return folder
 
@@ -441,7 +441,7 @@ def assign_weights(
     if isinstance(values, dict):
         return restore_fields(learner.run_state, Snapshot(tensors, values), best_fields(learner))
     own = learner.model.state_dict(keep_vars=True)
-    if learner.run_state.device.sharded is None:
+    if learner.run_state.device.sharded_model is None:
         learner.model.load_state_dict(tensors, strict=False)
     else:
         [copy_into(own[k], t) for k, t in tensors.items()]

@@ -80,18 +80,18 @@ def find_run_start(learner) -> RunStart | None:
     "Return where a run began; None if its first weights are no longer known."
     run = learner.run_state
     history = learner.history
-    if run.first is None: return None
+    if run.initial_snapshot is None: return None
     reset = next((e for e in reversed(history.events) if e["kind"] == "reset" and not e["abandoned"]), None)
     if reset is not None:
         settings = TrainingArguments.defaults() | reset["data"]["settings"]
-        return RunStart(run.first, settings, reset["time"])
+        return RunStart(run.initial_snapshot, settings, reset["time"])
     # includes settings changed before the optimizer was made
-    first = run.first
+    first = run.initial_snapshot
     resumed = next((e for e in history.events if e["kind"] == "resume" and not e["abandoned"]), None)
     if resumed is not None and first.values["run"] not in ancestor_run_ids(history) and first.step == 0:
         return RunStart(first, TrainingArguments.defaults() | resumed["data"]["given"], 0.0, resumed["data"]["folder"])
     if first.values["run"] not in ancestor_run_ids(history):
-        kept = [*(run.ring.kept if run.ring is not None else ()), *learner.snapshots.values()]
+        kept = [*(run.rewind_buffer.kept if run.rewind_buffer is not None else ()), *learner.snapshots.values()]
         first = next((s for s in kept if s.step == 0 and is_start_snapshot(history, s)), None)
     return None if first is None else RunStart(first, explicit_settings(first.values["args"]), first.values["taken"])
 
@@ -347,7 +347,7 @@ class ScriptDraft:
         limit: float,  # maximum size of a stored value, in MB
     ):
         # `learner`: the learner that the session made; `exported` may be its branch
-        self.exported, self.learner = exported, original_learner(exported, book.names)
+        self.learner, self.learner = exported, original_learner(exported, book.names)
         self.book, self.limit, self.construct, learners = (
             book,
             limit,
@@ -385,7 +385,7 @@ class ScriptDraft:
         "Return generated code with its names changed where the session uses them."
         return re.sub(rf"\b({'|'.join(self.words)})\b", lambda m: self.words[m[0]], text)
 
-    def doubt(self, text): self.doubts += [] if text in self.doubts else [text]
+    def add_warning(self, text): self.doubts += [] if text in self.doubts else [text]
 
     def instead(self, name, statement) -> bool:
         "Store a variable's value if a file is better than its code; return whether it is stored."
@@ -411,17 +411,17 @@ class ScriptDraft:
             # the value was read before the change
             return None
         file = f"{name}_" if name in RESERVED_FILE_NAMES else name
-        found = self.small(name, store_processor(value, file) or store_value(value, file))
+        found = self.if_small_enough(name, store_processor(value, file) or store_value(value, file))
         if found is not None:
             self.watched[name] = s.number
         return found
 
-    def small(self, name, found) -> StoredValue | None:
+    def if_small_enough(self, name, found) -> StoredValue | None:
         "Return a stored value if it is within the limit; else add a doubt and return None."
         if found is None: return None
         found.code = self.ours(found.code)
         if found.nbytes <= self.limit * 1e6: return found
-        self.doubt(
+        self.add_warning(
             f"`{name}` takes {found.nbytes / 1e6:.0f} MB, more than limit={self.limit:g}, so the script makes it anew"
             " by its code; put that code into a function (a loader), or give export_script a larger limit."
         )
@@ -498,7 +498,7 @@ def given_parts(draft) -> tuple[dict, list]:
         elif t.attr in LEARNER_PARTS and t.attr != "train_dataset" and s.number < draft.first:
             given[t.attr] = s.node.value
         elif t.attr != "train_dataset":
-            draft.doubt(
+            draft.add_warning(
                 f"`{s.text}` ({s.where}) changes the learner by hand, and is not in the script; say it in the call that"
                 " makes the learner, or in a subclass."
             )
@@ -538,7 +538,7 @@ def dataset_code(
 
 def stored_dataset_code(draft, part, value) -> str | None:
     "Store a data set and return the code that reads it; None if unsupported or too large."
-    found = draft.small(part, store_value(value, part))
+    found = draft.if_small_enough(part, store_value(value, part))
     if found is None: return None
     # not bound to a variable of the session
     draft.stored[part] = found, None
@@ -635,7 +635,7 @@ def model_init_code(draft, node, begun, load):
     unknown = "nobody knows how model_init was made; define it in a cell"
     code = expression_code(draft, node) if node is not None else object_code(draft, learner.model_init, unknown)
     large = sum(t.nbytes for t in weights.values()) > draft.limit * 1e6   # too large to test
-    known = begun.snapshot is learner.run_state.first if large else is_model_init_reproducible(learner, weights)
+    known = begun.snapshot is learner.run_state.initial_snapshot if large else is_model_init_reproducible(learner, weights)
     return f"model_init={code}", [], [] if known else [load.format(f"{draft.construct.name}.model")]
 
 def follow_model(draft, node, before=math.inf):
@@ -674,7 +674,7 @@ def auxiliary_modules(
     "Return modules of the slice with random weights outside the model, for example a teacher."
     run = draft.learner.run_state
     found = {}
-    known = {id(t) for m in (run.model, run.loss) if m is not None for t in [*m.parameters(), *m.buffers()]}
+    known = {id(t) for m in (run.model, run.loss_module) if m is not None for t in [*m.parameters(), *m.buffers()]}
     for s in (
         s
         for s in draft.slice.chosen.values()
@@ -730,9 +730,9 @@ def collect_seeds(draft):
             draft.slice.take(seed, "seed")
         what = f"`{min(s.binds, default=s.text.splitlines()[0])}` ({s.where}) is made with random numbers"
         if seed is None:
-            draft.doubt(f"{what} that no seed decides; put a seed into the function that makes it.")
+            draft.add_warning(f"{what} that no seed decides; put a seed into the function that makes it.")
         elif left_out:
-            draft.doubt(f"{what}, and {left_out[0].where} has drawn some before it that the script does not draw; "
+            draft.add_warning(f"{what}, and {left_out[0].where} has drawn some before it that the script does not draw; "
                                        "seed right before it, or in the function that makes it.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #da8f0b49
@@ -754,7 +754,7 @@ def warn_random_attributes(draft):
             name, kind = o.targets[0].attr, s.node.name
             held = [vars(m).get(name) for m in draft.learner.model.modules() if type(m).__name__ == kind]
             if any(isinstance(v, (torch.Tensor, np.ndarray, list)) for v in held):
-                draft.doubt(f"`{kind}` draws `self.{name}` at random, and it is neither a parameter nor a buffer; "
+                draft.add_warning(f"`{kind}` draws `self.{name}` at random, and it is neither a parameter nor a buffer; "
                             f"register_buffer('{name}', ...) makes it one.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #16261cec
@@ -784,7 +784,7 @@ def warn_rebound_names(draft):
     "Add doubts about names that were rebound or changed during the run."
     book = draft.book
     late = names_read_at_runtime(draft)
-    noted = any(e["kind"] == "by hand" and not e["abandoned"] for e in draft.exported.history.events)
+    noted = any(e["kind"] == "by hand" and not e["abandoned"] for e in draft.learner.history.events)
     def outside(found): return [o for o in found if not draft.slice.forbidden & o.now]
     chosen = [s for s in draft.slice.chosen.values() if not s.imports]
     wanted = draft.slice.wanted
@@ -794,19 +794,19 @@ def warn_rebound_names(draft):
         )
         changed = outside(book.changing(name, max(draft.first, s.number), draft.last))
         if again and name in late:
-            draft.doubt(
+            draft.add_warning(
                 f"`{name}` was bound anew ({again[-1].where}) while the run was under way; the script has it as it was"
                 f" in {s.where}."
             )
         elif changed and not noted:
-            draft.doubt(
+            draft.add_warning(
                 f"`{name}` was changed ({changed[0].where}) while the run was under way, which the script does not do; "
                 "use learn.set(...), or a callback."
             )
     for name, number in draft.watched.items():
         changed = outside(book.changing(name, max(draft.first, number), math.inf))
         if changed:
-            draft.doubt(
+            draft.add_warning(
                 f"`{name}` was changed ({changed[0].where}) after the run had begun, and is written as it is now; "
                 "change a copy instead."
             )
@@ -822,7 +822,7 @@ def warn_mutated_modules(
             [m for m in s.node.body if isinstance(m, ast.FunctionDef)] if isinstance(s.node, ast.ClassDef) else [s.node]
         )
         for name in sorted({n for b in bodies for n in names_changed_in(b.body)} & set(modules)):
-            draft.doubt(
+            draft.add_warning(
                 f"`{s.node.name}` changes `{name}` as the run goes, and its weights are written as they are now; "
                 "make it as a copy of the model (copy.deepcopy), or register it in the model."
             )
@@ -835,7 +835,7 @@ def warn_redefined_classes(draft, things):
         top = getattr(kind, "__qualname__", "")
         found = [s for s in draft.slice.chosen.values() if s.defines and top in s.binds]
         if getattr(kind, "__module__", "") == "__main__" and found and not could_come_from(kind, found[-1]):
-            draft.doubt(
+            draft.add_warning(
                 f"`{top}` has been defined more than once, and the script's version ({found[-1].where}) is not the one"
                 " that this run has used; make the learner again after the last change."
             )
@@ -846,7 +846,7 @@ def warn_redefined_classes(draft, things):
             and not could_come_from(draft.book.names.get(name), s)
             and not draft.book.changing(name, s.number, math.inf)
         ):
-            draft.doubt(f"`{name}` is not what its cell says; run the cell again and begin a new run.")
+            draft.add_warning(f"`{name}` is not what its cell says; run the cell again and begin a new run.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #c6d4b240
 def kept_back(run, callback) -> bool:
@@ -856,17 +856,17 @@ def kept_back(run, callback) -> bool:
 
 def warn_stateless_callbacks(draft):
     "Add doubts about callbacks without state that change themselves, in a run that went back."
-    history = draft.exported.history
+    history = draft.learner.history
     # for example after a reset
     restarted = history.parent is not None and history.parent not in ancestor_run_ids(history)
     if not history.abandons and not restarted: return
-    for c in user_callbacks(draft.exported):
+    for c in user_callbacks(draft.learner):
         found = [s.node for s in draft.slice.chosen.values() if s.defines and type(c).__name__ in s.binds]
         if not found or hasattr(c, "state_dict") or callable(getattr(c, "state", None)): continue
         if not kept_back(draft.learner.run_state, c): continue
         methods = [m for m in found[-1].body if isinstance(m, ast.FunctionDef) and m.name != "__init__" and m.args.args]
         if any(m.args.args[0].arg in names_changed_in(m.body) for m in methods):
-            draft.doubt(
+            draft.add_warning(
                 f"`{type(c).__name__}` keeps something of its own from step to step, and did not go back when the run"
                 " did; give it state_dict() and load_state_dict()."
             )
@@ -882,7 +882,7 @@ def warn_manual_settings(
 ):
     "Add a doubt about a setting that differs from the verbs' changes."
     expected = dict(settings)
-    now = explicit_settings(vars(draft.exported.args))
+    now = explicit_settings(vars(draft.learner.args))
     if any(c.startswith("args.") for e in acts for c in e["data"].get("changed", ())):
         # the doubt was added for that act
         return
@@ -891,7 +891,7 @@ def warn_manual_settings(
     # settings of the process, and settings that follow from others
     left_out = (*PROCESS_FIELDS, "eval_steps", "greater_is_better")
     for name in [k for k, v in now.items() if k not in left_out and v != expected.get(k)][:1]:
-        draft.doubt(
+        draft.add_warning(
             f"learn.args.{name} is {now[name]!r}, and no verb has made it so; learn.set({name}=...) can be written"
             " down."
         )
@@ -899,11 +899,11 @@ def warn_manual_settings(
 def warn_unreplayed_evaluations(draft):
     "Add a doubt about evaluations by hand that a callback received."
     events = ("on_evaluate", "on_predict", "on_prediction_step", "on_log")
-    hears = [type(c).__name__ for c in user_callbacks(draft.exported) if any(overrides_event(c, e) for e in events)]
+    hears = [type(c).__name__ for c in user_callbacks(draft.learner) if any(overrides_event(c, e) for e in events)]
     within = [s for s in draft.book.statements if draft.at < s.number < draft.last and draft.own & s.now]
     called = [s.where for s in within if re.search(r"\.(evaluate|predict|log)\(", s.text)]
     if not (hears and called): return
-    draft.doubt(
+    draft.add_warning(
         f"{called[0]} evaluates by hand, which {hears[0]} hears of, and the script does not do it; use eval_strategy="
         " if it matters."
     )
@@ -949,11 +949,11 @@ def is_installed(top: str) -> bool:
 def warn_missing_files(draft, folder: Path):
     "Add doubts about modules and files that the script would not find."
     for module in foreign_modules([*import_lines(draft.slice), *draft.imports], folder):
-        draft.doubt(f"The script imports {module}, which is neither installed nor beside it; copy it there.")
+        draft.add_warning(f"The script imports {module}, which is neither installed nor beside it; copy it there.")
     for s in draft.slice.chosen.values():
         for c in (n.value for n in ast.walk(s.node) if isinstance(n, ast.Constant) and isinstance(n.value, str)):
             if 0 < len(c) < 250 and os.path.isfile(c) and not os.path.isabs(c):
-                draft.doubt(
+                draft.add_warning(
                     f"{c!r} ({s.where}) is a file beside the notebook; start the script in that folder, or give the"
                     " whole path."
                 )

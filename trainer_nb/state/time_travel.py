@@ -64,12 +64,12 @@ def check_stream_position(learner, snapshot):
         then[name] != getattr(run.args, name) for name in ("dataloader_num_workers", "per_device_train_batch_size")
     )
     follows = (
-        run.feed.loader is not learner.train_dataset
-        and getattr(run.feed.loader, "num_workers", None) == run.args.dataloader_num_workers
+        run.loader.loader is not learner.train_dataset
+        and getattr(run.loader.loader, "num_workers", None) == run.args.dataloader_num_workers
     )
     if not (changes and follows):
         # otherwise the loader is made with the snapshot's settings
-        run.feed.check(snapshot.values["bookmark"])
+        run.loader.check(snapshot.values["bookmark"])
 
 def get_named_snapshot(learner, name) -> Snapshot:
     "Return a snapshot by its name; raise KeyError if there is none."
@@ -101,11 +101,11 @@ def restore_run(
     if run.history is not earlier:
         earlier.close_log()
     redistribute_data(learner, snapshot)
-    if run.ring is not None:
+    if run.rewind_buffer is not None:
         # its snapshots may be of another past
-        run.ring.clear()
+        run.rewind_buffer.clear()
     if run.saver is not None:
-        run.saver.went_back(run, best)
+        run.saver.after_restore(run, best)
     record_act(run, "restore")
     report_lost(run, "restore()")
 
@@ -132,8 +132,8 @@ class Snapshots(dict):
 def reset_run_state(run):
     "Reset the fields of a run that a snapshot holds, except the model, the settings and the callbacks."
     run.history.close_log()
-    if run.feed is not None:
-        run.feed.close()
+    if run.loader is not None:
+        run.loader.close()
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
     for f in fields(run):
         if f.metadata["kind"] in ("value", "of_step"):
@@ -141,9 +141,9 @@ def reset_run_state(run):
     vars(run.state).update(place)
     run.start_clock()
     run.history, run.due = History(parent=run.history.run_id), deque()
-    run.optimizer = run.lr_scheduler = run.feed = run.shadows = run.hands = None
-    if run.ring is not None:
-        run.ring.clear()
+    run.optimizer = run.lr_scheduler = run.loader = run.backups = run.editable_state = None
+    if run.rewind_buffer is not None:
+        run.rewind_buffer.clear()
 
 def user_given_parts(learner) -> list[str]:
     "Return the names of the parts that the user made, which a new run reuses in their first state."
@@ -152,21 +152,21 @@ def user_given_parts(learner) -> list[str]:
 def restart_from_current_weights(learner):
     "Begin a new run from the present weights."
     run = learner.run_state
-    if run.first is not None:
-        restore_fields(run, run.first, user_given_parts(learner))
+    if run.initial_snapshot is not None:
+        restore_fields(run, run.initial_snapshot, user_given_parts(learner))
     reset_run_state(run)
 
 def restart_from_first_weights(learner):
     "Begin a new run from the first weights."
     run = learner.run_state
-    if run.first is None:
-        if not run.freed: return   # the run has not begun
+    if run.initial_snapshot is None:
+        if not run.initial_snapshot_freed: return   # the run has not begun
         raise InvalidOperation(
             "reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into"
             " learn.model."
         )
-    restore_fields(run, run.first, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
-    run.first.release()
+    restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
+    run.initial_snapshot.release()
     reset_run_state(run)
     record_act(run, "reset", settings=run.args.changed())
     prepare(learner)
@@ -184,9 +184,9 @@ def free_run(learner):
         run.device.release()
     if run.model is not None:
         run.model.to("cpu")
-    run.device = run.wrapped = run.first = run.held = run.eval_dataloader = None
+    run.device = run.wrapped_model = run.initial_snapshot = run.frozen_weights = run.eval_dataloader = None
     run.params = []
-    run.freed = True
+    run.initial_snapshot_freed = True
     if run.saver is not None:
         run.saver.free()
     if learner.optimizers[0] is not None:
@@ -253,9 +253,9 @@ class Account:
         self.counted = snapshot
         # waits for the copy, which ended many steps ago
         snapshot.tensors
-        if not snapshot.copied_in: return
-        self.spent += self.factor * snapshot.copied_in
-        self.last = (self.last or 0.0) + self.factor * snapshot.copied_in
+        if not snapshot.copy_seconds: return
+        self.spent += self.factor * snapshot.copy_seconds
+        self.last = (self.last or 0.0) + self.factor * snapshot.copy_seconds
 
     def to_wait(
         self, run,
@@ -273,7 +273,7 @@ class Account:
             if missing <= 0
             else 10 if steps <= 0 or seconds <= 0 else min(max(math.ceil(missing * steps / seconds), 1), 1000)
         )
-        return run.device.world.told(wait)
+        return run.device.world.broadcast_object(wait)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000006
 def room_for_snapshots(
@@ -286,9 +286,9 @@ def room_for_snapshots(
     if run.args.ring_memory is not None:
         budget = run.args.ring_memory * 1e9
         return min(int(budget // size), MAX_SNAPSHOTS), "memory", budget
-    first = run.first.in_memory if run.first is not None else 0
+    first = run.initial_snapshot.in_memory if run.initial_snapshot is not None else 0
     mine = MEMORY_SHARE * (peak_memory() - sum(s.in_memory for s in kept)) - first
-    budgets = world.everyone((mine, disk_space() / world.size))
+    budgets = world.all_gather_object((mine, disk_space() / world.size))
     memory, disk = (min(values) for values in zip(*budgets))
     if memory >= size: return min(int(memory // size), MAX_SNAPSHOTS), "memory", memory
     return min(int(disk // size), MOST_ON_DISK), "disk", disk
@@ -326,7 +326,7 @@ class RewindBuffer:
         # A run that was resumed, or comes from another process, has no other snapshot.
         if self.wait <= 0:
             self.take(
-                run, by_hand or (not self.kept and (run.first is None or run.first.values["run"] != run.history.run_id))
+                run, by_hand or (not self.kept and (run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id))
             )
         self.wait -= 1
 
@@ -336,7 +336,7 @@ class RewindBuffer:
     ):
         "Take a snapshot if one is due, and schedule the next one."
         self.account.begin(run)
-        if not run.state.global_step and run.device.world.told(stands_at_first(run)):
+        if not run.state.global_step and run.device.world.broadcast_object(stands_at_first(run)):
             self.wait = run.args.ring_every or 10
             return
         if self.kept:
@@ -387,14 +387,14 @@ class RewindBuffer:
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000001
 def stands_at_first(run) -> bool:
     "Check whether the first weights are a snapshot of the present state."
-    if run.first is None or run.state.global_step or run.versions != weight_versions(run): return False
-    return run.first.values["run"] == run.history.run_id and not has_acts_after(run.history, run.first, 0)
+    if run.initial_snapshot is None or run.state.global_step or run.initial_weight_versions != weight_versions(run): return False
+    return run.initial_snapshot.values["run"] == run.history.run_id and not has_acts_after(run.history, run.initial_snapshot, 0)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #1550803e
 def find_base_snapshot(learner, step: int) -> Snapshot | None:
     "Return the newest snapshot from which a step can be reached; None if there is none."
     run = learner.run_state
-    every = [*run.ring.kept, *learner.snapshots.values(), *([run.first] if run.first is not None else [])]
+    every = [*run.rewind_buffer.kept, *learner.snapshots.values(), *([run.initial_snapshot] if run.initial_snapshot is not None else [])]
     usable = [
         s
         for s in every
@@ -443,7 +443,7 @@ def rewind(
 ) -> RewindReport:
     "Go back n steps; raise ValueError if no snapshot reaches that far, InvalidOperation during another verb."
     run = learner.run_state
-    if not run.torn:
+    if not run.corrupted:
         check_can_train(learner, "rewind()")
     target = run.state.global_step - n
     start = time.perf_counter()
@@ -463,7 +463,7 @@ def rewind(
         except BaseException as error:
             left = target - run.state.global_step
             if run.saver is not None:
-                run.saver.went_back(run, best)
+                run.saver.after_restore(run, best)
             run.history.note("rewind", run.state.global_step, steps=n + left)
             if not isinstance(error, Paused) or not left: raise
             raise Paused(
@@ -479,7 +479,7 @@ def rewind(
         )
     if run.saver is not None:
         # after the replay, which has saved checkpoints again
-        run.saver.went_back(run, best)
+        run.saver.after_restore(run, best)
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
     report_lost(run, "rewind()")
     return RewindReport(run.state.global_step, target - base.step, time.perf_counter() - start, different)
@@ -492,7 +492,7 @@ def require_base_snapshot(learner, n, target) -> Snapshot:
             f"rewind({n}) would go back behind the beginning: the run has done {learner.state.global_step} steps."
         )
     if (base := find_base_snapshot(learner, target)) is not None: return base
-    ring = learner.run_state.ring
+    ring = learner.run_state.rewind_buffer
     def between(e):
         return any(s.step <= e["step"] for s in ring.kept) and (
             e["kind"] in LASTING_ACTS or e["kind"] in ACTS and e["step"] <= target
@@ -545,7 +545,7 @@ def too_large(run) -> str:
 
 def since_first(run, target):
     "Return the last act up to a step, in a run that has its first weights; None if there is none."
-    if run.first is None or run.first.values["run"] != run.history.run_id: return None
+    if run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id: return None
     return next(
         (e for e in reversed(run.history.events) if not e["abandoned"] and e["kind"] in ACTS and e["step"] <= target),
         None,
@@ -568,10 +568,10 @@ def restore_own_past(run, base):
         check_data_length(run, base)
         restore_whole(run, base)
         base.release()
-        run.ring.account.open()
-        run.ring.kept = deque(s for s in run.ring.kept if s.step <= base.step)
-        run.ring.wait, run.ring.seen = run.ring.every, len(run.history.events)
-        run.paused, run.hands = False, capture_editable_state(run)
+        run.rewind_buffer.account.open()
+        run.rewind_buffer.kept = deque(s for s in run.rewind_buffer.kept if s.step <= base.step)
+        run.rewind_buffer.wait, run.rewind_buffer.seen = run.rewind_buffer.every, len(run.history.events)
+        run.paused, run.editable_state = False, capture_editable_state(run)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #4681b985
 def clone_learner(
@@ -594,7 +594,7 @@ def clone_learner(
         learner.eval_dataset,
         learner.processing_class,
         learner.data_collator,
-        run.feed,
+        run.loader,
         run.history,
     )
     memo = {} if memo is None else memo
@@ -619,16 +619,16 @@ def clone_learner(
         args=args,
         model=model,
         callbacks=CallbackHandler(callbacks),
-        ring=RewindBuffer(),
+        rewind_buffer=RewindBuffer(),
         saver=type(run.saver)(),
-        relief=run.relief,
-        meter=None if run.meter is None else type(run.meter)(),
+        oom_recovery=run.oom_recovery,
+        memory_meter=None if run.memory_meter is None else type(run.memory_meter)(),
         learner=weakref.ref(new),
         identity=run.identity,
         reported=set(run.reported),
         callbacks_begun=run.callbacks_begun,
     )
-    new.snapshots, new._facts, new._takes_items, new._signature_columns = Snapshots(), None, None, None
+    new.snapshots, new._model_facts, new._loss_takes_items, new._signature_columns = Snapshots(), None, None, None
     return new
 
 def copy_or_share(
@@ -804,10 +804,10 @@ def branch(learner, changes: dict):
     new = clone_learner(
         learner, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew", memo=memo
     )
-    new.run_state.history, new.run_state.first = copy_history(run.history), run.first
+    new.run_state.history, new.run_state.initial_snapshot = copy_history(run.history), run.initial_snapshot
     if args.output_dir is not None:
         args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
-    new.run_state.given = args.to_dict()
+    new.run_state.given_settings = args.to_dict()
     taken = capture_snapshot(run)
     prepare(new)
     for name in [

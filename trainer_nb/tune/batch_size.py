@@ -109,7 +109,7 @@ def time_step(
 ) -> float:
     "Take a step and return the estimated seconds of one with `accumulation` micro-batches."
     run = learner.run_state
-    run.torn, run.window = "", [MicroBatch(batch, infer_batch_size(batch) or 1, run.cursor)] * min(accumulation, 2)
+    run.corrupted, run.window = "", [MicroBatch(batch, infer_batch_size(batch) or 1, run.cursor)] * min(accumulation, 2)
     take_step(learner)
     end = watch.now()
     return (accumulation - 1) * (watch.first - watch.begun) + end - watch.first
@@ -118,7 +118,7 @@ def time_forward(learner, batch, watch) -> float:
     "Run one evaluation batch and return its seconds."
     with evaluation_mode(learner) as run:
         begun = watch.now()
-        _, predicted, labels = learner.prediction_step(unwrap(run.wrapped), batch, learner.args.prediction_loss_only)
+        _, predicted, labels = learner.prediction_step(unwrap(run.wrapped_model), batch, learner.args.prediction_loss_only)
         if predicted is not None and learner.preprocess_logits_for_metrics is not None:
             learner.preprocess_logits_for_metrics(predicted, labels)
         return watch.now() - begun
@@ -142,10 +142,10 @@ def trim_memory():
 class HostMemoryGauge:
     "Gauge of the peak memory of this process, above its present memory."
     def __init__(self):
-        self.again = self._forgotten()
-        self.base = read_proc_status("VmRSS") if self.again else self._highest()
+        self.again = self._reset_peak()
+        self.base = read_proc_status("VmRSS") if self.again else self._max_rss()
 
-    def _forgotten(self) -> bool:
+    def _reset_peak(self) -> bool:
         try:
             with open("/proc/self/clear_refs", "w") as f:
                 f.write("5")
@@ -153,7 +153,7 @@ class HostMemoryGauge:
         except OSError:
             return False
 
-    def _highest(self):
+    def _max_rss(self):
         import resource
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
 
@@ -161,11 +161,11 @@ class HostMemoryGauge:
         "Restart measuring."
         trim_memory()
         if self.again:
-            self._forgotten()
+            self._reset_peak()
 
     # bytes
     def peak(self) -> int:
-        return max((read_proc_status("VmHWM") if self.again else self._highest()) - self.base, 0)
+        return max((read_proc_status("VmHWM") if self.again else self._max_rss()) - self.base, 0)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #503dd4f7
 class DeviceMemoryGauge:
@@ -323,10 +323,10 @@ def receive_learner(file) -> tuple:
     parts["settings"].use_cpu = True
     learner.run_state = RunState(
         args=parts["settings"],
-        given=parts["settings"].to_dict(),
+        given_settings=parts["settings"].to_dict(),
         model=parts["model"],
         state=parts["state"],
-        feed=NullLoader(),
+        loader=NullLoader(),
     )
     return learner, parts
 
@@ -391,7 +391,7 @@ def serve_trials():
     except BaseException as error:
         return answer(failed=f"{type(error).__name__}: {error}")
     answer(ready=True)
-    with learner.run_state.device.in_force():
+    with learner.run_state.device.activated():
         for line in told:
             limit_memory(gauge, limit)
             answer(**trial(*json.loads(line)), again=gauge.again)
@@ -409,7 +409,7 @@ class TrialProcess:
         self, sending: LearnerPayload,
         interrupts,  # of the run, entered
     ):
-        self.sending = sending
+        self.payload = sending
         self.interrupts = interrupts
         self.process = None
 
@@ -422,7 +422,7 @@ class TrialProcess:
             with self.interrupts.opened():
                 said = self._asked([size, accumulation], end)
         except (BrokenPipeError, EOFError):
-            return {"seconds": None, "bytes": None, "why": self._death(), "memory": True}
+            return {"seconds": None, "bytes": None, "why": self._describe_exit(), "memory": True}
         except queue.Empty:
             said = {
                 "seconds": None,
@@ -439,7 +439,7 @@ class TrialProcess:
         return said
 
     def _start(self):
-        self.errors, self.answers, self.unborn = tempfile.TemporaryFile(), queue.Queue(), True
+        self.errors, self.answers, self.is_starting = tempfile.TemporaryFile(), queue.Queue(), True
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVE_CODE, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
@@ -451,14 +451,14 @@ class TrialProcess:
         self.reader.start()
 
     def _asked(self, question, end) -> dict:
-        if self.unborn:
-            self.sending.to(self.process.stdin)
+        if self.is_starting:
+            self.payload.to(self.process.stdin)
             if "failed" in (said := self._answer(end)):
                 raise RuntimeError(
                     "batch_size_find() measures in a process of its own, and the learner could not be made there"
                     f" ({said['failed']})."
                 )
-            self.unborn = False
+            self.is_starting = False
         self.process.stdin.write(json.dumps(question).encode() + b"\n")
         self.process.stdin.flush()
         return self._answer(end)
@@ -468,14 +468,14 @@ class TrialProcess:
         if not line: raise EOFError
         return json.loads(line)
 
-    def _death(self) -> str:
+    def _describe_exit(self) -> str:
         "Return how the process ended; raise RuntimeError if it ended before any size was tried."
         code = self.process.wait()
         self.errors.seek(0)
         last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
         self.close()
         how = f"its process was ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
-        if self.unborn:
+        if self.is_starting:
             raise RuntimeError(f"batch_size_find() could not begin: {how}{', saying: ' + last[0] if last else ''}.")
         return how
 
@@ -730,7 +730,7 @@ class SizeSearch:
         "Try a size, unless it has been tried or is predicted to fail."
         if size in self.rows: return self.rows[size].fits
         left = self.seconds - (time.perf_counter() - self.begun)
-        costs = self.foretold(self.costs, size, 1)
+        costs = self.extrapolate(self.costs, size, 1)
         if self.over or left <= 0 or (costs or 0) > left:
             if not self.over:
                 self.notes.append(
@@ -739,7 +739,7 @@ class SizeSearch:
                 )
             self.over = True
             return False
-        memory = self.foretold({o.size: o.memory * 1e6 for o in self.rows.values() if o.fits}, size, 2)
+        memory = self.extrapolate({o.size: o.memory * 1e6 for o in self.rows.values() if o.fits}, size, 2)
         if self.limit and memory and memory > SAFETY_FACTOR * self.limit:
             why = f"going by the smaller sizes it would take about {memory / 1e6:.0f} MB, so it was not tried"
             self.rows[size] = SizeResult(size, False, None, memory / 1e6, why)
@@ -747,7 +747,7 @@ class SizeSearch:
             self.rows[size] = self._tried(size, left)
         return self.rows[size].fits
 
-    def foretold(self, known: dict, size: int, least: int) -> float | None:
+    def extrapolate(self, known: dict, size: int, least: int) -> float | None:
         "Extrapolate linearly from the last two values; None if fewer than `least` are known."
         last = sorted(k for k in known if k < size)[-2:]
         if len(last) < max(least, 1): return None
@@ -824,7 +824,7 @@ def reading_only(learner, verb):
     release_last_traceback()
     run = learner.run_state
     with run.interrupts, preserve_generators():
-        run.interrupts.only_looking()
+        run.interrupts.raise_on_first_press()
         try:
             yield run
         except KeyboardInterrupt:

@@ -93,13 +93,13 @@ def make_trial_learner(learner, trial, args):
         "hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model",
         anew,
     )
-    new.run_state.given, new.run_state.saver = args.to_dict(), Saver()
+    new.run_state.given_settings, new.run_state.saver = args.to_dict(), Saver()
     new._trial = trial
     new.hp_search_backend = "optuna"
     new.current_gradient_accumulation_steps = args.gradient_accumulation_steps
-    if run.first is not None:
+    if run.initial_snapshot is not None:
         restore_fields(
-            new.run_state, run.first, ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"]
+            new.run_state, run.initial_snapshot, ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"]
         )
     return new
 
@@ -130,7 +130,7 @@ def run_trial(learner, trial, hp_space, compute_objective, hp_name, several) -> 
     new = make_trial_learner(learner, trial, args)
     try:
         state = new.run_state.state
-        told = new.run_state.judge = ObjectiveReporter(trial, state, compute_objective, several)
+        told = new.run_state.objective_reporter = ObjectiveReporter(trial, state, compute_objective, several)
         state.is_hyper_param_search, state.trial_params = True, dict(trial.params)
         state.trial_name = str(hp_name(trial)) if hp_name is not None else None
         new.train()
@@ -140,7 +140,7 @@ def run_trial(learner, trial, hp_space, compute_objective, hp_name, several) -> 
 
 def _release_learner(new):
     # free() would keep the model otherwise
-    new.run_state.model = new._facts = None
+    new.run_state.model = new._model_facts = None
     new.free()
 
 # %% ../../nbs/09_tune/02_search.ipynb #09610bb5
@@ -158,9 +158,9 @@ def check_search(learner, backend, kwargs):
         )
     check_can_train(learner, "hyperparameter_search()")
     run = learner.run_state
-    if run.team is not None:
-        run.team.refuse("hyperparameter_search()")
-    if run.device is not None and not run.device.world.alone:
+    if run.remote_run is not None:
+        run.remote_run.refuse("hyperparameter_search()")
+    if run.device is not None and not run.device.world.is_single_process:
         raise InvalidOperation(
             "hyperparameter_search() runs its trials in one process; start the script without a launcher."
         )
@@ -168,7 +168,7 @@ def check_search(learner, backend, kwargs):
         raise ValueError(
             "A search compares evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=."
         )
-    if learner.model_init is None and run.first is None and run.freed:
+    if learner.model_init is None and run.initial_snapshot is None and run.initial_snapshot_freed:
         raise InvalidOperation(
             "hyperparameter_search() begins each trial with the first weights, and free() has let go of them. Give the"
             " Learner model_init=, or make a new one."
