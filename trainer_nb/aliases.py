@@ -4,10 +4,12 @@
 
 # %% ../nbs/aliases.ipynb #a11a5e03
 from __future__ import annotations
+
 import importlib
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 # %% auto #0
@@ -35,7 +37,7 @@ class _Alias(ModuleType):
 class _AliasFinder(MetaPathFinder, Loader):
     "Find the documented submodules that are aliases."
 
-    def find_spec(self, fullname: str, path=None, target=None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: str | Path | None = None, target=None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname in ALIASES else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType: return _Alias(spec.name)

@@ -4,39 +4,42 @@
 
 # %% ../nbs/learner.ipynb #064d711a
 from __future__ import annotations
+
 from pathlib import Path
-from typing import Unpack
-from .engine.tasks import run_tasks_now, log
-from .args.training_args import TrainingArgumentsKwargs, TrainingArguments
-from .engine.assignment import check_assignment
+from typing import Any, Unpack
+
+import torch
+
+from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
+from .core.callbacks import TrainerCallback
 from .core.errors import InvalidOperation, release_last_traceback
-from .engine.metrics import generating
 from .core.history import Records
 from .core.interrupts import exclusive, no_preemption
+from .core.memory import make_memory_meter, measure_memory
+from .engine.assignment import check_assignment
 from trainer_nb.engine.loop import (
     TrainOutput,
-    run_until,
-    make_train_output,
-    describe_run,
-    iterate_steps,
-    make_stop_condition,
-    validate_step_count,
-)
-from .core.memory import measure_memory, make_memory_meter
-from .engine.overrides import TrainerBase
-from .engine.prepare import prepare, prepare_model
-from .live.progress import ProgressCallback, make_progress, search_progress
-from .live.reporting import make_logging_callbacks
-from .engine.run_state import Task, record_act
-from .engine.snapshot import Snapshot, capture_snapshot
-from .trainer_compat import TrainerCompatMixin, check_overrides
-from trainer_nb.engine.loop import (
     apply_change,
     check_between_steps,
     check_can_train,
     check_not_in_step,
+    describe_run,
+    iterate_steps,
+    make_stop_condition,
+    make_train_output,
     raise_if_interrupted,
+    run_until,
+    validate_step_count,
 )
+from .engine.metrics import generating
+from .engine.overrides import TrainerBase
+from .engine.prepare import prepare, prepare_model
+from .engine.run_state import RunState, Task, record_act
+from .engine.snapshot import Snapshot, capture_snapshot
+from .engine.tasks import log, run_tasks_now
+from .live.progress import ProgressCallback, make_progress, search_progress
+from .live.reporting import make_logging_callbacks
+from .trainer_compat import TrainerCompatMixin, check_overrides
 
 # %% auto #0
 __all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
@@ -110,14 +113,14 @@ class TrainingMixin:
         return DebugStep(self)
 
 # %% ../nbs/learner.ipynb #f2c23904
-def check_train_args(run, trial, ignored):
+def check_train_args(run: RunState, trial, ignored):
     "Raise ValueError for arguments of train() that only the Trainer's internal calls use, or that would not reach the run."
     if trial is not None:
         raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
     if ignored is not None and run.remote_run is not None:
         raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
 
-def check_not_finished(learn, verb):
+def check_not_finished(learn, verb: str):
     "Raise `InvalidOperation` if the run is finished, or if another verb is active."
     check_can_train(learn, verb)
     run = learn.run_state
@@ -130,7 +133,7 @@ def check_not_finished(learn, verb):
             " prolongs it; learn.reset() begins anew."
         )
 
-def run_and_collect(learn, verb, steps=None, epochs=None, until=None) -> Records:
+def run_and_collect(learn, verb: str, steps=None, epochs=None, until=None) -> Records:
     "Advance the run until a condition holds, and return the records of these steps."
     check_not_finished(learn, verb)
     start = run_with_progress(learn, verb, make_stop_condition(learn.run_state, steps, epochs, until), steps)
@@ -149,7 +152,7 @@ def run_to_end(
         del learn._ignored
 
 def run_with_progress(
-    learn, verb, until=None,
+    learn, verb: str, until=None,
     n=None,  # steps to take, None if unknown
 ) -> int:
     "Advance the run with a progress display, and return the index of the first new row."
@@ -224,7 +227,7 @@ class LaunchMixin:
         max_restarts: int = 0,  # how many times the run is resumed automatically after a process has died
         start: str | None = None,  # "fork" or "spawn"; None: fork where that is safe
         threads: int | None = None,  # torch threads per process; None: the processors divided among the processes
-        hear="first",  # ranks whose output is shown: "first", "all", or a list of ranks
+        hear: str = "first",  # ranks whose output is shown: "first", "all", or a list of ranks
         **nodes,
     ):
         "Move the run to n processes, where the same verbs continue it until close(). Raise ValueError for objects that cannot be sent there, and `InvalidOperation` in the middle of a step."
@@ -344,7 +347,7 @@ class TimeTravelMixin:
 
     # a Snapshot, or a name in learn.snapshots; KeyError for an unknown name
     @exclusive
-    def restore(self, snapshot):
+    def restore(self, snapshot: Snapshot):
         "Go back to a snapshot, so that the run continues from there as it did then. Raise ValueError, and change nothing, if it does not fit this learner."
         from trainer_nb.state.time_travel import restore_run
         apply_change(self, "restore()", lambda: restore_run(self, snapshot))
@@ -387,7 +390,7 @@ class EvaluationMixin:
     def evaluate(
         self,
         eval_dataset=None,  # None: the learner's own; a data set, a name in a dict of them, or a dict of several
-        ignore_keys=None,  # keys of the model's output that are not predictions
+        ignore_keys: list[str] | None = None,  # keys of the model's output that are not predictions
         metric_key_prefix: str = "eval",
         **gen_kwargs,  # arguments of the model's generate, with predict_with_generate: max_length=, num_beams=
     ) -> dict:
@@ -412,7 +415,7 @@ class EvaluationMixin:
 
     @exclusive
     def predict(
-        self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test",
+        self, test_dataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test",
         **gen_kwargs,  # as in evaluate
     ):
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
@@ -425,7 +428,12 @@ class EvaluationMixin:
 
     @exclusive
     def evaluation_loop(
-        self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+        self,
+        dataloader,
+        description: str,
+        prediction_loss_only=None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
     ):
         "Run the model over a loader; evaluate() and predict() are built on this method."
         from trainer_nb.engine.evaluate import evaluation_loop
@@ -534,7 +542,7 @@ class TuningMixin:
                               hp_space=None,              # trial -> dict of settings; None: learning rate, epochs, seed and micro-batch size
                               compute_objective=None,     # metrics of an evaluation -> number, or a list of numbers; None: the loss, or the sum of the metrics
                               n_trials: int = 20,
-                              direction="minimize",       # or "maximize"; a list for several objectives
+                              direction: str = "minimize",       # or "maximize"; a list for several objectives
                               backend=None,               # "optuna", the only backend
                               hp_name=None,               # trial -> name of its folder; None: run-<number>
                               **kwargs):
@@ -564,8 +572,8 @@ class CheckpointMixin:
     @exclusive
     def save_model(
         self,
-        output_dir=None,  # None: the learner's output_dir, ValueError if that is None too
-        _internal_call=False,  # _internal_call: ignored, for compatibility with the Trainer
+        output_dir: str | Path | None = None,  # None: the learner's output_dir, ValueError if that is None too
+        _internal_call: bool = False,  # _internal_call: ignored, for compatibility with the Trainer
     ):
         "Write the model's weights as safetensors, or with its own save_pretrained; return the folder."
         from trainer_nb.engine.evaluate import averaged_weights
@@ -580,7 +588,7 @@ class CheckpointMixin:
         return Path(folder).expanduser()
 
     def _save(
-        self, output_dir=None,
+        self, output_dir: str | Path | None = None,
         state_dict=None,  # None for the model's own
     ):
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
@@ -591,20 +599,20 @@ class CheckpointMixin:
 
     # a folder for this checkpoint; None: checkpoint-<step> in the learner's output_dir
     @exclusive
-    def save_checkpoint(self, output_dir=None):
+    def save_checkpoint(self, output_dir: str | Path | None = None):
         "Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary. Raise ValueError without a folder, and SaveFailed if it cannot be written."
         from trainer_nb.state.async_save import save_checkpoint_sync
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
     # a checkpoint's folder, also one of the Trainer's; True: the newest in output_dir
     @exclusive
-    def load_checkpoint(self, folder=True):
+    def load_checkpoint(self, folder: str | Path = True):
         "Resume from a checkpoint, with a warning for each difference. Raise ValueError, and change nothing, if the run cannot resume from it here."
         from trainer_nb.state.resume import load_checkpoint
         return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder))
 
     # the arguments are ignored, for compatibility with the Trainer
-    def _save_checkpoint(self, model=None, trial=None, metrics=None):
+    def _save_checkpoint(self, model: torch.nn.Module | None = None, trial=None, metrics: dict[str, Any] | None = None):
         "Save a checkpoint; the loop calls this when one is due."
         from trainer_nb.state.async_save import save_checkpoint_async
         save_checkpoint_async(self)
@@ -638,7 +646,7 @@ class CallbackMixin:
     @exclusive
     def export_script(
         self,
-        path,  # of the script, for example train.py
+        path: str | Path,  # of the script, for example train.py
         limit: float = 100,  # MB of data that may be written beside it
     ):
         """Write a script that trains this model again, including the changes made by hand; run in a new process, it ends in the same weights.
@@ -650,20 +658,20 @@ class CallbackMixin:
             return export_script(self, path, limit)
 
     @exclusive
-    def add_callback(self, callback):
+    def add_callback(self, callback: TrainerCallback):
         "Add a callback or a callback class, at any time. Raise TypeError for any other object."
         self.run_state.callbacks.add_callback(callback)
         record_act(self.run_state, "add_callback", callback=(callback if isinstance(callback, type) else type(callback)).__name__)
 
     @exclusive
-    def pop_callback(self, callback):
+    def pop_callback(self, callback: TrainerCallback):
         "Remove a callback, by instance or class, and return it; None if it is not there."
         popped = self.run_state.callbacks.pop_callback(callback)
         if popped is not None:
             record_act(self.run_state, "remove_callback", callback=type(popped).__name__)
         return popped
 
-    def remove_callback(self, callback):
+    def remove_callback(self, callback: TrainerCallback):
         "Remove a callback, by instance or class."
         self.pop_callback(callback)
 
@@ -744,7 +752,7 @@ class Learner(
     # fields of TrainingArguments
     def __init__(
         self,
-        model=None,  # a torch.nn.Module
+        model: torch.nn.Module | None = None,  # a torch.nn.Module
         args: TrainingArguments | None = None,  # settings; each may also be given as a keyword
         data_collator=None,  # a function from examples to a batch
         train_dataset=None,  # a data set, a stream, or a DataLoader
@@ -759,7 +767,9 @@ class Learner(
         preprocess_logits_for_metrics=None,  # (logits, labels) -> the values to keep of the logits
         *,
         loss_func=None,  # (output, labels) -> loss, for a model that returns none
-        metrics=None,  # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
+        metrics: (
+            dict[str, Any] | None
+        ) = None,  # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
         **settings: Unpack[TrainingArgumentsKwargs],
     ):
         release_last_traceback()
@@ -797,7 +807,7 @@ class Learner(
             self._listen()
         run_tasks_now(self, Task("event", "on_init_end"))
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value):
         "Set an attribute. Raise AttributeError for the name of a setting or a method, and for a name that differs from one by one letter."
         if name not in self.__dict__:
             check_assignment(self, name, value)

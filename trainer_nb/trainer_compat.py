@@ -4,10 +4,14 @@
 
 # %% ../nbs/trainer_compat.ipynb #885eca5e
 from __future__ import annotations
+
 from typing import NamedTuple
-from .live.reporting import write_model_card
+
+import torch
+
 from .core.errors import InvalidOperation
 from .engine.loss import label_smoothed_loss
+from .live.reporting import write_model_card
 
 # %% auto #0
 __all__ = ['NO_HUB_MESSAGE', 'NOT_CALLED', 'LabelSmoother', 'TrainerCompatMixin', 'check_overrides']
@@ -17,7 +21,7 @@ class LabelSmoother(NamedTuple):
     "Compute the cross-entropy with label smoothing."
     epsilon: float
     ignore_index: int = -100
-    def __call__(self, model_output, labels, shift_labels=False, num_items_in_batch=None):
+    def __call__(self, model_output, labels, shift_labels: bool = False, num_items_in_batch=None):
         return label_smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
 
 # %% ../nbs/trainer_compat.ipynb #80c0bff0
@@ -68,7 +72,7 @@ class TrainerCompatMixin:
         return self.args.train_batch_size
 
     # for other models, such as a teacher; the run's own model is moved automatically
-    def _move_model_to_device(self, model, device):
+    def _move_model_to_device(self, model: torch.nn.Module, device):
         return model.to(device)
     @property
     def gather_function(self):
@@ -85,7 +89,13 @@ class TrainerCompatMixin:
 
     def init_hf_repo(self, token=None, private=None): raise InvalidOperation(NO_HUB_MESSAGE.format("init_hf_repo()"))
     def push_to_hub(
-        self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
+        self,
+        commit_message: str = "End of training",
+        blocking: bool = True,
+        token=None,
+        revision=None,
+        private=None,
+        **kwargs
     ):
         raise InvalidOperation(NO_HUB_MESSAGE.format("push_to_hub()"))
 

@@ -4,44 +4,53 @@
 
 # %% ../../nbs/02_args/02_training_args.ipynb #694ce1be
 from __future__ import annotations
-import copy, functools, inspect, json, logging, math, os
+
+import copy
+import functools
+import inspect
+import json
+import logging
+import math
+import os
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from enum import Enum
 from types import UnionType
 from typing import TypedDict, Union, get_args, get_origin
+
 import torch
-from ..display.tables import html_table
-from ..core.errors import suggest_names
+
 from trainer_nb.args.fields import (
     CHOICES,
+    METRIC_SCHEDULES,
+    TARGETED_OPTIMIZERS,
+    TRACKERS,
+    CheckpointingArgs,
     DataArgs,
+    DistributedArgs,
+    DurationArgs,
     EvaluationArgs,
     GenerationArgs,
     HubArgs,
-    CheckpointingArgs,
-    DurationArgs,
-    METRIC_SCHEDULES,
-    PrecisionArgs,
-    MemoryArgs,
-    DistributedArgs,
-    ScriptArgs,
-    TARGETED_OPTIMIZERS,
-    TRACKERS,
     LoggingArgs,
+    MemoryArgs,
     OptimizationArgs,
+    PrecisionArgs,
+    ScriptArgs,
     field_default,
     field_types,
 )
 from trainer_nb.args.validation import (
     FIELD_ALIASES,
     check_accelerator_config,
-    check_unsupported,
     check_sharding,
-    translate_legacy,
+    check_unsupported,
     legacy_value,
+    translate_legacy,
 )
+from ..core.errors import suggest_names
+from ..display.tables import html_table
 
 # %% auto #0
 __all__ = ['SUGGESTED_NAMES', 'intern_enum_string', 'VALUE_BOUNDS', 'PROCESS_FIELDS', 'set_fields', 'TrainingSetters',
@@ -71,8 +80,8 @@ def set_fields(
 class TrainingSetters:
     "Set the arguments of training, optimizer, schedule and data loading."
     def set_training(
-        self, learning_rate=5e-5, batch_size=8, weight_decay=0, num_epochs=3, max_steps=-1,
-        gradient_accumulation_steps=1, seed=42, activation_checkpointing=False,
+        self, learning_rate: float = 5e-5, batch_size=8, weight_decay=0, num_epochs=3, max_steps=-1,
+        gradient_accumulation_steps=1, seed: int = 42, activation_checkpointing: bool = False,
         gradient_checkpointing=None,  # older name of activation_checkpointing
     ):
         "Set the basic arguments of training; return the arguments."
@@ -92,7 +101,14 @@ class TrainingSetters:
         )
 
     def set_optimizer(
-        self, name="adamw_torch", learning_rate=5e-5, weight_decay=0, beta1=0.9, beta2=0.999, epsilon=1e-8, args=None
+        self,
+        name: str = "adamw_torch",
+        learning_rate: float = 5e-5,
+        weight_decay=0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        args=None,
     ):
         "Set the optimizer; return the arguments."
         return set_fields(
@@ -106,7 +122,7 @@ class TrainingSetters:
             optim_args=args,
         )
 
-    def set_lr_scheduler(self, name="linear", num_epochs=3.0, max_steps=-1, warmup_steps=0):
+    def set_lr_scheduler(self, name: str = "linear", num_epochs: float = 3.0, max_steps=-1, warmup_steps=0):
         "Set the learning-rate schedule and its length; return the arguments."
         return set_fields(
             self, lr_scheduler_type=name, num_train_epochs=num_epochs, max_steps=max_steps, warmup_steps=warmup_steps
@@ -116,15 +132,15 @@ class TrainingSetters:
         self,
         train_batch_size=8,
         eval_batch_size=8,
-        drop_last=False,
+        drop_last: bool = False,
         num_workers=0,
-        pin_memory=True,
-        persistent_workers=False,
+        pin_memory: bool = True,
+        persistent_workers: bool = False,
         prefetch_factor=None,
         multiprocessing_context=None,
-        in_order=True,
-        auto_find_batch_size=False,
-        ignore_data_skip=False,
+        in_order: bool = True,
+        auto_find_batch_size: bool = False,
+        ignore_data_skip: bool = False,
         sampler_seed=None,
     ):
         "Set how data is loaded; return the arguments."
@@ -148,7 +164,13 @@ class TrainingSetters:
 class EvaluationSetters:
     "Set the arguments of evaluation, saving, logging and the Hub."
     def set_evaluate(
-        self, strategy="no", steps=500, batch_size=8, accumulation_steps=None, delay=None, loss_only=False
+        self,
+        strategy: str = "no",
+        steps=500,
+        batch_size=8,
+        accumulation_steps=None,
+        delay=None,
+        loss_only: bool = False,
     ):
         "Set when and how to evaluate; return the arguments."
         return set_fields(
@@ -162,11 +184,11 @@ class EvaluationSetters:
             prediction_loss_only=loss_only,
         )
 
-    def set_testing(self, batch_size=8, loss_only=False):
+    def set_testing(self, batch_size=8, loss_only: bool = False):
         "Set how to predict on a test set; return the arguments."
         return set_fields(self, do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
 
-    def set_save(self, strategy="steps", steps=500, total_limit=None, on_each_node=False):
+    def set_save(self, strategy: str = "steps", steps=500, total_limit=None, on_each_node: bool = False):
         "Set when to write checkpoints; return the arguments."
         return set_fields(
             self, save_strategy=strategy, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node
@@ -174,14 +196,14 @@ class EvaluationSetters:
 
     def set_logging(
         self,
-        strategy="steps",
+        strategy: str = "steps",
         steps=500,
-        report_to="none",
-        level="passive",
-        first_step=False,
-        nan_inf_filter=False,
-        on_each_node=False,
-        replica_level="passive",
+        report_to: str = "none",
+        level: str = "passive",
+        first_step: bool = False,
+        nan_inf_filter: bool = False,
+        on_each_node: bool = False,
+        replica_level: str = "passive",
     ):
         "Set when and where to log; return the arguments."
         return set_fields(
@@ -197,7 +219,13 @@ class EvaluationSetters:
         )
 
     def set_push_to_hub(
-        self, model_id, strategy="every_save", token=None, private_repo=None, always_push=False, revision=None
+        self,
+        model_id,
+        strategy: str = "every_save",
+        token=None,
+        private_repo=None,
+        always_push: bool = False,
+        revision=None,
     ):
         "Set how to push to the Hub; raise ValueError, since pushing is unsupported."
         return set_fields(
@@ -279,7 +307,7 @@ def to_builtin(value):
     return to_builtin(value.to_dict()) if hasattr(value, "to_diff_dict") else value
 
 # %% ../../nbs/02_args/02_training_args.ipynb #c6bdc127
-def matches_type(value, kind) -> bool:
+def matches_type(value, kind: str) -> bool:
     "Return True if `value` is of the annotated type `kind`."
     if isinstance(kind, UnionType) or get_origin(kind) is Union:
         return any(matches_type(value, k) for k in get_args(kind))
@@ -550,7 +578,7 @@ class _Serialization:
         "Return all fields as JSON."
         return json.dumps(self.to_dict(), indent=2, default=str)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str):
         if name.startswith("__"): raise AttributeError(name)
         return legacy_value(self, name)
 
@@ -777,13 +805,13 @@ def _parse_json_fields(args):
             # other fields accept the path of a file, or pairs
             raise _not_a_dict_error(name, value)
 
-def _parse_json(name, text):
+def _parse_json(name: str, text: str):
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         raise _not_a_dict_error(name, text) from None
 
-def _not_a_dict_error(name, text):
+def _not_a_dict_error(name: str, text: str):
     return ValueError(
         f"{name}={text!r} should be a dict, or JSON with quotes around the names, such as '{{\"name\": 1}}'."
     )

@@ -4,12 +4,15 @@
 
 # %% ../../nbs/02_args/01_validation.ipynb #8273b36a
 from __future__ import annotations
-import json, os
+
+import json
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
-from ..core.errors import suggest_names, warn
+
 from .fields import field_default
+from ..core.errors import suggest_names, warn
 
 # %% auto #0
 __all__ = ['UNSUPPORTED', 'UNSUPPORTED_VALUES', 'HUB_FIELDS', 'RENAMED', 'REPLACED', 'RENAMED_VALUES', 'REMOVED', 'FIELD_ALIASES',
@@ -78,7 +81,7 @@ def has_no_effect(f,      # the dataclass field
 HUB_FIELDS = tuple(name for name in UNSUPPORTED if name.startswith("hub_"))
 
 # messages must not contain secrets
-def format_argument(name, value) -> str:
+def format_argument(name: str, value) -> str:
     return f"{name}='...'" if name.endswith("token") else f"{name}={value!r}"
 
 def check_unsupported(
@@ -113,7 +116,7 @@ RENAMED = {
 }
 
 # %% ../../nbs/02_args/01_validation.ipynb #a1cbad6b
-def _flag(name, value): return lambda old: {name: value} if old else {}
+def _flag(name: str, value): return lambda old: {name: value} if old else {}
 
 REPLACED = {  # older name: a function from its value to the newer arguments
     "adafactor": _flag("optim", "adafactor"),
@@ -152,7 +155,7 @@ REMOVED = {  # older name: (reason why nothing is lost, values that can be dropp
     "_n_gpu": ("learn.launch(num_processes=n) is what uses several", (-1, 0, 1)),
 }
 
-def _check_removed(name, value):
+def _check_removed(name: str, value):
     "Drop an argument whose value has no effect, with a warning; raise ValueError for other values."
     why, droppable = REMOVED[name]
     if droppable is not None and value not in droppable:
@@ -161,7 +164,7 @@ def _check_removed(name, value):
         warn(f"{name} is an argument of older Trainers and not needed any more: {why}.")
 
 # %% ../../nbs/02_args/01_validation.ipynb #07e38af8
-def _translate_argument(name, value) -> dict | None:
+def _translate_argument(name: str, value) -> dict | None:
     "Return the newer arguments of an older one; None if the name is not an older one."
     if name in RENAMED: return {} if value is None else {RENAMED[name]: value}
     if name in REPLACED: return REPLACED[name](value)
@@ -183,7 +186,7 @@ def _merge_hub_organization(given):
 # older names that are still fields, beside the newer ones
 FIELD_ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs")}
 
-def _merge_translated(new, older, name, value):
+def _merge_translated(new, older, name: str, value):
     "Add one translated argument; raise ValueError if it contradicts another one."
     if new.get(name) == value or (not value and name in new): return
     if older in FIELD_ALIASES and new.get(name) is not None:
@@ -209,7 +212,7 @@ _LEGACY_READERS = {  # older names that correspond to a part of a newer argument
     "include_tokens_per_second": lambda args: args.include_num_input_tokens_seen != "no",
 }
 
-def legacy_value(args, name):
+def legacy_value(args, name: str):
     "Return the value of an older argument, derived from the newer ones; raise AttributeError for an unknown name."
     if name in _LEGACY_READERS: return _LEGACY_READERS[name](args)
     if name in RENAMED: return getattr(args, RENAMED[name])

@@ -4,11 +4,21 @@
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #1587adac
 from __future__ import annotations
-import dataclasses, json, logging, math, sys, weakref
+
+import dataclasses
+import json
+import logging
+import math
+import sys
+import weakref
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+import torch
+
 from .errors import warn
+from .interrupts import InterruptGuard
 
 # %% auto #0
 __all__ = ['EVENTS', 'LOGGER', 'TrainerState', 'ExportableState', 'TrainerControl', 'TrainerCallback', 'overrides_event',
@@ -92,41 +102,51 @@ class TrainerControl(ExportableState):
 # %% ../../nbs/01_core/05_callbacks.ipynb #26b1d4f6
 class TrainerCallback:
     "Base class of callbacks: override the events of interest; each may return `control`."
-    def on_init_end(self, args, state, control, **kwargs):
+    def on_init_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Called after the learner is constructed, before anything is prepared."
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Called before the first step, or when a finished run continues."
-    def on_epoch_begin(self, args, state, control, **kwargs): "Called at the beginning of an epoch."
-    def on_step_begin(self, args, state, control, **kwargs):
+    def on_epoch_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called at the beginning of an epoch."
+    def on_step_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Called after the micro-batches of a step are fetched, before any computation."
-    def on_substep_end(self, args, state, control, **kwargs):
+    def on_substep_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Called after the backward pass of a micro-batch that is not the last of the step."
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+    def on_pre_optimizer_step(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Called when the gradients are complete, unscaled and clipped."
-    def on_optimizer_step(self, args, state, control, **kwargs):
+    def on_optimizer_step(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Called after the weights are updated, before the gradients are cleared."
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Called after the step is counted; the usual place for requests."
-    def on_log(self, args, state, control, **kwargs): "Called after logging, with `logs`, a dict."
-    def on_prediction_step(self, args, state, control, **kwargs):
+    def on_log(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called after logging, with `logs`, a dict."
+    def on_prediction_step(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Called after each batch of an evaluation or prediction."
-    def on_evaluate(self, args, state, control, **kwargs): "Called after an evaluation, with `metrics`, a dict."
-    def on_predict(self, args, state, control, **kwargs): "Called after a prediction, with `metrics`, a dict."
-    def on_save(self, args, state, control, **kwargs): "Called after a checkpoint is written."
-    def on_epoch_end(self, args, state, control, **kwargs): "Called at the end of an epoch."
-    def on_train_end(self, args, state, control, **kwargs): "Called at the end of the run."
-    def on_push_begin(self, args, state, control, **kwargs): "Called at the beginning of a push to the Hub."
-    def on_exception(self, args, state, control, **kwargs):
+    def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called after an evaluation, with `metrics`, a dict."
+    def on_predict(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called after a prediction, with `metrics`, a dict."
+    def on_save(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called after a checkpoint is written."
+    def on_epoch_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called at the end of an epoch."
+    def on_train_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called at the end of the run."
+    def on_push_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called at the beginning of a push to the Hub."
+    def on_exception(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Called when training ends with `exception`; the run can continue."
-    def on_pause(self, args, state, control, **kwargs): "Called when the run stops between two steps on request."
-    def on_resume(self, args, state, control, **kwargs): "Called when a paused run continues."
+    def on_pause(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called when the run stops between two steps on request."
+    def on_resume(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+        "Called when a paused run continues."
 
 EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #67a02d96
 def overrides_event(
-    callback,  # an instance
-    event,  # name of the method
+    callback: TrainerCallback,  # an instance
+    event: str,  # name of the method
 ) -> bool:
     "Return True if a callback overrides an event."
     if event in getattr(callback, "__dict__", ()): return True
@@ -134,14 +154,14 @@ def overrides_event(
     return owner is not None and owner.__name__ != "TrainerCallback"
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #023673a0
-def _returned_control(given, control):
+def _returned_control(given, control: TrainerControl):
     "Return the control object returned by a callback, or the current one; raise TypeError for another value."
     if given is None or given is control: return control
     if hasattr(given, "should_training_stop") and hasattr(given, "should_log"): return given
     raise TypeError(f"The callback returned {given!r}; it may return the control it was given, or nothing.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #ea50defa
-def matches_callback(kind: type, callback) -> bool:
+def matches_callback(kind: type, callback: TrainerCallback) -> bool:
     "Return True if a callback is an instance of a class, or of our counterpart of a transformers class."
     theirs = kind.__module__.partition(".")[0] == "transformers" and not isinstance(callback, type)
     return isinstance(callback, kind) or (
@@ -155,20 +175,20 @@ _EVENT_ARGUMENTS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predic
 class TrainerHandlerCompat:
     "Provide the interface of the Trainer's handler for code copied from it: `on_*` methods, event data and `remove_callback`."
     context = dict   # callable that returns the keywords of every event; replaced by a learner
-    def remove_callback(self, callback):
+    def remove_callback(self, callback: TrainerCallback):
         "Remove a callback."
         self.pop_callback(callback)
 
-    def call_event(self, event, args, state, control, **kwargs):
+    def call_event(self, event: str, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Call an event on all callbacks that override it, as an override of the Trainer's `log` does; return the control."
         return self.call(event, list(self.listeners(event)), args, state, control, **self.context() | kwargs)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str):
         if name in EVENTS: return partial(self._told, name)
         if not name.startswith("_") and name in (brought := self.context()): return brought[name]
         raise AttributeError(f"The handler of callbacks has no {name!r}.")
 
-    def _told(self, event, args, state, control, *given, **kwargs):
+    def _told(self, event: str, args, state: TrainerState, control: TrainerControl, *given, **kwargs):
         return self.call_event(
             event, args, state, control, **dict(zip(_EVENT_ARGUMENTS.get(event, ()), given)) | kwargs
         )
@@ -182,7 +202,7 @@ class CallbackHandler(TrainerHandlerCompat):
         for callback in callbacks:
             self.add_callback(callback)
 
-    def add_callback(self, callback):
+    def add_callback(self, callback: TrainerCallback):
         "Add a callback or an instance of a callback class; raise TypeError if it has no event."
         if isinstance(callback, type): callback = callback()
         if not any(callable(getattr(callback, e, None)) for e in EVENTS):
@@ -199,7 +219,7 @@ class CallbackHandler(TrainerHandlerCompat):
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
 
-    def found(self, callback):
+    def found(self, callback: TrainerCallback):
         "Return a callback of this handler or None; a class matches its first instance."
         is_it = (
             (lambda c: matches_callback(callback, c))
@@ -208,7 +228,7 @@ class CallbackHandler(TrainerHandlerCompat):
         )
         return next((c for c in self.callbacks if is_it(c)), None)
 
-    def pop_callback(self, callback):
+    def pop_callback(self, callback: TrainerCallback):
         "Remove and return a callback, or return None; a class matches its first instance."
         found = self.found(callback)
         if found is not None:
@@ -221,13 +241,22 @@ class CallbackHandler(TrainerHandlerCompat):
     def callback_list(self) -> str:
         return "\n".join(type(c).__name__ for c in self.callbacks)
 
-    def listeners(self, event) -> list:
+    def listeners(self, event: str) -> list:
         "Return the callbacks that override `event`, in order."
         if event not in self._listening:
             self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
         return self._listening[event]
 
-    def call(self, event, todo, args, state, control, interrupts=None, **kwargs):
+    def call(
+        self,
+        event: str,
+        todo,
+        args,
+        state: TrainerState,
+        control: TrainerControl,
+        interrupts: InterruptGuard | None = None,
+        **kwargs,
+    ):
         "Call `event` on the callbacks in `todo`, removing each from the list; return the control."
         while todo:
             callback = todo.pop(0)
@@ -258,7 +287,7 @@ class DefaultFlowCallback(TrainerCallback):
     "Request logging, evaluation, saving and the end of training according to the arguments."
     order = -100
     quick = True
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Set the requests of the strategies that count steps."
         step = state.global_step
         last = state.global_step >= state.max_steps
@@ -273,7 +302,7 @@ class DefaultFlowCallback(TrainerCallback):
         if last:
             control.should_training_stop = True
 
-    def on_epoch_end(self, args, state, control, **kwargs):
+    def on_epoch_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         "Set the requests of the strategies that count epochs."
         if args.logging_strategy == "epoch":
             control.should_log = True
@@ -306,7 +335,7 @@ def bound_handler(learner) -> CallbackHandler:
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #70d6ec2c
 def fire_event(
-    learner, event,
+    learner, event: str,
     todo=None,  # callbacks to be called; None: all that override the event
     **data,
 ):
@@ -320,7 +349,7 @@ def fire_event(
             event, todo, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data
         )
 
-def fire_event_safely(learner, event, **data):
+def fire_event_safely(learner, event: str, **data):
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
     todo = list(learner.run_state.callbacks.listeners(event))
     first = None
@@ -361,9 +390,9 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter},
         }
 
-    def on_init_end(self, args, state, control, **kwargs): check_early_stopping(args)
+    def on_init_end(self, args, state: TrainerState, control: TrainerControl, **kwargs): check_early_stopping(args)
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         check_early_stopping(args)
         if state.global_step == 0:
             self.early_stopping_patience_counter = 0
@@ -373,7 +402,15 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
                 " takes those of the best evaluation."
             )
 
-    def on_evaluate(self, args, state, control, metrics=None, learner=None, **kwargs):
+    def on_evaluate(
+        self,
+        args,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, Any] | None = None,
+        learner=None,
+        **kwargs,
+    ):
         "Count an evaluation of the loop, and request the end of training when the patience is exhausted."
         if learner is not None and learner.run_state.is_manual: return
         value = metrics.get(f"eval_{args.metric_for_best_model.removeprefix('eval_')}")
@@ -384,7 +421,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
 
-    def better(self, args, state, value) -> bool:
+    def better(self, args, state: TrainerState, value) -> bool:
         "Return True if a value improves on the best one by more than the threshold; the first value does, nan never."
         if math.isnan(value) or state.best_metric is None: return not math.isnan(value)
         gain = value - state.best_metric if args.greater_is_better else state.best_metric - value
@@ -403,7 +440,7 @@ def check_early_stopping(args):
             " load_best_model_at_end=True, which means the loss."
         )
 
-def warn_missing_metric(callback, args, metrics):
+def warn_missing_metric(callback: TrainerCallback, args, metrics: dict[str, Any]):
     "Warn once that the metric is missing; with several evaluation sets, only one of them has it."
     if callback.__dict__.get("_said"): return
     callback._said = True
@@ -415,7 +452,7 @@ def warn_missing_metric(callback, args, metrics):
 # %% ../../nbs/01_core/05_callbacks.ipynb #02c46120
 class PrinterCallback(TrainerCallback):
     "Print the logs, on the first process of each machine."
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs):
         if state.is_local_process_zero and logs:
             print(format_logs(logs), flush=True)
 
@@ -450,7 +487,9 @@ def _make_stderr_handler() -> logging.Handler:
 class LoggerCallback(TrainerCallback):
     "Log the milestones of a run with the package's logger."
     order = 900
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
+    def on_train_begin(
+        self, args, state: TrainerState, control: TrainerControl, model: torch.nn.Module | None = None, **kwargs
+    ):
         if not LOGGER.isEnabledFor(logging.INFO): return
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad) if model is not None else 0
         LOGGER.info(
@@ -465,10 +504,15 @@ class LoggerCallback(TrainerCallback):
             trained,
         )
 
-    def on_log(self, args, state, control, logs=None, **kwargs): LOGGER.debug("Step %d: %s", state.global_step, logs)
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+    def on_log(self, args, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs):
+        LOGGER.debug("Step %d: %s", state.global_step, logs)
+
+    def on_evaluate(
+        self, args, state: TrainerState, control: TrainerControl, metrics: dict[str, Any] | None = None, **kwargs
+    ):
         LOGGER.info("Evaluated at step %d: %s", state.global_step, metrics)
-    def on_save(self, args, state, control, **kwargs):
+
+    def on_save(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.output_dir)
-    def on_train_end(self, args, state, control, **kwargs):
+    def on_train_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
         LOGGER.info("Training ends at step %d of %d.", state.global_step, state.max_steps)

@@ -4,11 +4,15 @@
 
 # %% ../../nbs/01_core/04_columns.ipynb #4e96050c
 from __future__ import annotations
-import math, threading
+
+import math
+import threading
 from array import array
 from collections.abc import Callable
+
 import numpy as np
 import torch
+
 from .errors import suggest_names
 
 # %% auto #0
@@ -49,7 +53,7 @@ class GrowableColumns:
             missing = max(0, size - len(column)) * column.itemsize
             setattr(self, name, column + array(code, bytes(missing)))
 
-    def append(self, step, epoch, loss, learning_rate, grad_norm, samples, seconds, unknown=0) -> int:
+    def append(self, step, epoch, loss, learning_rate, grad_norm, samples, seconds: float, unknown=0) -> int:
         "Append a row and return its index."
         row = self.rows
         if row >= len(self.abandoned):
@@ -60,7 +64,7 @@ class GrowableColumns:
         self.rows = row + 1
         return row
 
-    def view(self, name) -> np.ndarray:
+    def view(self, name: str) -> np.ndarray:
         "Return one column as an array that shares its memory: for immediate use, not to be kept."
         return np.frombuffer(getattr(self, name), dtype=COLUMN_TYPES[name])[:self.rows]
 
@@ -109,7 +113,8 @@ class DeferredScalars:
     "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `LATE`."
     # pairs (position, tensor or Soon), and pairs (positions, tensor) once stacked
     def __init__(self):
-        self.unpacked, self.packed = [], []
+        self.unpacked = []
+        self.packed = []
     def __bool__(self): return bool(self.unpacked or self.packed)
     def add(self, place: int, tensor: torch.Tensor | DeferredScalar): self.unpacked.append((place, tensor))
 
@@ -187,7 +192,7 @@ class RowStore:
     def new_locks(self): self.lock, self.fetching = threading.RLock(), threading.RLock()
     def __len__(self): return self.columns.rows
 
-    def append(self, step, epoch, learning_rate, samples, seconds, loss=None, grad_norm=None) -> int:
+    def append(self, step, epoch, learning_rate, samples, seconds: float, loss=None, grad_norm=None) -> int:
         "Append a row and return its index, without waiting for the device."
         (loss, grad_norm, learning_rate), late, unknown = split_deferred([loss, grad_norm, learning_rate])
         with self.lock:

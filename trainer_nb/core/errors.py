@@ -4,7 +4,14 @@
 
 # %% ../../nbs/01_core/00_errors.ipynb #297cce7e
 from __future__ import annotations
-import difflib, gc, inspect, signal, sys, warnings
+
+import difflib
+import gc
+import inspect
+import signal
+import sys
+import warnings
+
 import torch
 
 # %% auto #0
@@ -12,7 +19,7 @@ __all__ = ['suggest_names', 'InvalidOperation', 'warn', 'Interrupted', 'Paused',
            'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory', 'free_after_failure']
 
 # %% ../../nbs/01_core/00_errors.ipynb #f515edba
-def suggest_names(name,   # name that was given
+def suggest_names(name: str,   # name that was given
             names,  # valid names
             n=3     # maximum number of suggestions
            ) -> str:
@@ -54,7 +61,7 @@ def install_excepthook():
     "Outside IPython, print an uncaught `Interrupted` as one line and end a script with status 130."
     before = sys.excepthook
     if _ipython_shell() is not None or getattr(before, "shows_pauses", False): return
-    def hook(kind, error, trace):
+    def hook(kind: str, error: BaseException, trace):
         if not isinstance(error, Interrupted): return before(kind, error, trace)
         print(error, file=sys.stderr)
         if not (hasattr(sys, "ps1") or sys.flags.interactive): raise SystemExit(128 + signal.SIGINT)
@@ -79,7 +86,7 @@ def _clear_frame(frame):
         frame.f_locals.clear()
 
 # %% ../../nbs/01_core/00_errors.ipynb #faee28a0
-def _error_chain(error) -> list:
+def _error_chain(error: BaseException) -> list:
     "Return an error with its causes, contexts and, for a group, its members."
     todo = [error]
     found = []
@@ -90,7 +97,7 @@ def _error_chain(error) -> list:
         todo += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
     return found
 
-def _traceback_entries(error) -> list:
+def _traceback_entries(error: BaseException) -> list:
     "Return the entries of an error's own traceback, outermost first."
     entries = []
     tb = error.__traceback__
@@ -108,7 +115,7 @@ def release_traceback_memory(
             _clear_frame(tb.tb_frame)
 
 # %% ../../nbs/01_core/00_errors.ipynb #000719ff
-def _involves_package(error) -> bool:
+def _involves_package(error: BaseException) -> bool:
     "Return True if a traceback of the error, or of an error that it is chained to, contains a frame of this package."
     return any(
         str(tb.tb_frame.f_globals.get("__name__")).startswith("trainer_nb.")
@@ -116,7 +123,7 @@ def _involves_package(error) -> bool:
         for tb in _traceback_entries(one)
     )
 
-def _trim_traceback(error):
+def _trim_traceback(error: BaseException):
     "Truncate the tracebacks to the entries that lead to the cell."
     for one in _error_chain(error):
         entries = _traceback_entries(one)
@@ -151,7 +158,7 @@ def release_traceback_after_cell():
     shell.events.register("post_run_cell", once)
 
 # %% ../../nbs/01_core/00_errors.ipynb #3c2c173a
-def is_out_of_memory(error) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     "Return True if an error, or an error that it is chained to, reports that memory ran out."
     while error is not None:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)): return True
@@ -161,7 +168,7 @@ def is_out_of_memory(error) -> bool:
         error = error.__cause__ or error.__context__
     return False
 
-def free_after_failure(error):
+def free_after_failure(error: BaseException):
     "Release the memory held by an error's frames if it is an interrupt or an out-of-memory error."
     if not (isinstance(error, KeyboardInterrupt) or is_out_of_memory(error)): return
     release_traceback_memory(error)

@@ -4,41 +4,50 @@
 
 # %% ../../nbs/01_core/07_history.ipynb #5fbc61a0
 from __future__ import annotations
-import atexit, math, operator, os, secrets, time, weakref
+
+import atexit
+import math
+import operator
+import os
+import secrets
+import time
+import weakref
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
+
 import numpy as np
-from ..display.tables import Table, format_value, head_and_tail, to_frame
-from .errors import warn
+
 from trainer_nb.core.columns import (
     COLUMN_NAMES,
     DEFERRED,
     PACK_SIZE,
     Readings,
     RowStore,
-    mark_abandoned,
-    get_column,
     append_rows,
-    last_row_of_step,
-    mean_loss,
-    copy_rows,
-    throughput,
     columns_to_lists,
+    copy_rows,
+    get_column,
+    last_row_of_step,
+    mark_abandoned,
+    mean_loss,
+    throughput,
 )
+from .errors import warn
 from trainer_nb.core.log_file import (
+    LOG_WRITER,
     FileClaim,
     LogFile,
-    LOG_WRITER,
-    prepare_log_file,
-    validate_run_id,
+    decode_non_finite,
     dump_line,
     find_log,
     log_path,
-    to_plain_data,
+    prepare_log_file,
     read_log_lines,
-    decode_non_finite,
+    to_plain_data,
+    validate_run_id,
 )
+from ..display.tables import Table, format_value, head_and_tail, to_frame
 
 # %% auto #0
 __all__ = ['HISTORIES', 'RECORD_FIELDS', 'TIMING_SUFFIXES', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'NOTHING_SENT', 'ACT_FORMATTERS',
@@ -144,7 +153,7 @@ class History:
         return list_evaluations(self, all)
 
     # returns None, after a warning, if the file cannot be opened
-    def open_log(self, output_dir, name: str | None = None) -> Path | None:
+    def open_log(self, output_dir: str | Path, name: str | None = None) -> Path | None:
         "Write the history from its first row on to `runs/run-<id>.jsonl` in a folder; return the path."
         return open_log(self, output_dir, name)
     # seconds to wait for the disk; returns False on timeout
@@ -171,24 +180,24 @@ def _register_fork_hook():
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reset_after_fork)
 
-def register_for_forks(history):
+def register_for_forks(history: History):
     "Make the copy of this history in a forked child a separate run."
     _register_fork_hook()
     HISTORIES.add(history)
 
 # %% ../../nbs/01_core/07_history.ipynb #f8893177
-def row_value(history, name: str, row: int):
+def row_value(history: History, name: str, row: int):
     "Return one value of one row, fetching it if necessary."
     if name in DEFERRED and row >= history.rows.fetched:
         history.fetch()
     return getattr(history.columns, name)[row]
 
-def _value_property(name, doc): return property(lambda self: row_value(self.history, name, self.index), doc=doc)
+def _value_property(name: str, doc): return property(lambda self: row_value(self.history, name, self.index), doc=doc)
 
 class Record:
     "Represent one step of a run. Reading a value that is still on the device fetches it."
     __slots__ = ("history", "index")
-    def __init__(self, history, index: int): self.history, self.index = history, index
+    def __init__(self, history: History, index: int): self.history, self.index = history, index
     step = _value_property("step", "Optimizer steps done, this one included.")
     epoch = _value_property("epoch", "Passes over the data so far, with a fraction.")
     loss = _value_property("loss", "Mean loss of the step; nan where it is unknown.")
@@ -245,7 +254,7 @@ def record_cells(record) -> dict:
     return shown | {k: v for k, v in qualify_metric_names(row["metrics"]).items() if not k.endswith(TIMING_SUFFIXES)}
 
 # %% ../../nbs/01_core/07_history.ipynb #b1474aee
-def _values_property(name):
+def _values_property(name: str):
     return property(lambda self: [getattr(o, name) for o in self], doc=f"`{name}` of each record.")
 
 class Records(Table):
@@ -273,7 +282,7 @@ class Records(Table):
 
 # %% ../../nbs/01_core/07_history.ipynb #3361d173
 # an integer or a slice
-def select_records(history, i):
+def select_records(history: History, i):
     "Return a record, or the records of a slice; raise IndexError outside the history."
     if isinstance(i, slice): return Records(Record(history, o) for o in range(*i.indices(len(history))))
     row = operator.index(i)
@@ -281,7 +290,7 @@ def select_records(history, i):
         raise IndexError(f"There is no row {row}: the history has {len(history)} rows.")
     return Record(history, row % len(history))
 
-def describe_history(history) -> str:
+def describe_history(history: History) -> str:
     "Return a history as text: its run and its records."
     head = (
         f"History of run {history.run_id}"
@@ -295,7 +304,7 @@ FETCH_INTERVAL = 2.0   # seconds
 
 class DeferredFetch:
     "Fetch a history in the writer thread, through the interface of an event."
-    def __init__(self, history): self.history = weakref.ref(history)
+    def __init__(self, history: History): self.history = weakref.ref(history)
     def set(self):
         try:
             if (history := self.history()) is not None:
@@ -304,13 +313,13 @@ class DeferredFetch:
             # raised again by the next fetch
             pass
 
-def request_fetch(history, seconds: float):
+def request_fetch(history: History, seconds: float):
     "Ask the writer thread to fetch the rows."
     history.asked = seconds
     LOG_WRITER.put(None, DeferredFetch(history))
 
 # %% ../../nbs/01_core/07_history.ipynb #c8303712
-def send_to_log(history):
+def send_to_log(history: History):
     "Pass everything that is complete and not yet written to the log, if there is one."
     if history.log is None: return
     with history.rows.lock:
@@ -323,7 +332,7 @@ def send_to_log(history):
 # kinds of log lines that are not events
 RESERVED_KINDS = ("run", "rows", "abandon", "table", "reading")
 
-def add_event(history, kind: str, step: int, data: dict) -> dict:
+def add_event(history: History, kind: str, step: int, data: dict) -> dict:
     "Create an event and record it; raise ValueError for a reserved kind."
     if kind in RESERVED_KINDS:
         raise ValueError(
@@ -336,7 +345,7 @@ def add_event(history, kind: str, step: int, data: dict) -> dict:
     send_to_log(history)
     return event
 
-def store_event(history, event: dict):
+def store_event(history: History, event: dict):
     "Add an event; attach an evaluation to the last row of its step."
     with history.rows.lock:
         history.events.append(event)
@@ -352,7 +361,7 @@ class Place(NamedTuple):
     abandons: int   # number of times that the run went back
 
 # two arrays of flags, for rows and events
-def abandoned_at(history, place: Place) -> list:
+def abandoned_at(history: History, place: Place) -> list:
     "Return what was abandoned when a history was at a place."
     # chain of the places that the run went back to
     way = [place]
@@ -367,7 +376,7 @@ def abandoned_at(history, place: Place) -> list:
         ]
     return gone
 
-def is_ancestor(history, place: Place) -> bool:
+def is_ancestor(history: History, place: Place) -> bool:
     "Return True if a place is on the current path: what counted there is a prefix of what counts now."
     now = history.place()
     if any(then > here for then, here in zip(place, now)): return False
@@ -375,7 +384,7 @@ def is_ancestor(history, place: Place) -> bool:
     return all(np.array_equal(then, here[:len(then)]) for then, here in zip(*count))
 
 # %% ../../nbs/01_core/07_history.ipynb #0a79daf8
-def abandon_after(history, place: Place):
+def abandon_after(history: History, place: Place):
     "Go back to a place."
     try:
         history.fetch()
@@ -388,7 +397,7 @@ def abandon_after(history, place: Place):
     update_abandoned(history)
     send_to_log(history)
 
-def update_abandoned(history):
+def update_abandoned(history: History):
     "Mark rows and events as abandoned or counting."
     with history.rows.lock:
         rows, events = abandoned_at(history, history.place())
@@ -413,12 +422,12 @@ class Evaluations(Table):
                 rows.append(row)
         return rows
 
-def list_evaluations(history, all: bool) -> Evaluations:
+def list_evaluations(history: History, all: bool) -> Evaluations:
     "Return the evaluations among the events."
     found = [o for o in list(history.events) if o["kind"] == "evaluate" and (all or not o["abandoned"])]
     return Evaluations({"step": o["step"]} | {k: v for k, v in o["data"].items() if k != "step"} for o in found)
 
-def history_dataframe(history, all: bool):
+def history_dataframe(history: History, all: bool):
     "Return columns and metrics as a DataFrame."
     history.fetch()
     with history.rows.lock:
@@ -450,7 +459,7 @@ def reading_line(number: int, row: int, table: int, values) -> dict:
         "values": [None if v != v else float(f"{v:.5g}") for v in values.tolist()],
     }
 
-def unsent_lines(history, sent: dict):
+def unsent_lines(history: History, sent: dict):
     "Yield the lines that were not yet sent; each counts as sent when the next one is requested."
     whole = history.rows.whole()
     while sent["rows"] < whole:
@@ -472,7 +481,7 @@ def unsent_lines(history, sent: dict):
         sent["readings"] = number + 1
 
 # %% ../../nbs/01_core/07_history.ipynb #6c8775bf
-def open_log(history, output_dir, name: str | None) -> Path | None:
+def open_log(history: History, output_dir: str | Path, name: str | None) -> Path | None:
     "Start or continue the log of a history."
     path = log_path(output_dir, history.run_id)
     if history.log is not None and history.path == path and not history.log.error: return path
@@ -491,7 +500,7 @@ def open_log(history, output_dir, name: str | None) -> Path | None:
     send_to_log(history)
     return path
 
-def is_continuation(history, old) -> bool:
+def is_continuation(history: History, old) -> bool:
     "Return True if a history continues another one."
     rows = len(old)
     same = (
@@ -501,7 +510,7 @@ def is_continuation(history, old) -> bool:
     )
     return same and [e["time"] for e in old.events] == [e["time"] for e in history.events[:len(old.events)]]
 
-def close_other_logs(history, path: Path):
+def close_other_logs(history: History, path: Path):
     "Close this log in other histories of the process."
     for other in list(HISTORIES):
         if other is not history and other.log is not None and other.path == path:
@@ -511,10 +520,10 @@ def close_other_logs(history, path: Path):
 NOTHING_SENT = dict(rows=0, events=0, abandons=0, tables=0, readings=0)
 
 # fields of the first line
-def log_header(history) -> dict:
+def log_header(history: History) -> dict:
     return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)
 
-def count_logged(history, path: Path) -> dict:
+def count_logged(history: History, path: Path) -> dict:
     "Prepare a log for appending and return the number of items that it contains."
     if prepare_log_file(path, log_header(history)): return dict(NOTHING_SENT)
     old = read_history(path)
@@ -542,7 +551,7 @@ def _register_exit_hook():
     atexit.register(_at_exit)
 
 # %% ../../nbs/01_core/07_history.ipynb #adab516f
-def disable_log(history, path, error):
+def disable_log(history: History, path: str | Path, error: BaseException):
     "Close the log after an error and warn once."
     detach_log(history)
     warn(
@@ -550,7 +559,7 @@ def disable_log(history, path, error):
         " it; when the cause is gone, `history.open_log(output_dir)` writes what is missing."
     )
 
-def flush_log(history, timeout: float) -> bool:
+def flush_log(history: History, timeout: float) -> bool:
     "Fetch, send, and wait for the log; return False on timeout."
     try:
         history.fetch()
@@ -561,7 +570,7 @@ def flush_log(history, timeout: float) -> bool:
         send_to_log(history)   # warns if writing failed
     return done
 
-def copy_log(history, path: Path):
+def copy_log(history: History, path: Path):
     "Write the complete history to another file; raise OSError if that fails."
     history.fetch()
     with history.rows.lock:
@@ -570,7 +579,7 @@ def copy_log(history, path: Path):
     with open(path, "ab") as f:
         f.writelines(dump_line(line).encode() for line in lines)
 
-def close_log(history):
+def close_log(history: History):
     "Flush and close the log."
     if history.log is None: return
     try:
@@ -578,7 +587,7 @@ def close_log(history):
     finally:
         detach_log(history)
 
-def detach_log(history):
+def detach_log(history: History):
     "Detach a history from its log and release the lock."
     if history.claim is not None:
         history.claim.drop()
@@ -591,7 +600,7 @@ def history_from_header(line: dict, path: Path) -> History:
     history.started, history.path = float(line["started"]), path
     return history
 
-def apply_log_line(history, line: dict):
+def apply_log_line(history: History, line: dict):
     "Add the content of one line of a log."
     if line["kind"] == "rows":
         if (known := len(history) - line["first"]) < 0:
@@ -628,7 +637,7 @@ def validate_position(
     return to
 
 # %% ../../nbs/01_core/07_history.ipynb #6b4cf634
-def index_events(history):
+def index_events(history: History):
     "Attach evaluations to their rows and mark abandoned items."
     events = history.events
     history.events = []
@@ -637,7 +646,7 @@ def index_events(history):
     if history.abandons:
         update_abandoned(history)
 
-def read_history(path  # a log, the folder that holds it, or a run's output folder (the newest run there)
+def read_history(path: str | Path  # a log, the folder that holds it, or a run's output folder (the newest run there)
         ) -> History:
     "Return the history of a run from its log."
     path = find_log(path)
@@ -692,7 +701,7 @@ class Journal(Table):
         return shown | ({"left behind": "yes" if row["abandoned"] else ""} if any(o["abandoned"] for o in self) else {})
 
     @classmethod
-    def of(cls, history):
+    def of(cls, history: History):
         "Return the entries among the events of a history."
         def what(e): return ACT_FORMATTERS[e["kind"]]({k: v for k, v in e["data"].items() if k != "by"})
         return cls(

@@ -4,11 +4,22 @@
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #2e1d16c6
 from __future__ import annotations
-import _signal, _thread, functools, inspect, os, signal, sys, threading, time
+
+import _signal
+import _thread
+import functools
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
+
 import torch
+
 from .errors import Interrupted
 
 # %% auto #0
@@ -106,7 +117,7 @@ class Reminder:
                     self.sent, pause = True, min(2 * pause, 0.05)
                     _to_main_thread(signal.SIGINT)
 
-    def lose_patience(self, interrupts):
+    def lose_patience(self, interrupts: InterruptGuard):
         "After the first interrupt, abandon the step if the wait for a batch exceeds its limit."
         now = time.monotonic()
         def in_vain():
@@ -168,7 +179,7 @@ class InterruptGuard:
         self._depth += 1
         return self
 
-    def __exit__(self, kind, *error):
+    def __exit__(self, kind: str, *error):
         if not _in_main_thread(): return
         self._depth -= 1
         if self._depth: return
@@ -269,7 +280,9 @@ class RunLock:
         "Return the id of the next thread: normal before low priority, unless a low-priority thread has waited too long."
         late = any(time.monotonic() - since > self.FAIR for since in self.low_priority_waiting.values())
         lines = (
-            (self.low_priority_waiting, self.waiting) if late and self.urgent else (self.waiting, self.low_priority_waiting)
+            (self.low_priority_waiting, self.waiting)
+            if late and self.urgent
+            else (self.waiting, self.low_priority_waiting)
         )
         return next((next(iter(line)) for line in lines if line), None)
 
@@ -314,7 +327,9 @@ class RunLock:
         if self.no_preemption: return False
         if self.waiting: return True
         return (
-            bool(self.low_priority_waiting) and self.owner in self.low_priority_threads and time.monotonic() - self.acquired_at > self.FAIR
+            bool(self.low_priority_waiting)
+            and self.owner in self.low_priority_threads
+            and time.monotonic() - self.acquired_at > self.FAIR
         )
 
     def __enter__(self):
@@ -326,7 +341,7 @@ class RunLock:
             raise
         return self
 
-    def __exit__(self, kind, *error):
+    def __exit__(self, kind: str, *error):
         last = self.depth == 1
         try:
             if not last:

@@ -4,9 +4,18 @@
 
 # %% ../../nbs/01_core/06_log_file.ipynb #ede83e4e
 from __future__ import annotations
-import atexit, json, math, os, queue, re, threading, time
+
+import atexit
+import json
+import math
+import os
+import queue
+import re
+import threading
+import time
 from functools import cache
 from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -78,7 +87,7 @@ def validate_run_id(run_id: str) -> str:
     if re.fullmatch(r"[\w-]{1,64}", run_id, re.ASCII): return run_id
     raise ValueError(f"A run's id has letters, digits, '-' and '_' (at most 64), not {run_id!r}.")
 
-def log_path(output_dir, run_id: str) -> Path:
+def log_path(output_dir: str | Path, run_id: str) -> Path:
     "Return the path of the log of a run."
     return Path(output_dir).absolute() / "runs" / f"run-{validate_run_id(run_id)}.jsonl"
 
@@ -239,7 +248,7 @@ class LogFile:
 class NewerLog(ValueError):
     "Raised for a log written by a newer version of the package."
 
-def check_log_header(line: dict, path):
+def check_log_header(line: dict, path: str | Path):
     "Validate the first line of a log; raise ValueError or NewerLog."
     if line["kind"] != "run": raise ValueError("the first line tells of no run")
     if line["schema"] > LOG_SCHEMA:
@@ -248,7 +257,7 @@ def check_log_header(line: dict, path):
             " a newer one."
         )
 
-def reject_constant(name): raise ValueError(f"{name} is not JSON")
+def reject_constant(name: str): raise ValueError(f"{name} is not JSON")
 
 def complete_lines(path: Path):
     "Yield the lines of a log; ignore a partial line at the end."
@@ -285,7 +294,7 @@ def _start_time(path: Path) -> float:
     except Exception:
         return -math.inf
 
-def find_log(path  # a log, the folder that holds it, or a run's output folder
+def find_log(path: str | Path  # a log, the folder that holds it, or a run's output folder
             ) -> Path:
     "Return the log file: the file itself, or that of the newest run in the folder. Raise FileNotFoundError if there is no log."
     path = Path(path).absolute()

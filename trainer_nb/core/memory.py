@@ -4,8 +4,12 @@
 
 # %% ../../nbs/01_core/03_memory.ipynb #35636945
 from __future__ import annotations
-import gc, os, sys
+
+import gc
+import os
+import sys
 from contextlib import contextmanager
+
 import torch
 
 # %% auto #0

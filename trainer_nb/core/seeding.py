@@ -4,8 +4,11 @@
 
 # %% ../../nbs/01_core/01_seeding.ipynb #d0ae761d
 from __future__ import annotations
-import os, random
+
+import os
+import random
 from contextlib import contextmanager
+
 import numpy as np
 import torch
 

@@ -4,11 +4,15 @@
 
 # %% ../../nbs/03_data/00_collate.ipynb #0d3cc0d8
 from __future__ import annotations
-import difflib, logging
+
+import difflib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
 import numpy as np
 import torch
+
 from ..core.errors import warn
 from ..core.seeding import mix_seed
 
@@ -68,7 +72,7 @@ def default_data_collator(
 
 # %% ../../nbs/03_data/00_collate.ipynb #e3793bb9
 # the key, its values in this batch, the error raised by stacking them
-def ragged_error(key, values, error):
+def ragged_error(key, values, error: BaseException):
     "Return a ValueError that explains why a key could not be stacked, and what to do."
     def size(v):
         shape = getattr(v, "shape", None)
@@ -148,7 +152,7 @@ class DataCollatorWithPadding:
 
 # %% ../../nbs/03_data/00_collate.ipynb #e5da879e
 # columns of the data set; names of the model's arguments
-def kept_columns(columns, allowed, model_name="the model"):
+def kept_columns(columns, allowed, model_name: str = "the model"):
     "Return the columns that a model takes; raise ValueError if there are none."
     kept = [c for c in columns if c in allowed]
     if kept: return kept
@@ -162,8 +166,8 @@ def kept_columns(columns, allowed, model_name="the model"):
 PACKAGE_LOGGER = logging.getLogger("trainer_nb")
 
 def log_dropped_columns(
-    columns, kept, arguments, model_name="the model",
-    which="data",  # name of the data set, for the message
+    columns, kept, arguments, model_name: str = "the model",
+    which: str = "data",  # name of the data set, for the message
 ):
     "Log the removed columns, and warn about one that may be misspelt."
     dropped = [str(c) for c in columns if c not in kept]
@@ -185,7 +189,7 @@ def log_dropped_columns(
 # %% ../../nbs/03_data/00_collate.ipynb #53dcd0bf
 class RemoveColumns:
     "Wrap a collator so that it receives only the columns that a model takes."
-    def __init__(self, collate, allowed, model_name="the model", which="data"):
+    def __init__(self, collate, allowed, model_name: str = "the model", which: str = "data"):
         self.collate, self.allowed, self.model_name, self.which, self.told = (
             collate,
             frozenset(allowed),
@@ -251,7 +255,7 @@ def is_identical(a, b) -> bool:
 
 # %% ../../nbs/03_data/00_collate.ipynb #1afe1a7e
 # a torch.device; pin: copy to a GPU through page-locked memory
-def to_device(batch, device, pin=False):
+def to_device(batch, device, pin: bool = False):
     "Return the batch on a device, without a copy if it is there already; copy asynchronously from pinned memory."
     if isinstance(batch, dict) and all(isinstance(t, torch.Tensor) and t.device == device for t in batch.values()):
         return batch
@@ -269,7 +273,7 @@ def round_up(n: int, multiple: int | None) -> int: return n if not multiple else
 
 def pad_rows(
     rows,  # lists, arrays or tensors of numbers
-    value, side="right",
+    value, side: str = "right",
     length=None,  # None: length of the longest row
     multiple=None,
 ):

@@ -4,14 +4,16 @@
 
 # %% ../../nbs/03_data/04_loader.ipynb #8d1ff821
 from __future__ import annotations
+
 from itertools import islice
 from typing import Any, NamedTuple
+
 from torch.utils.data import DataLoader, IterableDataset
-from .collate import infer_batch_size
-from .sampling import Cursor
-from .sources import WORKER_WATCH, MapSource, BatchSource, shut_down, set_epoch, raise_worker_deaths
+
 from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, seed_all
-from .sampling import UNSHARDED, RankShard
+from .collate import infer_batch_size
+from .sampling import UNSHARDED, Cursor, RankShard
+from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, set_epoch, shut_down
 from .streams import StreamSource, skip_samples
 
 # %% auto #0
@@ -20,7 +22,7 @@ __all__ = ['OpaqueSource', 'MicroBatch', 'make_source', 'ResumableLoader']
 # %% ../../nbs/03_data/04_loader.ipynb #ed108232
 class OpaqueSource(BatchSource):
     "Read any iterable of batches."
-    def __init__(self, loader, seed, share=UNSHARDED):
+    def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
         self.loader = loader
         self.seed = seed
         self.share = share
@@ -30,7 +32,7 @@ class OpaqueSource(BatchSource):
         except TypeError:
             self.batches = None
 
-    def open(self, cursor, bookmark=None):
+    def open(self, cursor: Cursor, bookmark=None):
         "Return an iterator of (batch, samples) from a cursor on."
         set_epoch(cursor.epoch, self.loader, getattr(self.loader, "dataset", None))
         read = self._read(cursor.epoch)
@@ -67,7 +69,7 @@ class OpaqueSource(BatchSource):
         if hasattr(self.running, "_shutdown_workers"):
             shut_down(self.running)
         self.running = None
-    def batches_left(self, cursor): return None if cursor.position else self.batches
+    def batches_left(self, cursor: Cursor): return None if cursor.position else self.batches
 
 # %% ../../nbs/03_data/04_loader.ipynb #39e2afc6
 class MicroBatch(NamedTuple):
@@ -79,7 +81,7 @@ class MicroBatch(NamedTuple):
     weight: float = 1.0            # weight of its mean if several processes share the samples; 0: filler only
 
 # %% ../../nbs/03_data/04_loader.ipynb #f4595529
-def make_source(loader, seed, share=UNSHARDED):
+def make_source(loader, seed: int, share: RankShard = UNSHARDED):
     "Return the source for a loader."
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         return OpaqueSource(loader, seed, share)
@@ -122,7 +124,7 @@ class ResumableLoader:
         self._place = cursor
         return window
 
-    def _seek(self, cursor, bookmark):
+    def _seek(self, cursor: Cursor, bookmark):
         if self._place != cursor or self.source.moved():
             self.close(workers=False)
             self._iterator = self.source.open(cursor, bookmark)
@@ -134,7 +136,7 @@ class ResumableLoader:
         step = next(self._iterator, None)
         return None if step is None else (step, self.source.bookmark, self.source.weight)
 
-    def close(self, workers=True):
+    def close(self, workers: bool = True):
         "Discard the open iterator and, by default, its workers."
         self._iterator = None
         self._place = None

@@ -4,12 +4,15 @@
 
 # %% ../../nbs/03_data/01_sampling.ipynb #5d010751
 from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import NamedTuple
+
 import torch
 from torch.utils.data import Sampler
+
 from ..core.seeding import preserve_generators
 
 # %% auto #0
@@ -110,8 +113,8 @@ class EpochSampler(Sampler):
 # %% ../../nbs/03_data/01_sampling.ipynb #393a7bea
 def sample_lengths(
     dataset,
-    column="length",  # name of the column of lengths
-    inputs="input_ids",  # name of the column to measure instead
+    column: str = "length",  # name of the column of lengths
+    inputs: str = "input_ids",  # name of the column to measure instead
 ) -> list[int]:
     "Return the length of each sample; raise ValueError if it cannot be determined."
     names = getattr(dataset, "column_names", None) or ()
@@ -214,7 +217,7 @@ def balance_groups(lengths,         # lengths of the samples, in descending orde
 class _BalancedPlan:
     "Plan the micro-batches of an epoch from any position on; the interface is that of the plans in `data.sources`."
     # as in BalancedBatchSampler
-    def __init__(self, order: list, lengths, size: int, window: int, drop_last: bool, share):
+    def __init__(self, order: list, lengths, size: int, window: int, drop_last: bool, share: RankShard):
         self.order = order
         self.lengths = lengths
         self.window = window
@@ -261,7 +264,7 @@ class BalancedBatchSampler(Sampler):
     def set_epoch(self, epoch: int): self.shuffled.set_epoch(epoch)
     def plan(
         self, epoch: int,
-        share=UNSHARDED,  # the part of this process
+        share: RankShard = UNSHARDED,  # the part of this process
     ):
         "Return the plan of the micro-batches of an epoch."
         return _BalancedPlan(

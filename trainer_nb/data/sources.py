@@ -4,19 +4,30 @@
 
 # %% ../../nbs/03_data/02_sources.ipynb #e694ad9a
 from __future__ import annotations
-import multiprocessing, os, random, signal, sys, threading, time, types, weakref
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import types
+import weakref
 from collections import deque
 from contextlib import contextmanager
 from itertools import chain
 from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
-from ..core.seeding import SEED_FETCH, SEED_ORDER, preserve_generators, mix_seed, seed_all
+
 from ..core.interrupts import AWAITED, InterruptGuard
+from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, preserve_generators, seed_all
 from .collate import RemoveColumns
-from .sampling import EpochSampler, UNSHARDED, split_evenly, take_own_batch
+from .sampling import UNSHARDED, Cursor, EpochSampler, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
 __all__ = ['WORKER_WATCH', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset', 'block_sigint', 'exit_with_parent',
@@ -184,7 +195,7 @@ class _PresetBatchSampler:
     requests = ()
     def __iter__(self): return iter(self.requests)
 
-def out_of_fetch(error) -> bool:
+def out_of_fetch(error: BaseException) -> bool:
     "Return True if an error was raised by a data set or a collator called by torch in this process."
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__") != "torch.utils.data._utils.fetch":
@@ -193,7 +204,7 @@ def out_of_fetch(error) -> bool:
 
 def raise_worker_deaths(
     batches,  # an iterator of a DataLoader
-    indexed=False,  # indexed: over a map-style data set, whose end is known
+    indexed: bool = False,  # indexed: over a map-style data set, whose end is known
 ):
     "Yield the batches; raise the death of a worker, and RuntimeError for a StopIteration that is not the end of the data."
     while True:
@@ -240,7 +251,7 @@ def shut_down(
     if failed: raise failed[0]
 
 # %% ../../nbs/03_data/02_sources.ipynb #1977be23
-def _signal_end(event, queues):
+def _signal_end(event: str, queues):
     "Ask workers to end. Garbage in a cycle is deleted in any order; if the queues were closed first, each worker would be awaited for five seconds."
     event.set()
     for q in queues:
@@ -301,7 +312,7 @@ class BatchSource:
     bookmark = None   # plain values that, besides the cursor, open the source after the last batch
     weight = 1.0      # weight of the last batch if several processes share the data: see sampling.Share
     # True if the epoch ends at a cursor; None: unknown until it is read
-    def at_end(self, cursor) -> bool | None:
+    def at_end(self, cursor: Cursor) -> bool | None:
         return None
     def check(self, bookmark): pass                        # raise ValueError if a bookmark does not fit this source
     # True if other code has moved the data that the open iterator reads
@@ -311,7 +322,7 @@ class BatchSource:
 # %% ../../nbs/03_data/02_sources.ipynb #876ff313
 class _SlicedPlan:
     "Cut an order (a tensor or a range) into batches; `size` is that of one process."
-    def __init__(self, order, size, drop_last, share):
+    def __init__(self, order, size, drop_last, share: RankShard):
         self.order = order
         self.size = size * share.together
         self.share = share
@@ -327,7 +338,7 @@ class _SlicedPlan:
 
 class _ListedPlan:
     "Group the batches of a sampler, one for each process."
-    def __init__(self, batches, share=UNSHARDED, drop_last=False):
+    def __init__(self, batches, share: RankShard = UNSHARDED, drop_last: bool = False):
         n = share.together
         self.share = share
         self.groups = [batches[i:i + n] for i in range(0, len(batches) - (len(batches) % n if drop_last else 0), n)]
@@ -344,7 +355,7 @@ class _ListedPlan:
     def left(self, position): return sum(1 for _ in self.iterate_from(position))
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf1
-def _reseed(sampler, seed):
+def _reseed(sampler, seed: int):
     "Seed the generators held by a sampler or collator and by samplers within it."
     for part in (sampler, getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)):
         for own in getattr(part, "__dict__", {}).values():
@@ -388,7 +399,8 @@ class SeededCollate:
     "Wrap a collator of another library or the user, and seed its generators for each batch."
     # inner: object that may hold generators
     def __init__(self, collate, inner):
-        self.collate, self.inner = collate, inner
+        self.collate = collate
+        self.inner = inner
     def __call__(self, features):
         inner, seed = self.inner, getattr(self.inner, "seed", None)
         if seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng"):
@@ -399,7 +411,7 @@ class SeededCollate:
         return self.collate(features)
 
 # %% ../../nbs/03_data/02_sources.ipynb #195abad8
-def batch_requests(plan, cursor, seed, share):
+def batch_requests(plan, cursor: Cursor, seed: int, share: RankShard):
     "Yield (request, samples, weight) from a cursor on; the request is None if the batch belongs to another process. Not a method of the source, to avoid a reference cycle through the workers."
     position = cursor.position
     for k, part in enumerate(plan.iterate_from(position)):
@@ -410,7 +422,7 @@ def batch_requests(plan, cursor, seed, share):
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
 class MapSource(BatchSource):
     "Read a map-style data set from any position on, without reading the data before it."
-    def __init__(self, loader, seed, share=UNSHARDED):
+    def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
         self.loader = loader
         self.seed = seed
         self.share = share
@@ -442,7 +454,7 @@ class MapSource(BatchSource):
             _reseed(batches, mix_seed(self.seed, SEED_ORDER, epoch))
             return _ListedPlan([list(b) for b in batches], self.share, self.drop_last)
 
-    def open(self, cursor, bookmark=None):
+    def open(self, cursor: Cursor, bookmark=None):
         "Return an iterator of (batch, samples) from a cursor on; after each, `weight` is that of the batch. A batch of another process is None."
         asked = batch_requests(self.plan(cursor.epoch), cursor, self.seed, self.share)
         return self._load_with_workers(asked) if self.loader.num_workers else self._load_in_process(asked)
@@ -479,5 +491,5 @@ class MapSource(BatchSource):
             self._workers.close()
         self._workers = None
 
-    def at_end(self, cursor) -> bool: return cursor.position >= self.plan(cursor.epoch).samples
-    def batches_left(self, cursor) -> int: return self.plan(cursor.epoch).left(cursor.position)
+    def at_end(self, cursor: Cursor) -> bool: return cursor.position >= self.plan(cursor.epoch).samples
+    def batches_left(self, cursor: Cursor) -> int: return self.plan(cursor.epoch).left(cursor.position)

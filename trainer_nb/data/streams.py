@@ -4,15 +4,21 @@
 
 # %% ../../nbs/03_data/03_streams.ipynb #9a2a1947
 from __future__ import annotations
-import copy, inspect, sys, time, weakref
+
+import copy
+import inspect
+import sys
+import time
+import weakref
 from dataclasses import dataclass
 from typing import Any
+
 from torch.utils.data import IterableDataset, get_worker_info
-from .collate import infer_batch_size, is_identical
-from .sampling import Cursor
-from .sources import BatchSource, DataWorkers, ended_early, with_seeded_generators, set_epoch
+
 from ..core.seeding import SEED_FETCH, generator_states, mix_seed, seed_all, set_generator_states
-from .sampling import UNSHARDED, split_evenly
+from .collate import infer_batch_size, is_identical
+from .sampling import UNSHARDED, Cursor, RankShard, split_evenly
+from .sources import BatchSource, DataWorkers, ended_early, set_epoch, with_seeded_generators
 
 # %% auto #0
 __all__ = ['MIN_DATASETS_VERSION', 'is_stateful', 'copy_state', 'DatasetStates', 'StartStates', 'start_states', 'restart_stream',
@@ -117,7 +123,9 @@ class StartStates:
     "Record how a data set starts its epochs in this process."
     # states: initially; after the first example, by epoch
     def __init__(self):
-        self.before, self.after, self.sticky = None, {}, False
+        self.before = None
+        self.after = {}
+        self.sticky = False
 
 # from a data set to its Beginnings
 _START_STATES = weakref.WeakKeyDictionary()
@@ -316,7 +324,7 @@ class StreamMark:
 class SeededStream(IterableDataset):
     "Cut an iterable data set into batches of examples, each with seeded generators and a mark."
     def __init__(
-        self, dataset, states, size, drop_last, seed,
+        self, dataset, states, size, drop_last, seed: int,
         together=1,  # number of batches read at once, one per process
     ):
         self.dataset = dataset
@@ -372,7 +380,8 @@ class SeededStream(IterableDataset):
 # %% ../../nbs/03_data/03_streams.ipynb #32050f03
 class CountingCollate:
     "Collate the part of this process; return it with the number of examples of all processes, its weight and the mark."
-    def __init__(self, collate, size, share=UNSHARDED): self.collate, self.size, self.share = collate, size, share
+    def __init__(self, collate, size, share: RankShard = UNSHARDED):
+        self.collate, self.size, self.share = collate, size, share
     def __call__(self, given):
         if given is None: return None
         group, mark = given
@@ -449,7 +458,7 @@ def check_same_readers(then, now):
 # %% ../../nbs/03_data/03_streams.ipynb #d3d1c5b5
 class StreamSource(BatchSource):
     "Read an iterable data set from a position on, by states or by reading up to it."
-    def __init__(self, loader, seed, share=UNSHARDED):
+    def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
         self.loader = loader
         self.share = share
         self._workers = None
@@ -462,7 +471,7 @@ class StreamSource(BatchSource):
         read = isolate_dataset(loader.dataset) if self.states is None else self.states.dataset
         self.dataset = SeededStream(read, self.states, loader.batch_size, loader.drop_last, seed, share.together)
 
-    def open(self, cursor, bookmark=None):
+    def open(self, cursor: Cursor, bookmark=None):
         "Return an iterator of (batch, samples) from a cursor on; after each, `bookmark` is that of its end."
         if bookmark and bookmark.get("place", list(cursor)) != list(cursor):
             # the bookmark belongs to another position
@@ -480,11 +489,11 @@ class StreamSource(BatchSource):
             else self._from_beginning(cursor)
         )
 
-    def _from_beginning(self, cursor):
+    def _from_beginning(self, cursor: Cursor):
         self.dataset.start = cursor.position
         return skip_samples(self._read(Cursor(cursor.epoch)), cursor.position)
 
-    def _from_marks(self, cursor, bookmark):
+    def _from_marks(self, cursor: Cursor, bookmark):
         position = cursor.position
         try:
             for batch, samples in self._read(cursor, bookmark):
@@ -495,7 +504,7 @@ class StreamSource(BatchSource):
             self.close()
         yield from self._from_beginning(Cursor(cursor.epoch, position))
 
-    def _read(self, cursor, bookmark=None):
+    def _read(self, cursor: Cursor, bookmark=None):
         stream = self.dataset
         workers = self.loader.num_workers
         size = self.size
@@ -529,5 +538,5 @@ class StreamSource(BatchSource):
     def moved(self) -> bool: return self.states is not None and not self.loader.num_workers and self.states.moved()
     def check(self, bookmark):
         check_same_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.size})
-    def batches_left(self, cursor):
+    def batches_left(self, cursor: Cursor):
         return self.batches and max(self.batches - -(-cursor.position // (self.size or 1)), 0)

@@ -4,16 +4,22 @@
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #545819ad
 from __future__ import annotations
-import atexit, os, warnings
+
+import atexit
+import os
+import warnings
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
+
 import torch
+
+from ..args.training_args import TrainingArguments
+from ..args.validation import resolve_sharding
+from .collectives import SINGLE_PROCESS, World, world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment
-from ..args.validation import resolve_sharding
 from .unused_parameters import UnusedParameters
-from .collectives import SINGLE_PROCESS, World, world_size
 
 # %% auto #0
 __all__ = ['NO_CONTEXT', 'mixed_precision', 'should_use_cpu', 'kwargs_handlers', 'make_world', 'destroy_process_group_at_exit',
@@ -40,12 +46,12 @@ def _swap_state(
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #305a0531
 def mixed_precision(
-    args,  # TrainingArguments
+    args: TrainingArguments,  # TrainingArguments
 ) -> str:
     "Return Accelerate's name of the precision: 'no', 'bf16' or 'fp16'."
     return "bf16" if args.bf16 else "fp16" if args.fp16 else "no"
 
-def _check_precision(kind, device):
+def _check_precision(kind: str, device):
     if kind == "fp16" and device.type == "cpu":
         raise ValueError(
             "fp16=True needs a GPU: on a CPU, mixed precision in fp16 would silently train in fp32. Pass bf16=True, or"
@@ -59,12 +65,12 @@ def _check_precision(kind, device):
 _PREPARED_FLAG = "_is_accelerate_prepared"
 _FORWARD_NAMES = ("forward", "_original_forward")
 
-def _pop_attributes(module, names) -> dict:
+def _pop_attributes(module: torch.nn.Module, names) -> dict:
     "Remove these attributes from a module instance; return the existing ones."
     return {name: vars(module).pop(name) for name in names if name in vars(module)}
 
 def _set_forward(
-    module,
+    module: torch.nn.Module,
     forward: dict,  # Accelerate's attributes; empty in full precision
 ) -> dict:
     "Set these attributes on a module, in place of those of another active learner; return the previous ones."
@@ -77,14 +83,14 @@ def _set_forward(
     return before
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #661f6dbc
-def should_use_cpu(args) -> bool:
+def should_use_cpu(args: TrainingArguments) -> bool:
     "Return whether to use the CPU. With several processes without a GPU, also set the environment variable that Accelerate needs."
     cpu = args.use_cpu or (world_size() > 1 and not torch.cuda.is_available())
     if cpu and world_size() > 1:
         os.environ["ACCELERATE_USE_CPU"] = "1"
     return cpu
 
-def kwargs_handlers(args) -> list:
+def kwargs_handlers(args: TrainingArguments) -> list:
     "Return Accelerate's settings for connecting processes and averaging gradients."
     if world_size() == 1: return []
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -131,7 +137,7 @@ class AcceleratorHolder:
     "Hold a learner's own Accelerator, and activate its state while the learner works."
     def __init__(
         self,
-        args,  # TrainingArguments: use_cpu, bf16, fp16
+        args: TrainingArguments,  # TrainingArguments: use_cpu, bf16, fp16
     ):
         from accelerate import Accelerator
         check_launch_environment(mixed_precision(args))
@@ -141,7 +147,13 @@ class AcceleratorHolder:
                 cpu=should_use_cpu(args), mixed_precision=mixed_precision(args), kwargs_handlers=kwargs_handlers(args)
             )
             self.device, self.world = self.accelerator.device, make_world(self.accelerator)
-            self._patched_forwards, self._ddp_wrappers, self._wrapped_requires_grad, self.patches, self.sharded_model = [], [], [], PatchSet(), None
+            (
+                self._patched_forwards,
+                self._ddp_wrappers,
+                self._wrapped_requires_grad,
+                self.patches,
+                self.sharded_model,
+            ) = ([], [], [], PatchSet(), None)
             self._find_unused, self._unused = (
                 getattr(args, "ddp_find_unused_parameters", None),
                 getattr(args, "ddp_static_graph", None),
@@ -172,7 +184,7 @@ class AcceleratorHolder:
 # %% ../../nbs/04_device/04_accelerator.ipynb #34de0d4f
 class ShardingDevice(AcceleratorHolder):
     "Add the operations of a sharded model; they have no effect on other models."
-    def _shard(self, model, loss, optimizers):
+    def _shard(self, model: torch.nn.Module, loss, optimizers):
         "Shard the model; return it prepared for the precision."
         # only the precision is left
         prepared = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
@@ -188,7 +200,9 @@ class ShardingDevice(AcceleratorHolder):
     def num_collectives(self) -> int:
         "Return the number of exchanges between processes: equal if they are in sync."
         return (
-            0 if self.world.is_single_process else self.world.num_shared + torch.distributed.group.WORLD._get_sequence_number_for_group()
+            0
+            if self.world.is_single_process
+            else self.world.num_shared + torch.distributed.group.WORLD._get_sequence_number_for_group()
         )
 
     def settle(self):
@@ -264,7 +278,7 @@ class Device(Averaging):
     def scaler(self): return self.accelerator.scaler   # of the gradients, None without fp16
 
     def prepare(
-        self, model,
+        self, model: torch.nn.Module,
         loss=None,  # the loss function, if it is a module
         optimizers=(),  # existing ones with the model's parameters
     ):
@@ -291,7 +305,7 @@ class Device(Averaging):
         self._unused = self._watch_unused(prepared)
         return prepared
 
-    def _unwrap(self, model):
+    def _unwrap(self, model: torch.nn.Module):
         "Remove the hooks of an earlier wrapper from the parameters, even if other references to it exist, such as an error's frames."
         for old in self._ddp_wrappers:
             if old.module is model:
@@ -322,7 +336,8 @@ class Device(Averaging):
         return (
             self.sharded_model.fits()
             if self.sharded_model is not None
-            else self.world.is_single_process or self._wrapped_requires_grad == [p.requires_grad for p in params[: len(self._wrapped_requires_grad)]]
+            else self.world.is_single_process
+            or self._wrapped_requires_grad == [p.requires_grad for p in params[: len(self._wrapped_requires_grad)]]
         )
 
     def release(self):

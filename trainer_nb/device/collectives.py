@@ -4,9 +4,17 @@
 
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0003
 from __future__ import annotations
-import contextlib, mmap, os, struct, tempfile, time
+
+import contextlib
+import mmap
+import os
+import struct
+import tempfile
+import time
 from functools import cached_property
+
 import torch
+
 from ..core.columns import DeferredScalar
 from ..data.sampling import RankShard
 

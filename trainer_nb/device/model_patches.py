@@ -4,12 +4,20 @@
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #f51f6efb
 from __future__ import annotations
-import inspect, math, os, shutil, sys
+
+import inspect
+import math
+import os
+import shutil
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
+
 import torch
 from torch.utils.checkpoint import checkpoint
+
+from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
 
 # %% auto #0
@@ -28,7 +36,7 @@ def _hook_tables(m) -> dict:
 class ModelPatch:
     "Record a change of a model's modules once; apply and remove it afterwards."
     def __init__(
-        self, model,
+        self, model: torch.nn.Module,
         act,  # a function without arguments that changes the model; if it raises an error, its changes are undone
     ):
         before = [(m, dict(vars(m)), {k: dict(v) for k, v in _hook_tables(m).items()}) for m in model.modules()]
@@ -65,7 +73,9 @@ class GlobalPatch:
     "Set a process-wide value while it is on; restore it afterwards."
     # get: a function without arguments; put: a function of a value
     def __init__(self, get, put, value):
-        self.get, self.put, self.value = get, put, value
+        self.get = get
+        self.put = put
+        self.value = value
     def on(self):
         "Set the value."
         self.before = self.get()
@@ -162,7 +172,7 @@ def buffer_context(modules):
 def _is_block(m) -> bool:
     return any(True for _ in m.children()) and type(m).forward is not torch.nn.Module.forward
 
-def find_blocks(model) -> list:
+def find_blocks(model: torch.nn.Module) -> list:
     "Return the blocks in the outermost lists of layers; an empty list if there is none."
     inner = (
         [b for b in model.children() if _is_block(b)]
@@ -185,7 +195,7 @@ def checkpointed_forward(
     return forward
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #88153521
-def checkpoint_blocks(model, how: dict, every: int):
+def checkpoint_blocks(model: torch.nn.Module, how: dict, every: int):
     "Compute every n-th block of a plain module twice. Raise ValueError if it has no blocks."
     found = find_blocks(model)
     if not found:
@@ -209,7 +219,7 @@ def _accepted_names(method) -> set | None:
     return None if any(p.kind is p.VAR_KEYWORD for p in taken) else {p.name for p in taken}
 
 def checkpoint_by_method(
-    model,
+    model: torch.nn.Module,
     method,  # its name
     how: dict,
     further: dict,  # every_n_layers and offload, if given
@@ -231,8 +241,8 @@ def checkpoint_by_method(
 CHECKPOINTING_METHODS = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
 
 def enable_activation_checkpointing(
-    model,
-    args,  # TrainingArguments
+    model: torch.nn.Module,
+    args: TrainingArguments,  # TrainingArguments
 ):
     "Enable activation checkpointing as the settings specify. Raise ValueError if the model does not support it."
     how = {"use_reentrant": False} | (args.activation_checkpointing_kwargs or {})
@@ -251,7 +261,7 @@ def enable_activation_checkpointing(
     else:
         checkpoint_blocks(model, how, every)
 
-def activation_checkpointing_patch(model, args) -> ModelPatch | None:
+def activation_checkpointing_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPatch | None:
     "Return the patch; None if activation checkpointing is off."
     if not args.activation_checkpointing: return None
     if args.use_cache:
@@ -262,22 +272,22 @@ def activation_checkpointing_patch(model, args) -> ModelPatch | None:
     return ModelPatch(model, lambda: enable_activation_checkpointing(model, args))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #da45313c
-def use_cache_patch(model, args) -> ModelPatch | None:
+def use_cache_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPatch | None:
     "Return a patch that sets use_cache in each call; None if the configuration already has this value or has no such option."
     # of an adapter
     base = model.get_base_model() if callable(getattr(model, "get_base_model", None)) else model
     own = getattr(getattr(base, "config", None), "use_cache", None)
     if own is None or own == args.use_cache or "use_cache" not in inspect.signature(base.forward).parameters:
         return None
-    def told(module, given, kwargs): return given, {"use_cache": args.use_cache} | kwargs
+    def told(module: torch.nn.Module, given, kwargs): return given, {"use_cache": args.use_cache} | kwargs
     return ModelPatch(base, lambda: base.register_forward_pre_hook(told, with_kwargs=True))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #c6f6b717
 # whether the settings enable compilation
-def should_compile(args) -> bool:
+def should_compile(args: TrainingArguments) -> bool:
     return bool(args.torch_compile or args.torch_compile_backend or args.torch_compile_mode)
 
-def check_compile_backend(name, device):
+def check_compile_backend(name: str, device):
     "Raise ValueError for an unknown backend, or if its compiler is missing."
     if (
         name == "inductor"
@@ -297,7 +307,7 @@ def check_compile_backend(name, device):
             f" {', '.join(known)}.{suggest_names(name, known)}"
         )
 
-def compile_patches(model, args, device) -> list:
+def compile_patches(model: torch.nn.Module, args: TrainingArguments, device) -> list:
     "Return the patches; an empty list if compilation is off."
     if not should_compile(args): return []
     backend = args.torch_compile_backend or "inductor"
@@ -318,7 +328,7 @@ def compile_patches(model, args, device) -> list:
 def supports_tf32(device) -> bool:
     return device.type == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(device)[0] >= 8
 
-def tf32_patch(args, device) -> GlobalPatch | None:
+def tf32_patch(args: TrainingArguments, device) -> GlobalPatch | None:
     "Return the patch; None if tf32 is not set. Raise ValueError if the device does not support it."
     if args.tf32 is None: return None
     if not supports_tf32(device):
@@ -332,7 +342,7 @@ def tf32_patch(args, device) -> GlobalPatch | None:
     return GlobalPatch(lambda: torch.backends.fp32_precision, put, "tf32" if args.tf32 else "ieee")
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #e3fcc646
-def liger_patch(model, args, device) -> ModelPatch | None:
+def liger_patch(model: torch.nn.Module, args: TrainingArguments, device) -> ModelPatch | None:
     "Return the patch; None if use_liger_kernel is off. Raise ValueError without a GPU or for a model outside of transformers, ImportError without the library."
     if not args.use_liger_kernel: return None
     if device.type != "cuda":
@@ -350,15 +360,15 @@ def liger_patch(model, args, device) -> ModelPatch | None:
     return ModelPatch(base, lambda: _apply_liger_kernel_to_instance(model=base, **(args.liger_kernel_config or {})))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #a8d8fff0
-def neftune_hook(args):
+def neftune_hook(args: TrainingArguments):
     "Return a forward hook that adds noise to the output of embeddings in training mode."
-    def add(module, given, output):
+    def add(module: torch.nn.Module, given, output):
         if not module.training or not args.neftune_noise_alpha: return output
         most = args.neftune_noise_alpha / math.sqrt(output.size(1) * output.size(2))
         return output + torch.zeros_like(output).uniform_(-most, most)
     return add
 
-def neftune_patch(model, args) -> ModelPatch | None:
+def neftune_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPatch | None:
     "Return the patch; None if noise is off. Raise ValueError for a model whose embeddings are unknown."
     if not args.neftune_noise_alpha: return None
     try:
@@ -387,7 +397,7 @@ def iter_named_tensors(label: str, value):
 
 class LayerCall:
     "Record a layer's call: magnitudes of its weights, inputs and outputs."
-    def __init__(self, name, module, given, output):
+    def __init__(self, name: str, module: torch.nn.Module, given, output):
         self.name, self.kind = name or "(the model)", type(module).__name__
         found = [
             *((n, p) for n, p in module.named_parameters(recurse=False)),
@@ -427,7 +437,7 @@ class NotFinite(ValueError):
 class OverflowDetector:
     "Check the calls of all layers with hooks."
     def __init__(
-        self, model,
+        self, model: torch.nn.Module,
         where,  # a function that returns the step and micro-batch as text
         most: int = 21,  # number of frames to keep
     ):
@@ -435,7 +445,7 @@ class OverflowDetector:
         for m in self.names:
             m.register_forward_hook(self.look)
 
-    def look(self, module, given, output):
+    def look(self, module: torch.nn.Module, given, output):
         "Check one call of a layer. Raise NotFinite for a non-finite value."
         frame = LayerCall(self.names[module], module, given, output)
         self.frames.append(frame)

@@ -4,10 +4,15 @@
 
 # %% ../../nbs/04_device/01_sharding.ipynb #ef632f16
 from __future__ import annotations
+
 import os
+
 import torch
-from ..core.errors import InvalidOperation
+
+from ..args.training_args import TrainingArguments
 from ..args.validation import ShardingConfig, resolve_sharding
+from ..core.errors import InvalidOperation
+from .collectives import World
 
 # %% auto #0
 __all__ = ['UNSUPPORTED_STRATEGIES', 'is_dtensor', 'to_local', 'is_sharded', 'full_tensor', 'local_nbytes', 'shard_rows',
@@ -80,7 +85,7 @@ def copy_into(
 # %% ../../nbs/04_device/01_sharding.ipynb #62fa4b43
 def gather_full(
     part: torch.Tensor,  # on the host
-    shape, world,
+    shape, world: World,
     to=0,  # a rank
 ) -> torch.Tensor | None:
     "Gather a full tensor on one process; return None on all others."
@@ -92,10 +97,10 @@ def gather_full(
     found = [torch.empty_like(flat) for _ in range(world.size)] if world.rank == to else None
     dist.gather(flat, found, dst=to, group=world.cpu_group)
     if found is None: return None
-    def rows(rank): return slice(0, (own := shard_rows(shape[0], rank, world.size)).stop - own.start)
+    def rows(rank: int): return slice(0, (own := shard_rows(shape[0], rank, world.size)).stop - own.start)
     return torch.cat([f.view(part.dtype).view(mine.shape)[rows(rank)] for rank, f in enumerate(found)])
 
-def gather_full_per_machine(part, shape, world) -> torch.Tensor | None:
+def gather_full_per_machine(part, shape, world: World) -> torch.Tensor | None:
     "Gather a full tensor on the first process of each machine; return None on all others."
     found = [gather_full(part, shape, world, rank) for rank in world.machine_leaders]
     return next((t for t in found if t is not None), None)
@@ -106,12 +111,15 @@ def dtypes_and_shapes(tensors: dict) -> dict:
 
 def broadcast_tensors(
     tensors: dict,  # on the host, by name, on rank 0; an outline on all others
-    world,
+    world: World,
 ) -> dict:
     "Broadcast the tensors of rank 0 by name; return them on all processes."
     if world.is_single_process: return tensors
     import torch.distributed as dist
-    found = {n: (t.detach().contiguous() if world.is_main_process else torch.empty(t[1], dtype=t[0])) for n, t in tensors.items()}
+    found = {
+        n: t.detach().contiguous() if world.is_main_process else torch.empty(t[1], dtype=t[0])
+        for n, t in tensors.items()
+    }
     for t in found.values():
         if t.numel():
             # works for any dtype
@@ -142,7 +150,7 @@ def check_launch_environment(
     environment=os.environ,
 ):
     "Raise ValueError if a launcher's configuration conflicts with the settings."
-    def asks(name): return environment.get(name, "").lower() in ("true", "1", "yes")
+    def asks(name: str): return environment.get(name, "").lower() in ("true", "1", "yes")
     for name, what in UNSUPPORTED_STRATEGIES.items():
         if asks(name):
             raise ValueError(
@@ -162,7 +170,7 @@ def check_launch_environment(
         )
 
 # %% ../../nbs/04_device/01_sharding.ipynb #7137bf71
-def require_several_processes(args, processes: int, verb: str):
+def require_several_processes(args: TrainingArguments, processes: int, verb: str):
     "Raise ValueError if fsdp is set and there is only one process."
     if processes > 1 or resolve_sharding(args.fsdp, args.fsdp_config) is None: return
     raise ValueError(
@@ -181,7 +189,7 @@ def require_unsharded(run, verb: str, why: str):
 
 # %% ../../nbs/04_device/01_sharding.ipynb #407d35ee
 def wrapped_layers(
-    model,  # returns modules
+    model: torch.nn.Module,  # returns modules
     asked: ShardingConfig,  # inner ones before outer ones
 ) -> list:
     "Return the layers that are wrapped separately, without the root. Raise ValueError for a class that does not occur."
@@ -207,7 +215,7 @@ def _holds_modules_only(m) -> bool:
 
 # %% ../../nbs/04_device/01_sharding.ipynb #fad46c23
 def check_shardable(
-    model,
+    model: torch.nn.Module,
     loss,  # the loss function, if it is a module
     layers: list,
 ):
@@ -239,7 +247,7 @@ def check_shardable(
 # %% ../../nbs/04_device/01_sharding.ipynb #9bbb0c12
 class ModelSharder:
     "Shard a model in place."
-    def _shard(self, asked, world, mesh, kind, loss, optimizers):
+    def _shard(self, asked, world: World, mesh, kind: str, loss, optimizers):
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         model, layers = self.model, wrapped_layers(self.model, asked)
         check_shardable(model, loss, layers)
@@ -271,7 +279,7 @@ class ModelSharder:
             g["params"] = [names.get(id(p), p) for p in g["params"]]
         return [g for _, g in found]
 
-    def _broadcast_from_main(self, world):
+    def _broadcast_from_main(self, world: World):
         "Broadcast rank 0's weights and buffers, on any device; one at a time if they are not on the target device yet."
         for t in (*self.model.parameters(), *self.model.buffers()):
             if not all(stride or size < 2 for stride, size in zip(t.stride(), t.shape)):
@@ -286,8 +294,8 @@ class ModelSharder:
 class ShardedModel(ModelSharder):
     "Wrap a model whose parameters are sharded among processes."
     def __init__(
-        self, model, asked: ShardingConfig, world, device,
-        kind,  # of mixed precision
+        self, model: torch.nn.Module, asked: ShardingConfig, world: World, device,
+        kind: str,  # of mixed precision
         loss=None,  # a module, or None
         optimizers=(),  # created for the model
     ):
@@ -352,7 +360,7 @@ def _sum_of_squares(grads: list, device) -> torch.Tensor:
 def clip_sharded_grad_norm(
     params: list,  # with gradients
     limit: float,  # maximum norm, 0: no clipping
-    world,
+    world: World,
 ) -> torch.Tensor:
     "Clip gradients in place, some of which are sharded; return their norm before clipping."
     parts, whole = ([to_local(p.grad) for p in params if is_dtensor(p.grad) == divided] for divided in (True, False))

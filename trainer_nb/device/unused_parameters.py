@@ -4,7 +4,9 @@
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900003
 from __future__ import annotations
+
 import re
+
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors

@@ -4,28 +4,33 @@
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #aea380f0
 from __future__ import annotations
+
 import math
-from ..display.tables import Table
-from ..core.errors import InvalidOperation
-from ..core.seeding import generator_states, preserve_generators, set_generator_states
-from ..core.interrupts import exclusive
+
+import torch
+
 from ..core.columns import resolve_deferred
-from ..device.sharding import require_several_processes, full_tensor
-from ..engine.overrides import StepOverrides
-from ..engine.prepare import prepare
-from ..engine.step import Step
-from ..engine.tasks import record_step
+from ..core.errors import InvalidOperation
+from ..core.interrupts import exclusive
+from ..core.seeding import generator_states, preserve_generators, set_generator_states
+from ..device.sharding import full_tensor, require_several_processes
+from ..display.tables import Table
 from trainer_nb.engine.loop import (
     before_step,
-    run_all_pending,
-    handle_end_of_data,
-    enter_training,
-    handle_failure,
-    start_running,
     capture_editable_state,
-    record_manual_changes,
     check_can_train,
+    enter_training,
+    handle_end_of_data,
+    handle_failure,
+    record_manual_changes,
+    run_all_pending,
+    start_running,
 )
+from ..engine.overrides import StepOverrides, TrainerBase
+from ..engine.prepare import prepare
+from ..engine.run_state import RunState
+from ..engine.step import Step
+from ..engine.tasks import record_step
 
 # %% auto #0
 __all__ = ['Gradients', 'is_training_step_overridden', 'next_phase', 'StepView', 'DebugStep', 'check_open', 'run_phase',
@@ -35,7 +40,7 @@ __all__ = ['Gradients', 'is_training_step_overridden', 'next_phase', 'StepView',
 class Gradients(Table):
     "Table of a step's gradients: a dict for each parameter, None where there is no gradient."
     @classmethod
-    def of(cls, model):
+    def of(cls, model: torch.nn.Module):
         "Measure the present gradients of a model's parameters."
         rows = cls()
         for name, p in model.named_parameters():
@@ -66,7 +71,7 @@ class Gradients(Table):
     def _cells(self, row): return {k.replace("_", " "): v for k, v in row.items()}
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #9fba6c8e
-def is_training_step_overridden(learner) -> bool:
+def is_training_step_overridden(learner: TrainerBase) -> bool:
     "Check whether forward and backward form a single phase, in an overridden training_step."
     return type(learner).training_step is not StepOverrides.training_step
 
@@ -106,7 +111,7 @@ class StepView:
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #f0c2e999
 class DebugStep(StepView):
     "Optimizer step taken by hand: forward, backward, grads, update or abort."
-    def __init__(self, learner):
+    def __init__(self, learner: TrainerBase):
         run = learner.run_state
         if run.debug_step is not None:
             run.debug_step.abort()
@@ -208,7 +213,7 @@ def check_open(
 def run_phase(
     debug,
     move,  # a function
-    last=False,  # the step is over afterwards in any case
+    last: bool = False,  # the step is over afterwards in any case
 ):
     "Run a phase; if it raises an error, abort the step."
     learner = debug._moves
@@ -246,7 +251,7 @@ def run_phase(
                 run.phase = "idle"
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #67c44ea6
-def capture_editable_tensors(run) -> dict:
+def capture_editable_tensors(run: RunState) -> dict:
     "Return the versions of weights and gradients, by which changes by hand are detected."
     return {
         "weights": [p._version for p in run.params],

@@ -4,25 +4,30 @@
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #cc2408ba
 from __future__ import annotations
-import copy, math
+
+import copy
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, IterableDataset
-from ..display.tables import Table, escape_html, html_table, format_value, to_frame
-from ..display.svg import HtmlDisplay, image_grid, matrix_table, waveform_svg
-from ..core.seeding import preserve_generators
+
 from ..core.callbacks import fire_event
+from ..core.seeding import preserve_generators
 from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
-from ..data.sampling import Cursor
 from ..data.loader import ResumableLoader
+from ..data.sampling import Cursor
 from ..device.accelerator import unwrap
+from ..display.svg import HtmlDisplay, image_grid, matrix_table, waveform_svg
+from ..display.tables import Table, escape_html, format_value, html_table, to_frame
+from ..engine.evaluate import eval_batches, eval_dataloader, evaluation_mode
 from ..engine.loss import split_labels
 from ..engine.metrics import NO_GENERATION, left_there
+from ..engine.overrides import TrainerBase
 from ..engine.user_state import capture_user_state, code_holders, restore_user_state
-from ..engine.evaluate import eval_batches, eval_dataloader, evaluation_mode
 
 # %% auto #0
 __all__ = ['SOUND_KEYS', 'FORMULA_TOLERANCE', 'MAX_CLASSES', 'get_eval_loader', 'class_names', 'class_name', 'is_image',
@@ -33,9 +38,9 @@ __all__ = ['SOUND_KEYS', 'FORMULA_TOLERANCE', 'MAX_CLASSES', 'get_eval_loader', 
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #f3667a27
 def get_eval_loader(
-    learner,
+    learner: TrainerBase,
     dataset,  # a data set, the name of one, or None for the learner's own
-    verb,
+    verb: str,
 ):
     "Return the loader of the requested data set, and the data set; raise ValueError if none or ambiguous."
     own = learner.eval_dataset
@@ -61,7 +66,7 @@ def _dataset_class_names(dataset, keys) -> list:
     found.append(classes if isinstance(classes, (list, tuple)) else None)
     return [str(o) for o in next(filter(None, found), ())]
 
-def class_names(learner, dataset) -> list:
+def class_names(learner: TrainerBase, dataset) -> list:
     "Return the names of the classes from a data set or the model; empty if neither has any."
     for _ in range(9):   # nested Subsets
         if names := _dataset_class_names(dataset, [*learner.label_names, "label", "labels"]): return names
@@ -86,7 +91,7 @@ def is_image(
     a, b, c = sample.shape
     return (a in (1, 3) and min(b, c) >= 4) or (c in (1, 3) and min(a, b) >= 4)
 
-def collect_tensors(batch, name="") -> dict:
+def collect_tensors(batch, name: str = "") -> dict:
     "Return the tensors of a batch by name; in a tuple, by index."
     if isinstance(batch, torch.Tensor): return {name or "0": batch}
     if isinstance(batch, Mapping):
@@ -112,7 +117,7 @@ def _without_workers(loader):
     vars(loader)["num_workers"] = 0
     return loader
 
-def get_first_batch(learner, dataset=None):
+def get_first_batch(learner: TrainerBase, dataset=None):
     "Return the first training batch, or the first evaluation batch of another set; None if there is none."
     with preserve_generators():
         # a data set may count, or draw from its own generator
@@ -122,7 +127,7 @@ def get_first_batch(learner, dataset=None):
         finally:
             restore_user_state(learner.run_state, before, find=code_holders)
 
-def _get_first_batch(learner, dataset):
+def _get_first_batch(learner: TrainerBase, dataset):
     if dataset is not None:
         loader, _ = get_eval_loader(learner, dataset, "show_batch()")
         return next(eval_batches(learner, _without_workers(loader)), (None, 0))[0]
@@ -133,7 +138,7 @@ def _get_first_batch(learner, dataset):
         feed.close()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #465406ae
-def _tensor_row(name, tensor) -> dict:
+def _tensor_row(name: str, tensor) -> dict:
     "Describe a tensor by its shape, dtype and first values."
     values = ", ".join(format_value(v) for v in tensor.detach().flatten()[:5].tolist()) + (
         ", …" if tensor.numel() > 5 else ""
@@ -232,7 +237,7 @@ def to_html(result) -> str:
     return f"<pre>{escape_html(repr(result), 4000)}</pre>"
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #806ea962
-def show_batch(learner,
+def show_batch(learner: TrainerBase,
                n: int = 9,       # maximum number of examples
                dataset=None,     # another data set, prepared as for evaluation; None: the training data
                show=None         # a function of (batch, n) that returns HTML or an object with a rich representation
@@ -249,7 +254,7 @@ def show_batch(learner,
     return BatchPreview(batch, split_labels(batch, learner.label_names)[1], learner.processing_class, names, n, show)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #e0ca615f
-def iterate_predictions(learner, loader):
+def iterate_predictions(learner: TrainerBase, loader):
     "Yield (batch, size, predictions, labels); call inside `looking`."
     run = learner.run_state
     run.eval_dataloader = loader
@@ -294,7 +299,7 @@ def select_example(
     return map_tensors(batch, lambda t: t[i:i + 1] if t.ndim and len(t) == n else t)
 
 def single_example_loss(
-    learner,
+    learner: TrainerBase,
     batch,  # is not reused afterwards
 ) -> float:
     "Return the learner's own loss of a batch of one; raise ValueError without labels."
@@ -340,7 +345,7 @@ def make_top_loss(batch, i, n, index, loss, predicted, labels) -> TopLoss:
 # relative tolerance; beyond it a formula is not the learner's loss
 FORMULA_TOLERANCE = 1e-3
 
-def _formula_matches(learner, batch, loss) -> bool:
+def _formula_matches(learner: TrainerBase, batch, loss) -> bool:
     return math.isclose(single_example_loss(learner, batch), loss, rel_tol=FORMULA_TOLERANCE, abs_tol=1e-6)
 
 def _masked_examples(labels, n):
@@ -349,7 +354,7 @@ def _masked_examples(labels, n):
         return set()
     return set(torch.where((labels.reshape(n, -1) == -100).all(1))[0].tolist())
 
-def _example_losses(learner, batch, n, predicted, labels, by_formula):
+def _example_losses(learner: TrainerBase, batch, n, predicted, labels, by_formula):
     "Return the loss of each example, by formula or one by one; None if the formula does not apply."
     if not by_formula:
         return [single_example_loss(learner, select_example(batch, i, n)) for i in range(n)]
@@ -357,7 +362,7 @@ def _example_losses(learner, batch, n, predicted, labels, by_formula):
     return None if losses is None or len(losses) != n else losses.tolist()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #df0880f3
-def find_worst(learner, loader, k, by_formula):
+def find_worst(learner: TrainerBase, loader, k, by_formula):
     "Return the `k` examples with the largest loss; None if the formula differs from the learner's loss."
     found = []
     seen = 0
@@ -404,7 +409,7 @@ class TopLosses(Table):
         return head + image_grid([o[0] for o in images], said, columns=9, size=72)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #258f9b88
-def top_losses(learner,
+def top_losses(learner: TrainerBase,
                k: int = 9,      # number of examples, or fewer if the set is smaller
                dataset=None     # a data set, or the name of one of several; None: the learner's evaluation set
               ) -> TopLosses:
@@ -508,7 +513,7 @@ def _describe_tensor(t) -> str:
     if not isinstance(t, torch.Tensor): return f"a {type(t).__name__}"
     return f"of shape {tuple(t.shape)} ({str(t.dtype).removeprefix('torch.')})"
 
-def _check_classification(learner, predicted, labels):
+def _check_classification(learner: TrainerBase, predicted, labels):
     "Raise ValueError for outputs that are no classification, or that have too many classes."
     if not is_classification(predicted, labels) or learner.model_facts.shifts_labels or learner.model_facts.is_causal:
         raise ValueError(
@@ -521,7 +526,7 @@ def _check_classification(learner, predicted, labels):
                          "top_losses() shows single examples.")
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #75dba4c8
-def _count_all(learner, loader):
+def _count_all(learner: TrainerBase, loader):
     "Return the matrix of all batches, None without batches, and the number of non-finite predictions."
     counts = None
     unknown = 0
@@ -532,7 +537,7 @@ def _count_all(learner, loader):
         unknown = unknown + lost
     return counts, unknown
 
-def confusion(learner,
+def confusion(learner: TrainerBase,
               dataset=None  # a data set, or the name of one of several; None: the learner's evaluation set
              ) -> Confusion:
     "Count the predicted classes for each actual class; leave out labels of -100."

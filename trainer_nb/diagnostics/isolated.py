@@ -4,22 +4,27 @@
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #3cb605f5
 from __future__ import annotations
+
 import copy
-import torch
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
-from ..data.collate import map_tensors
-from ..core.errors import Paused, release_last_traceback, free_after_failure, install_excepthook
+
+import torch
+
 from ..core.callbacks import CallbackHandler
-from ..device.sharding import require_several_processes
+from ..core.errors import Paused, free_after_failure, install_excepthook, release_last_traceback
 from ..core.history import History
-from ..engine.prepare import prepare
 from ..core.seeding import preserve_generators
+from ..data.collate import map_tensors
+from ..device.sharding import require_several_processes
+from ..engine.loop import capture_editable_state, check_can_train, describe_position, record_manual_changes
+from ..engine.overrides import TrainerBase
+from ..engine.prepare import prepare
 from ..engine.rollback import weight_versions
+from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot, restore_fields
 from ..engine.user_state import report_lost
-from ..engine.loop import capture_editable_state, record_manual_changes, check_can_train, describe_position
 
 # %% auto #0
 __all__ = ['SHARED_FIELDS', 'scratch_run', 'isolated_training', 'make_tool_interrupted', 'ConstantSchedule']
@@ -28,7 +33,7 @@ __all__ = ['SHARED_FIELDS', 'scratch_run', 'isolated_training', 'make_tool_inter
 # kept fields that a tool works with and that are restored
 SHARED_FIELDS = ("model", "modes", "lr_scheduler", "optimizer", "device", "learner")
 
-def scratch_run(run):
+def scratch_run(run: RunState):
     "Return a copy of a run for training; it shares the model, the optimizer and the device."
     scratch = copy.copy(run)
     for f in fields(run):
@@ -36,7 +41,12 @@ def scratch_run(run):
             setattr(scratch, f.name, copy.deepcopy(getattr(run, f.name)))
         elif f.metadata["kind"] == "of_step":
             setattr(scratch, f.name, f.default if f.default_factory is MISSING else f.default_factory())
-    scratch.history, scratch.callbacks, scratch.due, scratch.deferred_changes = History(), CallbackHandler([]), deque(), []
+    scratch.history, scratch.callbacks, scratch.due, scratch.deferred_changes = (
+        History(),
+        CallbackHandler([]),
+        deque(),
+        [],
+    )
     scratch.args, scratch.rewind_buffer, scratch.saver = copy.copy(run.args), None, None
     # a model may write to its input
     scratch.window = (
@@ -47,7 +57,7 @@ def scratch_run(run):
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #36fe260e
 @contextmanager
 def isolated_training(
-    learner,
+    learner: TrainerBase,
     verb: str,  # its name, for messages
 ):
     "Allow training within the block and restore the run afterwards; raise InvalidOperation within a step or verb."
@@ -91,8 +101,8 @@ def isolated_training(
                 run.initial_weight_versions = weight_versions(run)
 
 def make_tool_interrupted(
-    run,  # the user's run, not the copy
-    verb,
+    run: RunState,  # the user's run, not the copy
+    verb: str,
 ) -> Paused:
     "Return the exception for an interrupted tool."
     install_excepthook()
@@ -101,6 +111,6 @@ def make_tool_interrupted(
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #61bbc395
 class ConstantSchedule:
     "Schedule that leaves the learning rates unchanged."
-    def __init__(self, optimizer): self.optimizer = optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer): self.optimizer = optimizer
     def step(self, *ignored): pass
     def get_last_lr(self) -> list: return [g["lr"] for g in self.optimizer.param_groups]

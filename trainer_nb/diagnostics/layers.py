@@ -4,47 +4,52 @@
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #c76cc0ec
 from __future__ import annotations
-import copy, math
+
+import copy
+import math
 from contextlib import contextmanager
 from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import nn
-from ..display.tables import Table, escape_html, html_table, format_value, to_frame
-from ..display.panels import Heatmap, LineSeries, Marker, Panel
-from ..display.charts import PanelDisplay
+
 from ..core.errors import InvalidOperation, suggest_names
-from ..core.seeding import SEED_FORWARD, preserve_generators, mix_seed, seed_all
+from ..core.seeding import SEED_FORWARD, mix_seed, preserve_generators, seed_all
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch
-from ..device.sharding import is_dtensor, full_tensor
 from ..device.accelerator import unwrap
-from ..optim.extra_optimizers import TARGET_GROUP_KEYS
-from ..optim.optimizers import layer_groups, optimizer_groups, refuse_regrouping
-from ..optim.schedules import add_scheduled_group
-from ..engine.training_modes import hold_eval_mode
-from ..engine.loss import call_model
-from ..engine.run_state import run_modules, record_act
-from ..engine.rollback import FullBackup, AdaptiveBackup
-from ..engine.prepare import prepare_model
-from ..engine.step import Step
-from ..engine.evaluate import evaluation_mode
+from ..device.sharding import full_tensor, is_dtensor
 from .debug_step import capture_editable_tensors
+from .interpret import get_first_batch
 from .isolated import isolated_training
 from trainer_nb.diagnostics.tensor_stats import (
     BINS,
-    NoiseScale,
     Moments,
+    NoiseScale,
+    combine_moments,
+    compute_histogram,
+    compute_moments,
     dead_fraction,
     first_tensor,
-    compute_histogram,
     measure_noise_scale,
-    saturated_fraction,
     rebin_shares,
-    compute_moments,
-    combine_moments,
+    saturated_fraction,
 )
-from .interpret import get_first_batch
+from ..display.charts import PanelDisplay
+from ..display.panels import Heatmap, LineSeries, Marker, Panel
+from ..display.tables import Table, escape_html, format_value, html_table, to_frame
+from ..engine.evaluate import evaluation_mode
+from ..engine.loss import call_model
+from ..engine.overrides import TrainerBase
+from ..engine.prepare import prepare_model
+from ..engine.rollback import AdaptiveBackup, FullBackup
+from ..engine.run_state import RunState, record_act, run_modules
+from ..engine.step import Step
+from ..engine.training_modes import hold_eval_mode
+from ..optim.extra_optimizers import TARGET_GROUP_KEYS
+from ..optim.optimizers import layer_groups, optimizer_groups, refuse_regrouping
+from ..optim.schedules import add_scheduled_group
 
 # %% auto #0
 __all__ = ['CHANNEL_LAYERS', 'OUTLIER_RATIO', 'DEAD_WARNING', 'MAX_TABLE_ROWS', 'named_layers', 'own_parameters', 'output_stats',
@@ -64,7 +69,7 @@ CHANNEL_LAYERS = (
     nn.modules.instancenorm._InstanceNorm,
 )
 
-def named_layers(model) -> dict:
+def named_layers(model: torch.nn.Module) -> dict:
     "Return the modules that are measured, by name."
     return {
         name or "(the model)": m
@@ -86,7 +91,7 @@ def own_parameters(
         for name, m in layers.items()
     }
 
-def output_stats(module, out) -> torch.Tensor | None:
+def output_stats(module: torch.nn.Module, out) -> torch.Tensor | None:
     "Return sums, dead and saturated share, and histogram of a module's output; on its device."
     t = first_tensor(out)
     if t is None or not t.numel(): return None
@@ -103,8 +108,8 @@ def measure_outputs(
     "Measure the outputs of layers within the block; yield a dict of numbers by name, of the last call."
     found = {}
     hooks = []
-    def measured(name):
-        def hook(module, inputs, out):
+    def measured(name: str):
+        def hook(module: torch.nn.Module, inputs, out):
             with torch.no_grad():
                 found[name] = numbers(module, out)
         return hook
@@ -116,7 +121,7 @@ def measure_outputs(
             h.remove()
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8e9928b6
-def copy_optimizer(optimizer):
+def copy_optimizer(optimizer: torch.optim.Optimizer):
     "Copy an optimizer in its present state, with its own parameters, without hooks and schedules."
     held = [
         t
@@ -133,7 +138,7 @@ def copy_optimizer(optimizer):
     return twin
 
 def update_norms(
-    optimizer,  # its parameters have gradients
+    optimizer: torch.optim.Optimizer,  # its parameters have gradients
 ) -> dict:
     "Return the norm of the next update of each parameter by its id(), on its device."
     twin = copy_optimizer(optimizer)
@@ -237,7 +242,7 @@ def parameter_stats(
     return found
 
 def make_layer_stats(
-    name, module,
+    name: str, module: torch.nn.Module,
     own: list,  # (name, parameter)
     numbers: dict,  # on the host
     out: list | None,  # on the host
@@ -260,7 +265,7 @@ def make_layer_stats(
     )
 
 def measure_layers(
-    run,
+    run: RunState,
     outputs: dict,  # as yielded by `measure_outputs`
 ) -> list[LayerStats]:
     "Measure all layers of a run, in the order of the model."
@@ -392,7 +397,7 @@ def foldable_table(layers: list[LayerStats], depth: int = 1) -> str:
     )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8b028ffe
-def layer_points_panel(layers, title, value, name="", x="", log=True, marks=()) -> Panel:
+def layer_points_panel(layers, title, value, name: str = "", x: str = "", log: bool = True, marks=()) -> Panel:
     "Return a panel with a point for each layer."
     known = [(i, v) for i, v in enumerate(map(value, layers)) if math.isfinite(v) and (v > 0 or not log)]
     line = LineSeries([v for _, v in known], [i for i, _ in known], name, style="points")
@@ -437,7 +442,7 @@ class LayerReport(PanelDisplay):
 
     @property
     def unusual(self) -> list[str]: return describe_unusual(self.layers)
-    def __getitem__(self, name) -> LayerStats:
+    def __getitem__(self, name: str) -> LayerStats:
         "Return a layer by its name; raise KeyError if there is none."
         found = {o.name: o for o in self.layers}
         if name not in found:
@@ -482,7 +487,7 @@ class LayerReport(PanelDisplay):
         return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #91991b5b
-def make_window(learner, batch) -> list[MicroBatch]:
+def make_window(learner: TrainerBase, batch) -> list[MicroBatch]:
     "Return a user's batch as the micro-batches of a step."
     n = infer_batch_size(batch)
     if not n:
@@ -492,7 +497,7 @@ def make_window(learner, batch) -> list[MicroBatch]:
         )
     return [MicroBatch(batch, n, learner.run_state.cursor)]
 
-def inspect_next_step(learner, batch=None) -> LayerReport:
+def inspect_next_step(learner: TrainerBase, batch=None) -> LayerReport:
     "Measure the layers at the next step."
     with isolated_training(learner, "inspect()") as run:
         if batch is not None:
@@ -527,7 +532,7 @@ def inspect_next_step(learner, batch=None) -> LayerReport:
             ]
         return LayerReport(layers, learner.run_state.state.global_step + 1, words, noise)
 
-def describe_clipping(run, norm) -> list[str]:
+def describe_clipping(run: RunState, norm) -> list[str]:
     "Return a sentence if the gradients were clipped."
     norm = float(norm)
     limit = run.args.max_grad_norm
@@ -541,7 +546,7 @@ def describe_clipping(run, norm) -> list[str]:
     )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #93b0ccb2
-def inspect_open_step(learner, debug) -> LayerReport:
+def inspect_open_step(learner: TrainerBase, debug) -> LayerReport:
     "Measure the layers at the open debug step."
     run = learner.run_state
     k = max(debug._step.done - 1, 0)
@@ -574,7 +579,7 @@ def inspect_open_step(learner, debug) -> LayerReport:
         return LayerReport(layers, run.state.global_step + 1, words)
 
 def replay_outputs(
-    learner,
+    learner: TrainerBase,
     k: int,  # index of the micro-batch
 ) -> dict:
     "Run a micro-batch of the open step again and return the measured outputs."
@@ -593,7 +598,7 @@ def replay_outputs(
     return outputs
 
 def inspect_layers(
-    learner,
+    learner: TrainerBase,
     batch=None,  # as the model receives it; None: the micro-batches of the next step
 ) -> LayerReport:
     "Measure each layer at the next step, or at the open debug step."
@@ -605,7 +610,7 @@ def inspect_layers(
     return inspect_open_step(learner, learner.run_state.debug_step)
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #19a59c58
-def named_layer_groups(learner) -> dict:
+def named_layer_groups(learner: TrainerBase) -> dict:
     "Return the layer groups by name: lists of (name, parameter), from input to output."
     return dict(layer_groups(learner.model, learner.args.layer_groups))
 
@@ -624,7 +629,7 @@ def resolve_group_names(
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #1286a961
 def set_trainable(
-    learner,
+    learner: TrainerBase,
     which,  # layer groups; empty: all but the last to freeze, all to unfreeze
     trainable: bool, eval_mode: bool = False,
 ):
@@ -656,7 +661,7 @@ def groups_to_freeze(groups: dict) -> list[str]:
         " name."
     )
 
-def check_known(optimizer, params):
+def check_known(optimizer: torch.optim.Optimizer, params):
     "Refuse, with a ValueError, to give more parameters to an optimizer that keeps something by their place."
     known = {id(p) for g in optimizer.param_groups for p in g["params"]}
     if all(id(p) in known for p in params): return
@@ -666,7 +671,7 @@ def check_known(optimizer, params):
         "Take the first step before you freeze them, or make a new Learner",
     )
 
-def add_missing_parameters(learner):
+def add_missing_parameters(learner: TrainerBase):
     "Add every trainable parameter to the optimizer."
     run = learner.run_state
     known = {id(p): g for g in run.optimizer.param_groups for p in g["params"]}
@@ -691,13 +696,13 @@ class ModelSummary(Table):
     def __repr__(self): return f"{super().__repr__()}\n{self.title}"
     def _repr_html_(self): return f"{super()._repr_html_()}<p>{escape_html(self.title)}</p>"
 
-def measure_output_shapes(learner) -> dict:
+def measure_output_shapes(learner: TrainerBase) -> dict:
     "Return the output shape of each layer for the first training batch; empty without one."
     batch = None if learner.train_dataset is None else get_first_batch(learner)
     if batch is None: return {}
     shapes = {}
     hooks = []
-    def note(name):
+    def note(name: str):
         return lambda module, inputs, out: (
             shapes.__setitem__(name, tuple(out.shape)) if isinstance(out, torch.Tensor) else None
         )
@@ -712,7 +717,7 @@ def measure_output_shapes(learner) -> dict:
     return shapes
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #6d7d2553
-def summarize_model(learner) -> ModelSummary:
+def summarize_model(learner: TrainerBase) -> ModelSummary:
     "Return a row for each layer with its own parameters."
     prepare_model(learner)
     shapes = measure_output_shapes(learner)

@@ -4,14 +4,18 @@
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #d6ac94af
 from __future__ import annotations
+
 import math
 from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import nn
+
 from ..data.collate import map_tensors
 from ..data.loader import MicroBatch
 from ..device.sharding import full_tensor
+from ..engine.overrides import TrainerBase
 from ..engine.step import Step
 
 # %% auto #0
@@ -213,7 +217,7 @@ def squared_norm(t) -> torch.Tensor:
     return full_tensor(torch.linalg.vector_norm(t.float())).square()
 
 # call inside isolated.without_trace; also None if the batch cannot be cut
-def measure_noise_scale(learner) -> NoiseScale | None:
+def measure_noise_scale(learner: TrainerBase) -> NoiseScale | None:
     "Estimate the noise scale of the next step; None with under four samples or non-finite gradients."
     run = learner.run_state
     step = Step(learner)

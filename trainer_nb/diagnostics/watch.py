@@ -4,26 +4,34 @@
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #b855cb95
 from __future__ import annotations
-import fnmatch, inspect, math
+
+import fnmatch
+import inspect
+import math
 from typing import NamedTuple
+
 import numpy as np
 import torch
-from ..display.charts import Chart, PanelDisplay
+
+from ..args.training_args import TrainingArguments
+from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import suggest_names
-from ..core.callbacks import TrainerCallback
+from ..core.history import History
+from ..device.sharding import full_tensor
 from .layers import CHANNEL_LAYERS, group_names, named_layers, own_parameters
 from trainer_nb.diagnostics.tensor_stats import (
     BINS,
+    compute_histogram,
+    compute_moments,
     dead_fraction,
     first_tensor,
-    compute_histogram,
-    saturated_fraction,
     rebin_shares,
-    compute_moments,
+    saturated_fraction,
 )
-from ..display.panels import Heatmap, Panel, nan_mean, format_tick
-from ..device.sharding import full_tensor
+from ..display.charts import Chart, PanelDisplay
+from ..display.panels import Heatmap, Panel, format_tick, nan_mean
 from ..display.tables import to_frame
+from ..engine.overrides import TrainerBase
 
 # %% auto #0
 __all__ = ['WATCH_COLUMNS', 'DEFAULT_QUANTITIES', 'DEFAULT_PANELS', 'SHARE_TITLES', 'split_quantities', 'select_layers',
@@ -69,7 +77,7 @@ def split_quantities(
     )
 
 def select_layers(
-    model,
+    model: torch.nn.Module,
     layers,  # None: all; names, prefixes, or patterns with *
 ) -> dict:
     "Return the selected modules by name; raise ValueError if a name matches none."
@@ -126,8 +134,8 @@ class LayerSampler:
         active,  # returns whether the model is training now
     ):
         "Register hooks that measure the outputs of the layers."
-        def hook_of(name):
-            def hook(module, inputs, out):
+        def hook_of(name: str):
+            def hook(module: torch.nn.Module, inputs, out):
                 if active():
                     with torch.no_grad():
                         self.outputs[name] = self.of_output(module, inputs, out)
@@ -141,7 +149,7 @@ class LayerSampler:
             h.remove()
         self.hooks = []
 
-    def of_output(self, module, inputs, out):
+    def of_output(self, module: torch.nn.Module, inputs, out):
         t = first_tensor(out)
         if t is None or not t.numel(): return None
         first = isinstance(module, CHANNEL_LAYERS) or None
@@ -203,7 +211,7 @@ class LayerSampler:
         self.found[what] = layer_moments([r for _, r in rows], of.to(rows[0][1].device, non_blocking=True))
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #39babebd
-def to_scalar_tensor(value, device, name="") -> torch.Tensor:
+def to_scalar_tensor(value, device, name: str = "") -> torch.Tensor:
     "Return a user function's result as a tensor on the device; raise ValueError if it is not one number."
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         raise ValueError(
@@ -260,7 +268,7 @@ def output_histograms(sampled: LayerSampler) -> tuple[list, torch.Tensor | None]
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #572e6697
 class Watch(TrainerCallback):
     "Callback that measures layers every few steps."
-    def __init__(self, model, every: int = 10, what=DEFAULT_QUANTITIES, layers=None):
+    def __init__(self, model: torch.nn.Module, every: int = 10, what=DEFAULT_QUANTITIES, layers=None):
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"every is a number of steps from 1 on, not {every!r}.")
         what = (what,) if isinstance(what, str) or callable(what) else tuple(what)
@@ -269,29 +277,33 @@ class Watch(TrainerCallback):
         self.every, self.wishes, self.layers = every, split_quantities(what), select_layers(model, layers)
         self.sampled = None
 
-    def on_step_begin(self, args, state, control, learner, **kwargs):
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, learner: TrainerBase, **kwargs
+    ):
         self.forget()
         if state.global_step % self.every: return
         self.sampled = LayerSampler(self.layers, *self.wishes)
         run = learner.run_state
         self.sampled.listen(lambda: run.phase in ("step", "debug"))
 
-    def on_substep_end(self, args, state, control, **kwargs):
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         if self.sampled is not None:
             self.sampled.remove_hooks()
 
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+    def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         if self.sampled is None: return
         self.sampled.remove_hooks()
         with torch.no_grad():
             self.sampled.before_update()
 
-    def on_optimizer_step(self, args, state, control, **kwargs):
+    def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         if self.sampled is None: return
         with torch.no_grad():
             self.sampled.after_update()
 
-    def on_step_end(self, args, state, control, learner, **kwargs):
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, learner: TrainerBase, **kwargs
+    ):
         if self.sampled is None: return
         history, row = learner.run_state.history, len(learner.run_state.history) - 1
         says = {"kind": "watch", "layers": list(self.layers), "columns": watch_columns(self.sampled)}
@@ -302,7 +314,8 @@ class Watch(TrainerCallback):
             history.readings.add(row, history.readings.table({"kind": "histogram", "layers": names}), shapes)
         self.forget()
 
-    def on_exception(self, args, state, control, **kwargs): self.forget()
+    def on_exception(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        self.forget()
 
     def forget(self):
         "Discard the measurements of a step that has begun."
@@ -318,7 +331,7 @@ class Watch(TrainerCallback):
         )
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #e9f4371b
-def watch(learner, every: int = 10, what=DEFAULT_QUANTITIES, layers=None) -> Watch:
+def watch(learner: TrainerBase, every: int = 10, what=DEFAULT_QUANTITIES, layers=None) -> Watch:
     "Measure layers every few steps, replacing an earlier watch; raise ValueError for invalid arguments."
     new = Watch(learner.model, every, what, layers)
     unwatch(learner)
@@ -326,7 +339,7 @@ def watch(learner, every: int = 10, what=DEFAULT_QUANTITIES, layers=None) -> Wat
     learner.run_state.callbacks.add_callback(new)
     return new
 
-def unwatch(learner):
+def unwatch(learner: TrainerBase):
     "Stop measuring; keep the results."
     while (old := learner.run_state.callbacks.pop_callback(Watch)) is not None:
         old.forget()
@@ -341,7 +354,7 @@ class WatchTable(NamedTuple):
     steps: np.ndarray    # steps of these rows
     values: np.ndarray   # (rows, layers, columns), or (rows, layers, BINS + 1)
 
-def read_watch_tables(history) -> list[WatchTable]:
+def read_watch_tables(history: History) -> list[WatchTable]:
     "Return the measurements in a history, without abandoned steps."
     history.fetch()
     steps = history.column("step")
@@ -365,7 +378,7 @@ def read_watch_tables(history) -> list[WatchTable]:
         )
     return found
 
-def watched_names(history) -> list[str]:
+def watched_names(history: History) -> list[str]:
     "Return the names of the measured numbers, without copying the numbers."
     return list(
         dict.fromkeys(c for says in history.readings.tables if says.get("kind") == "watch" for c in says["columns"])
@@ -396,11 +409,11 @@ SHARE_TITLES = {"dead": "dead units", "saturated": "saturated outputs"}
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #769b51f5
 class WatchReport(PanelDisplay):
     "Measurements of layers per step; a value that later training does not change."
-    def __init__(self, history):
+    def __init__(self, history: History):
         self.seen, self._names = read_watch_tables(history), watched_names(history)
 
     def names(self) -> list[str]: return list(self._names)   # of the numbers
-    def of_kind(self, kind) -> list[WatchTable]: return [o for o in self.seen if o.kind == kind]
+    def of_kind(self, kind: str) -> list[WatchTable]: return [o for o in self.seen if o.kind == kind]
 
     def values(self, column: str) -> tuple[np.ndarray, list, np.ndarray]:
         "Return the steps, the layers, and one column (steps, layers); raise KeyError if it was not measured."

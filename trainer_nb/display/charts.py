@@ -4,30 +4,33 @@
 
 # %% ../../nbs/00_display/03_charts.ipynb #af545f8d
 from __future__ import annotations
+
 import math
 from pathlib import Path
+
 import numpy as np
-from .tables import escape_html
+
 from trainer_nb.display.panels import (
-    Histogram,
     Heatmap,
+    Histogram,
     LineSeries,
     Marker,
     Panel,
+    downsample,
+    format_tick,
     panel_height,
     panel_to_text,
-    format_tick,
-    downsample,
 )
 from trainer_nb.display.svg import (
     GRID_COLOR,
     TEXT_COLOR,
     VIRIDIS,
-    reduce_columns,
-    series_color,
     color_values,
+    reduce_columns,
     render_svg,
+    series_color,
 )
+from .tables import escape_html
 
 # %% auto #0
 __all__ = ['DASH_STYLES', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'TRACE_BUILDERS', 'PLOTLY_MIME', 'SVG_MIME',
@@ -315,7 +318,7 @@ class PanelDisplay:
         "Return the panels as an SVG document."
         return render_svg(self.panels(), self.columns)
 
-    def save(self, path) -> Path:
+    def save(self, path: str | Path) -> Path:
         "Write the chart to a `.svg` file, or to an interactive `.html` file; return the path. Raise ValueError for other suffixes."
         path = Path(path)
         if path.suffix not in (".svg", ".html"):

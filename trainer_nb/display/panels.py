@@ -4,10 +4,13 @@
 
 # %% ../../nbs/00_display/01_panels.ipynb #fef970d2
 from __future__ import annotations
+
 import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
 import numpy as np
+
 from .tables import format_value
 
 # %% auto #0
@@ -95,7 +98,7 @@ class Panel:
     note: str = ""                               # short remark shown below the panel
     rows: list = field(default_factory=list)     # names of the values 0, 1, 2, ... of the y axis, from top to bottom
 
-    def of(self, kind) -> list: return [o for o in self.things if isinstance(o, kind)]   # elements of one type
+    def of(self, kind: str) -> list: return [o for o in self.things if isinstance(o, kind)]   # elements of one type
     # elements of the legend
     def named(self) -> list:
         return [o for o in self.things if isinstance(o, (LineSeries, Histogram)) and o.name]

@@ -4,24 +4,29 @@
 
 # %% ../../nbs/00_display/02_svg.ipynb #4cc56311
 from __future__ import annotations
-import math, struct, zlib
+
+import math
+import struct
+import zlib
 from base64 import b64encode
+
 import numpy as np
-from .tables import escape_html
+
 from trainer_nb.display.panels import (
-    Histogram,
     Heatmap,
+    Histogram,
     LineSeries,
     Marker,
     Panel,
-    panel_height,
-    nan_mean,
-    log_ticks,
-    format_tick,
     axis_range,
     downsample,
+    format_tick,
     linear_ticks,
+    log_ticks,
+    nan_mean,
+    panel_height,
 )
+from .tables import escape_html
 
 # %% auto #0
 __all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR', 'VIRIDIS', 'LINE_STYLES', 'MAX_HEATMAP_COLUMNS',
@@ -88,7 +93,7 @@ def encode_png(
             "png() takes uint8 of shape (height, width), (height, width, 3) or, with opacity, (height, width, 4), not"
             f" {a.dtype} of shape {a.shape}; to_image(array) makes that of most arrays."
         )
-    def chunk(name, data):
+    def chunk(name: str, data):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
     # width, height, bit depth, colour type
     head = struct.pack(
@@ -253,7 +258,7 @@ def apply_colormap(values, low: float, high: float) -> np.ndarray:
 # %% ../../nbs/00_display/02_svg.ipynb #03b977bb
 class AxisScale:
     "Map values from low to high linearly, or logarithmically, to coordinates from a to b."
-    def __init__(self, low, high, a, b, log=False):
+    def __init__(self, low, high, a, b, log: bool = False):
         self.log = log
         self.a = a
         self.b = b
@@ -267,12 +272,12 @@ class AxisScale:
         return self.a + (v - self.low) / ((self.high - self.low) or 1) * (self.b - self.a)
 
 # %% ../../nbs/00_display/02_svg.ipynb #e44523a5
-def svg_element(name, inside=None, **given) -> str:
+def svg_element(name: str, inside=None, **given) -> str:
     "Return an XML element; underscores in attribute names become hyphens."
     said = "".join(f' {k.replace("_", "-")}="{v}"' for k, v in given.items())
     return f"<{name}{said}/>" if inside is None else f"<{name}{said}>{inside}</{name}>"
 
-def svg_text(x, y, said, anchor="start", size=11, color=TEXT_COLOR, **given) -> str:
+def svg_text(x, y, said, anchor: str = "start", size=11, color=TEXT_COLOR, **given) -> str:
     "Return a <text> element."
     return svg_element(
         "text", escape_html(said), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, font_size=size, fill=color, **given

@@ -4,7 +4,9 @@
 
 # %% ../../nbs/00_display/00_tables.ipynb #75e0f986
 from __future__ import annotations
-import html, numbers
+
+import html
+import numbers
 
 # %% auto #0
 __all__ = ['MAX_CELL_WIDTH', 'to_scalar', 'format_value', 'format_duration', 'escape_html', 'is_number', 'column_headings',

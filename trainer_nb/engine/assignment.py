@@ -4,8 +4,11 @@
 
 # %% ../../nbs/06_engine/16_assignment.ipynb #45c87c19
 from __future__ import annotations
+
 from types import CodeType, FunctionType
+
 from ..args.training_args import SUGGESTED_NAMES, TrainingArguments
+from .overrides import TrainerBase
 from .settings import SETTABLE
 
 # %% auto #0
@@ -42,7 +45,7 @@ def code_names(thing, seen: set) -> set[str]:
 
 def of_package(thing) -> bool: return str(getattr(thing, "__module__", "")).partition(".")[0] == "trainer_nb"
 
-def own_names(learner) -> set[str]:
+def own_names(learner: TrainerBase) -> set[str]:
     "Return the names that user code in a learner's classes, or on the learner itself, uses."
     # user functions assigned to a class of the package
     parts = [part for cls in type(learner).__mro__[:-1] for part in vars(cls).values()
@@ -55,7 +58,7 @@ def own_names(learner) -> set[str]:
 # %% ../../nbs/06_engine/16_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
 
-def find_attribute(cls, name):
+def find_attribute(cls, name: str):
     "Return the class that defines an attribute, and the attribute's definition there; (None, None) if there is none."
     return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
 
@@ -74,7 +77,7 @@ def setting_hint(name: str) -> str:
     if name in SETTABLE: return f"learn.set({name}=...) changes it"
     return f"it is fixed when the learner is made, by Learner(..., {name}=...)"
 
-def check_assignment(learner, name: str, value):
+def check_assignment(learner: TrainerBase, name: str, value):
     "Raise AttributeError for an assignment that would have no effect."
     if name[0] == "_": return
     owner, there = find_attribute(type(learner), name)

@@ -4,11 +4,16 @@
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #cadd46f7
 from __future__ import annotations
-import math, sys
+
+import math
+import sys
+
 import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
-from ..core.errors import warn
+
+from ..args.training_args import TrainingArguments
 from ..args.validation import splits_batches
+from ..core.errors import warn
 from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, sample_lengths
 from .signatures import positional_args
@@ -41,7 +46,7 @@ class IterableWrapper(IterableDataset):
 def to_iterable_dataset(dataset): return dataset if isinstance(dataset, IterableDataset) else IterableWrapper(dataset)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #c62bb5f9
-def check_dataset(dataset, name):
+def check_dataset(dataset, name: str):
     "Raise TypeError for objects that hold data but are not data sets."
     if isinstance(dataset, tuple) and dataset and all(hasattr(part, "shape") for part in dataset):
         raise TypeError(
@@ -86,7 +91,7 @@ LOADER_ARGS = (
     "length_column_name",
 )
 
-def warn_ignored_loader_args(args):
+def warn_ignored_loader_args(args: TrainingArguments):
     "Warn about settings that have no effect on a ready DataLoader."
     given = [n for n in args.changed() if n in LOADER_ARGS]
     if given:
@@ -115,7 +120,7 @@ class ColumnOverrides:
             *getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ()),
         }
 
-    def _select_columns(self, dataset, description="data"):
+    def _select_columns(self, dataset, description: str = "data"):
         "Return the data set and the collator, with columns that the model does not use removed."
         if not self.args.remove_unused_columns or not self.model_facts.arguments:
             return dataset, self.data_collator
@@ -125,7 +130,7 @@ class ColumnOverrides:
             return self._remove_unused_columns(dataset, description), self.data_collator
         return dataset, self._get_collator_with_removed_columns(self.data_collator, description)
 
-    def _remove_unused_columns(self, dataset, description="data"):
+    def _remove_unused_columns(self, dataset, description: str = "data"):
         "Return a table without the columns that the model does not use."
         if not self.args.remove_unused_columns: return dataset
         allowed = self._allowed_columns(self.data_collator)
@@ -134,7 +139,7 @@ class ColumnOverrides:
         log_dropped_columns(dataset.column_names, kept, allowed, name, description)
         return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
 
-    def _get_collator_with_removed_columns(self, data_collator, description="data"):
+    def _get_collator_with_removed_columns(self, data_collator, description: str = "data"):
         "Return a collator that removes these columns."
         if not self.args.remove_unused_columns: return data_collator
         return RemoveColumns(data_collator, self._allowed_columns(data_collator), self.model_facts.name, description)
@@ -189,7 +194,7 @@ class SamplerOverrides:
                 "multiprocessing_context": a.dataloader_multiprocessing_context if a.dataloader_num_workers else None,
                 "persistent_workers": a.dataloader_persistent_workers, "prefetch_factor": a.dataloader_prefetch_factor}
 
-def check_sampling_strategy(args):
+def check_sampling_strategy(args: TrainingArguments):
     "Raise ValueError for an order that a stream cannot have."
     if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
         raise ValueError(
@@ -279,12 +284,12 @@ class LengthOverrides:
             raise TypeError(f"{type(dataloader).__name__} does not say how many samples it gives.")
         return found
 
-    def get_total_train_batch_size(self, args) -> int:
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         "Return the number of samples per optimizer step, over all processes."
         n = 1 if self.run_state.device is None else self.run_state.device.world.size
         return self._per_process_size(args.train_batch_size) * args.gradient_accumulation_steps * n
 
-    def set_initial_training_values(self, args, dataloader) -> tuple:
+    def set_initial_training_values(self, args: TrainingArguments, dataloader) -> tuple:
         """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per epoch, and steps of the run.
         Raise ValueError for data without a length, unless max_steps is given.
         """

@@ -4,31 +4,38 @@
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #8c79ee14
 from __future__ import annotations
-import datetime, json, math, time
+
+import datetime
+import json
+import math
+import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
+
 import numpy as np
 import torch
-from ..core.errors import free_after_failure, warn
-from ..core.memory import free_host_memory
-from ..core.seeding import SEED_EVALUATE, generator_states, mix_seed, seed_all, set_generator_states
-from ..core.memory import measure_memory
+
+from ..args.training_args import TrainingArguments
 from ..core.callbacks import fire_event
+from ..core.errors import free_after_failure, warn
+from ..core.memory import free_host_memory, measure_memory
+from ..core.seeding import SEED_EVALUATE, generator_states, mix_seed, seed_all, set_generator_states
 from ..data.collate import map_tensors
-from ..data.sampling import Cursor, UNSHARDED
 from ..data.loader import ResumableLoader
+from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
-from .signatures import accepted_kwargs, positional_args
-from .loss import split_labels
-from .run_state import preserve_training_modes, run_modules
-from .metrics import OrderedBatches, StreamingMetrics, check_metrics
+from ..device.collectives import World
 from .dataloaders import count_samples
-from .overrides import check_batch_eval_metrics
-from .rollback import BufferBackup
+from .loss import split_labels
+from .metrics import OrderedBatches, StreamingMetrics, check_metrics
+from .overrides import TrainerBase, check_batch_eval_metrics
 from .prepare import check_equal_lengths, prepare_model
+from .rollback import BufferBackup
+from .run_state import preserve_training_modes, run_modules
+from .signatures import accepted_kwargs, positional_args
 
 # %% auto #0
 __all__ = ['metrics_format', 'metrics_table', 'require_output_dir', 'write_json', 'save_metrics', 'full_eval_dtype',
@@ -43,7 +50,7 @@ def metrics_format(
     metrics: dict,  # of train, evaluate or predict
 ) -> dict:
     "Return the same metrics, formatted for display."
-    def said(name, value):
+    def said(name: str, value):
         if "_mem_" in name: return f"{value >> 20}MB"
         if "_runtime" in name:
             return f"{datetime.timedelta(seconds=int(value))}.{int(abs(value - int(value)) * 100):02d}"
@@ -63,7 +70,7 @@ def metrics_table(
     )
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #14203f92
-def require_output_dir(args, verb: str) -> Path:
+def require_output_dir(args: TrainingArguments, verb: str) -> Path:
     "Return the run's output folder; create it if it is missing. Raise ValueError if none is configured."
     if args.output_dir is None:
         raise ValueError(f"{verb} has no folder to write to; give the Learner an output_dir=.")
@@ -88,7 +95,7 @@ def save_metrics(
     write_json(every, (json.loads(every.read_text("utf-8")) if every.exists() else {}) | metrics)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #81890226
-def full_eval_dtype(args):
+def full_eval_dtype(args: TrainingArguments):
     "Return the dtype of the weights during an evaluation; None if they are not converted."
     return torch.bfloat16 if args.bf16_full_eval else torch.float16 if args.fp16_full_eval else None
 
@@ -118,12 +125,12 @@ def cast_inputs(
     return cast(batch)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #cf8e39df
-def is_in_train_mode(optimizer) -> bool:
+def is_in_train_mode(optimizer: torch.optim.Optimizer) -> bool:
     "Return whether the optimizer has separate training and evaluation weights, and is in training mode."
     return hasattr(optimizer, "train") and all(g.get("train_mode", True) for g in optimizer.param_groups)
 
 @contextmanager
-def averaged_weights(optimizer):
+def averaged_weights(optimizer: torch.optim.Optimizer):
     "Switch to the evaluation weights of such an optimizer inside the block; restore the training weights exactly."
     if not is_in_train_mode(optimizer):
         yield
@@ -143,7 +150,7 @@ def averaged_weights(optimizer):
 # %% ../../nbs/06_engine/17_evaluate.ipynb #43068af9
 @contextmanager
 def evaluation_mode(
-    learner,
+    learner: TrainerBase,
     dtype=None,  # of the weights inside the block, None: unchanged
 ):
     "Put the model into evaluation mode inside the block; restore the run's state at the end."
@@ -206,7 +213,7 @@ def pad_to_largest(
 
 def concat_outputs(
     parts: list,  # with the same nested structure
-    any_object=False,  # keep objects that cannot be joined in a list
+    any_object: bool = False,  # keep objects that cannot be joined in a list
 ):
     "Join batches of outputs into NumPy arrays in the same nested structure; raise TypeError for unsupported types."
     first = parts[0]
@@ -235,7 +242,7 @@ class OutputGatherer:
     "Collect batches of outputs, on the device until they are moved or joined."
     def __init__(
         self,
-        args=None,  # TrainingArguments with the options for joining
+        args: TrainingArguments | None = None,  # TrainingArguments with the options for joining
     ):
         self.parts = []
         self.numbers = []
@@ -250,7 +257,7 @@ class OutputGatherer:
         if part is None: return
         self.parts.append(map_tensors(part, torch.Tensor.detach))
         self.numbers.append(number)
-    def gather_processes(self, world):
+    def gather_processes(self, world: World):
         "Gather the batches of all processes on rank 0, in the order of the data."
         if world.is_single_process: return
         self.to_host()
@@ -283,7 +290,7 @@ class LossGatherer(OutputGatherer):
         if loss is not None:
             super().add(number, {"loss": loss, "samples": samples})
 
-    def mean(self, only_finite=True):
+    def mean(self, only_finite: bool = True):
         "Return the mean over all samples, summed in the order of the data; None without losses."
         if not self.parts: return None
         losses = torch.stack([p["loss"].double() for p in self.parts]).tolist()
@@ -332,8 +339,8 @@ class PredictionOutput(NamedTuple):
 class EvalBatches:
     "Iterate over an evaluation's batches with their sizes, with generators seeded for each; yield None for a batch of another process."
     def __init__(
-        self, learner, dataloader, share=UNSHARDED,
-        even=False,  # all processes compute equally often; an additional batch counts no samples
+        self, learner: TrainerBase, dataloader, share: RankShard = UNSHARDED,
+        even: bool = False,  # all processes compute equally often; an additional batch counts no samples
     ):
         self.seed, self.cursor, self.share, self.even = (
             mix_seed(learner.args.seed, SEED_EVALUATE),
@@ -361,13 +368,14 @@ class EvalBatches:
     def at_end(self) -> bool:
         return self.feed.at_end(self.cursor)
 
-def eval_batches(learner, dataloader, share=UNSHARDED): return iter(EvalBatches(learner, dataloader, share))
+def eval_batches(learner: TrainerBase, dataloader, share: RankShard = UNSHARDED):
+    return iter(EvalBatches(learner, dataloader, share))
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #aad5d809
 class EvalAccumulator:
     "Hold the results of an evaluation, and select the parts of a batch to keep."
     def __init__(
-        self, learner, loader,
+        self, learner: TrainerBase, loader,
         purpose: str,  # "Evaluation", "Prediction"
     ):
         args = learner.args
@@ -425,7 +433,7 @@ class EvalAccumulator:
     def _of_batch(self, thing, last): return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #45ceee71
-def main_input(learner, batch):
+def main_input(learner: TrainerBase, batch):
     "Return the inputs for compute_metrics."
     name = getattr(learner.model, "main_input_name", "input_ids")
     if isinstance(batch, Mapping) and name in batch: return batch[name]
@@ -467,7 +475,12 @@ def free_gpu_memory(device) -> int:
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #56db259f
 def evaluation_loop(
-    learner, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+    learner: TrainerBase,
+    dataloader,
+    description: str,
+    prediction_loss_only=None,
+    ignore_keys: list[str] | None = None,
+    metric_key_prefix: str = "eval",
 ) -> EvalLoopOutput:
     "Run the model over a loader without changing the run; return predictions, labels and metrics."
     run = learner.run_state
@@ -481,7 +494,10 @@ def evaluation_loop(
             if not run.device.world.is_single_process:
                 check_equal_lengths(run, count_samples(dataloader), f"data sets for the {description.lower()}")
             batches = EvalBatches(
-                learner, dataloader, run.device.world.rank_shard._replace(turns=True), run.device.sharded_model is not None
+                learner,
+                dataloader,
+                run.device.world.rank_shard._replace(turns=True),
+                run.device.sharded_model is not None,
             )
             keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
             for k, (batch, n) in enumerate(batches):
@@ -546,7 +562,7 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
 def _to_number(v):
     return v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v
 
-def speed_metrics(prefix, seconds, samples, batches) -> dict:
+def speed_metrics(prefix, seconds: float, samples, batches) -> dict:
     "Return the runtime in seconds, and samples and batches per second."
     return {
         f"{prefix}_runtime": round(seconds, 4),
@@ -555,7 +571,7 @@ def speed_metrics(prefix, seconds, samples, batches) -> dict:
     }
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #6e1a8338
-def timed_evaluation_loop(learner, loader, description, **how):
+def timed_evaluation_loop(learner: TrainerBase, loader, description: str, **how):
     "Call the learner's evaluation loop; add its runtime and speed to the metrics."
     start = time.perf_counter()
     with measure_memory(learner.run_state, "test" if description == "Prediction" else "eval") as used:
@@ -570,7 +586,7 @@ def timed_evaluation_loop(learner, loader, description, **how):
     return out
 
 # None: the learner's own
-def eval_dataloader(learner, eval_dataset):
+def eval_dataloader(learner: TrainerBase, eval_dataset):
     "Return the loader of a data set, from an override with or without a parameter for it. Raise TypeError if a data set is given and the override has no parameter."
     given = positional_args(learner.get_eval_dataloader, eval_dataset)
     if eval_dataset is not None and not given:
@@ -580,7 +596,7 @@ def eval_dataloader(learner, eval_dataset):
         )
     return learner.get_eval_dataloader(*given)
 
-def evaluate_dataset(learner, eval_dataset, ignore_keys, prefix) -> dict:
+def evaluate_dataset(learner: TrainerBase, eval_dataset, ignore_keys: list[str] | None, prefix) -> dict:
     "Return the metrics of one data set, with the epoch."
     only_loss = True if learner.compute_metrics is None and not learner.metrics else None
     metrics = timed_evaluation_loop(
@@ -596,7 +612,7 @@ def evaluate_dataset(learner, eval_dataset, ignore_keys, prefix) -> dict:
     learner.run_state.interrupts.abortable = False
     return metrics
 
-def predict_dataset(learner, test_dataset, ignore_keys, prefix) -> PredictionOutput:
+def predict_dataset(learner: TrainerBase, test_dataset, ignore_keys: list[str] | None, prefix) -> PredictionOutput:
     "Return predictions, labels and metrics of one data set."
     out = timed_evaluation_loop(
         learner,

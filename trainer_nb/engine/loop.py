@@ -4,32 +4,40 @@
 
 # %% ../../nbs/06_engine/14_loop.ipynb #71ca4ead
 from __future__ import annotations
-import math, operator, sys, threading, time
+
+import math
+import operator
+import sys
+import threading
+import time
 from contextlib import contextmanager
 from typing import NamedTuple
+
 import numpy as np
 import torch
+
+from ..core.callbacks import fire_event_safely
 from trainer_nb.core.errors import (
-    Paused,
     InvalidOperation,
-    release_traceback_after_cell,
-    release_last_traceback,
+    Paused,
     free_after_failure,
     install_excepthook,
+    release_last_traceback,
+    release_traceback_after_cell,
     warn,
 )
-from ..core.seeding import preserve_generators
-from ..core.interrupts import AWAITED, InterruptGuard, RUN_LOCK
-from ..core.callbacks import fire_event_safely
 from ..core.history import Record
-from ..device.sharding import to_local, require_several_processes
-from .run_state import Task, as_callback, run_mean_loss
+from ..core.interrupts import AWAITED, RUN_LOCK, InterruptGuard
+from ..core.seeding import preserve_generators
+from ..device.sharding import require_several_processes, to_local
+from .overrides import TrainerBase
 from .prepare import prepare
+from .run_state import RunState, Task, as_callback, run_mean_loss
 from .step import take_step
 from trainer_nb.engine.tasks import (
-    run_deferred_changes,
-    record_step,
     epoch_end_tasks,
+    record_step,
+    run_deferred_changes,
     run_pending,
     train_metrics,
     wishes_kept,
@@ -46,7 +54,7 @@ __all__ = ['yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_st
            'make_stop_condition', 'TrainOutput', 'make_train_output', 'describe_run']
 
 # %% ../../nbs/06_engine/14_loop.ipynb #439f6e9f
-def yield_run_lock(run):
+def yield_run_lock(run: RunState):
     "Release the lock to other threads; return when they are done."
     mine, pausing, run.interrupts = run.interrupts, run.pause_requested, InterruptGuard()
     run.yield_depth += 1
@@ -56,7 +64,7 @@ def yield_run_lock(run):
     run.interrupts = mine
     run.pause_requested = run.pause_requested or pausing
 
-def wait_for_debug_step(run):
+def wait_for_debug_step(run: RunState):
     "Wait, without holding the lock, while a debug step is open."
     while run.phase == "debug":
         depth = RUN_LOCK.release()
@@ -64,7 +72,7 @@ def wait_for_debug_step(run):
         RUN_LOCK.acquire(depth)
 
 @contextmanager
-def pausable(run):
+def pausable(run: RunState):
     "Honor `pausing` at the next boundary inside the block; outside of it, the flag has no effect."
     # the flag of a verb that has released the lock
     run.pause_requested = run.pause_requested and run.yield_depth > 0
@@ -74,7 +82,7 @@ def pausable(run):
         run.pause_requested = False
 
 # %% ../../nbs/06_engine/14_loop.ipynb #ce66a20c
-def check_not_in_step(learner, verb):
+def check_not_in_step(learner: TrainerBase, verb: str):
     "Raise InvalidOperation if a step is in progress, a debug step is open, or the run is corrupted."
     run = learner.run_state
     if run.corrupted:
@@ -94,7 +102,7 @@ def check_not_in_step(learner, verb):
             " from a callback."
         )
 
-def check_can_train(learner, verb):
+def check_can_train(learner: TrainerBase, verb: str):
     "Raise InvalidOperation if another verb is training; also raise it as refuse_inside does."
     check_not_in_step(learner, verb)
     if torch.is_inference_mode_enabled():
@@ -105,7 +113,7 @@ def check_can_train(learner, verb):
         raise InvalidOperation(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
 
 # %% ../../nbs/06_engine/14_loop.ipynb #61c57dc7
-def raise_save_error(run):
+def raise_save_error(run: RunState):
     "Raise SaveFailed if a checkpoint could not be written."
     if run.saver is not None:
         run.saver.check()
@@ -113,9 +121,9 @@ def raise_save_error(run):
 # %% ../../nbs/06_engine/14_loop.ipynb #38b65161
 @contextmanager
 def training_session(
-    learner,
-    verb,  # its name, for messages
-    rows=True,  # call fetch_rows at the end
+    learner: TrainerBase,
+    verb: str,  # its name, for messages
+    rows: bool = True,  # call fetch_rows at the end
 ):
     "Guard a verb that trains: hold the lock and the run, prepare it, handle interrupts and errors."
     run = learner.run_state
@@ -148,7 +156,7 @@ def training_session(
         raise_if_interrupted(learner)
 
 @contextmanager
-def claim_run(learner, verb):
+def claim_run(learner: TrainerBase, verb: str):
     "Make the verb the owner of the run inside the block; raise InvalidOperation if another verb owns it."
     check_can_train(learner, verb)
     run = learner.run_state
@@ -159,19 +167,23 @@ def claim_run(learner, verb):
         run.owner = None
 
 # %% ../../nbs/06_engine/14_loop.ipynb #9301d096
-def start_running(run):
+def start_running(run: RunState):
     "Resume the run: end a pause, open the log if one is configured, start the clock."
     if run.paused:
         run.paused = False
         run.due.appendleft(Task("event", "on_resume"))
-    if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None and run.device.world.is_main_process:
+    if (
+        run.args.output_dir not in (None, run.unwritable_dir)
+        and run.history.path is None
+        and run.device.world.is_main_process
+    ):
         if run.history.open_log(run.args.output_dir, run.args.run_name) is None:
             # warned once
             run.unwritable_dir = run.args.output_dir
     record_plan(run)
     run.start_clock()
 
-def record_plan(run):
+def record_plan(run: RunState):
     "Write the planned length of the run to the log, unless it is there already; programs that follow the log need it."
     plan = {
         "steps": run.state.max_steps if 0 < run.state.max_steps < sys.maxsize else None,
@@ -183,7 +195,7 @@ def record_plan(run):
     run.history.plan = plan
     run.history.note("plan", run.state.global_step, **plan)
 
-def fetch_rows(run):
+def fetch_rows(run: RunState):
     "Copy the history's rows to the host for its file, if it has one."
     if run.history.path is None: return
     try:
@@ -193,7 +205,7 @@ def fetch_rows(run):
         pass
 
 # %% ../../nbs/06_engine/14_loop.ipynb #993ce047
-def capture_editable_state(run) -> dict:
+def capture_editable_state(run: RunState) -> dict:
     "Return the state that may be changed manually, in a form that can be compared; {} before there is an optimizer."
     if run.optimizer is None: return {}
     groups = [
@@ -208,7 +220,7 @@ def capture_editable_state(run) -> dict:
         "settings": dict(vars(run.args)),
     }
 
-def enter_training(run):
+def enter_training(run: RunState):
     "Put the model into training mode when a verb begins; record a mode that steps do not restore as a manual change."
     if run.modes.begin(run.wrapped_model, run.model, run.loss_module):
         run.history.note("by hand", run.state.global_step, changed=["training modes"])
@@ -231,7 +243,7 @@ def have_norms_changed(
     "Return whether the norms show that weights have changed."
     return None not in (then, now) and then[0] == now[0] and then[1] != now[1]
 
-def record_manual_changes(run):
+def record_manual_changes(run: RunState):
     "Record manual changes since the last verb in the history."
     now = capture_editable_state(run)
     then = run.editable_state or {}
@@ -249,7 +261,7 @@ def record_manual_changes(run):
     run.editable_state = now
 
 # %% ../../nbs/06_engine/14_loop.ipynb #be668d21
-def fire_event_between_steps(learner, event, **data):
+def fire_event_between_steps(learner: TrainerBase, event: str, **data):
     "Dispatch an event outside of the task queue, between two steps; apply changes that callbacks request at once."
     run = learner.run_state
     run.phase = "after"
@@ -261,7 +273,7 @@ def fire_event_between_steps(learner, event, **data):
     run_deferred_changes(run)
     if error is not None: raise error
 
-def handle_failure(learner, error):
+def handle_failure(learner: TrainerBase, error: BaseException):
     "Pass the error to the callbacks, free memory where appropriate, and raise the error again."
     run = learner.run_state
     if isinstance(error, Paused): raise error
@@ -278,7 +290,7 @@ def handle_failure(learner, error):
         ) from None
     raise error
 
-def half_done(run, error) -> str:
+def half_done(run: RunState, error: BaseException) -> str:
     "Return a sentence about the callback that was interrupted after the update; return an empty string if there is none, or if it is called again with the step."
     name = getattr(error, "callback", "")
     if not name or run.step_rolled_back or name.endswith(".on_prediction_step"):
@@ -289,7 +301,7 @@ def half_done(run, error) -> str:
     )
     return f"{name} was broken off and is not called again for this step, so what it keeps may be half-updated ({back})"
 
-def describe_interruption(run) -> str:
+def describe_interruption(run: RunState) -> str:
     "Return a sentence about the work that was interrupted."
     if run.optimizer is None or run.loader is None: return "The preparation was given up"
     if run.step_rolled_back:
@@ -303,15 +315,15 @@ def describe_interruption(run) -> str:
     return "What was due after the step is not all done, and comes first when the run goes on"
 
 # %% ../../nbs/06_engine/14_loop.ipynb #63f91414
-def describe_position(run) -> str:
+def describe_position(run: RunState) -> str:
     "Return the position of a run as a phrase."
     s = run.state
     if not s.global_step: return "before the first step"
     return f"after step {s.global_step} of {s.max_steps} (epoch {s.epoch:.2f})"
 
 def pause_run(
-    learner, message,
-    whole=True,  # no interrupted work is left undone
+    learner: TrainerBase, message,
+    whole: bool = True,  # no interrupted work is left undone
 ) -> Paused:
     "Mark the run as paused; return the exception to raise."
     run = learner.run_state
@@ -326,12 +338,12 @@ def pause_run(
     goes_on = f". {'Nothing is lost: ' if whole else ''}learn.train(), learn.run(...) or learn.step() goes on."
     return Paused(message + (goes_on if run.paused else "; the run was just finished."))
 
-def raise_if_interrupted(learner):
+def raise_if_interrupted(learner: TrainerBase):
     "Raise Paused if an interrupt was recorded."
     if learner.run_state.interrupts.pressed:
         raise pause_run(learner, f"Paused {describe_position(learner.run_state)}")
 
-def should_pause(learner) -> bool:
+def should_pause(learner: TrainerBase) -> bool:
     "Return whether a pause was requested; raise Paused after an interrupt."
     run = learner.run_state
     raise_if_interrupted(learner)
@@ -341,7 +353,7 @@ def should_pause(learner) -> bool:
 
 # %% ../../nbs/06_engine/14_loop.ipynb #0f8dab5d
 def apply_change(
-    learner, verb,
+    learner: TrainerBase, verb: str,
     act,  # a function without arguments
 ):
     "Apply a change now, or at the boundary if a callback requests it; return the result of `act`, None if it is postponed."
@@ -360,7 +372,7 @@ def apply_change(
         finally:
             run.editable_state = capture_editable_state(run)
 
-def check_between_steps(learner, verb):
+def check_between_steps(learner: TrainerBase, verb: str):
     "Raise InvalidOperation if a step is in progress; free the memory that the last error held."
     release_last_traceback()
     if learner.run_state.phase in ("step", "debug"):
@@ -369,7 +381,7 @@ def check_between_steps(learner, verb):
         raise_save_error(learner.run_state)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #29413d72
-def ensure_prepared(learner):
+def ensure_prepared(learner: TrainerBase):
     "Prepare missing parts: a verb or a callback may have discarded them."
     run = learner.run_state
     if run.wrapped_model is not None and not run.device.fits(run.params):
@@ -378,7 +390,7 @@ def ensure_prepared(learner):
     if run.loader is None or run.wrapped_model is None or run.optimizer is None:
         prepare(learner)
 
-def open_epoch(learner):
+def open_epoch(learner: TrainerBase):
     "Queue the tasks that begin the run and the epoch, unless they have begun."
     run = learner.run_state
     if not run.begun:
@@ -391,7 +403,7 @@ def open_epoch(learner):
         run.epoch_open, run.control.should_epoch_stop = True, False
         run.due.append(Task("event", "on_epoch_begin"))
 
-def run_all_pending(learner):
+def run_all_pending(learner: TrainerBase):
     "Run pending tasks and postponed changes until none are left."
     run = learner.run_state
     while run.due or run.deferred_changes:
@@ -399,7 +411,7 @@ def run_all_pending(learner):
         run_pending(learner)
         run_deferred_changes(run)
 
-def before_step(learner) -> bool:
+def before_step(learner: TrainerBase) -> bool:
     "Run all tasks that precede the next step; return False if the run is finished."
     run = learner.run_state
     ring = learner.run_state.rewind_buffer
@@ -418,13 +430,14 @@ def before_step(learner) -> bool:
             return True
 
 # %% ../../nbs/06_engine/14_loop.ipynb #a27bb7c2
-def train_one_step(learner):
+def train_one_step(learner: TrainerBase):
     "Take one step and run its tasks; return its record, or None when the run is finished."
     while before_step(learner):
         try:
             done = take_step(learner, record_step)
         except Exception as error:
-            if learner.run_state.oom_recovery is None or not learner.run_state.oom_recovery(learner, error): raise
+            if learner.run_state.oom_recovery is None or not learner.run_state.oom_recovery(learner, error):
+                raise
             learner.run_state.step_rolled_back = False
             # the same step again, in smaller micro-batches
             continue
@@ -434,7 +447,7 @@ def train_one_step(learner):
         run_all_pending(learner)
         if record is not None: return record
 
-def handle_end_of_data(run):
+def handle_end_of_data(run: RunState):
     "End the epoch after the end of a stream; raise ValueError if the epoch had no batches."
     if run.batches_in_epoch == 0:
         raise ValueError(
@@ -448,7 +461,7 @@ def handle_end_of_data(run):
 
 # %% ../../nbs/06_engine/14_loop.ipynb #7ef8eb31
 def run_until(
-    learner, verb,
+    learner: TrainerBase, verb: str,
     until=None,  # takes the last record, returns True to stop
     each=None,  # called with every record
     may=None,  # whether to continue, called after other threads had the lock
@@ -463,9 +476,10 @@ def run_until(
                 break
     return start
 
-def run_slice(learner, verb, until=None, each=None) -> bool:
+def run_slice(learner: TrainerBase, verb: str, until=None, each=None) -> bool:
     "Advance within one session; return True if it ended only because another thread waits for the lock."
-    if (team := learner.run_state.remote_run) is not None: return team.run_slice(learner, verb, until, each)
+    if (team := learner.run_state.remote_run) is not None:
+        return team.run_slice(learner, verb, until, each)
     with training_session(learner, verb):
         while (record := train_one_step(learner)) is not None:
             if each is not None:
@@ -475,7 +489,7 @@ def run_slice(learner, verb, until=None, each=None) -> bool:
             if RUN_LOCK.should_yield(): return True
     return False
 
-def iterate_steps(learner):
+def iterate_steps(learner: TrainerBase):
     "Yield the record of each step; leaving the generator loses no work."
     stop = False
     try:
@@ -508,13 +522,13 @@ class StepLimit(NamedTuple):
     "Hold the step and the epoch to stop at, whichever comes first."
     last_step: float = math.inf
     last_epoch: float = math.inf
-    def reached(self, run, record) -> bool:
+    def reached(self, run: RunState, record) -> bool:
         behind = run.cursor.epoch if not run.cursor.position else run.state.epoch
         return record.step >= self.last_step or max(behind, record.epoch) >= self.last_epoch - 1e-9
 
 class StopCondition:
     "Decide from the last record whether to stop: at a limit, or where a condition holds."
-    def __init__(self, run, limit: StepLimit, condition=None):
+    def __init__(self, run: RunState, limit: StepLimit, condition=None):
         self.run = run
         self.limit = limit
         self.condition = condition
@@ -525,7 +539,7 @@ class StopCondition:
         return self.limit if self.condition is None else StepLimit(self.run.state.global_step + 1)
 
 def lookahead_limit(
-    run,
+    run: RunState,
     until,  # as in go
 ) -> StepLimit:
     "Return how far the run may advance before a condition must be checked."
@@ -533,7 +547,7 @@ def lookahead_limit(
     return until.lookahead() if hasattr(until, "lookahead") else StepLimit(run.state.global_step + 1)
 
 # as in learn.run(...)
-def make_stop_condition(run, steps=None, epochs=None, until=None) -> StopCondition | None:
+def make_stop_condition(run: RunState, steps=None, epochs=None, until=None) -> StopCondition | None:
     "Return the stopping condition for these arguments; None if all are None. Raise TypeError or ValueError for invalid ones."
     if steps is None and epochs is None and until is None: return None
     if until is not None and not callable(until):
@@ -558,11 +572,11 @@ class TrainOutput(NamedTuple):
     training_loss: float   # mean over these steps
     metrics: dict          # train_runtime in seconds, samples and steps per second, epoch, ...
 
-def make_train_output(run) -> TrainOutput:
+def make_train_output(run: RunState) -> TrainOutput:
     "Return the number of steps, their mean loss, and the metrics of the whole run."
     return TrainOutput(run.state.global_step, run_mean_loss(run), {**train_metrics(run), "epoch": run.state.epoch})
 
-def describe_run(run) -> str:
+def describe_run(run: RunState) -> str:
     "Describe the state of a run in a few words."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
     if run.corrupted: return f"{name}, torn: {run.corrupted}"

@@ -4,12 +4,18 @@
 
 # %% ../../nbs/06_engine/02_loss.ipynb #e7daf518
 from __future__ import annotations
-import inspect, sys
+
+import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
 import torch
 import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from trainer_nb.engine.overrides import TrainerBase
 
 # %% auto #0
 __all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'describe_output', 'extract_logits', 'check_loss',
@@ -30,7 +36,7 @@ class ModelFacts(NamedTuple):
     is_causal: bool
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
-def unwrap_model(model):
+def unwrap_model(model: torch.nn.Module):
     "Return the model inside of torch.compile, DataParallel or an adapter: the one with the relevant signature."
     while True:
         inner = getattr(model, "_orig_mod", None) or (
@@ -47,7 +53,7 @@ def unwrap_model(model):
     )
 
 def inspect_model(
-    model,  # a module, not wrapped
+    model: torch.nn.Module,  # a module, not wrapped
     label_names=None,  # the user's, if any
 ) -> ModelFacts:
     "Return the facts that the loop needs about a model's signature."
@@ -65,7 +71,7 @@ def inspect_model(
                       shifts_labels=_uses_causal_loss(inner), is_causal=_is_causal(inner))
 
 # %% ../../nbs/06_engine/02_loss.ipynb #17f21f13
-def _uses_causal_loss(model) -> bool:
+def _uses_causal_loss(model: torch.nn.Module) -> bool:
     "Return whether transformers computes this model's loss as for a causal language model."
     kind = getattr(model, "loss_type", None)
     if kind is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False): return False
@@ -75,7 +81,7 @@ def _uses_causal_loss(model) -> bool:
         return False
     return LOSS_MAPPING.get(kind) is ForCausalLMLoss
 
-def _is_causal(model) -> bool:
+def _is_causal(model: torch.nn.Module) -> bool:
     "Return whether transformers lists this model's class among the causal language models."
     if "transformers" not in sys.modules: return False
     try:
@@ -126,7 +132,7 @@ def extract_logits(
     return rest[0] if len(rest) == 1 else rest
 
 # %% ../../nbs/06_engine/02_loss.ipynb #0cf83125
-def check_loss(loss, model):
+def check_loss(loss, model: torch.nn.Module):
     "Raise TypeError or ValueError for a loss that is not a scalar, or requires no gradient."
     if not isinstance(loss, torch.Tensor):
         raise TypeError(
@@ -139,7 +145,7 @@ def check_loss(loss, model):
         )
     if not loss.requires_grad: raise ValueError(_no_gradient_reason(model))
 
-def _no_gradient_reason(model) -> str:
+def _no_gradient_reason(model: torch.nn.Module) -> str:
     "Return the reason why a loss requires no gradient."
     if not any(p.requires_grad for p in model.parameters()):
         return (
@@ -154,7 +160,7 @@ def _no_gradient_reason(model) -> str:
 
 # %% ../../nbs/06_engine/02_loss.ipynb #12b6f393
 def explain_label_error(
-    error,  # raised by the model
+    error: BaseException,  # raised by the model
     labels,
     classes=None,  # the number of classes, if known
 ):
@@ -174,7 +180,7 @@ def explain_label_error(
     return ValueError(f"The labels of this batch go from {low} to {high}{room}; number the classes from 0 "
                       "and give the model as many outputs as there are classes.")
 
-def num_classes(model) -> int | None:
+def num_classes(model: torch.nn.Module) -> int | None:
     "Return the number of classes in a model's configuration; None if it has none."
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) in ("regression", "multi_label_classification"): return None
@@ -206,7 +212,7 @@ def label_smoothed_loss(
     return loss if num_items is None else loss / num_items
 
 # %% ../../nbs/06_engine/02_loss.ipynb #42d5d8cf
-def call_model(model, inputs):
+def call_model(model: torch.nn.Module, inputs):
     "Call a model with a batch of any type."
     if isinstance(inputs, Mapping): return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
@@ -228,7 +234,7 @@ def is_single_input(batch) -> bool:
     return not isinstance(batch, Mapping) and (not isinstance(batch, (tuple, list)) or len(batch) == 1)
 
 # %% ../../nbs/06_engine/02_loss.ipynb #8017b92c
-def explain_call_error(learner, error, inputs):
+def explain_call_error(learner: TrainerBase, error: BaseException, inputs):
     "Return the error of a call with wrong arguments; add a note with the columns or the number of arguments."
     if "forward()" not in str(error): return error
     if isinstance(inputs, Mapping):
@@ -247,7 +253,7 @@ class LossOverrides:
     "Compute the loss."
     loss_is_scaled_for_ga = None   # True or False overrides the automatic detection
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+    def compute_loss(self, model: torch.nn.Module, inputs, return_outputs: bool = False, num_items_in_batch=None):
         "Return the loss of a micro-batch, and the model's output if requested."
         given, labels = self.model_arguments(inputs, num_items_in_batch)
         try:

@@ -4,15 +4,23 @@
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #242a1666
 from __future__ import annotations
+
 import copy
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import numpy as np
 import torch
+
+from ..args.training_args import TrainingArguments
 from ..core.errors import warn
 from ..data.collate import map_tensors
+from ..device.collectives import World
+
+if TYPE_CHECKING:
+    from trainer_nb.engine.overrides import TrainerBase
 
 # %% auto #0
 __all__ = ['CHECKED_BATCHES', 'TOLERANCE', 'COMMON_GENERATION_KEYS', 'NO_GENERATION', 'DEFAULT_MAX_LENGTH', 'is_stateful_metric',
@@ -28,7 +36,7 @@ def is_stateful_metric(metric) -> bool:
     return all(callable(getattr(metric, n, None)) for n in ("update", "compute", "reset"))
 
 def check_metrics(
-    metrics,  # the learner's argument of this name
+    metrics: dict[str, Any],  # the learner's argument of this name
 ) -> dict:
     "Return the metrics by name. Raise TypeError for an invalid metric, ValueError for a reserved name."
     if metrics is None: return {}
@@ -105,7 +113,7 @@ class MeanMetric:
         )
         return ((first * k + rest * (n - k)) / n - whole).abs() / whole.abs().clamp(min=1e-6)
 
-    def found(self, world):
+    def found(self, world: World):
         "Return the average on rank 0. Raise ValueError if the values cannot be averaged."
         if any(o.item() > TOLERANCE for o in self.off):
             raise ValueError(
@@ -129,7 +137,7 @@ def syncs_itself(metric) -> bool:
 class OrderedBatches:
     "Gather the batches of all processes, and call a function with each on rank 0, in the order of the data."
     def __init__(
-        self, world,
+        self, world: World,
         act,  # called with each value, and whether it is the last one
     ):
         self.world = world
@@ -158,7 +166,7 @@ class OrderedBatches:
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #6903f028
 @contextmanager
-def annotate_errors(name, given):
+def annotate_errors(name: str, given):
     "Add a note with the metric's name and arguments to an error inside the block."
     try:
         yield
@@ -170,7 +178,7 @@ def annotate_errors(name, given):
 # %% ../../nbs/06_engine/04_metrics.ipynb #601a2765
 class StreamingMetrics:
     "Update a learner's metrics in one evaluation."
-    def __init__(self, metrics: dict, world, device):
+    def __init__(self, metrics: dict, world: World, device):
         self.world = world
         self.device = device
         self.seen = False
@@ -188,7 +196,7 @@ class StreamingMetrics:
             self.rounds[name] = OrderedBatches(world, lambda thing, last, name=name: self._update(name, *thing))
         self.reset()
 
-    def _update(self, name, predicted, labels):
+    def _update(self, name: str, predicted, labels):
         at = map_tensors((predicted, labels), lambda t: t.to(self.device))
         with annotate_errors(name, at):
             self.objects[name].update(*at)
@@ -268,7 +276,7 @@ def load_generation_config(
     return config
 
 def put_on(
-    model,
+    model: torch.nn.Module,
     given,  # as above; None: the model keeps its own
 ):
     "Assign a generation configuration to a model."
@@ -277,7 +285,7 @@ def put_on(
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #18e13913
 def generation_settings(
-    args,
+    args: TrainingArguments,
     given: dict,  # arguments of the verb
 ) -> dict:
     "Return the keyword arguments of `generate` besides the batch."
@@ -293,7 +301,7 @@ def generation_settings(
 COMMON_GENERATION_KEYS = ("max_length", "max_new_tokens", "num_beams")
 
 @contextmanager
-def generating(learner, verb: str, given: dict):
+def generating(learner: TrainerBase, verb: str, given: dict):
     "Use these settings for generation inside the block, if generation is enabled. Raise TypeError if it is not and an argument only applies to generation."
     # scripts pass unset arguments as None
     given = {name: value for name, value in given.items() if value is not None}
@@ -312,7 +320,7 @@ NO_GENERATION = "no"
 
 @contextmanager
 def left_there(
-    learner,
+    learner: TrainerBase,
     settings,  # NO_GENERATION for callers that need logits
 ):
     "Make these settings available to `prediction_step` inside the block."
@@ -325,8 +333,8 @@ def left_there(
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #12873922
 def generate(
-    learner,
-    model,  # without its wrapper
+    learner: TrainerBase,
+    model: torch.nn.Module,  # without its wrapper
     inputs, settings,
 ):
     "Return the token ids that a model generates for a batch. Raise TypeError for a model or a batch that is not supported."
@@ -347,7 +355,7 @@ def generate(
 # default maximum of tokens, as in transformers
 DEFAULT_MAX_LENGTH = 20
 
-def padding_token(learner) -> int:
+def padding_token(learner: TrainerBase) -> int:
     "Return the padding token. Raise ValueError if there is none."
     reader = learner.processing_class
     model = learner.model
@@ -363,7 +371,7 @@ def padding_token(learner) -> int:
     )
 
 def filled_up(
-    learner, tokens,
+    learner: TrainerBase, tokens,
     config,  # the model's generation configuration, None if it has none
 ):
     "Return token ids padded to the maximum length of a configuration."
@@ -378,7 +386,7 @@ def filled_to(tokens, width: int, token: int):
     return torch.nn.functional.pad(tokens, (0, width - tokens.shape[-1]), value=token)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #12e0c229
-def generating_step(learner, model, inputs, ignore_keys, given: dict):
+def generating_step(learner: TrainerBase, model: torch.nn.Module, inputs, ignore_keys: list[str] | None, given: dict):
     "Return loss, generated tokens and labels of a batch."
     inputs = learner._prepare_inputs(inputs)
     settings = learner._gen_kwargs
@@ -390,7 +398,7 @@ def generating_step(learner, model, inputs, ignore_keys, given: dict):
     return loss, filled_up(learner, tokens, config), filled_up(learner, labels, config)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #3694b9d7
-def warn_of_idle(args):
+def warn_of_idle(args: TrainingArguments):
     "Warn about generation settings that have no effect."
     idle = [n for n in ("generation_max_length", "generation_num_beams") if getattr(args, n) is not None]
     if idle and not args.predict_with_generate:

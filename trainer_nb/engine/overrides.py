@@ -4,36 +4,49 @@
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #a6599667
 from __future__ import annotations
-import inspect, sys, weakref
+
+import inspect
+import sys
+import weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import islice
+from typing import Any
+
 import torch
 from torch.utils.data import DataLoader
+
+from ..args.training_args import TrainingArguments, resolve_args
+from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerControl, bound_handler
 from ..core.errors import InvalidOperation, warn
-from ..core.seeding import preserve_generators, seed_all
 from ..core.interrupts import RUN_LOCK
-from ..core.callbacks import CallbackHandler, DefaultFlowCallback, bound_handler
-from ..args.training_args import resolve_args
+from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
 from ..device.accelerator import empty_device_cache
-from ..optim.extra_optimizers import target_options
-from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
-from ..optim.schedules import create_scheduler
-from .signatures import _parameters, accepted_kwargs, positional_args
+from .dataloaders import DataLoaderOverrides, LengthOverrides, is_iterable_only
 from trainer_nb.engine.loss import (
     LossOverrides,
-    is_single_input,
     call_model,
     check_loss,
     extract_logits,
     inspect_model,
+    is_single_input,
     split_labels,
 )
+from trainer_nb.engine.metrics import (
+    NO_GENERATION,
+    check_metrics,
+    filled_to,
+    generating_step,
+    padding_token,
+    put_on,
+    warn_of_idle,
+)
 from .run_state import FlopOverrides, RunState, as_callback, record_act
-from .metrics import (NO_GENERATION, check_metrics, filled_to, generating_step, padding_token, put_on,
-                                       warn_of_idle)
-from .dataloaders import DataLoaderOverrides, LengthOverrides, is_iterable_only
+from .signatures import _parameters, accepted_kwargs, positional_args
+from ..optim.extra_optimizers import target_options
+from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
+from ..optim.schedules import create_scheduler
 
 # %% auto #0
 __all__ = ['NO_MODEL_MESSAGE', 'OptimizerQueries', 'OptimizerOverrides', 'BatchOverrides', 'StepOverrides', 'PredictionOverrides',
@@ -43,7 +56,7 @@ __all__ = ['NO_MODEL_MESSAGE', 'OptimizerQueries', 'OptimizerOverrides', 'BatchO
            'replace_scheduler', 'replace_model', 'drop_loader', 'trial_parameter', 'build_model']
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #b7daa136
-def _require_optimizer(optimizer):
+def _require_optimizer(optimizer: torch.optim.Optimizer):
     "Return the optimizer; raise ValueError if there is none."
     if optimizer is None:
         raise ValueError(
@@ -81,7 +94,7 @@ class OptimizerQueries:
 # %% ../../nbs/06_engine/06_overrides.ipynb #e46e4152
 class OptimizerOverrides(OptimizerQueries):
     "Create the optimizer and its schedule."
-    def get_decay_parameter_names(self, model) -> list[str]:
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
         "Return the names of the parameters with weight decay."
         return sorted(decay_parameter_names(model))
 
@@ -105,8 +118,8 @@ class OptimizerOverrides(OptimizerQueries):
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(
-        args,
-        model=None,  # for the groups of an optimizer for selected layers
+        args: TrainingArguments,
+        model: torch.nn.Module | None = None,  # for the groups of an optimizer for selected layers
     ) -> tuple:
         "Return the class and keyword arguments of the optimizer that the settings name."
         cls, kwargs = optimizer_class(args)
@@ -116,7 +129,7 @@ class OptimizerOverrides(OptimizerQueries):
             else {**kwargs, "params": optimizer_groups(model, args)}
         )
 
-    def create_optimizer(self, model=None):
+    def create_optimizer(self, model: torch.nn.Module | None = None):
         "Create the optimizer, unless there is one; return it."
         if self.optimizer is not None: return self.optimizer
         model = self.model if model is None else model
@@ -129,7 +142,7 @@ class OptimizerOverrides(OptimizerQueries):
         self.optimizer = create_optimizer(model, self.args, given, set(self.get_decay_parameter_names(model)))
         return self.optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer=None):
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         "Create the learning rate schedule, unless there is one; return it."
         if self.lr_scheduler is None:
             self.lr_scheduler = create_scheduler(
@@ -199,16 +212,16 @@ class StepOverrides(BatchOverrides, FlopOverrides):
         return self.autocast_smart_context_manager()
 
     # for subclasses that override it
-    def autocast_smart_context_manager(self, cache_enabled=True):
+    def autocast_smart_context_manager(self, cache_enabled: bool = True):
         return nullcontext()
 
-    def training_step(self, model, inputs, num_items_in_batch=None):
+    def training_step(self, model: torch.nn.Module, inputs, num_items_in_batch=None):
         "Run forward and backward of one micro-batch; return its part of the step's loss, detached."
         loss = self.forward_move(model, inputs, num_items_in_batch)
         self.backward_move(loss)
         return loss.detach()
 
-    def forward_move(self, model, inputs, num_items_in_batch=None):
+    def forward_move(self, model: torch.nn.Module, inputs, num_items_in_batch=None):
         "Return the micro-batch's part of the step's loss."
         self.run_state.modes.enter(model, self.run_state.model)
         if hasattr(self.optimizer, "train"):
@@ -251,7 +264,7 @@ class StepOverrides(BatchOverrides, FlopOverrides):
 class PredictionOverrides:
     "Compute predictions for an evaluation."
     def prediction_step(
-        self, model, inputs, prediction_loss_only, ignore_keys=None,
+        self, model: torch.nn.Module, inputs, prediction_loss_only, ignore_keys: list[str] | None = None,
         **gen_kwargs,  # for the model's generate
     ):
         "Return loss, predictions and labels of a batch, computed without gradients."
@@ -259,7 +272,7 @@ class PredictionOverrides:
             return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
         return self._predict_batch(model, inputs, prediction_loss_only, ignore_keys)
 
-    def _predict_batch(self, model, inputs, prediction_loss_only, ignore_keys):
+    def _predict_batch(self, model: torch.nn.Module, inputs, prediction_loss_only, ignore_keys: list[str] | None):
         "Return the same without generation."
         inputs = self._prepare_inputs(inputs)
         if ignore_keys is None:
@@ -311,7 +324,16 @@ class PredictionOverrides:
 # %% ../../nbs/06_engine/06_overrides.ipynb #8f9afcdc
 NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=, a function that makes one."
 
-def check_constructor_args(model, model_init, args, loss_func, compute_loss_func, optimizers, cls_and_kwargs=None):
+
+def check_constructor_args(
+    model: torch.nn.Module,
+    model_init,
+    args: TrainingArguments,
+    loss_func,
+    compute_loss_func,
+    optimizers,
+    cls_and_kwargs=None,
+):
     "Raise ValueError or TypeError for constructor arguments that contradict each other or have the wrong type."
     if model is None and model_init is None: raise ValueError(NO_MODEL_MESSAGE)
     if model is not None and model_init is not None:
@@ -339,7 +361,7 @@ def check_constructor_args(model, model_init, args, loss_func, compute_loss_func
         )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #3c04214d
-def check_model_storage(model):
+def check_model_storage(model: torch.nn.Module):
     "Raise InvalidOperation for a quantized model or one on several devices."
     if getattr(model, "is_quantized", False):
         raise InvalidOperation(
@@ -353,7 +375,7 @@ def check_model_storage(model):
         )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #ed9a7605
-def check_label_smoothing(args, loss_func, compute_loss_func):
+def check_label_smoothing(args: TrainingArguments, loss_func, compute_loss_func):
     "Raise ValueError for label smoothing with a user-defined loss function."
     if args.label_smoothing_factor and (loss_func is not None or compute_loss_func is not None):
         raise ValueError(
@@ -368,7 +390,7 @@ def check_arg_types(callbacks, **functions):
     for name, f in functions.items():
         if f is not None and not callable(f): raise TypeError(f"{name} is a function, not {f!r}.")
 
-def check_batch_eval_metrics(args, compute_metrics):
+def check_batch_eval_metrics(args: TrainingArguments, compute_metrics):
     "Raise ValueError if compute_metrics has no compute_result parameter but batch_eval_metrics needs it."
     if not args.batch_eval_metrics or compute_metrics is None: return
     taken = inspect.signature(compute_metrics).parameters.values()
@@ -379,15 +401,15 @@ def check_batch_eval_metrics(args, compute_metrics):
     )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #7cb858d2
-def check_not_remote(run, name):
+def check_not_remote(run: RunState, name: str):
     "Raise an error if a part is replaced while other processes have the run."
     if run is not None and run.remote_run is not None:
         run.remote_run.refuse(f"Replacing learn.{name}")
 
 class UserPart:
     "Store a user-provided part; an assignment raises an error while other processes have the run."
-    def __set_name__(self, owner, name): self.name = name
-    def __set__(self, learner, value):
+    def __set_name__(self, owner, name: str): self.name = name
+    def __set__(self, learner: TrainerBase, value):
         check_not_remote(vars(learner).get("run_state"), self.name)
         vars(learner)[self.name] = value
 
@@ -402,7 +424,7 @@ class RunAttributes:
     def callback_handler(self): return bound_handler(self)
     @property
     def state(self): return self.run_state.state
-    def _put_control(self, control): self.run_state.control = control
+    def _put_control(self, control: TrainerControl): self.run_state.control = control
     # assigned where a copied override got it from the handler
     control = property(lambda self: self.run_state.control, _put_control)
     @property
@@ -417,7 +439,7 @@ class RunAttributes:
             self.run_state.remote_run.warn_stale_model(sys._getframe(1).f_globals.get("__name__", ""))
         return self.run_state.model
     @model.setter
-    def model(self, model): replace_part(self, "model", lambda: replace_model(self, model))
+    def model(self, model: torch.nn.Module): replace_part(self, "model", lambda: replace_model(self, model))
     @property
     def train_dataset(self): return self._train_dataset
     @train_dataset.setter
@@ -425,13 +447,13 @@ class RunAttributes:
     @property
     def optimizer(self): return self.run_state.optimizer
     @optimizer.setter
-    def optimizer(self, optimizer):
+    def optimizer(self, optimizer: torch.optim.Optimizer):
         with RUN_LOCK:
             replace_optimizer(self.run_state, optimizer)
     @property
     def lr_scheduler(self): return self.run_state.lr_scheduler
     @lr_scheduler.setter
-    def lr_scheduler(self, scheduler):
+    def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler):
         with RUN_LOCK:
             replace_scheduler(self.run_state, scheduler)
     @property
@@ -443,7 +465,10 @@ class RunAttributes:
     def loss_takes_items(self) -> bool:
         if self._loss_takes_items is None:
             taken = inspect.signature(self.compute_loss).parameters
-            self._loss_takes_items = "num_items_in_batch" in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
+            self._loss_takes_items = "num_items_in_batch" in taken or any(
+                p.kind is p.VAR_KEYWORD for p in taken.values()
+            )
+
         return self._loss_takes_items
     @property
     def learns_itself(self) -> bool:
@@ -456,9 +481,12 @@ class RunAttributes:
                 self._learns_itself = is_single_input(data[0])
         return self._learns_itself
     @property
-    def label_names(self): return self.model_facts.label_names
+    def label_names(self):
+        return self.model_facts.label_names
+
     @property
-    def model_accepts_loss_kwargs(self): return self.model_facts.accepts_loss_kwargs
+    def model_accepts_loss_kwargs(self):
+        return self.model_facts.accepts_loss_kwargs
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #c2bf1f66
 def _resolve_processing_class(processing_class, settings):
@@ -495,8 +523,8 @@ class TrainerBase(
 
     def __init__(
         self,
-        model=None,
-        args=None,
+        model: torch.nn.Module | None = None,
+        args: TrainingArguments | None = None,
         data_collator=None,
         train_dataset=None,
         eval_dataset=None,
@@ -510,7 +538,7 @@ class TrainerBase(
         preprocess_logits_for_metrics=None,
         *,
         loss_func=None,
-        metrics=None,
+        metrics: dict[str, Any] | None = None,
         **settings
     ):
         processing_class = _resolve_processing_class(processing_class, settings)
@@ -564,7 +592,7 @@ class TrainerBase(
         self.run_state.learner = weakref.ref(self)
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #3ddf9ad9
-def check_run_not_begun(run, name, present):
+def check_run_not_begun(run: RunState, name: str, present):
     "Raise InvalidOperation for a part that cannot be replaced once the run has begun."
     if present is None or not run.state.global_step: return
     raise InvalidOperation(
@@ -572,7 +600,7 @@ def check_run_not_begun(run, name, present):
         "make a new Learner with it."
     )
 
-def check_replaceable(run, name):
+def check_replaceable(run: RunState, name: str):
     "Raise InvalidOperation if a part is replaced in the middle of a step."
     if run.phase not in ("step", "debug"): return
     raise InvalidOperation(
@@ -580,7 +608,7 @@ def check_replaceable(run, name):
     )
 
 def replace_part(
-    learner, name,
+    learner: TrainerBase, name: str,
     act,  # function that replaces the part
 ):
     "Replace a part now, or at the boundary if a callback requests it after the step. Raise InvalidOperation in the middle of a step."
@@ -593,14 +621,14 @@ def replace_part(
         else:
             act()
 
-def replace_train_dataset(learner, dataset):
+def replace_train_dataset(learner: TrainerBase, dataset):
     "Replace the training set, from the next step on."
     learner._train_dataset, learner._learns_itself, learner.run_state.bookmark = dataset, None, None
     if learner.run_state.loader is not None:
         drop_loader(learner.run_state)
     record_act(learner.run_state, "train_dataset")
 
-def replace_optimizer(run, optimizer):
+def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer):
     "Replace the optimizer before the first step; discard a schedule that was created for the old one."
     check_not_remote(run, "optimizer")
     check_replaceable(run, "optimizer")
@@ -609,7 +637,7 @@ def replace_optimizer(run, optimizer):
         run.lr_scheduler = run.initial_snapshot = None
     run.optimizer = optimizer
 
-def replace_scheduler(run, scheduler):
+def replace_scheduler(run: RunState, scheduler: torch.optim.lr_scheduler.LRScheduler):
     "Replace the schedule before the first step."
     check_not_remote(run, "lr_scheduler")
     check_replaceable(run, "lr_scheduler")
@@ -618,7 +646,7 @@ def replace_scheduler(run, scheduler):
     run.own_scheduler = False
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #fa7c7662
-def replace_model(learner, model):
+def replace_model(learner: TrainerBase, model: torch.nn.Module):
     "Replace the model before the first step."
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
@@ -629,11 +657,13 @@ def replace_model(learner, model):
     learner._model_facts = None
     learner._signature_columns = None
     run.modes.see(model)
-    run.wrapped_model = run.optimizer = run.lr_scheduler = run.backups = run.initial_snapshot = run.frozen_weights = None
+    run.wrapped_model = run.optimizer = run.lr_scheduler = run.backups = run.initial_snapshot = run.frozen_weights = (
+        None
+    )
     if run.loader is not None:
         drop_loader(run)
 
-def drop_loader(run):
+def drop_loader(run: RunState):
     "Discard the loader; it is prepared again when needed."
     run.loader.close()
     run.loader = run.window = None
@@ -653,7 +683,7 @@ def trial_parameter(model_init) -> inspect.Parameter | None:
         )
     return taken[0] if taken else None
 
-def build_model(learner):
+def build_model(learner: TrainerBase):
     "Call model_init. Raise ValueError without one, TypeError if it returns no module."
     run = learner.run_state
     if learner.model_init is None: raise ValueError(NO_MODEL_MESSAGE)

@@ -4,20 +4,27 @@
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #ad98f5a4
 from __future__ import annotations
-import functools, math, os, sys
+
+import functools
+import math
+import os
+import sys
+
 import torch
-from ..device.accelerator import Device
+
 from ..core.errors import warn
-from ..data.loader import ResumableLoader
-from ..device.model_patches import apply_patches
-from .dataloaders import LengthOverrides
-from ..optim.schedules import stretch_schedule
-from .run_state import Task, run_modules
 from ..core.seeding import enable_determinism
-from .rollback import weight_versions
+from ..data.loader import ResumableLoader
+from ..device.accelerator import Device
+from ..device.model_patches import apply_patches
 from ..device.sharding import is_dtensor, local_nbytes
-from .snapshot import capture_snapshot, environment_info, has_own_memory, num_train_samples
+from .dataloaders import LengthOverrides
+from .overrides import TrainerBase
+from .rollback import weight_versions
+from .run_state import RunState, Task, run_modules
+from .snapshot import Snapshot, capture_snapshot, environment_info, has_own_memory, num_train_samples
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
+from ..optim.schedules import stretch_schedule
 
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'existing_optimizers', 'run_parameters', 'join_process_group',
@@ -32,12 +39,14 @@ AUTO_BATCH_SIZE_ERROR = (
     " learn.launch(...)."
 )
 
-def prepare_model(learner):
+def prepare_model(learner: TrainerBase):
     "Move the model to its device and wrap it; raise TypeError for a scripted model, ValueError for lazy layers."
     run = learner.run_state
     if run.remote_run is not None:
         run.remote_run.refuse("This")
-    run.loss_module = next((f for f in (learner.loss_func, learner.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
+    run.loss_module = next(
+        (f for f in (learner.loss_func, learner.compute_loss_func) if isinstance(f, torch.nn.Module)), None
+    )
     if run.args.output_dir is not None:
         # absolute, because the program may change its directory
         run.args.output_dir = os.path.abspath(run.args.output_dir)
@@ -83,7 +92,7 @@ def prepare_model(learner):
     run.params = run_parameters(run)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #e9bb442d
-def existing_optimizers(learner) -> list:
+def existing_optimizers(learner: TrainerBase) -> list:
     "Return the existing optimizers, the user's and the run's. Raise ValueError for parameters that sharding cannot replace."
     if learner.run_state.device.shards_model and "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]:
         raise ValueError(
@@ -92,12 +101,12 @@ def existing_optimizers(learner) -> list:
         )
     return list({id(o): o for o in (learner.optimizers[0], learner.run_state.optimizer) if o is not None}.values())
 
-def run_parameters(run) -> list:
+def run_parameters(run: RunState) -> list:
     "Return the trained parameters: the model's first, then all others in the optimizer."
     more = [] if run.optimizer is None else [p for g in run.optimizer.param_groups for p in g["params"]]
     return list({id(p): p for p in (*run.model.parameters(), *more)}.values())
 
-def join_process_group(run):
+def join_process_group(run: RunState):
     "Join the processes of a run: share its id, mark the main process."
     world = run.device.world
     run.state.is_world_process_zero, run.state.is_local_process_zero = world.is_main_process, world.local_rank == 0
@@ -107,7 +116,7 @@ def join_process_group(run):
         # flags for all parameters, and for parameters that are added later
         world.make_slate(4 * sum(1 for _ in run_modules(run).parameters()) + 256)
 
-def sync_weights(run):
+def sync_weights(run: RunState):
     "Broadcast rank 0's weights and buffers to all processes."
     run.device.world.broadcast_tensors(
         [
@@ -118,9 +127,9 @@ def sync_weights(run):
     )
 
 def check_equal_lengths(
-    run,
+    run: RunState,
     length,  # in samples, None if unknown
-    what="training sets",
+    what: str = "training sets",
 ):
     "Raise ValueError if the lengths of the data differ between processes."
     lengths = run.device.world.all_gather_object(length)
@@ -132,7 +141,7 @@ def check_equal_lengths(
         )
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #d0723256
-def check_eval_data(learner):
+def check_eval_data(learner: TrainerBase):
     "Raise ValueError if the settings request evaluations but there is no evaluation data."
     wanted = learner.args.eval_strategy != "no" or learner.args.eval_on_start
     overridden = any(not getattr(type(learner), name, check_eval_data).__module__.startswith("trainer_nb.")
@@ -143,7 +152,7 @@ def check_eval_data(learner):
             "or leave eval_strategy at 'no'."
         )
 
-def prepare_data(learner):
+def prepare_data(learner: TrainerBase):
     "Create the data loader and measure the length of the run."
     run = learner.run_state
     if run.loader is not None: return
@@ -177,7 +186,7 @@ _OPTIMIZER_ARGS = (
 _SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
 
 def check_optimizer(
-    run,
+    run: RunState,
     given,  # the user's optimizer and schedule, None where absent
 ):
     "Raise ValueError for an optimizer that would not update this model; warn about settings that have no effect on the user's optimizer or schedule."
@@ -203,7 +212,7 @@ def check_optimizer(
                 f" {'optimizer' if names is _OPTIMIZER_ARGS else 'schedule'} has its own."
             )
 
-def prepare_optimizer(learner):
+def prepare_optimizer(learner: TrainerBase):
     "Create optimizer and schedule, unless the user has passed them."
     run, (optimizer, scheduler) = learner.run_state, learner.optimizers
     before = run.optimizer, run.lr_scheduler
@@ -237,7 +246,7 @@ def suggest_idle_gpus(device):
         _print_gpu_hint(torch.cuda.device_count())
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #40ab3e6b
-def first_of(run):
+def first_of(run: RunState):
     "Return a snapshot of the run before its first step, for reset(); stored in a temporary file if it is large relative to the run's peak memory."
     size = sum(local_nbytes(t) for t in (*run.params, *run_modules(run).buffers()))
     folder = disk_folder()
@@ -249,7 +258,7 @@ def first_of(run):
         # not enough space after all
         return capture_snapshot(run)
 
-def prepare(learner):
+def prepare(learner: TrainerBase):
     "Create missing parts that a step needs; keep the initial weights."
     run = learner.run_state
     prepare_model(learner)
@@ -260,12 +269,16 @@ def prepare(learner):
         prepare_data(learner)
         prepare_optimizer(learner)
         if run.initial_snapshot is None and run.state.global_step == 0:
-            run.initial_snapshot, run.initial_snapshot_freed, run.initial_weight_versions = first_of(run), False, weight_versions(run)
+            run.initial_snapshot, run.initial_snapshot_freed, run.initial_weight_versions = (
+                first_of(run),
+                False,
+                weight_versions(run),
+            )
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #0187469b
 def redistribute_data(
-    learner,
-    snapshot,  # the one that was restored
+    learner: TrainerBase,
+    snapshot: Snapshot,  # the one that was restored
 ):
     "Divide and count the remaining data again if the snapshot comes from another number of processes."
     run = learner.run_state
@@ -276,7 +289,7 @@ def redistribute_data(
     prepare(learner)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #f53d4c35
-def compute_run_length(run):
+def compute_run_length(run: RunState):
     "Set the run's number of steps and epochs; raise ValueError if they cannot be determined."
     args, state, feed, window = run.args, run.state, run.loader, run.args.gradient_accumulation_steps
     per_epoch = None if not feed.batches else max(math.ceil(feed.batches / window), 1)
@@ -309,7 +322,7 @@ def compute_run_length(run):
     state.compute_steps(args, state.max_steps)
 
 # %% ../../nbs/06_engine/11_prepare.ipynb #2da3e7bc
-def recompute_run_length(run):
+def recompute_run_length(run: RunState):
     "Measure a run that may have begun and stretch its schedule. Raise ValueError if it would already have ended."
     state, before = run.state, run.state.max_steps
     compute_run_length(run)

@@ -4,22 +4,29 @@
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #09f8f0d9
 from __future__ import annotations
-import copy, ctypes, random, time, weakref
+
+import copy
+import ctypes
+import random
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
+
 import numpy as np
 import torch
+
 from ..core.errors import warn
 from ..data.collate import is_identical
+from ..device.collectives import World
 from ..device.sharding import is_dtensor, to_local
-from ..optim.optimizers import flatten_state_value
-from ..optim.schedules import schedule_parts
 from .run_state import RunState, run_modules
+from .snapshot import has_own_memory
 from trainer_nb.engine.user_state import (
+    PLAIN,
     CannotCapture,
     Capture,
     NotState,
-    PLAIN,
     Restore,
     capture_optimizer,
     capture_user_state,
@@ -30,7 +37,8 @@ from trainer_nb.engine.user_state import (
     restore_user_state,
     tensors_in,
 )
-from .snapshot import has_own_memory
+from ..optim.optimizers import flatten_state_value
+from ..optim.schedules import schedule_parts
 
 # %% auto #0
 __all__ = ['WIDTH', 'TABLE', 'MAX_SAMPLED_WEIGHTS', 'LOOKING', 'ALWAYS', 'SMALL_BYTES', 'FINGERPRINT_CHUNK', 'sample_places',
@@ -159,7 +167,7 @@ _MISSING = object()
 
 def _flat(values) -> bool: return all(type(v) in PLAIN for v in values)
 
-def content_of(run, value, name: str) -> Callable[[], Any]:
+def content_of(run: RunState, value, name: str) -> Callable[[], Any]:
     "Copy the content of a value. Return a function that restores it and returns the value. Raise CannotCapture or NotState as Capture does."
     if type(value) in PLAIN: return lambda: value
     if (
@@ -206,7 +214,7 @@ def content_of(run, value, name: str) -> Callable[[], Any]:
 LOOKING = 0.005
 ALWAYS = 3
 
-def _own_states(run) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+def _own_states(run: RunState) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
     "Return, by name, the getter and setter of each module's extra state and of each callback with its own state."
     base = torch.nn.Module.get_extra_state
     found = {
@@ -223,7 +231,7 @@ def _own_states(run) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]
     return found
 
 def changed_attributes(
-    run,
+    run: RunState,
     before,  # a user_state.UserState
 ) -> list[tuple[str, Any, str]]:
     "Return the changed attributes: name, owner and key."
@@ -245,7 +253,7 @@ def changed_attributes(
 # %% ../../nbs/06_engine/10_rollback.ipynb #89aaecb9
 class UserBackup:
     "Back up the attributes that change before the update, before each step."
-    def __init__(self, run):
+    def __init__(self, run: RunState):
         # weak, because the run holds its backups: a learner that is deleted is freed at once, without the garbage collector
         self._run = weakref.ref(run)
         # spent: seconds of observation
@@ -261,7 +269,8 @@ class UserBackup:
         self.own = {}
 
     @property
-    def run(self) -> RunState: return self._run()
+    def run(self) -> RunState:
+        return self._run()
 
     def keep(self):
         "Copy the attributes that change; copy all of them in an observed step."
@@ -344,7 +353,7 @@ class FetchBackup:
     "Copies of the generators and numbers of the training data, taken before each fetch."
     def __init__(self): self.of, self.holders = None, []
 
-    def keep(self, run) -> list:
+    def keep(self, run: RunState) -> list:
         "Return copies of them."
         learner = run.learner() if run.learner is not None else None
         of = run.loader, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
@@ -397,8 +406,9 @@ def _fingerprint(t):
 def _differs(before, now) -> bool: return before.device != now.device or not torch.equal(before, now)
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #b98edc8f
-def _buffer_slots(model): return [(m._buffers, k) for m in model.modules() for k in m._buffers] + _renormed_slots(model)
-def _renormed_slots(model):
+def _buffer_slots(model: torch.nn.Module):
+    return [(m._buffers, k) for m in model.modules() for k in m._buffers] + _renormed_slots(model)
+def _renormed_slots(model: torch.nn.Module):
     "Return the weight slots of embeddings with max_norm, which rescale rows in the forward pass."
     return [
         (m._parameters, "weight")
@@ -406,7 +416,7 @@ def _renormed_slots(model):
         if getattr(m, "max_norm", None) is not None and "weight" in m._parameters
     ]
 # the forward pass of a sharded parameter uses a copy
-def _frozen_slots(model):
+def _frozen_slots(model: torch.nn.Module):
     return [
         (m._parameters, k)
         for m in model.modules()
@@ -419,7 +429,7 @@ def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 
 class BufferBackup:
     "Back up the tensors that forward passes change, before each step."
-    def __init__(self, model): self.slots, self.copies, self.kept = _buffer_slots(model), [], []
+    def __init__(self, model: torch.nn.Module): self.slots, self.copies, self.kept = _buffer_slots(model), [], []
 
     def keep(self):
         "Copy the tensors in all slots."
@@ -451,7 +461,7 @@ class BufferBackup:
 class AdaptiveBackup(BufferBackup):
     "Detect which slots need a copy, and back up only those."
     def __init__(
-        self, model,
+        self, model: torch.nn.Module,
         user=None,  # a UserBackup for state outside of the model
     ):
         # constant: slots with their fingerprints
@@ -505,7 +515,7 @@ class AdaptiveBackup(BufferBackup):
 
     def shared(
         self,
-        world,  # a collectives.World
+        world: World,  # a collectives.World
     ) -> list:
         "Return the buffers to synchronize between processes: all until the first step has been observed, then those that change in any process."
         if self.common_buffers is None:
@@ -517,7 +527,9 @@ class AdaptiveBackup(BufferBackup):
                     for i in sorted(
                         {
                             i
-                            for said in world.all_gather_object([i for i, s in enumerate(every) if _slot_key(s) in mine])
+                            for said in world.all_gather_object(
+                                [i for i, s in enumerate(every) if _slot_key(s) in mine]
+                            )
                             for i in said
                         }
                     )
@@ -551,26 +563,26 @@ class AdaptiveBackup(BufferBackup):
         self.slots += slots
 
 # %% ../../nbs/06_engine/10_rollback.ipynb #c27e461e
-def weight_versions(run) -> list[int]:
+def weight_versions(run: RunState) -> list[int]:
     "Return the version counter of each trainable weight."
     return [p._version for p in run.params if p.requires_grad]
 
 def copy_param_groups(
-    optimizer,
-    tensors=False,  # copy tensors too, such as a step count in the groups
+    optimizer: torch.optim.Optimizer,
+    tensors: bool = False,  # copy tensors too, such as a step count in the groups
 ) -> list[dict]:
     "Return a copy of the options in an optimizer's groups."
     def copied(v): return (v.detach().clone() if tensors else v) if isinstance(v, torch.Tensor) else copy.deepcopy(v)
     return [{k: v if k == "params" else copied(v) for k, v in g.items()} for g in optimizer.param_groups]
 
-def restore_param_groups(optimizer, groups):
+def restore_param_groups(optimizer: torch.optim.Optimizer, groups):
     "Restore the groups to these options; remove all others."
     for group, before in zip(optimizer.param_groups, groups):
         group.clear()
         group.update(before)
 
 def copy_scheduler_state(
-    scheduler,  # one of torch's or with the same interface; None: there is none
+    scheduler: torch.optim.lr_scheduler.LRScheduler,  # one of torch's or with the same interface; None: there is none
 ) -> list:
     "Return copies of the attributes of a schedule and of the schedules in it."
     return [
@@ -586,15 +598,15 @@ def restore_scheduler_state(
         vars(part).clear()
         vars(part).update(before)
 
-def copy_optimizer_attributes(run) -> tuple | None:
+def copy_optimizer_attributes(run: RunState) -> tuple | None:
     "What the optimizer keeps besides groups and state, as it is now; None where its class is torch's."
     if type(run.optimizer).__module__.startswith("torch.optim"): return None
     tensors = {}
-    def put(name, t): return tensors.setdefault(name, t.detach().clone())
+    def put(name: str, t): return tensors.setdefault(name, t.detach().clone())
     return capture_optimizer(run, put), tensors
 
 # from copy_optimizer_attributes
-def restore_optimizer_attributes(run, held):
+def restore_optimizer_attributes(run: RunState, held):
     "The optimizer keeps that again; its groups and its state have to be put back afterwards."
     if held is not None:
         run.lost = run.lost | restore_optimizer(run, *held)[0]
@@ -609,7 +621,7 @@ def _plain_tensors(t) -> list:
 # %% ../../nbs/06_engine/10_rollback.ipynb #5ef3f925
 class FullBackup:
     "Back up weights and optimizer state before each step."
-    def __init__(self, run): self.run, self.copies, self.tensors = run, [], []
+    def __init__(self, run: RunState): self.run, self.copies, self.tensors = run, [], []
     def keep(self):
         "Copy tensors into preallocated ones; copy all other state, which is small."
         optimizer = self.run.optimizer

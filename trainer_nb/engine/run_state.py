@@ -4,23 +4,31 @@
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #4dafdedc
 from __future__ import annotations
-import math, time, uuid
+
+import math
+import time
+import uuid
 from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
 import numpy as np
 import torch
-from ..core.errors import warn
-from ..core.interrupts import InterruptGuard
-from ..core.columns import kept_losses, mean_or_nan
+
 from ..core.callbacks import CallbackHandler, TrainerControl, TrainerState
+from ..core.columns import kept_losses, mean_or_nan
+from ..core.errors import warn
 from ..core.history import History
+from ..core.interrupts import InterruptGuard
 from ..data.sampling import Cursor
-from .training_modes import TrainingModes, module_modes, restore_modes
 from .loss import unwrap_model
+from .training_modes import TrainingModes, module_modes, restore_modes
+
+if TYPE_CHECKING:
+    from trainer_nb.engine.overrides import TrainerBase
 
 # %% auto #0
 __all__ = ['Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'TransientState', 'UserCode',
@@ -35,11 +43,12 @@ class Task:
     kind: str                                # a key of tasks.DEEDS
     name: str = ""                           # of an event, or of a control flag
     data: dict = field(default_factory=dict) # arguments of the event, or values to log
-    pending_callbacks: list | None = None                 # of an event: callbacks yet to be called; None: none has been called
+    # of an event: callbacks yet to be called; None: none has been called
+    pending_callbacks: list | None = None
     done: bool = False                       # whether it is done, even if it raised an error
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #42b283a2
-def _field(kind, default):
+def _field(kind: str, default):
     how = {"default_factory": default} if callable(default) else {"default": default}
     return field(metadata={"kind": kind}, **how)
 def value_field(default):
@@ -75,10 +84,12 @@ class TransientState:
     # "idle", "step" (before the update), "after" (after it), "debug", "look"
     phase: str = session_field("idle")
     clock_start: float = session_field(0.0)                               # time at which the clock was last read
-    pause_requested: bool = session_field(False)                           # whether a pause at the next boundary is requested
+    # whether a pause at the next boundary is requested
+    pause_requested: bool = session_field(False)
     # number of verbs that have released the lock to others
     yield_depth: int = session_field(0)
-    verb_called: bool = session_field(False)                           # whether a verb has been called since the last check
+    # whether a verb has been called since the last check
+    verb_called: bool = session_field(False)
     # changes that callbacks requested, applied at the boundary
     deferred_changes: list = session_field(list)
     # events are caused by a manual call between two steps
@@ -145,26 +156,34 @@ class RunState(TransientState, UserCode):
     fetch_backup: Any = rebuilt_field()
     params: list = rebuilt_field(list)                                # the model's parameters, tied ones once
     own_scheduler: bool = rebuilt_field(False)                        # created here, so it can be stretched
-    initial_snapshot: Any = rebuilt_field()                                      # Snapshot of the initial weights, for reset
+    # Snapshot of the initial weights, for reset
+    initial_snapshot: Any = rebuilt_field()
     # memory.Meter: memory use of the verbs, if requested
     memory_meter: Any = rebuilt_field()
-    oom_recovery: Any = rebuilt_field()                                     # settings.Relief: handles out-of-memory errors
+    # settings.Relief: handles out-of-memory errors
+    oom_recovery: Any = rebuilt_field()
     # search.Judge: called with the metrics of the loop's evaluations, of all sets together
     objective_reporter: Any = rebuilt_field()
-    initial_weight_versions: list = rebuilt_field(list)                              # rollback.versions() when `first` was taken
+    # rollback.versions() when `first` was taken
+    initial_weight_versions: list = rebuilt_field(list)
     # snapshot.Held: copies of weights that training never changes, shared by snapshots
     frozen_weights: Any = rebuilt_field()
-    initial_snapshot_freed: bool = rebuilt_field(False)                                # whether free() has released the initial weights
-    rewind_buffer: Any = rebuilt_field()                                       # time_travel.Ring: the last snapshots, for rewind
+    # whether free() has released the initial weights
+    initial_snapshot_freed: bool = rebuilt_field(False)
+    # time_travel.Ring: the last snapshots, for rewind
+    rewind_buffer: Any = rebuilt_field()
     saver: Any = rebuilt_field()                                      # async_save.Saver: writes checkpoints
-    given_settings: dict = rebuilt_field(dict)                                 # the settings from the learner's constructor
+    # the settings from the learner's constructor
+    given_settings: dict = rebuilt_field(dict)
     # values that may be changed manually, as the last verb left them
     editable_state: Any = rebuilt_field()
     eval_dataloader: Any = rebuilt_field()
-    unwritable_dir: Any = rebuilt_field()                                 # the output_dir in which no log could be opened
+    # the output_dir in which no log could be opened
+    unwritable_dir: Any = rebuilt_field()
     # background.Background: the handle of the thread that trains
     background_run: Any = rebuilt_field()
-    remote_run: Any = rebuilt_field()                                       # remote_run.Team: the processes that have the run
+    # remote_run.Team: the processes that have the run
+    remote_run: Any = rebuilt_field()
     # number of processes that have the run, or will have it
     num_processes: int = rebuilt_field(1)
     # undivided values of settings that are divided among processes here
@@ -181,12 +200,12 @@ class RunState(TransientState, UserCode):
         return self.seconds
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #bceb1a77
-def run_modules(run) -> torch.nn.ModuleList:
+def run_modules(run: RunState) -> torch.nn.ModuleList:
     "Return the modules with the run's weights and buffers: the model, and the loss function if it is a module."
     return torch.nn.ModuleList(m for m in (run.model, run.loss_module) if m is not None)
 
 @contextmanager
-def preserve_training_modes(module):
+def preserve_training_modes(module: torch.nn.Module):
     "Restore the training modes of a module and its submodules at the end of the block."
     modes = module_modes(module)
     try:
@@ -195,14 +214,14 @@ def preserve_training_modes(module):
         restore_modes(modes)
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #811d21b5
-def record_act(run, kind: str, /, **data):
+def record_act(run: RunState, kind: str, /, **data):
     "Record a change of the run in the history, with its origin."
     # in these phases, only code of the run is active
     by = run.requested_by or ("callback" if run.phase in ("step", "after", "look") else "")
     run.history.note(kind, run.state.global_step, **data, **({"by": by} if by else {}))
 
 def as_callback(
-    run,
+    run: RunState,
     act,  # a function without arguments
 ):
     "Return the same change, with a callback as its origin."
@@ -220,7 +239,7 @@ for _f in RunState.__dataclass_fields__.values():
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #62d53f05
 def push_tasks(
-    run,
+    run: RunState,
     *dues,  # tasks in their order
 ):
     "Put tasks at the head of a run's queue, after those that the current task has put there."
@@ -232,7 +251,7 @@ def push_tasks(
 # by model: number of parameters without embeddings
 _PARAMETER_COUNTS = WeakKeyDictionary()
 
-def num_non_embedding_parameters(model) -> int:
+def num_non_embedding_parameters(model: torch.nn.Module) -> int:
     "Return the number of parameters without embeddings; count them once."
     if model not in _PARAMETER_COUNTS:
         _PARAMETER_COUNTS[model] = model.num_parameters(exclude_embeddings=True)
@@ -255,12 +274,14 @@ class FlopOverrides:
     def store_flos(self):
         "Add the operations since the last call, of all processes, to state.total_flos."
         run = self.run_state
-        run.state.total_flos += sum(run.device.world.all_gather_object(run.flops)) if run.device is not None else run.flops
+        run.state.total_flos += (
+            sum(run.device.world.all_gather_object(run.flops)) if run.device is not None else run.flops
+        )
         run.flops = 0.0
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #1f4a8ea9
 # one micro-batch
-def count_batch_tokens(learner, batch):
+def count_batch_tokens(learner: TrainerBase, batch):
     "Return the tokens of a batch: a number, or a tensor if the batch is on a device. Raise ValueError if they cannot be counted."
     how = learner.args.include_num_input_tokens_seen
     name = getattr(unwrap_model(learner.run_state.model), "main_input_name", "input_ids")
@@ -282,7 +303,7 @@ def count_batch_tokens(learner, batch):
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #25de702a
 def count_step_tokens(
-    learner,
+    learner: TrainerBase,
     window,  # of loader.Fetched
 ):
     "Return the tokens of a step in all processes; None if they are not counted."
@@ -298,7 +319,7 @@ def count_step_tokens(
     )
 
 def add_tokens(
-    run,
+    run: RunState,
     tokens,  # as returned by count_step_tokens
 ):
     "Add tokens to the count; a tensor on a device stays there."
@@ -308,7 +329,7 @@ def add_tokens(
     else:
         run.state.num_input_tokens_seen += int(tokens)
 
-def fetch_tokens(run) -> int:
+def fetch_tokens(run: RunState) -> int:
     "Return the tokens so far; copy counts from the device."
     if run.tokens is not None:
         run.state.num_input_tokens_seen += int(run.tokens)
@@ -316,11 +337,11 @@ def fetch_tokens(run) -> int:
     return run.state.num_input_tokens_seen
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #4de39285
-def token_metrics(run) -> dict:
+def token_metrics(run: RunState) -> dict:
     "Return the log entry with the token count; {} if tokens are not counted."
     return {} if run.args.include_num_input_tokens_seen == "no" else {"num_input_tokens_seen": fetch_tokens(run)}
 
-def token_speed_metrics(run) -> dict:
+def token_speed_metrics(run: RunState) -> dict:
     "Return the log entry with the tokens per second of training time; {} if tokens are not counted."
     if run.args.include_num_input_tokens_seen == "no": return {}
     return {
@@ -337,12 +358,12 @@ def sum_filtered(losses) -> float:
     return total
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c6385c24
-def _fetch_losses(run, start=0):
+def _fetch_losses(run: RunState, start=0):
     run.history.fetch()
     return kept_losses(run.history.rows, start)
 
 def mean_loss_to_log(
-    run,
+    run: RunState,
     start: int,  # the first row that no log has covered
 ) -> float:
     "Return the mean loss to log; warn if some losses are left out."
@@ -355,7 +376,7 @@ def mean_loss_to_log(
     )
     return sum_filtered(losses.tolist()) / len(losses)
 
-def run_mean_loss(run) -> float:
+def run_mean_loss(run: RunState) -> float:
     "Return the mean loss of all steps."
     mean = run.history.mean_loss()
     if math.isfinite(mean) or not run.args.logging_nan_inf_filter: return mean

@@ -4,24 +4,33 @@
 
 # %% ../../nbs/06_engine/15_settings.ipynb #19cd8ca7
 from __future__ import annotations
-import copy, gc, math
+
+import copy
+import gc
+import math
 from dataclasses import fields
+
 import torch
-from ..display.tables import Table
+
+from ..args.training_args import TrainingArguments, resolve_args, to_builtin
+from ..core.callbacks import LoggerCallback, set_log_level
 from trainer_nb.core.errors import (
-    release_traceback_memory,
-    release_last_traceback,
-    suggest_names,
     is_out_of_memory,
+    release_last_traceback,
+    release_traceback_memory,
+    suggest_names,
     warn,
 )
-from ..core.callbacks import LoggerCallback, set_log_level
-from ..args.training_args import to_builtin, resolve_args
 from ..data.sampling import split_global_batch
 from ..data.streams import StreamSource
+from ..device.accelerator import empty_device_cache
 from ..device.collectives import world_size
 from ..device.model_patches import apply_patches
-from ..device.accelerator import empty_device_cache
+from ..display.tables import Table
+from .dataloaders import LOADER_ARGS, DataLoaderOverrides
+from .overrides import TrainerBase, check_label_smoothing, drop_loader
+from .prepare import AUTO_BATCH_SIZE_ERROR, prepare, recompute_run_length
+from .run_state import RunState, Task, record_act
 from ..optim.optimizers import refuse_regrouping
 from trainer_nb.optim.schedules import (
     add_scheduled_group,
@@ -32,10 +41,6 @@ from trainer_nb.optim.schedules import (
     set_base_lr,
     set_lr,
 )
-from .run_state import Task, record_act
-from .dataloaders import DataLoaderOverrides, LOADER_ARGS
-from .overrides import check_label_smoothing, drop_loader
-from .prepare import AUTO_BATCH_SIZE_ERROR, recompute_run_length, prepare
 
 # %% auto #0
 __all__ = ['SETTABLE', 'MEMORY_HINT', 'end_here', 'extend_run', 'ChangesTable', 'SettableTable', 'current_value', 'effect_of',
@@ -44,7 +49,7 @@ __all__ = ['SETTABLE', 'MEMORY_HINT', 'end_here', 'extend_run', 'ChangesTable', 
            'next_smaller_batch', 'OomRecovery']
 
 # %% ../../nbs/06_engine/15_settings.ipynb #bac457c9
-def _set_weight_decay(learner, value):
+def _set_weight_decay(learner: TrainerBase, value):
     "Set the weight decay of the parameters that decay; split groups that hold other parameters too."
     if learner.optimizer is None: return
     names = set(learner.get_decay_parameter_names(learner.model))
@@ -63,7 +68,7 @@ def _set_weight_decay(learner, value):
         if rest:
             add_scheduled_group(learner.optimizer, learner.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
 
-def _rebuild_loader(learner, value):
+def _rebuild_loader(learner: TrainerBase, value):
     "Discard the loader after a change of batch size or loading; the new one starts at the same sample."
     run = learner.run_state
     if run.loader is not None:
@@ -71,18 +76,18 @@ def _rebuild_loader(learner, value):
         drop_loader(run)
     _set_length(learner, value)
 
-def _set_learning_rate(learner, value):
+def _set_learning_rate(learner: TrainerBase, value):
     "Set the base learning rate, which the schedule multiplies."
     if learner.optimizer is not None:
         set_base_lr(learner.lr_scheduler, learner.optimizer, value)
 
-def _set_intervals(learner, value):
+def _set_intervals(learner: TrainerBase, value):
     "Recompute the number of steps between two logs or evaluations."
     if learner.run_state.loader is not None:
         learner.state.compute_steps(learner.args, learner.state.max_steps)
 
 # %% ../../nbs/06_engine/15_settings.ipynb #81a87337
-def _set_length(learner, value):
+def _set_length(learner: TrainerBase, value):
     "Count the run's steps again, and stretch the schedule to the new length."
     run = learner.run_state
     before = run.state.max_steps
@@ -91,18 +96,19 @@ def _set_length(learner, value):
         if run.loader is not None:
             drop_loader(run)
         return
-    prepare(learner) if run.loader is None else recompute_run_length(run)   # a new loader is measured
+    # a new loader is measured
+    prepare(learner) if run.loader is None else recompute_run_length(run)
     if run.state.max_steps > run.state.global_step >= before:
         extend_run(run)
 
-def _prolong(learner, value):
+def _prolong(learner: TrainerBase, value):
     "Change the length at the user's request; also continue a run that was stopped early."
     _set_length(learner, value)
     run = learner.run_state
     if run.finished and run.state.max_steps > run.state.global_step:
         extend_run(run)
 
-def end_here(run):
+def end_here(run: RunState):
     "End the run at this step; keep its length and its schedule for another run of this learner."
     run.control.should_training_stop = True
     # The tasks at the end of a step or an epoch detect the end of the run; without one, queue a task that does.
@@ -110,14 +116,14 @@ def end_here(run):
         run.due.append(Task("close" if run.epoch_open else "finish"))
     record_act(run, "stop")
 
-def extend_run(run):
+def extend_run(run: RunState):
     "Continue a run past its former end."
     run.finished = run.control.should_training_stop = False
     for due in [d for d in run.due if d.kind == "finish"]:
         run.due.remove(due)
 
 # %% ../../nbs/06_engine/15_settings.ipynb #f47524c7
-def _rate(learner, value):
+def _rate(learner: TrainerBase, value):
     "Set the rate of the next step; before the first step, where a warm-up is at 0, set the schedule's base."
     if learner.state.global_step: return set_lr(learner.lr_scheduler, learner.optimizer, value)
     set_base_lr(learner.lr_scheduler, learner.optimizer, value, "lr")
@@ -126,13 +132,13 @@ def _rate(learner, value):
         learner.args.learning_rate = value
 
 # %% ../../nbs/06_engine/15_settings.ipynb #38d3d434
-def _repatch(learner, value):
+def _repatch(learner: TrainerBase, value):
     "Apply the model patches again, immediately, so that an unsupported setting raises an error here."
     learner.run_state.wrapped_model = None
     if learner.run_state.device is not None:
         apply_patches(learner)
 
-def _set_log_level(learner, value):
+def _set_log_level(learner: TrainerBase, value):
     "Set the loggers' level and add a callback that logs, if needed."
     set_log_level(learner.args)
     callbacks = learner.run_state.callbacks
@@ -227,7 +233,7 @@ class SettableTable(ChangesTable):
     def _cells(self, c): return {k: v for k, v in super()._cells(c).items() if k != "before"}
 
 # %% ../../nbs/06_engine/15_settings.ipynb #ae717080
-def current_value(learner, name):
+def current_value(learner: TrainerBase, name: str):
     "Return the current value of a setting."
     if name != "lr": return learner.run_state.global_settings.get(name, getattr(learner.args, name))
     if learner.optimizer is None: return None
@@ -235,13 +241,13 @@ def current_value(learner, name):
         learner.optimizer.param_groups[0]["lr"] if learner.state.global_step else base_lrs(learner.optimizer)[0]
     )
 
-def effect_of(learner, name) -> str:
+def effect_of(learner: TrainerBase, name: str) -> str:
     "Return the description of when a setting takes effect at this point of the run."
     if name == "lr" and not learner.state.global_step:
         return "the base of the schedule, as learning_rate does: no step has been taken"
     return SETTABLE[name][0]
 
-def list_settable(learner) -> SettableTable:
+def list_settable(learner: TrainerBase) -> SettableTable:
     "Return the table of available settings."
     release_last_traceback()
     return SettableTable(
@@ -250,7 +256,7 @@ def list_settable(learner) -> SettableTable:
     )
 
 # %% ../../nbs/06_engine/15_settings.ipynb #f226b06a
-def check_stream_change(learner, changes):
+def check_stream_change(learner: TrainerBase, changes):
     "Raise ValueError for a change, in the middle of an epoch, to how workers divide a stream."
     run = learner.run_state
     workers = learner.args.dataloader_num_workers
@@ -263,7 +269,7 @@ def check_stream_change(learner, changes):
                 " which samples are left. learn.run(epochs=1) goes to the epoch's end."
             )
 
-def check_length_order_change(learner, changes):
+def check_length_order_change(learner: TrainerBase, changes):
     "Raise ValueError for a change, in the middle of an epoch, to the chunk size of an order by length."
     run = learner.run_state
     args = learner.args
@@ -281,7 +287,7 @@ def check_length_order_change(learner, changes):
     )
 
 # %% ../../nbs/06_engine/15_settings.ipynb #43de4eb4
-def check_metric_change(learner, changes):
+def check_metric_change(learner: TrainerBase, changes):
     "Raise ValueError for another metric if the schedule depends on it."
     run = learner.run_state
     if not is_metric_driven(run.lr_scheduler): return
@@ -292,14 +298,14 @@ def check_metric_change(learner, changes):
                 " Make a new Learner with it."
             )
 
-def best_metric_args(args) -> tuple: return args.metric_for_best_model, args.greater_is_better
+def best_metric_args(args: TrainingArguments) -> tuple: return args.metric_for_best_model, args.greater_is_better
 
-def clear_best(run):
+def clear_best(run: RunState):
     "Reset the best metric, which is of no use for another metric."
     run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = None
 
 # %% ../../nbs/06_engine/15_settings.ipynb #95cedd52
-def check_settable(learner, changes):
+def check_settable(learner: TrainerBase, changes):
     "Raise ValueError or TypeError for settings that cannot be changed, or not to this value now."
     for name in changes:
         if name in LOADER_ARGS and isinstance(learner.train_dataset, torch.utils.data.DataLoader):
@@ -336,7 +342,7 @@ def check_settable(learner, changes):
         )
 
 # %% ../../nbs/06_engine/15_settings.ipynb #ec05a2d9
-def _make_undo(learner):
+def _make_undo(learner: TrainerBase):
     "Save the state that a change of settings affects; return a function that restores it."
     run = learner.run_state
     args = dict(vars(run.args))
@@ -366,7 +372,7 @@ def _make_undo(learner):
 
 # %% ../../nbs/06_engine/15_settings.ipynb #42cb6b0f
 # settings of a global batch: home: undivided; smaller: per process
-def check_own_loader(learner, home: dict, smaller: dict):
+def check_own_loader(learner: TrainerBase, home: dict, smaller: dict):
     "Raise ValueError if micro-batches have to be smaller but the user's own loader fixes their size."
     args = learner.args
     size = smaller.get("per_device_train_batch_size", home.get("per_device_train_batch_size"))
@@ -388,7 +394,7 @@ def check_own_loader(learner, home: dict, smaller: dict):
         )
 
 # %% ../../nbs/06_engine/15_settings.ipynb #bb857686
-def divide_changes(learner, changes: dict) -> tuple:
+def divide_changes(learner: TrainerBase, changes: dict) -> tuple:
     "Return the changes as each process needs them when a global batch is divided among processes, and the undivided settings. Raise ValueError if it cannot be divided."
     undivided = learner.run_state.global_settings
     mine = {name: value for name, value in changes.items() if name in undivided}
@@ -402,7 +408,7 @@ def divide_changes(learner, changes: dict) -> tuple:
     check_own_loader(learner, home, smaller)
     return changes | smaller, home
 
-def change_settings(learner, changes: dict) -> ChangesTable:
+def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     "Apply changes of settings, all or none; return a table of them."
     # keep NumPy scalars out of the optimizer
     changes = {name: to_builtin(value) for name, value in changes.items()}
@@ -452,7 +458,7 @@ MEMORY_HINT = "activation_checkpointing=True, bf16=True, shorter samples or opti
 
 class OomRecovery:
     "Reduce the micro-batch size when memory runs out in a step."
-    def __call__(self, learner, error) -> bool:
+    def __call__(self, learner: TrainerBase, error: BaseException) -> bool:
         "Return whether the step can be repeated with smaller micro-batches."
         args = learner.args
         run = learner.run_state

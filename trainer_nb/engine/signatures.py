@@ -4,7 +4,9 @@
 
 # %% ../../nbs/06_engine/01_signatures.ipynb #50df7cbd
 from __future__ import annotations
-import inspect, weakref
+
+import inspect
+import weakref
 
 # %% auto #0
 __all__ = ['positional_args', 'accepted_kwargs']

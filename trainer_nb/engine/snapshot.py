@@ -4,34 +4,50 @@
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #7de2ae47
 from __future__ import annotations
-import copy, hashlib, mmap, platform, time, weakref
+
+import copy
+import hashlib
+import mmap
+import platform
+import time
+import weakref
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Callable
+
 import torch
-from ..core.callbacks import TrainerControl, TrainerState
-from ..args.training_args import PROCESS_FIELDS, without_subclass_fields
+
+from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subclass_fields
+from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..data.collate import is_identical
 from ..data.sampling import Cursor
+from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
+from ..device.collectives import World
+from ..device.model_patches import PATCH_ARGS
 from trainer_nb.device.sharding import (
+    concat_shards,
+    copy_into,
     gather_full_per_machine,
+    is_dtensor,
     is_sharded,
     replicate_like,
-    is_dtensor,
-    concat_shards,
     shard_like,
     to_local,
-    copy_into,
 )
-from ..device.model_patches import PATCH_ARGS
-from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
-from ..optim.optimizers import PLAIN_TENSORS, needs_flattening, unflatten_state_value, flatten_state_value
-from ..optim.schedules import load_scheduler_state, scheduler_state, stretch_schedule
-from .training_modes import restore_modes
 from .loss import describe_output
-from .run_state import Task, RunState
-from .user_state import (UserState, capture_optimizer, capture_user_state, code_holders,
-                                          restore_optimizer, restore_user_state)
+from .run_state import RunState, Task
 from .snapshot_file import SMALLEST, SnapshotFile
+from .training_modes import restore_modes
+from trainer_nb.engine.user_state import (
+    UserState,
+    capture_optimizer,
+    capture_user_state,
+    code_holders,
+    restore_optimizer,
+    restore_user_state,
+)
+from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
+from ..optim.schedules import load_scheduler_state, scheduler_state, stretch_schedule
 
 # %% auto #0
 __all__ = ['FIELD_KEEPERS', 'PROCESS_STATE_FIELDS', 'has_adapters', 'list_merged_adapters', 'is_shared', 'mark_shared',
@@ -41,7 +57,7 @@ __all__ = ['FIELD_KEEPERS', 'PROCESS_STATE_FIELDS', 'has_adapters', 'list_merged
            'restore_fields', 'restore_snapshot', 'restore_whole', 'undo_restore', 'differences']
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #c0e2516f
-def has_adapters(model) -> bool:
+def has_adapters(model: torch.nn.Module) -> bool:
     "Return whether adapters are trained beside a base model."
     return hasattr(model, "peft_config") and (
         hasattr(model, "get_base_model") or getattr(model, "_hf_peft_config_loaded", False)
@@ -131,7 +147,7 @@ class Snapshot:
     @property
     def shapes(self) -> dict:
         return self.values.get("shapes") or {}
-    def shape_of(self, name): return torch.Size(self.shapes.get(name) or self._tensors[name].shape)
+    def shape_of(self, name: str): return torch.Size(self.shapes.get(name) or self._tensors[name].shape)
 
     @property
     def step(self) -> int:
@@ -203,8 +219,8 @@ class HostCopies(dict):
         self,
         spare=(),  # tensors that are no longer needed, by name
         walk=None,  # the run's, for all keepers
-        among_steps=False,  # as in allocate_host_copy
-        folder=None,  # for a file with the larger tensors
+        among_steps: bool = False,  # as in allocate_host_copy
+        folder: str | Path | None = None,  # for a file with the larger tensors
     ):
         self.spare, self.walk, self.among_steps, self.later, self.shapes = dict(spare), walk, among_steps, [], {}
         # shapes: full shapes of sharded tensors
@@ -213,8 +229,8 @@ class HostCopies(dict):
         self.file = None
 
     def put(
-        self, name, t,
-        changes=False,  # whether a forward pass may change it
+        self, name: str, t,
+        changes: bool = False,  # whether a forward pass may change it
     ):
         "Register a tensor for `fill` to copy. Raise TypeError for a tensor subclass with additional state."
         if is_sharded(t):
@@ -278,12 +294,12 @@ _DATA_ARG_PREFIXES = (
     "accelerator_config",
 )
 
-def _capture_args(run, tensors, values):
+def _capture_args(run: RunState, tensors, values):
     values["args"] = {
         k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v
         for k, v in (without_subclass_fields(run.args) | run.global_settings).items()
     }
-def _check_args(run, snapshot):
+def _check_args(run: RunState, snapshot: Snapshot):
     for name in _CONSTRUCTION_ARGS:
         then = snapshot.values["args"][name]
         now = getattr(run.args, name)
@@ -293,7 +309,7 @@ def _check_args(run, snapshot):
                 f" {name}={then!r}."
             )
 
-def _restore_args(run, snapshot):
+def _restore_args(run: RunState, snapshot: Snapshot):
     "Restore the settings; discard the loader if its settings have changed."
     before = dict(vars(run.args))
     vars(run.args).update(
@@ -314,12 +330,12 @@ def _restore_args(run, snapshot):
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #874ff43c
 # each with the prefix of its names
-def _named_parts(run):
+def _named_parts(run: RunState):
     return [(part, m) for part, m in (("", run.model), ("(loss).", run.loss_module)) if m is not None]
 
 class ModuleWalk:
     "Collect a run's modules, parameters and buffers with their names in one pass; tensors that are tied within a part, once."
-    def __init__(self, run):
+    def __init__(self, run: RunState):
         self.each = []
         self.weights = []
         self.buffers = []
@@ -340,7 +356,7 @@ class ModuleWalk:
         yield from ((f"weights/{n}", p) for n, p in self.weights)
         yield from ((f"buffers/{n}", b) for n, b in self.buffers)
 
-def named_weights(run) -> list:
+def named_weights(run: RunState) -> list:
     "Return every parameter with its name, tied ones once."
     return ModuleWalk(run).weights
 
@@ -366,7 +382,7 @@ def _has_max_norm(m) -> bool:
     return ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and m.max_norm is not None and hasattr(m, "weight")
 
 # name in a snapshot -> parameter
-def frozen_base_weights(run, walk) -> dict:
+def frozen_base_weights(run: RunState, walk) -> dict:
     "Return the weights that all snapshots share: the frozen ones of a model with adapters."
     if not has_adapters(run.model): return {}
     if run.frozen_weights is None:
@@ -378,7 +394,7 @@ def frozen_base_weights(run, walk) -> dict:
         if isinstance(p, torch.nn.Parameter) and not p.requires_grad and id(p) in mine and type(p) in PLAIN_TENSORS
     }
 
-def _capture_model(run, tensors, values):
+def _capture_model(run: RunState, tensors, values):
     walk = tensors.walk
     limited = {id(m.weight) for _, m in walk.each if _has_max_norm(m)}
     stays = frozen_base_weights(run, walk)
@@ -398,7 +414,7 @@ def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 def has_own_memory(t) -> bool:
     return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))
 
-def _restore_buffers(run, there, empty):
+def _restore_buffers(run: RunState, there, empty):
     "Replace buffers that cannot take their former values in place."
     device = run.device.device if run.device is not None else "cpu"
     for n, (held, k) in _buffer_slots(ModuleWalk(run).each).items():
@@ -407,10 +423,10 @@ def _restore_buffers(run, there, empty):
         elif n in there and (held[k] is None or not _same_layout(held[k], there[n]) or not has_own_memory(held[k])):
             held[k] = there[n].to(device, copy=True)
 
-def _model_tensors(snapshot):
+def _model_tensors(snapshot: Snapshot):
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
 
-def _check_model(run, snapshot):
+def _check_model(run: RunState, snapshot: Snapshot):
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
     here = dict(walk.named())
@@ -431,7 +447,7 @@ def _check_model(run, snapshot):
             f" ({other.split('/', 1)[1]!r})."
         )
 
-def _restore_model(run, snapshot):
+def _restore_model(run: RunState, snapshot: Snapshot):
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
     here = dict(walk.named())
@@ -454,7 +470,7 @@ def _restore_model(run, snapshot):
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #7806bc3d
 def _parameter_names(
-    run,
+    run: RunState,
     weights,  # named_weights(run)
 ):
     "Return the name of each parameter that the optimizer may hold, by its id."
@@ -466,7 +482,7 @@ def _parameter_names(
     return names
 
 def _optimizer_only_parameters(
-    run,
+    run: RunState,
     weights=None,  # as above, if available
     names=None,  # as above, if available
 ):
@@ -476,14 +492,14 @@ def _optimizer_only_parameters(
     known = {id(p) for _, p in weights}
     return [(names[id(p)], p) for g in run.optimizer.param_groups for p in g["params"] if id(p) not in known]
 
-def _capture_parts(tensors, name, v) -> dict:
+def _capture_parts(tensors, name: str, v) -> dict:
     "Copy the parts of a tensor subclass; return the recipe to reassemble it."
     parts, recipe = flatten_state_value(v)
     for suffix, t in parts.items():
         tensors.put(f"optimizer/{name}{suffix}", t)
     return recipe
 
-def _capture_optimizer(run, tensors, values):
+def _capture_optimizer(run: RunState, tensors, values):
     if run.optimizer is None:
         values["optimizer"] = None
         return
@@ -527,7 +543,7 @@ def _check_same_class(what, then, now):
     if then is not None and now is not None and type(now).__name__ != then:
         raise ValueError(f"The snapshot is of a run with another {what}: {then} then, {type(now).__name__} here.")
 
-def _check_optimizer(run, snapshot):
+def _check_optimizer(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return
     _check_same_class("optimizer", saved["class"], run.optimizer)
@@ -536,7 +552,7 @@ def _check_optimizer(run, snapshot):
     }:
         raise ValueError("The snapshot is of a run whose optimizer holds other parameters besides the model's.")
 
-def _restore_optimizer(run, snapshot):
+def _restore_optimizer(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None:
         run.optimizer = None
@@ -549,7 +565,7 @@ def _restore_optimizer(run, snapshot):
         _put_groups(run, snapshot, saved)
     run.lost = run.lost | problems
 
-def _put_groups(run, snapshot, saved):
+def _put_groups(run: RunState, snapshot: Snapshot, saved):
     "Restore the groups and the state of an optimizer."
     weights = named_weights(run)
     names = _parameter_names(run, weights)
@@ -573,7 +589,7 @@ def _put_groups(run, snapshot, saved):
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #72f976fd
 def _restore_optimizer_state(
-    optimizer, snapshot,
+    optimizer: torch.optim.Optimizer, snapshot: Snapshot,
     saved,  # as written by _capture_optimizer
     params,  # by name
 ):
@@ -581,7 +597,7 @@ def _restore_optimizer_state(
     optimizer.state.clear()
     tensors = snapshot.tensors
     parts = {f"{name}.{part}" for name, recipe in saved["apart"].items() for part in recipe["names"]}
-    def copied(name, owner):
+    def copied(name: str, owner):
         p = params[owner]
         t = tensors[f"optimizer/{name}"]
         if is_dtensor(p) and t.ndim:
@@ -601,14 +617,14 @@ def _restore_optimizer_state(
         optimizer.state[params[owner]][key] = copy.deepcopy(v)
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #a2a4bd51
-def _capture_scheduler(run, tensors, values):
+def _capture_scheduler(run: RunState, tensors, values):
     values["lr_scheduler"] = None if run.lr_scheduler is None else scheduler_state(run.lr_scheduler)
     values["lr_scheduler_class"] = None if run.lr_scheduler is None else type(run.lr_scheduler).__name__
 
-def _check_scheduler(run, snapshot):
+def _check_scheduler(run: RunState, snapshot: Snapshot):
     _check_same_class("schedule", snapshot.values["lr_scheduler_class"], run.lr_scheduler)
 
-def _restore_scheduler(run, snapshot):
+def _restore_scheduler(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["lr_scheduler"]
     if saved is None or run.lr_scheduler is None:
         run.lr_scheduler = None
@@ -618,7 +634,7 @@ def _restore_scheduler(run, snapshot):
         run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, total)
     load_scheduler_state(run.lr_scheduler, saved, _same_groups(run, snapshot))
 
-def _same_groups(run, snapshot) -> list[int] | None:
+def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
     "Return, for each group of the snapshot's optimizer, the index of the current group with its parameters; 0 if there is none."
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return None
@@ -627,19 +643,19 @@ def _same_groups(run, snapshot) -> list[int] | None:
     return [next((home[n] for n in group["params"] if n in home), 0) for group in saved["groups"]]
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #9c6f8e00
-def _capture_scaler(run, tensors, values):
+def _capture_scaler(run: RunState, tensors, values):
     values["scaler"] = None if run.device is None or run.device.scaler is None else run.device.scaler.state_dict()
-def _restore_scaler(run, snapshot):
+def _restore_scaler(run: RunState, snapshot: Snapshot):
     if run.device is None or run.device.scaler is None or not snapshot.values["scaler"]: return
     run.device.reset_scaler()
     run.device.scaler.load_state_dict(snapshot.values["scaler"])
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #9d884333
-def _keep_modes(run, tensors, values):
+def _keep_modes(run: RunState, tensors, values):
     values["modes"] = {"evaluation": [n for n, m in tensors.walk.each if not m.training], "held": list(run.modes.held)}
     values["modes_seen"] = None if run.modes.seen is None else sorted(run.modes.seen)
 
-def _put_modes(run, snapshot):
+def _put_modes(run: RunState, snapshot: Snapshot):
     "Restore each module's mode, and the modules that stay in evaluation mode; older checkpoints have neither."
     saved = snapshot.values.get("modes")
     seen = snapshot.values.get("modes_seen")
@@ -649,7 +665,7 @@ def _put_modes(run, snapshot):
     run.modes.held, run.modes.lasting = tuple(saved["held"]), None
     run.modes.seen = None if seen is None else frozenset(seen)
 
-def _capture_callbacks(run, tensors, values):
+def _capture_callbacks(run: RunState, tensors, values):
     def state(c):
         return (
             c.state_dict()
@@ -662,12 +678,12 @@ def _capture_callbacks(run, tensors, values):
         (type(c).__name__, copy.deepcopy(state(c)), copy.deepcopy(made(c))) for c in run.callbacks.callbacks
     ]
 
-def _reinitialize(callback, args, attributes):
+def _reinitialize(callback: TrainerCallback, args: TrainingArguments, attributes):
     "Restore the constructor arguments of a callback in place, since other objects refer to it."
     make = getattr(type(callback), "from_state", None) or (lambda state: type(callback)(**state["args"]))
     vars(callback).update(vars(make(copy.deepcopy({"args": args, "attributes": attributes}))))
 
-def _restore_callbacks(run, snapshot):
+def _restore_callbacks(run: RunState, snapshot: Snapshot):
     todo = list(run.callbacks.callbacks)
     # made: the arguments; older checkpoints have none
     for kind, state, *made in snapshot.values["callbacks"]:
@@ -682,12 +698,12 @@ def _restore_callbacks(run, snapshot):
         else:
             vars(callback).update(copy.deepcopy(state))
 
-def _capture_tasks(run, tensors, values):
+def _capture_tasks(run: RunState, tensors, values):
     number = {id(c): i for i, c in enumerate(run.callbacks.callbacks)}
     def todo(d): return None if d.todo is None else [number[id(c)] for c in d.todo if id(c) in number]
     values["due"] = [(d.kind, d.name, copy.deepcopy(d.data), todo(d)) for d in run.due]
 
-def _restore_tasks(run, snapshot):
+def _restore_tasks(run: RunState, snapshot: Snapshot):
     run.due.clear()
     for kind, name, data, todo in snapshot.values["due"]:
         callbacks = (
@@ -696,15 +712,15 @@ def _restore_tasks(run, snapshot):
         run.due.append(Task(kind, name, copy.deepcopy(data), callbacks))
 
 # %% ../../nbs/06_engine/09_snapshot.ipynb #a2c10002
-def _keep_user_state(run, tensors, values):
-    def put(name, t):
+def _keep_user_state(run: RunState, tensors, values):
+    def put(name: str, t):
         # user code may change it at any time
         tensors.put(name, t, changes=True)
         return t
     state = capture_user_state(run, put, find=code_holders)
     values["user"] = {"holders": state.holders, "left_out": state.left_out, "of": run.identity}
 
-def _put_user_state(run, snapshot):
+def _put_user_state(run: RunState, snapshot: Snapshot):
     # older checkpoints have none
     saved = snapshot.values.get("user") or {"holders": {}, "left_out": {}}
     problems = restore_user_state(
@@ -737,13 +753,17 @@ if set(FIELD_KEEPERS) != {n for n, kind in _FIELD_KINDS.items() if kind == "kept
 _ENVIRONMENT = {"torch": str(torch.__version__), "python": platform.python_version()}
 _PLAIN_TYPES = (bool, int, float, str, type(None), Cursor)   # immutable types
 
-def environment_info(run) -> dict:
+def environment_info(run: RunState) -> dict:
     "Return the environment of a run: in another one its results may differ in the last bits."
     device = run.device.device.type if run.device is not None else "none"
     return _ENVIRONMENT | {
         "threads": torch.get_num_threads(),
         "device": device,
-        "processes": run.device.world.size if run.device is not None and not run.device.world.is_single_process else run.num_processes,
+        "processes": (
+            run.device.world.size
+            if run.device is not None and not run.device.world.is_single_process
+            else run.num_processes
+        ),
     }
 
 def _copy_value(value):
@@ -759,7 +779,7 @@ def _copy_value(value):
     )
     return new
 
-def num_train_samples(run) -> int | None:
+def num_train_samples(run: RunState) -> int | None:
     "Return the number of training samples; None if unknown."
     loader = getattr(run.loader, "loader", None)
     try:
@@ -767,12 +787,14 @@ def num_train_samples(run) -> int | None:
     except TypeError:
         return None
 
-def capture_snapshot(run: RunState,
-            spare=(),               # tensors of a snapshot that is no longer needed, by name
-            kept=tuple(FIELD_KEEPERS),    # as in restore_fields
-            folder=None,            # for a temporary file instead of memory; raises OSError if it cannot be written
-            beside=False            # whether training continues: a GPU may copy asynchronously until the next update
-           ) -> Snapshot:
+
+def capture_snapshot(
+    run: RunState,
+    spare=(),  # tensors of a snapshot that is no longer needed, by name
+    kept=tuple(FIELD_KEEPERS),  # as in restore_fields
+    folder: str | Path | None = None,  # for a temporary file instead of memory; raises OSError if it cannot be written
+    beside: bool = False,  # whether training continues: a GPU may copy asynchronously until the next update
+) -> Snapshot:
     "Return the run as a value. Call it between two steps."
     tensors = HostCopies(spare, ModuleWalk(run), beside, folder)
     values = {
@@ -796,7 +818,7 @@ def capture_snapshot(run: RunState,
 # %% ../../nbs/06_engine/09_snapshot.ipynb #3099b072
 def gather_snapshot(
     snapshot: Snapshot,
-    world,  # a collectives.World; all its processes must call this
+    world: World,  # a collectives.World; all its processes must call this
 ) -> Snapshot | None:
     "Gather a sharded snapshot on the processes that write or report; return None on the others."
     if not snapshot.shapes: return snapshot

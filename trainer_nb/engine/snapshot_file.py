@@ -4,7 +4,15 @@
 
 # %% ../../nbs/06_engine/08_snapshot_file.ipynb #20700003
 from __future__ import annotations
-import functools, math, mmap, os, shutil, sys, tempfile
+
+import functools
+import math
+import mmap
+import os
+import shutil
+import sys
+import tempfile
+
 import torch
 
 # %% auto #0

@@ -4,23 +4,24 @@
 
 # %% ../../nbs/06_engine/12_step.ipynb #30eafa28
 from __future__ import annotations
+
 from typing import Any, NamedTuple
+
 import torch
+
 from ..args.validation import syncs_each_batch
-from ..data.collate import map_tensors, shallow_copy_batch
+from ..core.callbacks import fire_event, fire_event_safely
 from ..core.errors import warn
-from ..device.sharding import clip_sharded_grad_norm
-from .loss import describe_output
-from .signatures import positional_args
-from .overrides import StepOverrides, BatchOverrides
-from ..optim.optimizers import check_optimizer_state
-from .run_state import run_modules
-from ..optim.schedules import is_metric_driven
 from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
+from ..data.collate import map_tensors, shallow_copy_batch
+from ..device.sharding import clip_sharded_grad_norm, copy_into, is_dtensor
+from .loss import describe_output
+from .overrides import BatchOverrides, StepOverrides, TrainerBase
 from trainer_nb.engine.rollback import (
+    AdaptiveBackup,
     FetchBackup,
     FullBackup,
-    AdaptiveBackup,
+    UserBackup,
     copy_optimizer_attributes,
     copy_param_groups,
     copy_scheduler_state,
@@ -29,12 +30,12 @@ from trainer_nb.engine.rollback import (
     restore_scheduler_state,
     weight_versions,
 )
-from ..device.sharding import is_dtensor, copy_into
+from .run_state import RunState, add_tokens, count_step_tokens, run_modules
+from .signatures import positional_args
 from .snapshot import named_weights
-from ..core.callbacks import fire_event, fire_event_safely
-from .run_state import add_tokens, count_step_tokens
-from .rollback import UserBackup
 from .user_state import report_lost
+from ..optim.optimizers import check_optimizer_state
+from ..optim.schedules import is_metric_driven
 
 # %% auto #0
 __all__ = ['Step', 'take_micro_batch', 'seen_weights', 'check_step_loss', 'sync_processes', 'should_sync_gradients',
@@ -47,7 +48,7 @@ __all__ = ['Step', 'take_micro_batch', 'seen_weights', 'check_step_loss', 'sync_
 class Step:
     "Take one optimizer step, which can be rolled back until it is committed."
     def __init__(
-        self, learner,
+        self, learner: TrainerBase,
         committed=None,  # called with the learner and a Committed as soon as the step is counted
     ):
         self.learner, self.run, self.committed, self.training_step = (
@@ -112,7 +113,9 @@ class Step:
         vars(self.learner).update(current_weight=run.window[self.done].weight, current_micro_batch=self.done)
         if run.window[self.done].weight:
             self.flops += float(self.learner.floating_point_ops(run.window[self.done].batch))
-        return map_tensors(run.window[self.done].batch if self.batches is None else self.batches[self.done], self._track_version)
+        return map_tensors(
+            run.window[self.done].batch if self.batches is None else self.batches[self.done], self._track_version
+        )
 
     def _track_version(self, t):
         if not t.is_inference():
@@ -149,7 +152,7 @@ def take_micro_batch(step: Step):
     with run.device.sync_context(run.wrapped_model, should_sync_gradients(step), not step.done):
         return step.training_step(run.wrapped_model, step.batch(), step.items)
 
-def seen_weights(run) -> list[tuple[torch.Tensor, int]]:
+def seen_weights(run: RunState) -> list[tuple[torch.Tensor, int]]:
     "Return the trainable weights with their versions; record a sample of their values."
     found = [(p, p._version) for p in run.params if p.requires_grad]
     run.backups[0].sample.take([p for p, _ in found])
@@ -166,7 +169,7 @@ def check_step_loss(loss):
     return loss.detach() if loss.requires_grad else loss
 
 # %% ../../nbs/06_engine/12_step.ipynb #66dfe42c
-def sync_processes(run, loss):
+def sync_processes(run: RunState, loss):
     "Average gradients, loss and buffers over all processes; return the loss as World.mean_soon does."
     sharded = run.device.sharded_model
     world = run.device.world
@@ -191,13 +194,13 @@ def should_sync_gradients(step) -> bool:
     return step.done + 1 == len(step.run.window) or syncs_each_batch(step.run.args)
 
 # %% ../../nbs/06_engine/12_step.ipynb #165d6934
-def training_step_of(learner):
+def training_step_of(learner: TrainerBase):
     "Return training_step, or a wrapper that passes an override as many arguments as it accepts."
     step = learner.training_step
     if type(learner).training_step is StepOverrides.training_step: return step
     return lambda *given: step(*positional_args(step, *given))
 
-def counted(learner, window):
+def counted(learner: TrainerBase, window):
     "Return the number of labels in the micro-batches, as an override of _get_num_items_in_batch counts them."
     batches = [f.batch for f in window]
     count = learner._get_num_items_in_batch
@@ -205,7 +208,7 @@ def counted(learner, window):
         return count(batches)
     return count(*positional_args(count, batches, learner.run_state.device.device))
 
-def get_offered_batches(learner, window):
+def get_offered_batches(learner: TrainerBase, window):
     "Return the micro-batches from an override of get_batch_samples (None: unchanged) and the number of labels in all processes."
     if type(learner).get_batch_samples is BatchOverrides.get_batch_samples:
         return None, counted(learner, window)
@@ -220,7 +223,7 @@ def get_offered_batches(learner, window):
     return batches, items
 
 # %% ../../nbs/06_engine/12_step.ipynb #27367bdd
-def finalize_gradients(learner):
+def finalize_gradients(learner: TrainerBase):
     "Unscale and clip the gradients; return their norm before clipping, on the device."
     run = learner.run_state
     if run.device.scaler is not None:
@@ -304,7 +307,7 @@ def commit_step(step) -> StepResult:
     return done
 
 # %% ../../nbs/06_engine/12_step.ipynb #96a02c9f
-def optimizer_step(run) -> bool:
+def optimizer_step(run: RunState) -> bool:
     "Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused optimizer does not report it)."
     scaler = run.device.scaler
     for copying in run.pending_copies:
@@ -321,7 +324,7 @@ def optimizer_step(run) -> bool:
     scaler.update()
     return not on_device and scaler.get_scale() < before
 
-def count_step(run) -> int:
+def count_step(run: RunState) -> int:
     "Count the step and advance the data cursor; return its number of samples."
     state = run.state
     window = run.window
@@ -385,7 +388,7 @@ def warn_weights_changed(step):
     )
 
 # %% ../../nbs/06_engine/12_step.ipynb #4a71bedb
-def capture_first_groups(run) -> tuple | None:
+def capture_first_groups(run: RunState) -> tuple | None:
     "Return copies of the optimizer's groups, state and schedule if the weights are still those in `run.first`; else None."
     if run.state.global_step or run.initial_snapshot is None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
@@ -400,8 +403,14 @@ def capture_first_groups(run) -> tuple | None:
         copy_optimizer_attributes(run),
     )
 
-def handle_failed_update(step, error, first,   # first: as returned by capture_first_groups before the update
-         what="the optimizer failed in the middle of its update", follows="some weights may be new and others old"):
+
+def handle_failed_update(
+    step,
+    error: BaseException,
+    first,  # first: as returned by capture_first_groups before the update
+    what: str = "the optimizer failed in the middle of its update",
+    follows: str = "some weights may be new and others old",
+):
     "Roll back after a failed update or schedule step if a backup exists; otherwise mark the run as corrupted."
     run = step.run
     if run.args.transaction == "copy": return rollback_step(step)
@@ -412,6 +421,7 @@ def handle_failed_update(step, error, first,   # first: as returned by capture_f
     run.corrupted = f"{what} after step {run.state.global_step} ({type(error).__name__}: {error}), so {follows}"
     error.add_note(f"({what}: {follows}. learn.rewind(0) takes the last steps again "
                    "from a snapshot, learn.restore(...) goes back to one, learn.reset() to the beginning.)")
+
 
 def restore_before_first_step(
     step,
@@ -434,7 +444,7 @@ def restore_before_first_step(
 
 # %% ../../nbs/06_engine/12_step.ipynb #10278fa3
 def take_step(
-    learner,
+    learner: TrainerBase,
     committed=None,  # as in Step
 ) -> StepResult | None:
     "Take one step; return its results, or None at the end of the epoch's data."

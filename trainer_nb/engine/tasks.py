@@ -4,21 +4,34 @@
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #839ea330
 from __future__ import annotations
+
+import time
 from collections import deque
 from contextlib import contextmanager, nullcontext
-import time
+from typing import Any
+
 import torch
-from ..data.sampling import Cursor
-from ..core.errors import warn
-from ..core.seeding import preserve_generators
-from .run_state import mean_loss_to_log, run_mean_loss
-from ..core.memory import memory_metrics
-from .signatures import positional_args
-from .run_state import Task, push_tasks, preserve_training_modes
-from ..optim.schedules import is_metric_driven
+
 from ..core.callbacks import fire_event
-from .snapshot import capture_snapshot, restore_snapshot, undo_restore
-from .run_state import fetch_tokens, token_metrics, token_speed_metrics
+from ..core.errors import warn
+from ..core.memory import memory_metrics
+from ..core.seeding import preserve_generators
+from ..data.sampling import Cursor
+from .overrides import TrainerBase
+from trainer_nb.engine.run_state import (
+    RunState,
+    Task,
+    fetch_tokens,
+    mean_loss_to_log,
+    preserve_training_modes,
+    push_tasks,
+    run_mean_loss,
+    token_metrics,
+    token_speed_metrics,
+)
+from .signatures import positional_args
+from .snapshot import Snapshot, capture_snapshot, restore_snapshot, undo_restore
+from ..optim.schedules import is_metric_driven
 
 # %% auto #0
 __all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end', 'schedule_step_tasks', 'do_check_requests',
@@ -30,7 +43,7 @@ __all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b6d82a50
 def record_step(
-    learner,
+    learner: TrainerBase,
     done,  # a step.Committed
 ):
     "Record a committed step in the history; queue its tasks."
@@ -49,14 +62,14 @@ def record_step(
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b935caa0
 @contextmanager
-def eval_mode(model):
+def eval_mode(model: torch.nn.Module):
     "Switch the model to evaluation mode inside the block."
     with preserve_training_modes(model):
         for m in model.modules():
             m.training = False
         yield
 
-def do_event(learner, due):
+def do_event(learner: TrainerBase, due: Task):
     "Dispatch an event to the callbacks."
     if due.todo is None:
         due.todo = list(learner.run_state.callbacks.listeners(due.name))
@@ -67,7 +80,7 @@ def do_event(learner, due):
         # the callback that raised has received the event
         due.done = not due.todo
 
-def do_step_end(learner, due):
+def do_step_end(learner: TrainerBase, due: Task):
     "Dispatch on_step_end to the callbacks; then, even after an error, check the control flags and the end of the epoch."
     run = learner.run_state
     if due.todo is None:
@@ -79,7 +92,7 @@ def do_step_end(learner, due):
         if due.done:
             schedule_step_tasks(run)
 
-def schedule_step_tasks(run):
+def schedule_step_tasks(run: RunState):
     "Queue the tasks that a step may require; most steps require none."
     control = run.control
     wishes = control.should_log or control.should_evaluate or control.should_save
@@ -89,13 +102,13 @@ def schedule_step_tasks(run):
         push_tasks(run, Task("close"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #5033946e
-def do_check_requests(learner, due):
+def do_check_requests(learner: TrainerBase, due: Task):
     "Queue a task for each control flag, if any is set."
     control = learner.run_state.control
     if control.should_log or control.should_evaluate or control.should_save:
         push_tasks(learner.run_state, *(Task("wish", kind) for kind in ("log", "evaluate", "save")))
 
-def do_request(learner, due):
+def do_request(learner: TrainerBase, due: Task):
     "Run the task of a control flag if the flag is still set: another task's callbacks may have changed it."
     run = learner.run_state
     wish = f"should_{due.name}"
@@ -105,10 +118,11 @@ def do_request(learner, due):
         due.done = True
     finally:
         # Only the loop's own task clears the flag. A failed task keeps it.
-        if due.done: clear_request(run, due.name)
+        if due.done:
+            clear_request(run, due.name)
 
 def clear_request(
-    run,
+    run: RunState,
     name: str,  # "log", "evaluate" or "save"
 ):
     "Clear a control flag just before the event of the task that answers it, as the Trainer does: callbacks may set it again."
@@ -120,12 +134,12 @@ def clear_request(
         run.due.insert(place, Task("clear", f"should_{name}"))
         run.num_pushed_tasks += 1
 
-def do_clear(learner, due):
+def do_clear(learner: TrainerBase, due: Task):
     "Clear a control flag."
     setattr(learner.run_state.control, due.name, False)
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #c9bf3a6e
-def do_log(learner, due):
+def do_log(learner: TrainerBase, due: Task):
     "Log the steps since the last log, or the values in the task's data."
     run = learner.run_state
     if not due.data:
@@ -149,7 +163,7 @@ def do_log(learner, due):
         # the values are logged; the callbacks' event is queued
         due.done = bool(run.num_pushed_tasks)
 
-def last_row(run) -> int:
+def last_row(run: RunState) -> int:
     "Return the index of the newest row that is not abandoned: after a restore, rows of discarded steps follow it."
     gone = run.history.columns.abandoned
     row = len(run.history) - 1
@@ -157,7 +171,7 @@ def last_row(run) -> int:
         row -= 1
     return row
 
-def first_unlogged_row(run):
+def first_unlogged_row(run: RunState):
     "Return the index of the first row that no log has covered; None if there is none."
     steps = run.history.columns.step
     gone = run.history.columns.abandoned
@@ -167,7 +181,7 @@ def first_unlogged_row(run):
     return start if run.state.global_step > run.logged else None
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #31ccd116
-def log(learner, logs: dict):
+def log(learner: TrainerBase, logs: dict):
     "Log values at once; within a step, hold them back until it is committed."
     run = learner.run_state
     logs = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in logs.items()}
@@ -183,18 +197,18 @@ def log(learner, logs: dict):
     run.history.note("log", run.state.global_step, **logs)
     run_tasks_now(learner, Task("event", "on_log", {"logs": logs}))
 
-def do_log_values(learner, due):
+def do_log_values(learner: TrainerBase, due: Task):
     "Log the values that were held back within the step."
     due.done = True
     log(learner, due.data["logs"])
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #bc87c59b
-def do_add_events(learner, due):
+def do_add_events(learner: TrainerBase, due: Task):
     "Write the entries in the task's data to the history."
     for kind, data in due.data.items():
         learner.run_state.history.note(kind, learner.run_state.state.global_step, **data)
 
-def do_evaluate(learner, due):
+def do_evaluate(learner: TrainerBase, due: Task):
     "Evaluate, then queue the comparison with the best metric."
     ignored = getattr(learner, "_ignored", None)
     metrics = learner.evaluate() if ignored is None else learner.evaluate(ignore_keys=ignored)
@@ -202,7 +216,7 @@ def do_evaluate(learner, due):
         learner.run_state.objective_reporter(metrics)
     push_tasks(learner.run_state, Task("best", data={"metrics": metrics}))
 
-def do_update_best(learner, due):
+def do_update_best(learner: TrainerBase, due: Task):
     "Update the best metric; step a schedule that depends on it. Raise KeyError if there is no such metric."
     run = learner.run_state
     metrics = due.data["metrics"]
@@ -224,7 +238,7 @@ def do_update_best(learner, due):
         run.control.should_save = True
         push_tasks(run, Task("wish", "save"))
 
-def _find_metric(metrics, name):
+def _find_metric(metrics: dict[str, Any], name: str):
     "Return a metric by its name, with or without the prefix eval_; raise KeyError if it is missing."
     for key in (name, f"eval_{name}"):
         if key in metrics: return metrics[key]
@@ -234,7 +248,7 @@ def _find_metric(metrics, name):
     )
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #80c49ea0
-def do_save(learner, due):
+def do_save(learner: TrainerBase, due: Task):
     "Start writing a checkpoint and queue on_save; warn if there is no output folder."
     learner.run_state.control.should_save = False   # saving also clears the flag
     if learner.args.output_dir is None:
@@ -249,31 +263,31 @@ def do_save(learner, due):
     learner._save_checkpoint(learner.model, None)
     push_tasks(learner.run_state, Task("event", "on_save"))
 
-def do_load_best(learner, due):
+def do_load_best(learner: TrainerBase, due: Task):
     "Load the weights of the best evaluation."
     learner._load_best_model()
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #8fd3dcb7
-def is_epoch_exhausted(run) -> bool:
+def is_epoch_exhausted(run: RunState) -> bool:
     "Return whether the epoch's data is exhausted; this may wait for the data."
     with run.interrupts.opened():
         return run.loader.at_end(run.cursor, run.bookmark)
 
 # whether the run ends at this step
-def is_last_step(run) -> bool:
+def is_last_step(run: RunState) -> bool:
     return run.control.should_training_stop or run.state.global_step >= run.state.max_steps
 
 # tasks at the end of an epoch
 def epoch_end_tasks():
     return Task("event", "on_epoch_end"), Task("flow"), Task("next_epoch")
 
-def do_end_epoch(learner, due):
+def do_end_epoch(learner: TrainerBase, due: Task):
     "End the epoch if its data is exhausted, or if the epoch or the run has to stop."
     run = learner.run_state
     if is_last_step(run) or run.control.should_epoch_stop or is_epoch_exhausted(run):
         push_tasks(run, *epoch_end_tasks())
 
-def do_next_epoch(learner, due):
+def do_next_epoch(learner: TrainerBase, due: Task):
     "Move to the next epoch, or finish the run."
     run = learner.run_state
     stop = is_last_step(run)
@@ -287,7 +301,7 @@ def do_next_epoch(learner, due):
         run.due.append(Task("finish"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #3a934729
-def do_finish(learner, due):
+def do_finish(learner: TrainerBase, due: Task):
     "Finish the run: log its metrics and queue on_train_end."
     run = learner.run_state
     run.finished = True
@@ -299,7 +313,7 @@ def do_finish(learner, due):
         push_tasks(run, Task("load_best"))
     push_tasks(run, Task("log", data={"logs": train_metrics(run)}), Task("event", "on_train_end"))
 
-def train_metrics(run) -> dict:
+def train_metrics(run: RunState) -> dict:
     "Return the metrics of a run: seconds, throughput, mean loss of its steps."
     seconds = max(run.seconds, 1e-9)
     return (
@@ -334,7 +348,7 @@ TASK_HANDLERS = {
 }
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #bd0b8cbb
-def run_pending(learner):
+def run_pending(learner: TrainerBase):
     "Run all pending tasks; a task that raises before it is done stays in the queue."
     run = learner.run_state
     before = run.phase
@@ -347,7 +361,7 @@ def run_pending(learner):
         # "after": a step has just been committed
         run.phase = "idle" if before == "after" else before
 
-def run_task(learner, due):
+def run_task(learner: TrainerBase, due: Task):
     "Run one task; the tasks that it queues come next."
     run = learner.run_state
     run.num_pushed_tasks = 0
@@ -367,7 +381,7 @@ def run_task(learner, due):
             run.due.appendleft(due)
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #7bf3764a
-def run_tasks_now(learner, *dues):
+def run_tasks_now(learner: TrainerBase, *dues):
     "Run these tasks at once, or next if the run is in the middle of its tasks."
     run = learner.run_state
     if run.phase == "after": return push_tasks(run, *dues)
@@ -381,7 +395,7 @@ def run_tasks_now(learner, *dues):
     if run.phase == "idle":
         run_deferred_changes(run)
 
-def settle_whole(learner):
+def settle_whole(learner: TrainerBase):
     "Run all pending tasks even if some raise an error; raise the first error at the end."
     run = learner.run_state
     first = None
@@ -403,7 +417,7 @@ def settle_whole(learner):
     if first is not None: raise first
 
 @contextmanager
-def wishes_kept(run):
+def wishes_kept(run: RunState):
     "Restore the loop's control flags at the end of the block, where callbacks are called outside of the loop."
     names = ("should_log", "should_evaluate", "should_save")
     before = {name: getattr(run.control, name) for name in names}
@@ -413,13 +427,13 @@ def wishes_kept(run):
         for name, value in before.items():
             setattr(run.control, name, value)
 
-def run_deferred_changes(run):
+def run_deferred_changes(run: RunState):
     "Apply the changes that callbacks have postponed, now that the user owns the run."
     while run.deferred_changes:
         run.deferred_changes.pop(0)()
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #a2d10003
-def restore_here(learner, snapshot):
+def restore_here(learner: TrainerBase, snapshot: Snapshot):
     "Restore a snapshot; where the callbacks of this process have not begun, call what begins a run and an epoch on them first."
     run = learner.run_state
     restore_snapshot(run, snapshot)
@@ -429,7 +443,7 @@ def restore_here(learner, snapshot):
         restore_snapshot(run, snapshot)
     run.callbacks_begun = run.callbacks_begun or run.begun
 
-def restore_all(learner, snapshot):
+def restore_all(learner: TrainerBase, snapshot: Snapshot):
     "Restore a snapshot as `restore_here`; if that raises an error, the run is as it was."
     run = learner.run_state
     # A corrupted run is nothing to go back to, and its optimizer may keep what cannot be captured.
@@ -441,7 +455,7 @@ def restore_all(learner, snapshot):
             undo_restore(run, before, run.corrupted)
         raise
 
-def begin_callbacks(learner):
+def begin_callbacks(learner: TrainerBase):
     "Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before."
     run = learner.run_state
     waiting = {d.name: d.todo for d in run.due if d.kind == "event"}   # None: all of them

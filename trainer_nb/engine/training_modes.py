@@ -4,8 +4,12 @@
 
 # %% ../../nbs/06_engine/00_training_modes.ipynb #26c32727
 from __future__ import annotations
+
 from collections.abc import Sequence
+
+import torch
 from torch import nn
+
 from ..core.errors import warn
 
 # %% auto #0
@@ -69,7 +73,10 @@ class TrainingModes:
     "Track the modules that steps use in evaluation mode, and the last flags."
     # held: names in the model
     def __init__(self):
-        self.held, self.seen, self.lasting, self.warned = (), None, None, False
+        self.held = ()
+        self.seen = None
+        self.lasting = None
+        self.warned = False
 
     def see(self, model: nn.Module | None):
         "Store which modules are in evaluation mode: later calls of eval() come from a cell."
@@ -121,7 +128,7 @@ def outermost(
 ) -> tuple[str, ...]:
     "Return the names of the outermost modules whose parameters are all in a set."
     found = []
-    def walk(name, module):
+    def walk(name: str, module: torch.nn.Module):
         own = [id(p) for p in module.parameters()]
         if not own: return
         if all(p in params for p in own):

@@ -4,19 +4,36 @@
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #6df7bedb
 from __future__ import annotations
-import collections, copy, functools, io, logging, pathlib, random, re, sys, sysconfig, threading, types, weakref
+
+import collections
+import copy
+import functools
+import io
+import logging
+import pathlib
+import random
+import re
+import sys
+import sysconfig
+import threading
+import types
+import weakref
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
+
 import numpy as np
 import torch
+
+from ..core.errors import warn
 from ..data.collate import is_identical
 from ..data.loader import OpaqueSource
 from ..data.sources import MapSource
-from ..core.errors import warn
+from ..device.sharding import copy_into, is_dtensor, local_nbytes
+from .overrides import TrainerBase
+from .run_state import RunState, run_modules
 from ..optim.optimizers import PLAIN_TENSORS
-from .run_state import run_modules
-from ..device.sharding import is_dtensor, local_nbytes, copy_into
 
 # %% auto #0
 __all__ = ['PLAIN', 'LEARNER', 'MODULE', 'OPTIMIZER', 'STATE_KINDS', 'LEAST_LIMIT', 'NotState', 'CannotCapture', 'is_resource',
@@ -107,7 +124,7 @@ def _own_way(owner) -> bool:
     return callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None))
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #ad34e31a
-def _of_learner(learner):
+def _of_learner(learner: TrainerBase):
     if learner is None or of_library(type(learner)): return
     yield Holder(type(learner).__name__, learner, skip=LEARNER | not_state(learner), reports=True)
 
@@ -124,7 +141,7 @@ def _of_callbacks(callbacks):
         name = kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"
         yield Holder(name, c, skip=not_state(c) | own, for_now=own, reports=True)
 
-def _fitted(run) -> dict:
+def _fitted(run: RunState) -> dict:
     "Return, by the id of a module, the attributes that settings have added to it during training."
     found = collections.defaultdict(set)
     for fitting in (run.device.patches.all if run.device is not None else ()):
@@ -132,7 +149,7 @@ def _fitted(run) -> dict:
             found[id(module)].update(new)
     return found
 
-def _of_modules(run):
+def _of_modules(run: RunState):
     fitted = _fitted(run)
     for part, root in (("model", run.model), ("loss", run.loss_module)):
         for path, m in root.named_modules() if root is not None else ():
@@ -143,14 +160,14 @@ def _of_modules(run):
             yield Holder(f"{part}.{path}" if path else part, m, kinds, MODULE | not_state(m) | put_there, put_there)
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #94595e41
-def _of_optimizer(optimizer):
+def _of_optimizer(optimizer: torch.optim.Optimizer):
     if optimizer is None or type(optimizer).__module__.startswith("torch.optim"): return
     hooks = {k for k in vars(optimizer) if k.startswith("_optimizer_")}
     skip = OPTIMIZER | hooks | not_state(optimizer)
     library = of_library(type(optimizer))
     yield Holder("optimizer", optimizer, "library" if library else "all", skip, reports=not library)
 
-def _of_data(name, data, depth=0):
+def _of_data(name: str, data, depth=0):
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."
     if isinstance(data, (torch.nn.Module, *_FUNCTIONS)) or not hasattr(data, "__dict__") or depth > 5:
         return
@@ -164,18 +181,22 @@ def _of_data(name, data, depth=0):
             for i, d in enumerate(v):
                 yield from _of_data(f"{name}.{key}.{i}", d, depth + 1)
 
-def optimizer_holders(run) -> list[Holder]:
+def optimizer_holders(run: RunState) -> list[Holder]:
     "Return the run's optimizer as a holder, unless its class is one of torch's."
     return [*_of_optimizer(run.optimizer)]
 
-def fetch_holders(run) -> list[Holder]:
+def fetch_holders(run: RunState) -> list[Holder]:
     "The training data and the collator, where they go back by themselves: samples are fetched in this process, in any order."
     learner = run.learner() if run.learner is not None else None
-    if learner is None or not isinstance(getattr(run.loader, "source", None), MapSource) or run.loader.loader.num_workers:
+    if (
+        learner is None
+        or not isinstance(getattr(run.loader, "source", None), MapSource)
+        or run.loader.loader.num_workers
+    ):
         return []
     return [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
 
-def code_holders(run) -> list[Holder]:
+def code_holders(run: RunState) -> list[Holder]:
     "Return the learner, its callbacks, the modules and the data as holders, where their classes may keep state in attributes."
     learner = run.learner() if run.learner is not None else None
     found = [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run)]
@@ -184,7 +205,7 @@ def code_holders(run) -> list[Holder]:
         found += _of_data(name, getattr(learner, name))
     return found
 
-def user_state_holders(run) -> list[Holder]:
+def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."
     return [*code_holders(run), *optimizer_holders(run)]
 
@@ -210,7 +231,7 @@ def identity_of(t: torch.Tensor):
     if t.layout is not torch.strided or not t.numel(): return None
     return t.device, t.data_ptr(), t.shape, t.stride(), t.dtype
 
-def run_tensors(run) -> dict:
+def run_tensors(run: RunState) -> dict:
     "Return the parameters and buffers of a run's modules, by name."
     found = {}
     for part, root in (("model", run.model), ("loss", run.loss_module)):
@@ -218,10 +239,24 @@ def run_tensors(run) -> dict:
         found |= {f"{part}.{n}": t for n, t in (*root.named_parameters(), *root.named_buffers())}
     return found
 
-def run_objects(run) -> set:
+def run_objects(run: RunState) -> set:
     "Return the ids of objects that are parts of the run itself: they are captured elsewhere, or are not state."
-    parts = [run, run.args, run.model, run.loss_module, run.optimizer, run.lr_scheduler, run.device, run.callbacks, run.state,
-             run.control, run.history, run.loader, run.wrapped_model, *run.callbacks.callbacks]
+    parts = [
+        run,
+        run.args,
+        run.model,
+        run.loss_module,
+        run.optimizer,
+        run.lr_scheduler,
+        run.device,
+        run.callbacks,
+        run.state,
+        run.control,
+        run.history,
+        run.loader,
+        run.wrapped_model,
+        *run.callbacks.callbacks,
+    ]
     for root in run_modules(run):
         parts += root.modules()
     learner = run.learner() if run.learner is not None else None
@@ -232,7 +267,7 @@ def run_objects(run) -> set:
 # %% ../../nbs/06_engine/07_user_state.ipynb #c5e08819
 class Capture:
     "Capture the attributes of holders in one pass; copy each object once, however many attributes refer to it."
-    def __init__(self, run):
+    def __init__(self, run: RunState):
         self.run, self.own, self.optimizer = run, run_objects(run), run.optimizer
         self.tensors = {}   # to be copied, by name
         # of tensors that are copied already or belong to the run, by identity
@@ -249,7 +284,7 @@ class Capture:
         if is_resource(value): raise NotState
         raise CannotCapture(f"is an object of {type(value).__name__}, which has no state_dict() and load_state_dict()")
 
-    def _tensor(self, t, path):
+    def _tensor(self, t, path: str | Path):
         self.alive.append(t)
         if self.names is None:
             self.names = {identity_of(o): f"run/{n}" for n, o in reversed(run_tensors(self.run).items())}
@@ -272,7 +307,7 @@ class Capture:
             form["grad"] = self._tensor(t.grad, f"{path}.grad")
         return form
 
-    def _array(self, array, path):
+    def _array(self, array, path: str | Path):
         if array.dtype.kind not in _NUMBERS: raise CannotCapture(f"is an array of {array.dtype}")
         try:
             # a copy: strides may be negative
@@ -288,18 +323,19 @@ class Capture:
         if names:
             self.names = {where: n for where, n in self.names.items() if n not in names}
 
-    def _container(self, value, path): return describe_container(self, value, path)
-    def _generator(self, g, path): return describe_generator(self, g, path)
-    def _module(self, m, path): return describe_module(self, m, path)
-    def _optimizer(self, optimizer, path): return describe_optimizer(self, optimizer, path)
-    def _stateful(self, value, path):
+    def _container(self, value, path: str | Path): return describe_container(self, value, path)
+    def _generator(self, g, path: str | Path): return describe_generator(self, g, path)
+    def _module(self, m, path: str | Path): return describe_module(self, m, path)
+    def _optimizer(self, optimizer: torch.optim.Optimizer, path: str | Path):
+        return describe_optimizer(self, optimizer, path)
+    def _stateful(self, value, path: str | Path):
         try:
             state = value.state_dict()
         except Exception as error:
             raise CannotCapture(f"has a state_dict() that raises {type(error).__name__}: {error}") from None
         form = self._container(state, path) if isinstance(state, dict) else self.form(state, path)
         return {"kind": "stateful", "class": type(value).__name__, "value": form}
-    def _other(self, value, path): return describe_other(self, value, path)
+    def _other(self, value, path: str | Path): return describe_other(self, value, path)
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #cb920d44
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
@@ -347,7 +383,7 @@ def describe_container(capture, value, path: str) -> dict:
         form["factory"] = getattr(value.default_factory, "__name__", None)
     return form
 
-def _key_form(capture, key, path) -> dict:
+def _key_form(capture, key, path: str | Path) -> dict:
     "Return the form of a dictionary's key: a plain value, or a parameter that is captured elsewhere."
     if isinstance(key, torch.Tensor):
         form = capture._tensor(key, f"{path}.key")
@@ -374,7 +410,7 @@ def describe_generator(capture, g, path: str) -> dict:
     form = capture.form(state, path)
     return {"kind": "generator", "class": type(g).__name__, "bits": type(bits).__name__, "state": form}
 
-def describe_module(capture, module, path: str) -> dict:
+def describe_module(capture, module: torch.nn.Module, path: str) -> dict:
     "Return the form of a module outside of the run's model: its tensors, modes, extra state and plain attributes."
     parts = {}
     for name, m in module.named_modules():
@@ -390,7 +426,7 @@ def describe_module(capture, module, path: str) -> dict:
     return {"kind": "module", "class": type(module).__name__, "parts": parts}
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #12eb397b
-def describe_optimizer(capture, optimizer, path: str) -> dict:
+def describe_optimizer(capture, optimizer: torch.optim.Optimizer, path: str) -> dict:
     "Return the form of an optimizer other than the run's: its groups, its state by parameter index, and its attributes."
     shared = capture.optimizer if capture.optimizer is not optimizer else None
     params = []
@@ -440,14 +476,14 @@ def describe_other(capture, value, path: str) -> dict:
     return {"kind": "attributes", "class": type(value).__name__, "value": attributes}
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #5ae68bed
-def additional_entries(optimizer) -> dict:
+def additional_entries(optimizer: torch.optim.Optimizer) -> dict:
     "Return the entries that an optimizer's overridden `state_dict` adds to its groups and its state."
     overridden = getattr(type(optimizer), "state_dict", None) is not torch.optim.Optimizer.state_dict
     if not overridden or not _own_way(optimizer): return {}
     return {k: v for k, v in optimizer.state_dict().items() if k not in ("state", "param_groups")}
 
 def capture_optimizer(
-    run,
+    run: RunState,
     put,  # as for capture_user_state
 ) -> dict:
     "Return an optimizer's attributes besides groups and state, or additional entries of its `state_dict`."
@@ -465,7 +501,7 @@ def capture_optimizer(
     return found | {"left_out": {}, "more": form}
 
 def restore_optimizer(
-    run,
+    run: RunState,
     saved: dict,  # as returned by capture_optimizer
     tensors,
 ) -> tuple[dict, bool]:
@@ -475,7 +511,7 @@ def restore_optimizer(
     load_additional_entries(run.optimizer, Restore(run, tensors).put(saved["more"]))
     return saved["left_out"], True
 
-def load_additional_entries(optimizer, entries: dict):
+def load_additional_entries(optimizer: torch.optim.Optimizer, entries: dict):
     "Load additional entries by `load_state_dict`; the caller has to restore groups and state afterwards."
     groups = optimizer.param_groups
     state = optimizer.state
@@ -500,7 +536,7 @@ def is_fetch_state(kinds: str, value) -> bool:
     shared = value is torch.default_generator or value is random.seed.__self__ or value is np.random.mtrand._rand
     return not shared and not isinstance(value, random.SystemRandom)
 
-def limit_of(run, owner) -> int:
+def limit_of(run: RunState, owner) -> int:
     "Return the maximum size of one attribute's tensors in bytes."
     own = getattr(owner, "state_limit", None)
     return max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(run).parameters()))) if own is None else own
@@ -539,9 +575,9 @@ class UserState:
     def __iter__(self): return (f"{h}.{k}" for h, said in self.holders.items() for k in said["items"])
     def __repr__(self): return f"UserState({', '.join(self) or 'empty'}; {self.nbytes / 1e6:.4g} MB)"
 
-def _clone(name, t): return t.detach().clone()
+def _clone(name: str, t): return t.detach().clone()
 
-def capture_user_state(run,
+def capture_user_state(run: RunState,
                        put=_clone,               # a function of name and tensor that returns the copy
                        only=None,                # names of the attributes to copy; None: all
                        find=user_state_holders   # a function of the run that returns the holders to search
@@ -562,7 +598,7 @@ def capture_user_state(run,
     return state
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #1312f794
-def user_state_bytes(run) -> int:
+def user_state_bytes(run: RunState) -> int:
     "Return the size in bytes of the tensors in a copy."
     capture = Capture(run)
     for holder in user_state_holders(run):
@@ -570,7 +606,7 @@ def user_state_bytes(run) -> int:
     return sum(map(local_nbytes, capture.tensors.values()))
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #10d713f7
-def _reads_elsewhere(run) -> str:
+def _reads_elsewhere(run: RunState) -> str:
     "Return the reason why a generator of the data is not exact in a snapshot; an empty string if it is."
     loader = getattr(run.loader, "loader", None)
     workers = run.args.dataloader_num_workers if loader is None else getattr(loader, "num_workers", 0)
@@ -584,7 +620,7 @@ def _reads_elsewhere(run) -> str:
     return ("is advanced as the stream is read, and going back reads the stream again from the start of the epoch "
             "(state_dict() and load_state_dict() of the data set avoid that)")
 
-def inexact_generators(run, holder, forms: dict) -> dict:
+def inexact_generators(run: RunState, holder, forms: dict) -> dict:
     "Return the generators of the data whose copies are not exact, by name, with the reason."
     if not holder.name.startswith(("train_dataset", "data_collator")): return {}
     found = [k for k, f in forms.items() if f["kind"] == "generator"]
@@ -594,10 +630,10 @@ def inexact_generators(run, holder, forms: dict) -> dict:
 # %% ../../nbs/06_engine/07_user_state.ipynb #242b4b7b
 class Restore:
     "Restore values from their forms, in place of the present ones."
-    def __init__(self, run, tensors: dict):
+    def __init__(self, run: RunState, tensors: dict):
         self.tensors, self.run, self._present, self.optimizer = tensors, run, None, run.optimizer
 
-    def present(self, name):
+    def present(self, name: str):
         "Return a tensor of the run itself, which has already been restored."
         if self._present is None:
             self._present = run_tensors(self.run)
@@ -754,7 +790,7 @@ def put_generator(restore, form: dict, now):
     return now
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #0ae5fc8d
-def put_module(restore, form: dict, module):
+def put_module(restore, form: dict, module: torch.nn.Module):
     "Restore a module's tensors, modes and attributes. Raise CannotCapture if it does not match."
     if not isinstance(module, torch.nn.Module) or type(module).__name__ != form["class"]:
         raise CannotCapture(f"was a {form['class']}, and there is none to load its weights into")
@@ -787,7 +823,7 @@ def put_object(restore, form: dict, now):
     return now
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #c1bcf1b6
-def put_optimizer(restore, form: dict, optimizer):
+def put_optimizer(restore, form: dict, optimizer: torch.optim.Optimizer):
     "Restore an optimizer's groups, state and attributes, in the same lists and dictionaries. Raise CannotCapture if it does not match."
     if type(optimizer).__name__ != form["class"]:
         raise CannotCapture(f"was a {form['class']}, and there is none to load its state into")
@@ -814,11 +850,11 @@ def put_optimizer(restore, form: dict, optimizer):
     return optimizer
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #6fcbd920
-def restore_user_state(run,
+def restore_user_state(run: RunState,
                        state: UserState,
                        only=None,                 # as in capture_user_state
                        find=user_state_holders,   # as in capture_user_state
-                       delete=True                # delete attributes that were added after the copy
+                       delete: bool = True                # delete attributes that were added after the copy
                       ) -> dict:
     "Restore attributes; return the reasons why some could not be restored, by name."
     restore = Restore(run, state.tensors)
@@ -838,7 +874,7 @@ def restore_user_state(run,
     return problems
 
 def drop_new(
-    run, holder,
+    run: RunState, holder,
     said: dict,  # the holder's entry in UserState.holders
     delete: bool,
 ) -> dict:
@@ -856,7 +892,7 @@ def drop_new(
 # %% ../../nbs/06_engine/07_user_state.ipynb #95199c09
 def _forms(state) -> dict: return {f"{h}.{k}": f for h, said in state.holders.items() for k, f in said["items"].items()}
 
-def changed_user_state(run, state: UserState) -> list[str]:
+def changed_user_state(run: RunState, state: UserState) -> list[str]:
     "Return the names of attributes that differ byte for byte from the copy, or were added or removed since."
     now = capture_user_state(run, lambda name, t: t)   # no copies
     then = _forms(state)
@@ -914,7 +950,7 @@ def copy_data_state(data, memo: dict):
     vars(made).update(new)
     return made
 
-def copy_attributes(learner, new, memo: dict) -> list[str]:
+def copy_attributes(learner: TrainerBase, new, memo: dict) -> list[str]:
     "Give a learner copies of the attributes that a subclass has added; return the names that cannot be copied."
     shared = []
     for name in [k for k in vars(learner) if k not in LEARNER | not_state(learner)]:
@@ -927,7 +963,7 @@ def copy_attributes(learner, new, memo: dict) -> list[str]:
     return shared
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #6c4ac24e
-def report_lost(run, verb: str):
+def report_lost(run: RunState, verb: str):
     "Warn about the attributes that were not restored with the run, each once."
     lost, run.lost = {n: why for n, why in run.lost.items() if n not in run.reported}, {}
     if not lost: return

@@ -4,29 +4,37 @@
 
 # %% ../../nbs/11_launch/10_launch.ipynb #57c20864
 from __future__ import annotations
-import copy, functools, importlib, os, tempfile, weakref
+
+import copy
+import functools
+import importlib
+import os
+import tempfile
+import weakref
 from pathlib import Path
+
 import torch
-from .remote_calls import ProcessDied
+
+from ..core.callbacks import close_callbacks
 from ..core.errors import suggest_names, warn
-from ..device.sharding import require_several_processes
 from ..core.interrupts import InterruptGuard
-from .launchers import start_method
-from .links import MachineListener, make_machine_info
-from ..engine.overrides import drop_loader
+from ..data.sampling import split_global_batch
+from ..device.collectives import world_size
+from ..device.sharding import require_several_processes
+from ..engine.loop import capture_editable_state
+from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import AUTO_BATCH_SIZE_ERROR, check_eval_data, prepare
 from ..engine.run_state import record_act
-from ..state.async_save import wait_for_save
-from .serving import ServeResult, MachineServer
 from ..engine.settings import check_own_loader
-from ..data.sampling import split_global_batch
 from ..engine.snapshot import Snapshot, capture_snapshot
-from .remote_run import RemoteRun
-from ..core.callbacks import close_callbacks
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
-from ..engine.loop import capture_editable_state
-from ..device.collectives import world_size
+from .launchers import start_method
+from .links import MachineListener, make_machine_info
+from .remote_calls import ProcessDied
+from .remote_run import RemoteRun
+from .serving import MachineServer, ServeResult
+from ..state.async_save import wait_for_save
 
 # %% auto #0
 __all__ = ['NODE_ARGS', 'SERVED_MESSAGE', 'resolve_num_processes', 'check_launch_args', 'make_remote_settings',
@@ -99,7 +107,7 @@ def make_remote_settings(
         return there
     return settings
 
-def release_local_run(learner):
+def release_local_run(learner: TrainerBase):
     "Release everything that the run holds on a device here."
     run = learner.run_state
     if run.loader is not None:
@@ -110,7 +118,9 @@ def release_local_run(learner):
         p.grad = None
     if run.model is not None:
         run.model.to("cpu")
-    run.device = run.wrapped_model = run.optimizer = run.lr_scheduler = run.backups = run.eval_dataloader = run.editable_state = None
+    run.device = run.wrapped_model = run.optimizer = run.lr_scheduler = run.backups = run.eval_dataloader = (
+        run.editable_state
+    ) = None
     run.params = []
     run.pending_copies = []
     if torch.cuda.is_initialized():
@@ -124,7 +134,9 @@ def preload_modules():
         importlib.import_module(module)
 
 # %% ../../nbs/11_launch/10_launch.ipynb #38ff5755
-def launch(learner, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes) -> RemoteRun:
+def launch(
+    learner: TrainerBase, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes
+) -> RemoteRun:
     "Start processes and move the run to them."
     run = learner.run_state
     n = resolve_num_processes(run.args, num_processes)
@@ -180,7 +192,9 @@ def launch(learner, num_processes, start, keep_global_batch, max_restarts, threa
 
 # %% ../../nbs/11_launch/10_launch.ipynb #047377e5
 # as in launch
-def make_remote_run(learner, links, where, n, start, keep_global_batch, max_restarts, hear, how) -> RemoteRun:
+def make_remote_run(
+    learner: TrainerBase, links, where, n, start, keep_global_batch, max_restarts, hear, how
+) -> RemoteRun:
     "Create a team that has not begun."
     size = n + sum(link.n for link in links)
     smaller = split_global_batch(vars(learner.run_state.args), size) if keep_global_batch else {}
@@ -209,7 +223,7 @@ def make_remote_run(learner, links, where, n, start, keep_global_batch, max_rest
     return team
 
 # %% ../../nbs/11_launch/10_launch.ipynb #ec2cab92
-def send_run(learner, team):
+def send_run(learner: TrainerBase, team: RemoteRun):
     "Move the run from the kernel to the processes of a team; it stays if they cannot be started."
     run = learner.run_state
     # a snapshot taken now is one of theirs
@@ -229,7 +243,7 @@ def send_run(learner, team):
     if run.rewind_buffer is not None:
         run.rewind_buffer.clear()
 
-def end_remote_run(team):
+def end_remote_run(team: RemoteRun):
     "End the processes when the learner is deleted or Python exits."
     if os.getpid() != team.plan["kernel"]:
         # a fork has a copy of the learner
@@ -241,7 +255,7 @@ def end_remote_run(team):
 # %% ../../nbs/11_launch/10_launch.ipynb #27495e06
 SERVED_MESSAGE = "the run is with machine 0, which this machine's processes have only served"
 
-def serve_machine(learner, where, n: int, how: dict) -> ServeResult:
+def serve_machine(learner: TrainerBase, where, n: int, how: dict) -> ServeResult:
     "Let machine 0 command this machine's processes, until the run goes back."
     if learner.run_state.begun:
         raise ValueError(
@@ -255,7 +269,9 @@ def serve_machine(learner, where, n: int, how: dict) -> ServeResult:
 
 # %% ../../nbs/11_launch/10_launch.ipynb #dd85a321
 # as in launch
-def join_launched_run(learner, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes):
+def join_launched_run(
+    learner: TrainerBase, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes
+):
     "Divide the global batch in a process that a launcher has started with others. Raise ValueError if another number was requested, and TypeError for an unknown name."
     run = learner.run_state
     n = world_size()
@@ -290,6 +306,7 @@ def join_launched_run(learner, num_processes, start, keep_global_batch, max_rest
         drop_loader(run)
         prepare(learner)
 
+
 @functools.cache
 def warn_unused_launch_args(names: tuple):
     "Warn about keywords of launch that have no effect; once, on the main process."
@@ -300,7 +317,7 @@ def warn_unused_launch_args(names: tuple):
         )
 
 # %% ../../nbs/11_launch/10_launch.ipynb #cb2c297d
-def restore_local_run(learner, snapshot: Snapshot | None, first):
+def restore_local_run(learner: TrainerBase, snapshot: Snapshot | None, first):
     "Restore the run in the kernel's learner; None: it has not begun."
     run = learner.run_state
     if snapshot is None: return
@@ -323,7 +340,7 @@ def restore_local_run(learner, snapshot: Snapshot | None, first):
     run.editable_state = capture_editable_state(run)
     report_lost(run, "close()")
 
-def close_remote_run(learner):
+def close_remote_run(learner: TrainerBase):
     "Bring the run back and end the processes; a no-op if it is here."
     run = learner.run_state
     if run.remote_run is None: return
@@ -338,7 +355,7 @@ def close_remote_run(learner):
 # %% ../../nbs/11_launch/10_launch.ipynb #d7c2eca7
 class LaunchContext:
     "Represent a run on several processes; used as a context manager, the run comes back at the end."
-    def __init__(self, learner, team): self._learner, self._team = weakref.ref(learner), team
+    def __init__(self, learner: TrainerBase, team: RemoteRun): self._learner, self._team = weakref.ref(learner), team
     def __enter__(self): return self._learner()
     def __exit__(self, *error):
         learn = self._learner()

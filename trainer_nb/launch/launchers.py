@@ -4,10 +4,24 @@
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #9dab764d
 from __future__ import annotations
-import functools, glob, importlib, logging, os, shutil, socket, sys, tempfile, threading, time, uuid
+
+import functools
+import glob
+import importlib
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import uuid
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
+
 import torch
+
 from .worker import worker_main
 
 # %% auto #0

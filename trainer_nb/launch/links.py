@@ -4,13 +4,23 @@
 
 # %% ../../nbs/11_launch/03_links.ipynb #a05f8f81
 from __future__ import annotations
-import hashlib, os, platform, queue, socket, sys, threading, time
+
+import hashlib
+import os
+import platform
+import queue
+import socket
+import sys
+import threading
+import time
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from typing import NamedTuple
+
 import torch
+
 from .launchers import check_nodes
-from .worker import MessageChannel, encode_message, decode_message
+from .worker import MessageChannel, decode_message, encode_message
 
 # %% auto #0
 __all__ = ['MachineInfo', 'make_machine_info', 'enable_keepalive', 'MachineLink', 'machine_versions', 'receive_message',

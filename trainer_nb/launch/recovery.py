@@ -4,24 +4,28 @@
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #b003dbcb
 from __future__ import annotations
-from trainer_nb.launch.replica import (
-    make_result,
-    history_counts,
-    buffered_snapshot,
-    shard_state,
-    replica_state,
-    buffered_steps,
-)
-from ..state.checkpoint import add_base_weights
-from .remote_calls import ProcessDied
-from .worker import INTERRUPT_KINDS, find_root_failure
-from ..state.checkpoint import read_checkpoint
+
+from typing import TYPE_CHECKING
+
 from ..core.errors import warn
 from ..core.history import Place
-from .remote_calls import HistoryMirror
-from ..state.checkpoint_dirs import find_latest_checkpoint
+from ..engine.overrides import TrainerBase
 from ..engine.snapshot import Snapshot, merge_snapshots
-from .worker import Done, Failed
+from .remote_calls import HistoryMirror, ProcessDied
+from trainer_nb.launch.replica import (
+    buffered_snapshot,
+    buffered_steps,
+    history_counts,
+    make_result,
+    replica_state,
+    shard_state,
+)
+from .worker import INTERRUPT_KINDS, Done, Failed, find_root_failure
+from ..state.checkpoint import add_base_weights, read_checkpoint
+from ..state.checkpoint_dirs import find_latest_checkpoint
+
+if TYPE_CHECKING:
+    from trainer_nb.launch.remote_run import RemoteRun
 
 # %% auto #0
 __all__ = ['LAST_KNOWN_MESSAGE', 'recover_run', 'make_recovered_error', 'have_same_status', 'describe_lost_machine',
@@ -31,7 +35,7 @@ __all__ = ['LAST_KNOWN_MESSAGE', 'recover_run', 'make_recovered_error', 'have_sa
 LAST_KNOWN_MESSAGE = "the run stands where it was last known"
 
 def recover_run(
-    team, learner, call,
+    team: RemoteRun, learner: TrainerBase, call,
     what,  # the first cause; None: the button was pressed, and the processes are blocked
 ):
     "Restore a state that all processes of a team share, and raise the error."
@@ -69,7 +73,7 @@ def make_recovered_error(
         warn(said) if pressed else error.add_note(said)
     return error
 
-def have_same_status(team, learner) -> bool:
+def have_same_status(team: RemoteRun, learner: TrainerBase) -> bool:
     "Return True if all processes are at the same step, having failed alike, and take over their status."
     call = team.crew.call(make_result)
     if not call.wait(10) or find_root_failure(dict(call.outcomes)): return False
@@ -80,11 +84,11 @@ def have_same_status(team, learner) -> bool:
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #6e874ac0
 # a description of the lost machine
-def describe_lost_machine(team) -> str:
+def describe_lost_machine(team: RemoteRun) -> str:
     return next(link.words() for link in team.links if link.gone.is_set())
 
 def restart_processes(
-    team, learner,
+    team: RemoteRun, learner: TrainerBase,
     ranks,  # processes whose state may be used, best first
 ) -> bool:
     "Start new processes from the state of one of these ranks; return False if none has provided it, and the last known state is used."
@@ -131,7 +135,7 @@ def restart_processes(
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #6338aa1e
 def gather_found_state(
-    team,
+    team: RemoteRun,
     found: dict,  # the state in one process of a sharded run
 ) -> dict | None:
     "Return the state gathered from all processes; None if a part is missing, or at another step."
@@ -147,7 +151,7 @@ def gather_found_state(
         first = merge_snapshots([first for _, first in each], first)
     return found | {"snapshot": merge_snapshots([snapshot for snapshot, _ in each], mine), "first": first}
 
-def find_buffered_snapshot(team) -> Snapshot | None:
+def find_buffered_snapshot(team: RemoteRun) -> Snapshot | None:
     "Return the newest snapshot that the processes hold, gathered if it is sharded; None if there is none."
     if team.size != team.plan["local processes"]: return None
     steps = {rank: held for rank in range(team.size) if (held := team.aside(rank, buffered_steps))}
@@ -163,7 +167,7 @@ def find_buffered_snapshot(team) -> Snapshot | None:
 
 # %% ../../nbs/11_launch/07_recovery.ipynb #a4277dc4
 def find_last_known_state(
-    team, learner,
+    team: RemoteRun, learner: TrainerBase,
     older=None,  # a snapshot that was found elsewhere
 ) -> tuple:
     "Return the newest state in the kernel or on the disk: a snapshot, and the first weights."

@@ -4,30 +4,41 @@
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #dd91dd1f
 from __future__ import annotations
-import contextvars, sys, threading, time
-from ..display.tables import Table
+
+import contextvars
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
 from ..core.errors import InvalidOperation
-from ..core.history import send_to_log
-from ..engine.snapshot import PROCESS_STATE_FIELDS
+from ..core.history import History, send_to_log
+from ..core.interrupts import InterruptGuard
+from ..display.tables import Table
+from ..engine.overrides import TrainerBase
 from ..engine.settings import SETTABLE
-from ..live.follow import LogTail
-from .serialization import pack_values
-from .worker import find_root_failure
+from ..engine.snapshot import PROCESS_STATE_FIELDS, Snapshot
 from .launchers import free_port
 from trainer_nb.launch.replica import (
     StopBarrier,
-    make_replica,
     confirm_flush,
-    run_function,
-    prepare_replica,
-    interrupt_replica,
-    start_piece,
     hold_barrier,
-    ping,
+    interrupt_replica,
     learner_parts,
+    make_replica,
+    ping,
+    prepare_replica,
     process_location,
+    run_function,
+    start_piece,
     stop_barrier_at,
 )
+from .serialization import pack_values
+from .worker import find_root_failure
+from ..live.follow import LogTail
+
+if TYPE_CHECKING:
+    from trainer_nb.launch.remote_run import RemoteRun
 
 # %% auto #0
 __all__ = ['GRACE_SECONDS', 'SENT_PARTS', 'HistoryMirror', 'ProcessTable', 'make_process_table', 'find_slowest', 'RemoteEvents',
@@ -37,7 +48,7 @@ __all__ = ['GRACE_SECONDS', 'SENT_PARTS', 'HistoryMirror', 'ProcessTable', 'make
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #d231c356
 class HistoryMirror(LogTail):
     "Add lines of a log to an existing history, and to that history's own file."
-    def __init__(self, history):
+    def __init__(self, history: History):
         self.path = None
         self.offset = 0
         self.history = history
@@ -77,7 +88,7 @@ def make_process_table(
 ) -> ProcessTable:
     "Return the processes by rank, with the slowest marked."
     slowest = find_slowest(said)
-    def row(rank):
+    def row(rank: int):
         pace = said.get(rank, {})
         return {
             "rank": rank,
@@ -104,7 +115,7 @@ class RemoteEvents:
     def __init__(
         self,
         plan: dict,  # how to start processes, made by launch
-        history, hear="first",
+        history: History, hear: str = "first",
     ):
         self.plan, self.size, self.mirror, self.hear = plan, plan["processes"], HistoryMirror(history), hear
         self.crew = self.meeting = None
@@ -157,7 +168,7 @@ class RemoteEvents:
                 flush=True,
             )
 
-    def confirm(self, crew, rank, number):
+    def confirm(self, crew, rank: int, number):
         "Write the received lines to the disk, then acknowledge."
         try:
             self.mirror.history.flush()
@@ -181,7 +192,7 @@ GRACE_SECONDS = 2.0
 class RemoteCalls(RemoteEvents):
     "Send commands to the processes and wait for their answers."
     def ask(
-        self, learner, f, *args,
+        self, learner: TrainerBase, f, *args,
         look=lambda: None,  # called while they work
         before=0,  # presses of the button that were already handled
     ):
@@ -191,7 +202,7 @@ class RemoteCalls(RemoteEvents):
         self.stands(learner, speaker.standing)
         return speaker.value
 
-    def answers(self, learner, f, *args, look=lambda: None, before=0) -> dict:
+    def answers(self, learner: TrainerBase, f, *args, look=lambda: None, before=0) -> dict:
         "Execute a function on all processes and return the answers by rank."
         self.context = contextvars.copy_context()
         call = self.crew.call(f, *args)
@@ -203,7 +214,7 @@ class RemoteCalls(RemoteEvents):
         if self.mirror.error is not None: raise self.mirror.error
         return {rank: o.result for rank, o in call.outcomes.items()}
 
-    def wait(self, interrupts, call, look=lambda: None, before=0) -> bool:
+    def wait(self, interrupts: InterruptGuard, call, look=lambda: None, before=0) -> bool:
         "Wait until all processes are done, or one has failed and the others are blocked. Return False if the button was pressed, and they had to be abandoned."
         # failed: time of the first failure; asked: time of the interrupt, and number of presses before it
         failed = None
@@ -249,7 +260,7 @@ class RemoteCalls(RemoteEvents):
             member.link.say("kill") if hasattr(member, "link") else member.kill()
         return bool(still)
 
-    def aside(self, rank, f, *args, timeout=2.0):
+    def aside(self, rank: int, f, *args, timeout: float = 2.0):
         "Call a function out of band; return None without an answer."
         try:
             return self.crew.aside(rank, f, *args, timeout=timeout)
@@ -257,7 +268,9 @@ class RemoteCalls(RemoteEvents):
             return None
 
     def grace(self) -> float: return GRACE_SECONDS + 3 * max((p["seconds"] for p in self.said.values()), default=0)
-    def stands(self, learner, standing): apply_status(self, learner, standing)   # take over the status of the run
+    # take over the status of the run
+    def stands(self, learner: TrainerBase, standing):
+        apply_status(self, learner, standing)
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #fe36b7f5
 # parts that are sent to other machines
@@ -266,7 +279,7 @@ SENT_PARTS = ("settings", "given settings", "history", "process", "snapshot", "f
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #b0d67ef3
 class RemoteProcesses(RemoteCalls):
     "Start processes, send them commands, and stop them."
-    def start(self, learner, snapshot, first):
+    def start(self, learner: TrainerBase, snapshot: Snapshot, first):
         "Start the processes, from a snapshot of the run; None: it has not begun."
         from trainer_nb.launch.worker_pool import WorkerPool
         # the pool does not hold the learner; before: the presses that led here
@@ -342,7 +355,7 @@ class RemoteProcesses(RemoteCalls):
         self.meeting.stop_at(max(held))
         self.stopping = all([self.aside(rank, stop_barrier_at, max(held), self.piece) for rank in self.speakers()])
 
-    def go_on(self, learner):
+    def go_on(self, learner: TrainerBase):
         "Clear all requests before the processes start from a boundary. Raise KeyboardInterrupt if the button is pressed while another machine does not answer."
         step = learner.run_state.state.global_step
         self.stopping = False
@@ -357,7 +370,7 @@ class RemoteProcesses(RemoteCalls):
                     )
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #b153b86b
-def settings_changed_locally(team, learner) -> dict:
+def settings_changed_locally(team: RemoteRun, learner: TrainerBase) -> dict:
     "Return the settings that were changed here without learn.set()."
     return {
         name: value
@@ -365,7 +378,7 @@ def settings_changed_locally(team, learner) -> dict:
         if name[0] != "_" and (name not in team.settings or team.settings[name] != value)
     }
 
-def revert_local_changes(team, learner) -> str:
+def revert_local_changes(team: RemoteRun, learner: TrainerBase) -> str:
     "Return the error message for settings that were changed by hand, and restore them."
     args = vars(learner.args)
     before = team.settings
@@ -389,10 +402,10 @@ def raise_if_message(said: str):
     "Raise `InvalidOperation` with a message, if it is not empty."
     if said: raise InvalidOperation(said)
 
-def check_local_changes(team, learner): raise_if_message(revert_local_changes(team, learner))
+def check_local_changes(team: RemoteRun, learner: TrainerBase): raise_if_message(revert_local_changes(team, learner))
 
 # %% ../../nbs/11_launch/06_remote_calls.ipynb #17327ae6
-def apply_status(team, learner, standing):
+def apply_status(team: RemoteRun, learner: TrainerBase, standing):
     "Take over the status of the run."
     run = learner.run_state
     if said := revert_local_changes(team, learner):

@@ -4,35 +4,44 @@
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #ecabf8c2
 from __future__ import annotations
-import os, shutil, warnings
-from trainer_nb.launch.replica import (
-    run_until_limit,
-    make_result,
-    run_verb,
-    run_function,
-    final_state,
-    pop_callback_at,
-    pause_replica,
-)
-from .remote_calls import RemoteProcesses, ProcessDied, settings_changed_locally, check_local_changes
+
+import os
+import shutil
+import warnings
+from pathlib import Path
+
+from ..core.callbacks import TrainerCallback
 from ..core.errors import InvalidOperation, release_last_traceback, warn
 from ..core.history import Record
 from ..core.interrupts import RUN_LOCK
-from ..engine.loop import StepLimit, StopCondition, lookahead_limit
-from .recovery import recover_run
-from ..engine.run_state import record_act
-from ..engine.snapshot import Snapshot
-from ..state.time_travel import get_named_snapshot
 from ..diagnostics.watch import unwatch, watch
 from trainer_nb.engine.loop import (
-    should_pause,
+    StepLimit,
+    StopCondition,
+    check_not_in_step,
     claim_run,
+    describe_position,
+    lookahead_limit,
     pausable,
     pause_run,
-    check_not_in_step,
     raise_if_interrupted,
-    describe_position,
+    should_pause,
 )
+from ..engine.overrides import TrainerBase
+from ..engine.run_state import RunState, record_act
+from ..engine.snapshot import Snapshot
+from .recovery import recover_run
+from .remote_calls import ProcessDied, RemoteProcesses, check_local_changes, settings_changed_locally
+from trainer_nb.launch.replica import (
+    final_state,
+    make_result,
+    pause_replica,
+    pop_callback_at,
+    run_function,
+    run_until_limit,
+    run_verb,
+)
+from ..state.time_travel import get_named_snapshot
 
 # %% auto #0
 __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS', 'MIRRORED_VERBS',
@@ -58,12 +67,12 @@ UNSUPPORTED_VERBS = {
 }
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #7078d87d
-def store_named_snapshot(learner, taken, name=None):
+def store_named_snapshot(learner: TrainerBase, taken, name: str | None = None):
     "Keep a snapshot that has a name."
     if name is not None:
         learner.snapshots[name] = taken
 
-def store_own_settings(learner, _, **changes):
+def store_own_settings(learner: TrainerBase, _, **changes):
     "Update the settings whose values differ in the processes: here they have the user's values."
     team = learner.run_state.remote_run
     vars(learner.args).update({name: value for name, value in changes.items() if name in team.plan["own settings"]})
@@ -78,7 +87,7 @@ MIRRORED_VERBS = {
 }
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #82b5b7d6
-def pop_remote_callback(team, learner, callback):
+def pop_remote_callback(team: RemoteRun, learner: TrainerBase, callback: TrainerCallback):
     "Remove a callback there and here, and return the one from here; None if there is none."
     with learner.run_state.interrupts:
         here = learner.run_state.callbacks
@@ -88,12 +97,12 @@ def pop_remote_callback(team, learner, callback):
         )
         return here.pop_callback(found)
 
-def to_absolute_folder(folder):
+def to_absolute_folder(folder: str | Path):
     "Return a folder as an absolute path; None stays None."
     return os.path.abspath(os.path.expanduser(folder)) if folder and isinstance(folder, (str, os.PathLike)) else folder
 
 # %% ../../nbs/11_launch/08_remote_run.ipynb #ccba43ba
-def run_remote_slice(team, learner, verb, until=None, each=None) -> bool:
+def run_remote_slice(team: RemoteRun, learner: TrainerBase, verb: str, until=None, each=None) -> bool:
     "Advance the run without giving up the turn; return True if it stopped only to let another thread have its turn, or for a condition."
     run = learner.run_state
     check_local_changes(team, learner)
@@ -130,7 +139,7 @@ def run_remote_slice(team, learner, verb, until=None, each=None) -> bool:
 
 class RecordFeed:
     "Show each new record once, and evaluate the condition on it once."
-    def __init__(self, run, until, each):
+    def __init__(self, run: RunState, until, each):
         self.run, self.until, self.each, self.row, self.enough = run, until, each, len(run.history), False
 
     def look(self):
@@ -152,14 +161,14 @@ class RecordFeed:
 # %% ../../nbs/11_launch/08_remote_run.ipynb #d38cfb03
 class RestartingRun(RemoteProcesses):
     "Repeat commands after a death, where restarts are allowed."
-    def goes_on(self, learner, death: ProcessDied) -> bool:
+    def goes_on(self, learner: TrainerBase, death: ProcessDied) -> bool:
         "Return True if the run continues automatically after a death."
         if self.restarts <= 0 or learner.run_state.remote_run is not self: return False
         self.restarts -= 1
         warn(f"{death.happened}, and goes on by itself (max_restarts allows {self.restarts} more).")
         return True
 
-    def retry_verb(self, learner, name: str, args: tuple, kwargs: dict):
+    def retry_verb(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict):
         "Execute a verb that only evaluates, and repeat it after a death, unless its results have been logged."
         known = len(learner.state.log_history)
         while True:
@@ -171,7 +180,8 @@ class RestartingRun(RemoteProcesses):
 # %% ../../nbs/11_launch/08_remote_run.ipynb #856f81a5
 class RemoteVerbs(RestartingRun):
     "Execute a learner's verbs on the processes that have its run."
-    def handles_verb(self, name: str) -> bool: return name in REMOTE_VERBS or name in UNSUPPORTED_VERBS or name == "free"
+    def handles_verb(self, name: str) -> bool:
+        return name in REMOTE_VERBS or name in UNSUPPORTED_VERBS or name == "free"
     def warn_stale_model(
         self,
         who: str,  # the name of the module that reads the weights
@@ -188,7 +198,7 @@ class RemoteVerbs(RestartingRun):
     def refuse(self, what: str):
         raise InvalidOperation(f"{what} has to wait: {self.size} processes have the run. learn.close() brings it home.")
 
-    def do(self, learner, name: str, args: tuple, kwargs: dict):
+    def do(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict):
         "Execute a verb of the learner on all processes."
         run = learner.run_state
         if name == "free":
@@ -220,7 +230,7 @@ class RemoteVerbs(RestartingRun):
             raise_if_interrupted(learner)
             return value
 
-    def run_locally(self, learner, name: str, args: tuple, kwargs: dict):
+    def run_locally(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict):
         "Execute a verb that may begin another run in the kernel, and continue with new processes."
         with learner.run_state.interrupts:
             state = self.answers(learner, final_state)
@@ -233,7 +243,7 @@ class RemoteVerbs(RestartingRun):
                 self.record_location(learner)
                 self.plan["away again"](learner, self)
 
-    def record_location(self, learner):
+    def record_location(self, learner: TrainerBase):
         "Record the launch in a run that has begun anew, or was loaded from a checkpoint."
         acts = [e["kind"] for e in learner.history.events if e["kind"] in ("launch", "close")]
         if acts[-1:] != ["launch"]:
@@ -244,7 +254,7 @@ class RemoteVerbs(RestartingRun):
                 **({"keep_global_batch": True} if self.plan["keep"] else {}),
             )
 
-    def each(self, learner, function) -> list:
+    def each(self, learner: TrainerBase, function) -> list:
         "Call a function of the learner on all processes, and return the results by rank."
         check_local_changes(self, learner)
         with learner.run_state.interrupts:
@@ -259,13 +269,13 @@ CLOSE_SNAPSHOT = "at the close"
 # %% ../../nbs/11_launch/08_remote_run.ipynb #8ebca081
 class RemoteRun(RemoteVerbs):
     "Control the processes that have a learner's run."
-    def recover(self, learner, call, what): recover_run(self, learner, call, what)
+    def recover(self, learner: TrainerBase, call, what): recover_run(self, learner, call, what)
 
-    def pause(self, learner): self.ask(learner, pause_replica)   # record the pause
-    def run_slice(self, learner, verb, until=None, each=None) -> bool:
+    def pause(self, learner: TrainerBase): self.ask(learner, pause_replica)   # record the pause
+    def run_slice(self, learner: TrainerBase, verb: str, until=None, each=None) -> bool:
         return run_remote_slice(self, learner, verb, until, each)
 
-    def one_step(self, learner) -> tuple:
+    def one_step(self, learner: TrainerBase) -> tuple:
         "Take one step of learn.steps(); return its record, None if the run is over, and whether a pause was requested."
         run = learner.run_state
         start = len(learner.history)
@@ -274,7 +284,7 @@ class RemoteRun(RemoteVerbs):
             self.run_slice(learner, "steps()", StopCondition(run, StepLimit(run.state.global_step + 1)))
             return (Record(run.history, start) if len(run.history) > start else None), run.paused
 
-    def home(self, learner):
+    def home(self, learner: TrainerBase):
         "Bring the run back to the kernel."
         changed = [f"args.{name}" for name in settings_changed_locally(self, learner)]
         with learner.run_state.interrupts:
@@ -283,9 +293,9 @@ class RemoteRun(RemoteVerbs):
             learner.history.note("by hand", learner.state.global_step, changed=changed)
 
     def end(
-        self, learner,
+        self, learner: TrainerBase,
         state,  # a snapshot and the first weights; None: the run ends here
-        why="the run has gone home to machine 0",  # the message to other machines; None: they wait
+        why: str = "the run has gone home to machine 0",  # the message to other machines; None: they wait
     ):
         "End the processes, and restore the run in the kernel's learner."
         crew, self.crew, learner.run_state.remote_run, learner.run_state.num_processes = self.crew, None, None, 1
@@ -302,7 +312,7 @@ class RemoteRun(RemoteVerbs):
         if state is not None:
             self.resume_locally(learner, **state)
 
-    def resume_locally(self, learner, snapshot, first):
+    def resume_locally(self, learner: TrainerBase, snapshot: Snapshot, first):
         "Restore a state in the learner; if that fails, keep it as a named snapshot."
         try:
             self.plan["at home"](learner, snapshot, first)

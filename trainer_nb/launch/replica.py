@@ -4,34 +4,52 @@
 
 # %% ../../nbs/11_launch/05_replica.ipynb #c6e05656
 from __future__ import annotations
-import mmap, multiprocessing, os, signal, struct, threading, time, weakref
+
+import mmap
+import multiprocessing
+import os
+import signal
+import struct
+import threading
+import time
+import weakref
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
 import torch
+
+from ..args.training_args import TrainingArguments
+from trainer_nb.core.callbacks import (
+    CallbackHandler,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    close_callbacks,
+    set_log_level,
+)
 from ..core.errors import Interrupted
-from ..core.callbacks import CallbackHandler, TrainerCallback, close_callbacks, set_log_level
-from ..core.log_file import LogFile, dump_line
 from trainer_nb.core.history import (
-    History,
     NOTHING_SENT,
+    History,
+    apply_log_line,
     history_from_header,
+    index_events,
     log_header,
     unsent_lines,
-    index_events,
-    apply_log_line,
 )
-from ..engine.run_state import RunState
-from ..engine.overrides import drop_loader
-from ..engine.snapshot import Snapshot, capture_snapshot, gather_snapshot
+from ..core.log_file import LogFile, dump_line
+from ..engine.loop import StepLimit, pause_run, run_until
+from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
-from ..engine.loop import StepLimit, run_until, pause_run
+from ..engine.run_state import RunState
+from ..engine.snapshot import Snapshot, capture_snapshot, gather_snapshot
+from ..engine.tasks import restore_here
+from ..live.progress import ProgressCallback
 from ..state.async_save import Saver, wait_for_save
 from ..state.time_travel import RewindBuffer, Snapshots
-from ..engine.tasks import restore_here
 from ..tune.batch_size import read_proc_status
-from ..live.progress import ProgressCallback
 
 # %% auto #0
 __all__ = ['NOT_COPIED', 'NEVER_STEP', 'FLUSH_INTERVAL', 'learner_parts', 'history_lines', 'make_learner', 'history_from_lines',
@@ -46,7 +64,7 @@ __all__ = ['NOT_COPIED', 'NEVER_STEP', 'FLUSH_INTERVAL', 'learner_parts', 'histo
 # attributes that are created anew
 NOT_COPIED = {"run_state": None, "snapshots": None, "_facts": None, "_takes_items": None}
 
-def learner_parts(learner) -> dict:
+def learner_parts(learner: TrainerBase) -> dict:
     "Return the parts of a learner by name. The model, the data and the callbacks are not copied."
     run = learner.run_state
     attributes = {k: v for k, v in vars(learner).items() if k not in NOT_COPIED}
@@ -67,7 +85,7 @@ def learner_parts(learner) -> dict:
         | {"names": list(attributes)}
     )
 
-def history_lines(history) -> list[dict]:
+def history_lines(history: History) -> list[dict]:
     "Return a history as the lines of its log; the first one identifies the run."
     history.fetch()
     with history.rows.lock:
@@ -190,7 +208,7 @@ class LogForwarder(LogFile):
     "Forward the lines of a log to the kernel."
     def __init__(
         self, worker,
-        path,  # of the kernel's file; None: it has none
+        path: str | Path,  # of the kernel's file; None: it has none
     ):
         super().__init__(path)
         self.worker, self.asked, self.written = worker, 0, threading.Condition()
@@ -234,7 +252,7 @@ class RunStatus(NamedTuple):
     corrupted: str
     pending: tuple      # the pending tasks, and whether the model has to be wrapped anew: all processes must agree
 
-def capture_status(aboard) -> RunStatus:
+def capture_status(aboard: Replica) -> RunStatus:
     "Return the present status."
     run = aboard.learn.run_state
     told = {name: getattr(aboard.learn.run_state, name) for name in _STATUS_FIELDS}
@@ -259,11 +277,11 @@ class SpeedReporter(TrainerCallback):
         # time of the last boundary; CPU time of this thread at the start of the step
         self.behind, self.computed = self.told, time.thread_time()
 
-    def on_step_begin(self, args, state, control, **kwargs):
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         self.fetch += time.perf_counter() - self.behind
         self.computed = time.thread_time()
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         self.steps, self.own, self.behind = (
             self.steps + 1,
             self.own + time.thread_time() - self.computed,
@@ -341,7 +359,7 @@ class Replica:
 
     def connect(
         self,
-        path,  # of the kernel's file
+        path: str | Path,  # of the kernel's file
     ):
         "Send the history to the kernel from here on."
         history = self.learn.history
@@ -349,7 +367,7 @@ class Replica:
         history.sent = history_counts(history)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #b2c05a72
-def restore_replica(learn, snapshot, first):
+def restore_replica(learn, snapshot: Snapshot, first):
     "Restore a snapshot in a learner."
     run = learn.run_state
     run.initial_snapshot = first
@@ -373,7 +391,7 @@ class ReplicaResult(NamedTuple):
     value: Any           # value: of the main process
     standing: RunStatus
 
-def make_result(aboard, value=None) -> ReplicaResult:
+def make_result(aboard: Replica, value=None) -> ReplicaResult:
     "Return the answer to a command, after the log lines have been sent."
     if aboard.is_reporting and aboard.learn.history.log is not None:
         try:
@@ -385,13 +403,13 @@ def make_result(aboard, value=None) -> ReplicaResult:
     return ReplicaResult(value if aboard.is_reporting else None, capture_status(aboard))
 
 # %% ../../nbs/11_launch/05_replica.ipynb #13a502a5
-def prepare_replica(aboard) -> ReplicaResult:
+def prepare_replica(aboard: Replica) -> ReplicaResult:
     "Prepare the learner for a step, which determines the length of the run and raises the errors of a run that cannot be trained."
     aboard.begin()
     prepare(aboard.learn)
     return make_result(aboard)
 
-def run_until_limit(aboard, verb: str, limit: StepLimit) -> ReplicaResult:
+def run_until_limit(aboard: Replica, verb: str, limit: StepLimit) -> ReplicaResult:
     "Train up to a limit, or until the kernel requests a stop."
     learn = aboard.learn
     rank = aboard.worker.local_rank
@@ -405,7 +423,7 @@ def run_until_limit(aboard, verb: str, limit: StepLimit) -> ReplicaResult:
         wait_for_save(learn.run_state)
     return make_result(aboard)
 
-def run_verb(aboard, name: str, args: tuple, kwargs: dict) -> ReplicaResult:
+def run_verb(aboard: Replica, name: str, args: tuple, kwargs: dict) -> ReplicaResult:
     "Execute a verb of the learner."
     aboard.begin()
     value = getattr(aboard.learn, name)(*args, **kwargs)
@@ -415,7 +433,7 @@ def run_verb(aboard, name: str, args: tuple, kwargs: dict) -> ReplicaResult:
     return make_result(aboard, None if name == "watch" else value)
 
 def pop_callback_at(
-    aboard,
+    aboard: Replica,
     place: int,  # among the callbacks that the notebook has, too
     name: str,  # of its class
 ) -> ReplicaResult:
@@ -429,7 +447,7 @@ def pop_callback_at(
     aboard.learn.pop_callback(there[place])
     return make_result(aboard)
 
-def pause_replica(aboard) -> ReplicaResult:
+def pause_replica(aboard: Replica) -> ReplicaResult:
     "Mark the run as paused at a boundary."
     try:
         pause_run(aboard.learn, "")
@@ -438,7 +456,7 @@ def pause_replica(aboard) -> ReplicaResult:
     return make_result(aboard)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #8a87fdb8
-def run_function(aboard, function) -> Any:
+def run_function(aboard: Replica, function) -> Any:
     "Call a function of the user with the learner."
     aboard.begin()
     try:
@@ -451,7 +469,7 @@ def run_function(aboard, function) -> Any:
 
 # %% ../../nbs/11_launch/05_replica.ipynb #1b75aa7e
 def start_piece(
-    aboard, step: int,
+    aboard: Replica, step: int,
     number: int,  # of the part of the run that follows
 ) -> bool:
     "Clear all stop requests of this machine before the processes start from a boundary."
@@ -460,22 +478,22 @@ def start_piece(
     return True
 
 def hold_barrier(
-    aboard,
+    aboard: Replica,
     number: int,  # of the part of the run that is to end
 ) -> int | None:
     "Make the processes of this machine wait at a common boundary, and return its step; None for a request that arrives too late."
     return aboard.meeting.hold() if number == aboard.piece else None
 
-def stop_barrier_at(aboard, step: int, number: int) -> bool:
+def stop_barrier_at(aboard: Replica, step: int, number: int) -> bool:
     "Make the processes of this machine stop after a step, unless the request arrives too late."
     if number == aboard.piece:
         aboard.meeting.stop_at(step)
     return True
 
-def ping(aboard) -> bool: return True   # returns if the process can be reached
+def ping(aboard: Replica) -> bool: return True   # returns if the process can be reached
 
 # %% ../../nbs/11_launch/05_replica.ipynb #5e5ec493
-def history_counts(history) -> dict:
+def history_counts(history: History) -> dict:
     "Return the number of lines of each kind."
     return dict(
         rows=len(history),
@@ -486,7 +504,7 @@ def history_counts(history) -> dict:
     )
 
 def replica_state(
-    aboard,
+    aboard: Replica,
     there: dict,  # counts of the kernel's history
 ) -> dict:
     "Return the complete state of the run in this process, and the lines that the kernel's history lacks."
@@ -507,7 +525,7 @@ def replica_state(
         "lines": lines,
     }
 
-def shard_state(aboard) -> tuple:
+def shard_state(aboard: Replica) -> tuple:
     "Return the run and its first weights in this process of a sharded run, even if it is stuck in a step."
     run = aboard.learn.run_state
     # a step under way has gathered some layers
@@ -515,13 +533,13 @@ def shard_state(aboard) -> tuple:
     return capture_snapshot(run), run.initial_snapshot
 
 # of the snapshots for rewind
-def buffered_steps(aboard) -> list[int]:
+def buffered_steps(aboard: Replica) -> list[int]:
     return [s.step for s in aboard.learn.run_state.rewind_buffer.kept]
-def buffered_snapshot(aboard, step: int) -> Snapshot:
+def buffered_snapshot(aboard: Replica, step: int) -> Snapshot:
     return next(s for s in reversed(aboard.learn.run_state.rewind_buffer.kept) if s.step == step)
 
 # %% ../../nbs/11_launch/05_replica.ipynb #21de18e2
-def final_state(aboard) -> dict | None:
+def final_state(aboard: Replica) -> dict | None:
     "Return the run for the kernel, from the main process; None from the others."
     aboard.begin()
     if aboard.learn.run_state.saver is not None:
@@ -544,10 +562,10 @@ def process_location(learn) -> dict:
         "device": str(learn.run_state.device.device) if learn.run_state.device is not None else "",
     }
 
-def confirm_flush(aboard, number: int):
+def confirm_flush(aboard: Replica, number: int):
     "Record that the kernel has written all lines sent before a request."
     aboard.learn.history.log.answer(number)
 
-def interrupt_replica(aboard):
+def interrupt_replica(aboard: Replica):
     "Interrupt this process while it is busy: a step under way is rolled back, if possible."
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)

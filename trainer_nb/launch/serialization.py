@@ -4,7 +4,20 @@
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #425f1208
 from __future__ import annotations
-import functools, glob, io, itertools, json, math, mmap, os, pickle, sys, tempfile, types
+
+import functools
+import glob
+import io
+import itertools
+import json
+import math
+import mmap
+import os
+import pickle
+import sys
+import tempfile
+import types
+
 import torch
 
 # %% auto #0
@@ -101,7 +114,7 @@ class SharedTensors:
             pass
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #23503757
-def _map_tensor(mapped, start, kind, shape, strides, offset) -> torch.Tensor:
+def _map_tensor(mapped, start, kind: str, shape, strides, offset) -> torch.Tensor:
     "Return one tensor of a mapped file, with its own storage."
     dtype = getattr(torch, kind)
     if not math.prod(shape): return torch.empty(shape, dtype=dtype, device="cpu")
@@ -132,7 +145,9 @@ class TensorExtractor:
     "Serve as a pickler's `persistent_id`, for objects that it does not write itself."
     # aside: predicate, True for tensors to put into the file
     def __init__(self, aside=_is_extracted):
-        self.aside, self.tensors, self.names = aside, {}, {}
+        self.aside = aside
+        self.tensors = {}
+        self.names = {}
 
     def __call__(self, o):
         if isinstance(o, io.IOBase):

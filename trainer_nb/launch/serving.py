@@ -4,15 +4,20 @@
 
 # %% ../../nbs/11_launch/09_serving.ipynb #0558dacf
 from __future__ import annotations
-import queue, shutil, tempfile, threading, warnings
+
+import queue
+import shutil
+import tempfile
+import threading
+import warnings
 from pathlib import Path
-from .replica import make_replica
-from .serialization import unpack_values
-from .worker_pool import WorkerPool
+
+from ..engine.overrides import TrainerBase
 from .links import MachineInfo, connect_to_main
-from .replica import StopBarrier
-from .replica import learner_parts
-from .worker import make_failure, decode_message
+from .replica import StopBarrier, learner_parts, make_replica
+from .serialization import unpack_values
+from .worker import decode_message, make_failure
+from .worker_pool import WorkerPool
 
 # %% auto #0
 __all__ = ['OWN_SETTINGS', 'RelayPool', 'merge_parts', 'differing_settings', 'MachineGone', 'MachineServer', 'ServeResult']
@@ -55,7 +60,7 @@ class RelayPool(WorkerPool):
 OWN_SETTINGS = ("disable_tqdm", "output_dir", "run_name", "logging_dir")
 
 def merge_parts(
-    learner,
+    learner: TrainerBase,
     given: dict,  # what machine 0 has sent
     meeting: StopBarrier,
 ) -> dict:
@@ -97,7 +102,7 @@ class MachineGone(RuntimeError):
 class MachineServer:
     "A machine whose processes are commanded by machine 0."
     def __init__(
-        self, learner, where: MachineInfo, n: int,
+        self, learner: TrainerBase, where: MachineInfo, n: int,
         how: dict,  # to start them; see Crew
     ):
         self.learner, self.where, self.n, self.how, self.orders, self.relay = (
@@ -114,7 +119,7 @@ class MachineServer:
 
     def pressed(self) -> bool: return bool(self.learner.run_state.interrupts.pressed)
 
-    def hear(self, kind, *rest):
+    def hear(self, kind: str, *rest):
         "Something that machine 0 says, in a thread of the link: commands go on at once."
         if kind == "to":
             self.relay is not None and self.relay.obey(*rest)

@@ -4,11 +4,30 @@
 
 # %% ../../nbs/11_launch/01_worker.ipynb #8bc81976
 from __future__ import annotations
-import ctypes, faulthandler, io, linecache, logging, multiprocessing, os, pickle, queue, re, signal, socket, sys, tempfile, threading, time, traceback
+
+import ctypes
+import faulthandler
+import io
+import linecache
+import logging
+import multiprocessing
+import os
+import pickle
+import queue
+import re
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Client
 from multiprocessing.util import get_temp_dir
+
 import torch
+
 from .serialization import pack_values, unpack_values
 
 # %% auto #0
@@ -215,7 +234,7 @@ class LineStream(io.TextIOBase):
             if rest := visible_part(self.pending.pop(key, "")):
                 self._give(rest + "\n")
 
-    def _give(self, text):
+    def _give(self, text: str):
         if os.getpid() == self.pid:
             self.emit(text)
         else:
@@ -365,7 +384,7 @@ class Worker:
         )
         self.line = MessageChannel(connection, self._take, kill_process_group)
 
-    def _printed(self, kind, text):
+    def _printed(self, kind: str, text: str):
         if kind == "err":
             # to the file: its last lines are reported if the process dies
             os.write(2, text.encode(errors="backslashreplace"))

@@ -4,12 +4,26 @@
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #ed154da0
 from __future__ import annotations
-import atexit, itertools, linecache, multiprocessing, os, queue, re, secrets, shutil, signal, socket, tempfile, threading, time, warnings
+
+import atexit
+import itertools
+import linecache
+import multiprocessing
+import os
+import queue
+import re
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+import warnings
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
-from .serialization import release_packed, pack_values, remove_shared_files, unpack_values
-from .worker import find_root_failure
+
 from trainer_nb.launch.launchers import (
     HIDDEN_ENVIRONMENTS,
     PATCHED_VARIABLES,
@@ -17,24 +31,26 @@ from trainer_nb.launch.launchers import (
     Rendezvous,
     child_pids,
     default_threads,
+    keep_survivors,
     launch_environment,
     launch_workers,
     log_folders,
-    keep_survivors,
+    remove_logs,
     restore_environment,
     silence_elastic_logs,
-    remove_logs,
     start_method,
     user_environment,
 )
+from .serialization import pack_values, release_packed, remove_shared_files, unpack_values
 from trainer_nb.launch.worker import (
     Died,
     Done,
     MessageChannel,
     RemoteError,
-    encode_message,
-    make_failure,
     decode_message,
+    encode_message,
+    find_root_failure,
+    make_failure,
 )
 
 # %% auto #0
@@ -52,7 +68,7 @@ THREAD_NAME = "trainer_nb crew"
 class WorkerHandle:
     "Hold a worker that has connected."
     def __init__(
-        self, rank, local_rank, pid,
+        self, rank: int, local_rank, pid,
         errors,  # the file of its stderr
     ):
         self.rank = rank
@@ -135,7 +151,7 @@ class PendingCall:
         "Wait until all workers have answered or died; return False on timeout."
         return self._done.wait(timeout)
 
-    def _answered(self, rank, outcome) -> bool:
+    def _answered(self, rank: int, outcome) -> bool:
         self.outcomes.setdefault(rank, outcome)
         if len(self.outcomes) == len(self.ranks):
             self._done.set()
@@ -187,13 +203,13 @@ class PoolMessages:
             else:
                 self._events.put((kind, member.rank, *rest))
 
-    def _told(self, rank, kind, data):
+    def _told(self, rank: int, kind: str, data):
         try:
             self.on_told and self.on_told(rank, kind, data)
         except Exception as error:
             warnings.warn(f"What rank {rank} told ({kind!r}) could not be taken in ({type(error).__name__}: {error}).")
 
-    def _answered(self, number, rank, found):
+    def _answered(self, number, rank: int, found):
         with self._lock:
             call, blob = self._calls.get(number, (None, None))
             if call is None or not call._answered(rank, found): return
@@ -343,7 +359,7 @@ class PoolStartup(PoolMonitor):
 
     def _why(
         self,
-        error,  # with which the launcher has ended
+        error: BaseException,  # with which the launcher has ended
     ) -> list:
         "Return the failures that the launcher's end means for the start."
         # one failure
@@ -382,7 +398,7 @@ class PoolConnections(PoolStartup):
         self.workers[rank] = member
         self._events.put(("hello", rank))
 
-    def _from(self, link, kind, *rest):
+    def _from(self, link, kind: str, *rest):
         "Process a message of another machine's kernel about its workers, in the thread that reads its link. Messages about workers of an earlier start are ignored."
         if kind == "gone":
             for member in list(self.workers.values()):
@@ -648,7 +664,7 @@ class WorkerPool(PoolCalls):
         start: str | None = None,  # "fork" or "spawn"; None: fork where that is possible
         *,
         cpu: bool = True,  # the workers use no GPU
-        hear="first",  # ranks whose output is sent: "first", "all", or a list of ranks
+        hear: str = "first",  # ranks whose output is sent: "first", "all", or a list of ranks
         threads: int | None = None,  # torch threads per process
         on_told=None,  # called with (rank, kind, data) for each notification, by a thread of the pool
         timeout: float = 300,  # seconds for the start

@@ -4,23 +4,38 @@
 
 # %% ../../nbs/10_live/02_background.ipynb #8e141b95
 from __future__ import annotations
-import atexit, contextvars, math, os, sys, threading, weakref
-import torch
+
+import atexit
+import contextvars
+import math
+import os
+import sys
+import threading
+import weakref
 from contextlib import contextmanager
 from functools import cache
-from ..core.errors import Interrupted, InvalidOperation, release_traceback_memory, install_excepthook, warn
+
+import torch
+
+from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_traceback_memory, warn
 from ..core.interrupts import RUN_LOCK, Button, low_priority
 from trainer_nb.engine.loop import (
     TrainOutput,
+    check_can_train,
+    check_not_in_step,
+    describe_position,
+    half_done,
     lookahead_limit,
-    run_until,
-    make_train_output,
     make_stop_condition,
+    make_train_output,
+    run_until,
     validate_step_count,
+    wait_for_debug_step,
 )
+from ..engine.overrides import TrainerBase
+from ..engine.run_state import RunState
 from .progress import NO_DISPLAY, in_kernel, make_progress
 from ..state.async_save import wait_for_save
-from ..engine.loop import half_done, check_can_train, check_not_in_step, wait_for_debug_step, describe_position
 
 # %% auto #0
 __all__ = ['BACKGROUND_RUNS', 'bind_context', 'StepBudget', 'require_learner', 'RunHandle', 'is_debug_step_open',
@@ -98,7 +113,7 @@ class StepBudget:
 
 # %% ../../nbs/10_live/02_background.ipynb #21c4da1f
 def require_learner(
-    learner,  # a weak reference
+    learner: TrainerBase,  # a weak reference
 ):
     "Return the learner of a weak reference. Raise `InvalidOperation` if it has been deleted."
     if (learner := learner()) is None:
@@ -111,7 +126,7 @@ def require_learner(
 # %% ../../nbs/10_live/02_background.ipynb #176dbd94
 class RunHandle:
     "Hold the state of a background run."
-    def __init__(self, learner):
+    def __init__(self, learner: TrainerBase):
         self._learner, self._budget, self._until, self._bound_work, self._screen = (
             weakref.ref(learner),
             StepBudget(),
@@ -232,7 +247,7 @@ class BackgroundRun(RunHandle):
         return make_train_output(self.learner.run_state)
 
 # %% ../../nbs/10_live/02_background.ipynb #bf5b8289
-def describe_background(handle, run) -> str:
+def describe_background(handle, run: RunState) -> str:
     "Return the status of a background run as text."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
     if handle.error is not None:
@@ -243,7 +258,7 @@ def describe_background(handle, run) -> str:
 # %% ../../nbs/10_live/02_background.ipynb #f06e63bd
 BACKGROUND_RUNS = weakref.WeakSet()   # the handles of this process
 
-def request_steps(handle, steps: float, more=False):
+def request_steps(handle, steps: float, more: bool = False):
     "Request steps, and start a thread for them if there is none."
     run = handle.learner.run_state
     if run.finished and not run.due and not handle.training:
@@ -259,7 +274,7 @@ def request_steps(handle, steps: float, more=False):
         handle._budget = StepBudget()
         raise
 
-def nothing_to_do_message(run) -> str:
+def nothing_to_do_message(run: RunState) -> str:
     "Return the message for a run that cannot continue."
     return (f"There is nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
             "learn.set(max_steps=...) prolongs it, learn.reset() begins anew.")
@@ -284,7 +299,7 @@ def run_background_thread(handle):
                 record_stop(handle, error)
             handle._budget.ended()
 
-def train_in_background(handle, learner):
+def train_in_background(handle, learner: TrainerBase):
     "Advance until the budget is used up, or the run is finished."
     run = learner.run_state
     wish = handle._budget
@@ -312,7 +327,7 @@ def train_in_background(handle, learner):
         wait_for_save(run)
 
 # %% ../../nbs/10_live/02_background.ipynb #0213e629
-def record_stop(handle, error):
+def record_stop(handle, error: BaseException):
     "Keep the error that stopped the run, and report it."
     handle.error = error
     run = handle.learner.run_state
@@ -359,7 +374,7 @@ def pause_all_runs(
             print(f"{handle!r}, because the process ends.", file=sys.stderr)
 
 # %% ../../nbs/10_live/02_background.ipynb #80db3c57
-def start_background(learner,
+def start_background(learner: TrainerBase,
           steps=None, epochs=None, until=None   # as in learn.run(...): when to pause; by default at the end of the run
          ) -> BackgroundRun:
     "Train in the background; if the background run exists, continue it with this condition."
@@ -372,7 +387,7 @@ def start_background(learner,
     request_steps(handle, math.inf)
     return handle
 
-def get_handle(learner) -> BackgroundRun:
+def get_handle(learner: TrainerBase) -> BackgroundRun:
     "Return the handle of a learner's background run; create it, without starting to train, if necessary."
     run = learner.run_state
     if run.background_run is None:
@@ -380,7 +395,7 @@ def get_handle(learner) -> BackgroundRun:
         handle._bound_work = bind_context(lambda: run_background_thread(handle))
     return run.background_run
 
-def stop_run(learner):
+def stop_run(learner: TrainerBase):
     "End the run at the present step."
     run = learner.run_state
     if run.background_run is not None:

@@ -4,15 +4,18 @@
 
 # %% ../../nbs/10_live/03_curves.ipynb #0deee4e5
 from __future__ import annotations
+
 from pathlib import Path
+
 import numpy as np
-from ..display.tables import format_value
-from ..display.panels import LineSeries, Marker, Panel, exponential_moving_average
-from ..display.charts import Chart
-from ..core.errors import suggest_names
+
 from ..core.columns import RowStore, throughput
-from ..core.history import History, TIMING_SUFFIXES, ACT_FORMATTERS, read_history
+from ..core.errors import suggest_names
+from ..core.history import ACT_FORMATTERS, TIMING_SUFFIXES, History, read_history
 from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
+from ..display.charts import Chart
+from ..display.panels import LineSeries, Marker, Panel, exponential_moving_average
+from ..display.tables import format_value
 
 # %% auto #0
 __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'block_values', 'make_blocks', 'merge_pairs',
@@ -90,7 +93,7 @@ class BlockSeries:
         self.tail, self.seen, self.abandons = np.empty(0, np.int64), 0, 0
         self.generation += 1
 
-    def update(self, history) -> bool:
+    def update(self, history: History) -> bool:
         "Add the new rows, and return True if there were any."
         # the run has gone back
         if len(history.abandons) != self.abandons or len(history) < self.seen:
@@ -127,7 +130,7 @@ class BlockSeries:
 
 # %% ../../nbs/10_live/03_curves.ipynb #423c8667
 def abandoned_blocks(
-    history,
+    history: History,
     most: int = 1000,  # approximate number of blocks
 ) -> np.ndarray:
     "Return the blocks of the abandoned rows, with a row of nan between two pieces."
@@ -177,7 +180,10 @@ def mask_gaps(x, y, gone) -> tuple[np.ndarray, np.ndarray]:
     "Return a series in which the excluded points are gaps."
     return x, np.where(gone, np.nan, y)
 
-def column_lines(history, name, x, smooth, color=0, label="", alone=True) -> list[LineSeries]:
+
+def column_lines(
+    history: History, name: str, x, smooth, color=0, label: str = "", alone: bool = True
+) -> list[LineSeries]:
     "Return the lines of a column; `alone`: there is no other run in the chart."
     at = x_positions(history, x)
     y = history.column(name).astype(float)
@@ -194,14 +200,15 @@ def column_lines(history, name, x, smooth, color=0, label="", alone=True) -> lis
         lines.append(LineSeries(*mask_gaps(at, y, ~gone), "left behind", None, "dashed"))
     return lines
 
-def metric_series(history, name, x, color, label="") -> list[LineSeries]:
+
+def metric_series(history: History, name: str, x, color, label: str = "") -> list[LineSeries]:
     "Return a metric as points, and the line through them."
     rows, values = metric_values(history, name)
     if not rows: return []
     at = x_positions(history, x)[rows]
     return [LineSeries(at, values, label or name, color), LineSeries(at, values, "", color, "points")]
 
-def act_markers(history, x, most: int = 10) -> list[Marker]:
+def act_markers(history: History, x, most: int = 10) -> list[Marker]:
     "Return the changes made by hand as marks; the last ones if there are many."
     steps = history.column("step")
     at = x_positions(history, x)
@@ -248,7 +255,7 @@ def resolve_plot_names(histories, what) -> list[str]:
     ]
     return ["loss", *metrics[:4], "learning_rate", "grad_norm"]
 
-def history_panel(name, histories, labels, x, smooth, log) -> Panel | None:
+def history_panel(name: str, histories, labels, x, smooth, log) -> Panel | None:
     "Return the panel of one name; None without data."
     alone = len(histories) == 1
     if name in PLOTTED_COLUMNS:

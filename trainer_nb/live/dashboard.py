@@ -4,20 +4,30 @@
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #807d33e4
 from __future__ import annotations
-import contextvars, queue, secrets, sys, threading, time, weakref
+
+import contextvars
+import queue
+import secrets
+import sys
+import threading
+import time
+import weakref
 from base64 import b64encode
 from functools import cache
 from importlib import resources
+
 import numpy as np
-from ..display.tables import escape_html, html_table, format_value, text_table
-from ..display.panels import LineSeries, Marker, Panel, panel_to_text, downsample
-from ..display.svg import render_svg
+
 from ..core.errors import suggest_names
+from ..display.panels import LineSeries, Marker, Panel, downsample, panel_to_text
+from ..display.svg import render_svg
+from ..display.tables import escape_html, format_value, html_table, text_table
 from ..engine.loop import describe_position
-from .progress import NO_DISPLAY, find_progress_callback, in_kernel
+from ..engine.overrides import TrainerBase
 from .background import get_handle, require_learner
-from .curves import QUANTITIES, as_history, run_labels, abandoned_blocks
-from .run_view import HistorySource, ViewModel, LearnerSource
+from .curves import QUANTITIES, abandoned_blocks, as_history, run_labels
+from .progress import NO_DISPLAY, find_progress_callback, in_kernel
+from .run_view import HistorySource, LearnerSource, ViewModel
 
 # %% auto #0
 __all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'MAX_SVG_BYTES', 'BACKGROUND_COMMANDS', 'COMMANDS',
@@ -275,7 +285,7 @@ COMMAND_THREAD = CommandThread()
 class CommandHandler:
     "Execute the commands of one view."
     def __init__(
-        self, learner,
+        self, learner: TrainerBase,
         tell,  # a function that takes an answer, a dict
     ):
         self._learner, self.tell, self.context, self.waiting = (
@@ -328,7 +338,7 @@ class CommandHandler:
                 )
         self.context.copy().run(there)
 
-    def run_background_command(self, number, verb, given):
+    def run_background_command(self, number, verb: str, given):
         "Apply a request to the background run."
         learn = self.learner
         BACKGROUND_COMMANDS[verb](learn, given)
@@ -410,7 +420,7 @@ class WidgetConnection:
     "Exchange messages with the page."
     def __init__(
         self, board: ViewModel,
-        learner=None,  # the target of the buttons, None for no buttons
+        learner: TrainerBase | None = None,  # the target of the buttons, None for no buttons
         compact: bool = False,  # without curves
     ):
         self.board, self.number, self.compact, self._lock = board, secrets.token_hex(4), compact, threading.RLock()
@@ -427,7 +437,7 @@ class WidgetConnection:
         self._drawn, self._state, self._stale, self._created = 0.0, None, True, time.monotonic()
         board.message(full=True)
 
-    def _send(self, full=False):
+    def _send(self, full: bool = False):
         # the content of messages and their order
         with self._lock:
             if (message := self.board.message(full)) is None: return
@@ -491,7 +501,7 @@ class Dashboard(WidgetConnection):
             made = still_bundle(self.board, self.number, not self.compact)
         self._handle.update(made, raw=True)
 
-    def give_up(self, error):
+    def give_up(self, error: BaseException):
         "Report once that the view cannot be updated, and drop it."
         unregister_view(self)
         print(
@@ -587,7 +597,8 @@ def refresh_still(view: Dashboard):
     "Update the static view at the end of a cell."
     with view._lock:
         view._send()
-    if view.board.told["status"]["state"] == "training" or not (view._stale or view._is_unreachable): return
+    if view.board.told["status"]["state"] == "training" or not (view._stale or view._is_unreachable):
+        return
     if view._is_unreachable and was_touched(view):
         place_still(view)
     elif view._stale:
@@ -616,7 +627,7 @@ def show_compact(handle):
     handle.view.show_here()
 
 # %% ../../nbs/10_live/05_dashboard.ipynb #d1b6aa3f
-def make_dashboard(learner,
+def make_dashboard(learner: TrainerBase,
               also=()   # other learners, histories, or paths of logs, drawn in the same charts
              ) -> Dashboard:
     "Return a live view of a run with controls. Raise TypeError for an object that is not a run."

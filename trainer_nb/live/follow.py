@@ -4,14 +4,17 @@
 
 # %% ../../nbs/10_live/06_follow.ipynb #f69c7edc
 from __future__ import annotations
-import json, os, time
+
+import json
+import os
+import time
 from pathlib import Path
-from .run_view import ViewModel, progress_numbers
-from .dashboard import Dashboard
-from ..core.history import History, history_from_header, store_event, update_abandoned, apply_log_line
-from ..core.log_file import check_log_header, find_log, reject_constant, decode_non_finite
+
+from ..core.history import History, apply_log_line, history_from_header, store_event, update_abandoned
+from ..core.log_file import check_log_header, decode_non_finite, find_log, reject_constant
 from ..display.tables import format_duration, format_value
-from .run_view import assess_health
+from .dashboard import Dashboard
+from .run_view import ViewModel, assess_health, progress_numbers
 
 # %% auto #0
 __all__ = ['SILENCE_SECONDS', 'EMPTY_HISTORY', 'LogTail', 'final_status', 'planned_length', 'LogSource', 'follow']
@@ -20,7 +23,11 @@ __all__ = ['SILENCE_SECONDS', 'EMPTY_HISTORY', 'LogTail', 'final_status', 'plann
 class LogTail:
     "Read a log as it grows."
     def __init__(self, path: Path):
-        self.path, self.offset, self.history, self.waiting, self.head = path, 0, None, [], b""
+        self.path = path
+        self.offset = 0
+        self.history = None
+        self.waiting = []
+        self.head = b""
 
     def read(self) -> bool:
         "Read the appended lines, and return True if there were any. Raise ValueError for a damaged line."
@@ -96,7 +103,7 @@ EMPTY_HISTORY = History()
 
 class LogSource:
     "Provide the log of a run as a source."
-    def __init__(self, path):
+    def __init__(self, path: str | Path):
         self.tail = LogTail(find_log(path))
         self.tail.read()
         # time of the last write; description of a damage, if there is one
@@ -152,7 +159,7 @@ class LogSource:
         )
 
 # %% ../../nbs/10_live/06_follow.ipynb #7a5c4e41
-def follow(path,    # a log, the folder that holds it, or a run's output_dir (the newest run there)
+def follow(path: str | Path,    # a log, the folder that holds it, or a run's output_dir (the newest run there)
            also=()  # other such paths, drawn in the same charts
           ) -> Dashboard:
     "Return a live view of a run on another machine, from its log. Raise FileNotFoundError if there is no log, and ValueError if it is damaged."

@@ -4,12 +4,23 @@
 
 # %% ../../nbs/10_live/01_reporting.ipynb #40ebc1f1
 from __future__ import annotations
-import importlib.metadata, json, os, re, sys
+
+import importlib.metadata
+import json
+import os
+import re
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
-from ..core.errors import warn
-from ..core.callbacks import LoggerCallback, TrainerCallback, set_log_level
+
+import torch
+
 from ..args.fields import TRACKERS
+from ..args.training_args import TrainingArguments
+from ..core.callbacks import LoggerCallback, TrainerCallback, TrainerControl, TrainerState, set_log_level
+from ..core.errors import warn
+from ..core.history import History
+from ..engine.overrides import TrainerBase
 
 # %% auto #0
 __all__ = ['RUN_SUMMARY_KEYS', 'OWN_WANDB_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'LIBRARY_NAME', 'prefix_log_names',
@@ -67,7 +78,7 @@ class RunDescription(NamedTuple):
 
 # %% ../../nbs/10_live/01_reporting.ipynb #0abbf19e
 # (all settings, the model's alone or None)
-def tracker_config(args, model) -> tuple:
+def tracker_config(args, model: torch.nn.Module) -> tuple:
     "Return the settings of a run as plain values."
     def plain(d): return json.loads(json.dumps(d, default=str))
     own = getattr(model, "config", None)
@@ -110,7 +121,7 @@ class TensorBoard(Tracker):
         if about.model_config is not None:
             self.writer.add_text("model_config", json.dumps(about.model_config, indent=2))
 
-    def log(self, logs, step):
+    def log(self, logs: dict[str, Any], step):
         for k, v in numeric_values(prefix_log_names(logs), (int, float, str)).items():
             (self.writer.add_text if isinstance(v, str) else self.writer.add_scalar)(k, v, step)
         self.writer.flush()
@@ -144,7 +155,7 @@ class WandB(Tracker):
         self.run.define_metric("train/global_step")
         self.run.define_metric("*", step_metric="train/global_step", step_sync=True)
 
-    def log(self, logs, step):
+    def log(self, logs: dict[str, Any], step):
         for k in [k for k in RUN_SUMMARY_KEYS if k in logs]:
             self.run.summary[k] = logs[k]
         self.run.log(
@@ -177,7 +188,7 @@ class Trackio(Tracker):
         )
         self.space = trackio.context_vars.current_space_id.get()
 
-    def log(self, logs, step):
+    def log(self, logs: dict[str, Any], step):
         self.over = self.over or "train_runtime" in logs
         self.run.log(
             {
@@ -232,7 +243,7 @@ class MLflow(Tracker):
         for i in range(0, len(given), 100):
             mlflow.log_params(dict(given[i:i + 100]))
 
-    def log(self, logs, step):
+    def log(self, logs: dict[str, Any], step):
         import mlflow
         mlflow.log_metrics(
             {re.sub(r"[^0-9A-Za-z_\-. :/]", "_", k): v for k, v in numeric_values(logs).items()},
@@ -274,7 +285,8 @@ class AccelerateTracker(Tracker):
             {k: v for k, v in about.config.items() if isinstance(v, (bool, int, float, str))}
         )
 
-    def log(self, logs, step): self.tracker.log(numeric_values(prefix_log_names(logs), (int, float, str)), step=step)
+    def log(self, logs: dict[str, Any], step):
+        self.tracker.log(numeric_values(prefix_log_names(logs), (int, float, str)), step=step)
 
     def close(self):
         self.tracker.finish()
@@ -388,7 +400,7 @@ def make_tracker(
     return TRACKER_CLASSES[what]() if isinstance(what, str) and what in TRACKER_CLASSES else AccelerateTracker(what)
 
 # %% ../../nbs/10_live/01_reporting.ipynb #26fc3fbf
-def last_restored_step(history) -> int:
+def last_restored_step(history: History) -> int:
     "Return the step to which a history went back last."
     rows = history.abandons[-1]["to"][0]
     # rows that an earlier return has discarded stay in the history
@@ -409,13 +421,44 @@ class ReportCallback(TrainerCallback):
         self.opened = None
         self.off = None
 
-    def on_train_begin(self, args, state, control, learner=None, **kwargs): self.report(args, state, learner)
-    def on_log(self, args, state, control, logs=None, learner=None, **kwargs): self.report(args, state, learner, logs)
-    def on_predict(self, args, state, control, metrics=None, learner=None, **kwargs):
-        self.report(args, state, learner, metrics)
-    def on_train_end(self, args, state, control, **kwargs): self.put_down()
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        learner: TrainerBase | None = None,
+        **kwargs,
+    ):
+        self.report(args, state, learner)
 
-    def report(self, args, state, learner, logs=None):
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        learner: TrainerBase | None = None,
+        **kwargs,
+    ):
+        self.report(args, state, learner, logs)
+
+    def on_predict(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, Any] | None = None,
+        learner: TrainerBase | None = None,
+        **kwargs,
+    ):
+        self.report(args, state, learner, metrics)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        self.put_down()
+
+    def report(
+        self, args: TrainingArguments, state: TrainerState, learner: TrainerBase, logs: dict[str, Any] | None = None
+    ):
         "Log to the tracker, opening it if necessary; without logs, only open it."
         history = learner.history
         known, self.heard = self.heard, (history.run_id, len(history.abandons))
@@ -429,7 +472,7 @@ class ReportCallback(TrainerCallback):
         except Exception as error:
             self.fail(error, history.run_id)
 
-    def open(self, args, state, learner):
+    def open(self, args: TrainingArguments, state: TrainerState, learner: TrainerBase):
         "Open the tracker for this process and this run."
         mine = (os.getpid(), learner.history.run_id)
         if self.opened == mine: return
@@ -447,7 +490,7 @@ class ReportCallback(TrainerCallback):
         except Exception as error:
             self.fail(error, opened[1])
 
-    def fail(self, error, run_id):
+    def fail(self, error: BaseException, run_id):
         "Switch the tracker off for this run, with one warning."
         self.off = run_id
         self.opened = None
@@ -474,7 +517,7 @@ def reopenable_tracker(tracker: Tracker) -> Tracker:
         else tracker
     )
 
-def describe_tracked_run(args, state, learner) -> RunDescription:
+def describe_tracked_run(args: TrainingArguments, state: TrainerState, learner: TrainerBase) -> RunDescription:
     "Describe the run of a learner for a tracker."
     everything, model = tracker_config(args, learner.model)
     name = state.trial_name if state.is_hyper_param_search and state.trial_name else args.run_name
@@ -581,7 +624,7 @@ def card_metrics(
         {"best": state.best_metric, "best at step": state.best_global_step} if state.best_metric is not None else {}
     )
 
-def card_text(name: str, args, state, model) -> str:
+def card_text(name: str, args: TrainingArguments, state: TrainerState, model: torch.nn.Module) -> str:
     "Return the text of the card."
     settings = {k: f"`{v!r}`" for k, v in args.changed().items() if k not in _PRIVATE}
     versions = {p: v for p in ("torch", "accelerate", "transformers", "datasets") if (v := package_version(p))}
@@ -608,7 +651,7 @@ def package_version(package: str) -> str | None:
 
 # %% ../../nbs/10_live/01_reporting.ipynb #5495f849
 def write_model_card(
-    args, state, model, model_name=None, finetuned_from=None,
+    args: TrainingArguments, state: TrainerState, model: torch.nn.Module, model_name=None, finetuned_from=None,
     **about,  # as in head; returns None if nothing was written
 ) -> Path | None:
     "Write README.md into output_dir. Raise ValueError without one."

@@ -4,21 +4,32 @@
 
 # %% ../../nbs/10_live/04_run_view.ipynb #7799ac63
 from __future__ import annotations
-import enum, math, os, sys, threading, time, weakref
+
+import enum
+import math
+import os
+import sys
+import threading
+import time
+import weakref
 from typing import NamedTuple
+
 import numpy as np
 import torch
-from ..display.tables import format_duration, format_value
+
+from ..args.training_args import CHOICES
+from ..core.columns import last_row_of_step
+from ..core.history import ACT_FORMATTERS, HISTORIES, History
+from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap
 from ..display.svg import reduce_columns
-from ..core.columns import last_row_of_step
-from ..core.history import HISTORIES, History, ACT_FORMATTERS
-from ..args.training_args import CHOICES
+from ..display.tables import format_duration, format_value
 from ..engine.loop import describe_position
-from ..engine.settings import SETTABLE, effect_of, current_value
-from ..diagnostics.watch import WatchReport
-from .progress import find_progress_callback, format_speed
+from ..engine.overrides import TrainerBase
+from ..engine.run_state import RunState
+from ..engine.settings import SETTABLE, current_value, effect_of
 from .curves import BlockSeries, abandoned_blocks, numeric_metric_names
+from .progress import find_progress_callback, format_speed
 
 # %% auto #0
 __all__ = ['SIGNIFICANCE', 'MAX_RECENT_ROWS', 'MAX_EVENTS', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS',
@@ -183,7 +194,7 @@ class DisplayStatus(NamedTuple):
     words: str
     where: str = ""    # "cell" or "background", while it trains
 
-def display_status(run) -> DisplayStatus:
+def display_status(run: RunState) -> DisplayStatus:
     "Return the status of a run of this process."
     owner = run.owner
     background = run.background_run
@@ -250,7 +261,7 @@ def progress_numbers(history: History, step: int, total: int | None, going: bool
     }
 
 def view_status(
-    run,
+    run: RunState,
     taken: str | None = None,  # memory, as text
 ) -> dict:
     "Return everything that the top of a view shows of a run."
@@ -261,7 +272,9 @@ def view_status(
     total = state.max_steps if 0 < state.max_steps < sys.maxsize else None
     heard = getattr(getattr(find_progress_callback(run), "progress", None), "heard", None)
     words, taken = (
-        (now.words, taken) if run.remote_run is None else (f"{now.words}, {run.remote_run.words()}", run.remote_run.memory() or taken)
+        (now.words, taken)
+        if run.remote_run is None
+        else (f"{now.words}, {run.remote_run.words()}", run.remote_run.memory() or taken)
     )
     return {
         "state": now.state,
@@ -367,7 +380,7 @@ def input_kind(value) -> str:
         else "int" if isinstance(value, int) else "float" if isinstance(value, float) else "text"
     )
 
-def settings_form(learner) -> list[dict]:
+def settings_form(learner: TrainerBase) -> list[dict]:
     "Return the settings that `set` takes, with the present values; the learning rate of the next step comes first."
     found = []
     for name in SETTABLE:
@@ -543,7 +556,7 @@ class ViewModel(ViewParts):
 # %% ../../nbs/10_live/04_run_view.ipynb #9eff4674
 class LearnerSource:
     "Provide a learner of this process as a source."
-    def __init__(self, learner):
+    def __init__(self, learner: TrainerBase):
         self.learner, self.history, self.memory, self.next, self.last = (
             weakref.ref(learner),
             learner.run_state.history,
@@ -564,7 +577,7 @@ class LearnerSource:
         self.next = time.monotonic() + 1.0
         self.memory = format_memory_use(next((p.device for p in learner.run_state.params), None))
 
-    def freed(self, learner) -> bool:
+    def freed(self, learner: TrainerBase) -> bool:
         "Return True if free() has ended the run that was shown, and no other has begun."
         return learner.run_state.initial_snapshot_freed and bool(self.last)
 
@@ -585,7 +598,7 @@ class LearnerSource:
     def settings(self) -> list: return [] if self.learner() is None else settings_form(self.learner())
 
 # %% ../../nbs/10_live/04_run_view.ipynb #8bb15a7a
-def fetch_quietly(history):
+def fetch_quietly(history: History):
     "Fetch the values that the device has computed."
     try:
         history.rows.fetch()

@@ -4,8 +4,14 @@
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #667f2755
 from __future__ import annotations
-import functools, importlib, logging, warnings
+
+import functools
+import importlib
+import logging
+import warnings
+
 import torch
+
 from ..args.training_args import TrainingArguments
 
 # %% auto #0
@@ -45,30 +51,30 @@ def import_library(module: str,  # one of PIP
         root.handlers[:] = before[1]
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1a53b0f8
-def adam_betas(args) -> tuple: return args.adam_beta1, args.adam_beta2
+def adam_betas(args: TrainingArguments) -> tuple: return args.adam_beta1, args.adam_beta2
 
 # keyword arguments of Adam and its variants
-def adam_kwargs(args) -> dict:
+def adam_kwargs(args: TrainingArguments) -> dict:
     return dict(betas=adam_betas(args), eps=args.adam_epsilon)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1e35762d
-def _bnb(args, cls, **more):
+def _bnb(args: TrainingArguments, cls, **more):
     "Return an optimizer class of bitsandbytes and its keyword arguments, with the bits from its name."
     paged = {} if cls == "RMSprop" else {"is_paged": args.optim.startswith("paged_")}
     return getattr(import_library("bitsandbytes", args.optim).optim, cls), dict(
         **more, optim_bits=8 if "8bit" in args.optim else 32, **paged
     )
 
-def bnb_adamw(args): return _bnb(args, "AdamW", **adam_kwargs(args))
-def bnb_lion(args): return _bnb(args, "Lion", betas=adam_betas(args))
-def bnb_rmsprop(args): return _bnb(args, "RMSprop")
-def bnb_ademamix(args):
+def bnb_adamw(args: TrainingArguments): return _bnb(args, "AdamW", **adam_kwargs(args))
+def bnb_lion(args: TrainingArguments): return _bnb(args, "Lion", betas=adam_betas(args))
+def bnb_rmsprop(args: TrainingArguments): return _bnb(args, "RMSprop")
+def bnb_ademamix(args: TrainingArguments):
     return _bnb(args, "AdEMAMix", betas=(*adam_betas(args), 0.9999), alpha=5.0, eps=args.adam_epsilon)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #56b415b9
 def isolate_bnb_manager(
-    optimizer,  # any; those of bitsandbytes have a manager
-    model,
+    optimizer: torch.optim.Optimizer,  # any; those of bitsandbytes have a manager
+    model: torch.nn.Module,
 ):
     "Use 32-bit state for embeddings, in this optimizer only."
     if not hasattr(optimizer, "mng") or not hasattr(optimizer.mng, "pid2config"): return
@@ -79,7 +85,7 @@ def isolate_bnb_manager(
             optimizer.mng.pid2config[id(module.weight)] = {"optim_bits": 32}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1b9f1bd9
-def torchao_adamw(args):
+def torchao_adamw(args: TrainingArguments):
     "Return AdamW with 4-bit or 8-bit state, and its keyword arguments."
     cls = getattr(import_library("torchao.optim", args.optim), "AdamW4bit" if "4bit" in args.optim else "AdamW8bit")
     return cls, dict(**adam_kwargs(args), block_size=256, bf16_stochastic_round=False)
@@ -89,7 +95,7 @@ _LOW_RANK = dict(rank=128, update_proj_gap=200, scale=0.25, proj_type="std")
 # options that mark a group as one for a special update rule
 TARGET_GROUP_KEYS = ("muon", *_LOW_RANK, "proj", "scale_type")
 
-def galore(args):
+def galore(args: TrainingArguments):
     "Return GaLore with the inner optimizer of the name, and its keyword arguments. Raise ValueError for 8 bits without a GPU."
     kind = {
         "galore_adamw": "GaLoreAdamW",
@@ -115,7 +121,7 @@ def _apollo(optim):
             return super().step(closure)
     return APOLLOAdamW
 
-def apollo(args): return _apollo(args.optim), {}
+def apollo(args: TrainingArguments): return _apollo(args.optim), {}
 
 def target_options(args: TrainingArguments) -> dict | None:
     "Return the options of the groups for the optimizer's special rule, before `optim_args`; None if it has no such groups."
@@ -125,7 +131,7 @@ def target_options(args: TrainingArguments) -> dict | None:
         return {**_LOW_RANK, "scale": 1.0, "proj": "random", "scale_type": "channel", **adam_kwargs(args)}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #50a93601
-def schedule_free(args):
+def schedule_free(args: TrainingArguments):
     "Return a schedule-free optimizer class and its keyword arguments, with its own warm-up. Raise ValueError for a warm-up ratio."
     kind = args.optim.rpartition("_")[2]
     cls = getattr(
@@ -142,9 +148,9 @@ def schedule_free(args):
     return cls, {**more, "warmup_steps": int(args.warmup_steps)}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #48cb4df0
-def stable_adamw(args): return import_library("optimi", args.optim).StableAdamW, adam_kwargs(args)
+def stable_adamw(args: TrainingArguments): return import_library("optimi", args.optim).StableAdamW, adam_kwargs(args)
 
-def anyprecision(args):
+def anyprecision(args: TrainingArguments):
     "Return AdamW with 16-bit state and optional Kahan summation, and its keyword arguments; options name types, such as `momentum_dtype=bfloat16`."
     cls = import_library("torchdistx.optimizers", args.optim).AnyPrecisionAdamW
     return cls, {
@@ -173,7 +179,7 @@ def _grokadamw():
                     del group["state"]
     return GrokAdamW
 
-def grokadamw(args): return _grokadamw(), {}
+def grokadamw(args: TrainingArguments): return _grokadamw(), {}
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #4c9822e0
 LIBRARY_OPTIMIZERS = {

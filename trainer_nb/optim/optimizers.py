@@ -4,17 +4,23 @@
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #b61cdde3
 from __future__ import annotations
-import ast, importlib, inspect, re
+
+import ast
+import importlib
+import inspect
+import re
 from collections import deque
+
 import torch
 from torch import nn
-from ..core.errors import suggest_names, warn
+
 from ..args.fields import OPTIMIZER_NAMES, field_default
 from ..args.training_args import TrainingArguments
+from ..core.errors import suggest_names, warn
 from ..device.sharding import is_dtensor, to_local
 from trainer_nb.optim.extra_optimizers import (
-    Adafactor,
     LIBRARY_OPTIMIZERS,
+    Adafactor,
     Muon,
     adam_kwargs,
     isolate_bnb_manager,
@@ -40,7 +46,7 @@ def decay_parameter_names(
     return {n for n in names if not NO_DECAY.search(n.lower()) and not n.startswith(norms)}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #ea07dde9
-def _group_by_child(model) -> list:
+def _group_by_child(model: torch.nn.Module) -> list:
     "Return groups by the first part of the name."
     found = {}
     for name, p in model.named_parameters():
@@ -49,7 +55,7 @@ def _group_by_child(model) -> list:
     return list(found.items())
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #f7b46390
-def _group_by_prefix(model, groups) -> list:
+def _group_by_prefix(model: torch.nn.Module, groups) -> list:
     "Return groups by the longest matching prefix."
     groups = [[g] if isinstance(g, str) else list(g) for g in groups]
     rest = []
@@ -61,7 +67,7 @@ def _group_by_prefix(model, groups) -> list:
     return [("rest", rest), *found] if rest else found
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #b983c6f9
-def _check_groups(model, groups, found):
+def _check_groups(model: torch.nn.Module, groups, found):
     "Raise ValueError for a prefix that no parameter has, or a group without parameters."
     known = set()
     for name, _ in model.named_parameters(remove_duplicate=False):
@@ -89,7 +95,7 @@ def layer_groups(model: nn.Module,
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #0b1cc89d
 def _is_targeted(
-    name,  # of a module
+    name: str,  # of a module
     chosen,  # as in optim_target_modules
 ) -> bool:
     "Return whether a module is selected."
@@ -98,11 +104,11 @@ def _is_targeted(
     return any(o in name or re.fullmatch(o, name) for o in chosen)
 
 # in the order of the model
-def _linear_names(model) -> list[str]:
+def _linear_names(model: torch.nn.Module) -> list[str]:
     return [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #e7e0da8a
-def _hidden_linear_names(model) -> list[str]:
+def _hidden_linear_names(model: torch.nn.Module) -> list[str]:
     "Return the names of the linear layers except the output layer."
     linear = _linear_names(model)
     ask = getattr(model, "get_output_embeddings", None)
@@ -182,7 +188,7 @@ def _check_lr_count(rates, names):
                      f"{', '.join(repr(o) for o in names)}; give one for each.")
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3fa99f69
-def _default_lr(args) -> float:
+def _default_lr(args: TrainingArguments) -> float:
     "Return the learning rate of an optimizer as a whole; groups with their own rate do not use it."
     return args.learning_rate[0] if isinstance(args.learning_rate, list) else args.learning_rate
 
@@ -231,7 +237,7 @@ def _convert_options(
     single = {int(k[4:]): found.pop(k) for k in list(found) if default and re.fullmatch(rf"beta[1-{len(default)}]", k)}
     return {**found, "betas": tuple(single.get(i + 1, b) for i, b in enumerate(default))} if single else found
 
-def _check_options(extra, known, name):
+def _check_options(extra, known, name: str):
     "Raise TypeError for an option that would have no effect, or that the optimizer does not have."
     for key in extra:
         if key in ("lr", "weight_decay"):
@@ -270,7 +276,7 @@ def optimizer_groups(model: nn.Module, args: TrainingArguments,
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #9a9e6f2d
 def warn_unused_adam_args(
-    args,
+    args: TrainingArguments,
     kwargs,  # the optimizer's keyword arguments
 ):
     "Warn about arguments of Adam that have no effect."
@@ -285,7 +291,7 @@ def warn_unused_adam_args(
         warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
 
 def warn_ignored_args(
-    args,
+    args: TrainingArguments,
     kwargs,  # those of the user's optimizer class
 ):
     "Warn about settings that have no effect with a user-defined optimizer class, and about a weight_decay in its keyword arguments that has none."
@@ -411,7 +417,7 @@ def _is_serializable(v) -> bool:
     if isinstance(v, dict): return all(map(_is_serializable, v.values()))
     return v is None or isinstance(v, (bool, int, float, str))
 
-def check_optimizer_state(optimizer):
+def check_optimizer_state(optimizer: torch.optim.Optimizer):
     "Raise TypeError for a state that a snapshot cannot hold; the message names it."
     for entries in optimizer.state.values():
         for key, v in entries.items():
@@ -432,7 +438,7 @@ def check_optimizer_state(optimizer):
                 )
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #c4d1b002
-def kept_by_place(optimizer) -> str:
+def kept_by_place(optimizer: torch.optim.Optimizer) -> str:
     "The name of an attribute in which an optimizer keeps something by the place of the parameters in its groups; empty if there is none."
     params = [p for g in optimizer.param_groups for p in g["params"]]
     own = {id(p) for p in params}
@@ -456,7 +462,7 @@ def kept_by_place(optimizer) -> str:
     return ""
 
 # what cannot be done; what to do
-def refuse_regrouping(optimizer, what: str, instead: str):
+def refuse_regrouping(optimizer: torch.optim.Optimizer, what: str, instead: str):
     "Refuse, with a ValueError, to change the groups of an optimizer that keeps something by the place of the parameters in them."
     if not (name := kept_by_place(optimizer)): return
     raise ValueError(

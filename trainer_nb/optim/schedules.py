@@ -4,13 +4,19 @@
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #371a5e11
 from __future__ import annotations
-import copy, inspect, math
+
+import copy
+import inspect
+import math
 from functools import partial
+from typing import Any
+
 import torch
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
-from ..core.errors import suggest_names, warn
+
 from ..args.fields import SCHEDULE_NAMES
 from ..args.training_args import TrainingArguments, to_builtin
+from ..core.errors import suggest_names, warn
 
 # %% auto #0
 __all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'GreedyLRState', 'GreedyLR', 'linear', 'cosine',
@@ -21,7 +27,7 @@ __all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'G
            'load_scheduler_state', 'scale_schedule', 'set_lr', 'set_base_lr', 'add_scheduled_group', 'stretch_schedule']
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #94f880e0
-def _per_group(value, optimizer, name) -> list:
+def _per_group(value, optimizer: torch.optim.Optimizer, name: str) -> list:
     "Return one number per group. Raise ValueError for a list of another length."
     n = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)): return [value] * n
@@ -106,7 +112,7 @@ class GreedyLR(GreedyLRState):
     "Raise or lower the learning rate according to a metric."
     def step(
         self,
-        metrics,  # one number
+        metrics: dict[str, Any],  # one number
         epoch=None,  # its index, None: the next
     ):
         "Process the metric of an evaluation."
@@ -297,7 +303,7 @@ SCHEDULES = {
 }
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #a69c4d16
-def _check_kwargs(kwargs, known, name):
+def _check_kwargs(kwargs, known, name: str):
     "Raise TypeError for a keyword that the schedule `name` does not accept."
     for key in kwargs:
         if key in known: continue
@@ -309,7 +315,7 @@ def _check_kwargs(kwargs, known, name):
 class OneCycle(OneCycleLR):
     "Mark torch's OneCycleLR as created from the settings, so that its length can be changed."
 
-def _pct_start(args, n: int) -> float:
+def _pct_start(args: TrainingArguments, n: int) -> float:
     "Return the fraction of steps on the way up, shifted off the values for which torch divides by zero."
     kwargs = args.lr_scheduler_kwargs or {}
     warmup = args.get_warmup_steps(n)
@@ -317,7 +323,7 @@ def _pct_start(args, n: int) -> float:
     return 0.0 if abs(pct * n - 1) < 1e-6 else pct
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #dcaa2bab
-def one_cycle(optimizer, args, n: int, rates: list) -> OneCycle:
+def one_cycle(optimizer: torch.optim.Optimizer, args: TrainingArguments, n: int, rates: list) -> OneCycle:
     "Return the schedule `one_cycle` over `n` steps, with the maximum rates `rates`."
     kwargs = dict(args.lr_scheduler_kwargs or {})
     known = set(inspect.signature(OneCycleLR).parameters)
@@ -328,7 +334,7 @@ def one_cycle(optimizer, args, n: int, rates: list) -> OneCycle:
     return OneCycle(optimizer, max_lr=rates, total_steps=n, **kwargs)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #201ad70d
-def base_lrs(optimizer) -> list[float]:
+def base_lrs(optimizer: torch.optim.Optimizer) -> list[float]:
     "Return the base rate of each group, which corresponds to a factor of 1."
     return [g[base_lr_key(g) or "lr"] for g in optimizer.param_groups]
 
@@ -336,7 +342,7 @@ def base_lr_key(group) -> str | None:
     "Return the key of a group's base rate. Some optimizers have a `max_lr` of their own; one cycle also sets `min_lr`."
     return "max_lr" if "max_lr" in group and "min_lr" in group else "initial_lr" if "initial_lr" in group else None
 
-def _lr_lambdas(args, n: int, rates: list) -> list:
+def _lr_lambdas(args: TrainingArguments, n: int, rates: list) -> list:
     "Return the function of each group, with all its numbers except the step."
     function = SCHEDULES[args.lr_scheduler_type]
     kwargs = args.lr_scheduler_kwargs or {}
@@ -382,11 +388,11 @@ def check_schedule_numbers(
 # %% ../../nbs/05_optim/02_schedules.ipynb #dce0897e
 _METRIC_SCHEDULERS = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
 
-def is_metric_driven(scheduler) -> bool:
+def is_metric_driven(scheduler: torch.optim.lr_scheduler.LRScheduler) -> bool:
     "Return whether a schedule is stepped with the metric of an evaluation; includes transformers' own GreedyLR."
     return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
 
-def create_metric_scheduler(optimizer, args, rates: list):
+def create_metric_scheduler(optimizer: torch.optim.Optimizer, args: TrainingArguments, rates: list):
     "Return a schedule that depends on evaluations."
     cls = _METRIC_SCHEDULERS[args.lr_scheduler_type]
     kwargs = dict(args.lr_scheduler_kwargs or {})
@@ -400,7 +406,7 @@ def create_metric_scheduler(optimizer, args, rates: list):
         )
     return scheduler
 
-def _set_initial_lr(optimizer, rates):
+def _set_initial_lr(optimizer: torch.optim.Optimizer, rates):
     "Store the base rate in each group."
     for group, rate in zip(optimizer.param_groups, rates):
         # the current rate is changed in place
@@ -427,7 +433,7 @@ def create_scheduler(optimizer: torch.optim.Optimizer,
     return LambdaLR(optimizer, functions)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #07bbed97
-def is_builtin_schedule(scheduler) -> bool:
+def is_builtin_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler) -> bool:
     "Return whether this is a `LambdaLR` over functions of this module."
     functions = getattr(scheduler, "lr_lambdas", None) or [None]
     return all(isinstance(f, partial) and f.func in SCHEDULES.values() for f in functions)
@@ -446,7 +452,7 @@ def group_lists(attributes: dict,  # of a schedule, or its state
     return [k for k, v in attributes.items() if k.endswith(_PER_GROUP) and isinstance(v, list) and len(v) == n]
 
 def schedule_parts(
-    scheduler,  # None if there is none
+    scheduler: torch.optim.lr_scheduler.LRScheduler,  # None if there is none
 ):
     "Yield a schedule and the schedules inside it."
     if scheduler is None: return
@@ -467,7 +473,7 @@ def _keep_plain(value):
     return value, isinstance(value, PLAIN_TYPES)
 
 # plain values, lists and dictionaries of them; a new object
-def scheduler_state(scheduler  # any of torch's
+def scheduler_state(scheduler: torch.optim.lr_scheduler.LRScheduler  # any of torch's
                    ) -> dict:
     "Return the state that restores a schedule to this position; without the rates in the optimizer's groups."
     state = scheduler.state_dict()
@@ -482,7 +488,7 @@ def match_lr_type(old, rate):
 
 
 def load_scheduler_state(
-    scheduler,  # created in the same way as the one with this state
+    scheduler: torch.optim.lr_scheduler.LRScheduler,  # created in the same way as the one with this state
     state: dict,  # from `scheduler_state`; not modified
     groups: (
         list[int] | None
@@ -494,7 +500,7 @@ def load_scheduler_state(
     scheduler.load_state_dict(state)
 
 
-def _adapt(scheduler, state, groups):
+def _adapt(scheduler: torch.optim.lr_scheduler.LRScheduler, state, groups):
     "Give a schedule the functions of the state's groups, and convert the state to the types of the schedule's rates."
     functions = state.get("lr_lambdas")
     own = getattr(scheduler, "lr_lambdas", None)
@@ -521,7 +527,7 @@ def _adapt(scheduler, state, groups):
 GROUP_LR_KEYS = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #7c0b38ad
-def scale_schedule(scheduler,                     # any of torch's, or None
+def scale_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler,                     # any of torch's, or None
                    optimizer: torch.optim.Optimizer,
                    factors: float | list[float]   # one for all groups of the optimizer, or one per group
                   ):
@@ -539,7 +545,7 @@ def scale_schedule(scheduler,                     # any of torch's, or None
             part.eta_min *= factors[0]
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #ca5bfc0a
-def _group_lrs(optimizer, lr, now: list, what: str) -> list:
+def _group_lrs(optimizer: torch.optim.Optimizer, lr, now: list, what: str) -> list:
     "Return the requested rate for each group of the optimizer, from one number or a list; a number keeps the ratios of `now`. Raise ValueError for invalid rates."
     groups = optimizer.param_groups
     layered = all("layer_group" in g for g in groups)
@@ -556,7 +562,7 @@ def _group_lrs(optimizer, lr, now: list, what: str) -> list:
     return [lr[g["layer_group"] if layered else i] for i, g in enumerate(groups)]
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #d660eca6
-def set_lr(scheduler,                 # any of torch's, or None
+def set_lr(scheduler: torch.optim.lr_scheduler.LRScheduler,                 # any of torch's, or None
            optimizer: torch.optim.Optimizer,
            lr: float | list[float]    # for the next step; a list: one per layer group (or group of the optimizer)
           ):
@@ -574,7 +580,7 @@ def set_lr(scheduler,                 # any of torch's, or None
             part._last_lr = list(rates)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #b118841a
-def _recompute_lr(scheduler):
+def _recompute_lr(scheduler: torch.optim.lr_scheduler.LRScheduler):
     "Recompute the rates at the current position, for schedules that compute them from the base."
     count = scheduler._step_count
     # 1 would make torch check for an optimizer step in between
@@ -590,10 +596,10 @@ def _with_numbers(function, **numbers):
     )
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #96d58f8d
-def set_base_lr(scheduler,               # any of torch's, or None
+def set_base_lr(scheduler: torch.optim.lr_scheduler.LRScheduler,               # any of torch's, or None
                 optimizer: torch.optim.Optimizer,
                 lr: float | list[float], # the rate for a factor of 1; a list as in `set_lr`
-                what="learning_rate"     # name of the argument, for errors
+                what: str = "learning_rate"     # name of the argument, for errors
                ):
     "Set the base of a schedule and update the current rate; groups keep their ratios unless a list is given. Raise ValueError if a base rate is 0."
     base = [float(r) for r in base_lrs(optimizer)]
@@ -618,11 +624,13 @@ def set_base_lr(scheduler,               # any of torch's, or None
         _recompute_lr(scheduler)
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #b65a314c
-def add_scheduled_group(optimizer, scheduler,  # scheduler: any of torch's, or None
-              fresh: dict,           # the new group: 'params', and different options; 'lr' is a base rate
-              like: int = 0,         # index of the group that it is modeled on
-              without: tuple = ()    # options that are not copied
-             ):
+def add_scheduled_group(
+    optimizer: torch.optim.Optimizer,
+    scheduler: torch.optim.lr_scheduler.LRScheduler,  # scheduler: any of torch's, or None
+    fresh: dict,  # the new group: 'params', and different options; 'lr' is a base rate
+    like: int = 0,  # index of the group that it is modeled on
+    without: tuple = (),  # options that are not copied
+):
     "Add a group of parameters to an optimizer and to its schedule, at the current position."
     model = optimizer.param_groups[like]
     base = float(model.get("initial_lr", model["lr"]))
@@ -645,11 +653,12 @@ def add_scheduled_group(optimizer, scheduler,  # scheduler: any of torch's, or N
 
 # %% ../../nbs/05_optim/02_schedules.ipynb #8b499f9f
 # the scheduler to use from now on
-def stretch_schedule(scheduler,                # from `create_scheduler`; another one is not changed
-                     optimizer: torch.optim.Optimizer,
-                     args: TrainingArguments,  # warmup_steps, and for one_cycle lr_scheduler_kwargs
-                     num_training_steps: int   # the new total number of steps
-                    ):
+def stretch_schedule(
+    scheduler: torch.optim.lr_scheduler.LRScheduler,  # from `create_scheduler`; another one is not changed
+    optimizer: torch.optim.Optimizer,
+    args: TrainingArguments,  # warmup_steps, and for one_cycle lr_scheduler_kwargs
+    num_training_steps: int,  # the new total number of steps
+):
     "Change the length of a schedule at the same position; the current rate becomes that of the new schedule."
     n = max(1, num_training_steps)
     if is_builtin_schedule(scheduler):

@@ -4,36 +4,49 @@
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a840d633
 from __future__ import annotations
-import errno, hashlib, inspect, os, signal, sys, tempfile, threading, weakref
+
+import errno
+import hashlib
+import inspect
+import os
+import signal
+import sys
+import tempfile
+import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
+
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
-from ..core.errors import warn
-from ..core.callbacks import TrainerCallback
-from ..core.log_file import to_plain_data
-from ..core.history import copy_log
+
 from ..args.training_args import TrainingArguments
-from ..engine.run_state import Task, as_callback
-from ..engine.snapshot import FIELD_KEEPERS, capture_snapshot, gather_snapshot
-from ..engine.prepare import prepare
-from ..engine.tasks import run_tasks_now
+from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
+from ..core.errors import warn
+from ..core.history import History, copy_log
+from ..core.interrupts import InterruptGuard
+from ..core.log_file import to_plain_data
 from ..engine.evaluate import averaged_weights, is_in_train_mode
+from ..engine.overrides import TrainerBase
+from ..engine.prepare import prepare
+from ..engine.run_state import RunState, Task, as_callback
+from ..engine.snapshot import FIELD_KEEPERS, Snapshot, capture_snapshot, gather_snapshot
+from ..engine.tasks import run_tasks_now
+from .checkpoint import collect_checkpoint, get_processor, saves_itself, write_checkpoint
 from trainer_nb.state.checkpoint_dirs import (
-    CorruptCheckpoint,
     MANIFEST_NAME,
-    list_checkpoints,
-    verify_checkpoint,
+    CorruptCheckpoint,
+    atomic_directory,
     fsync_path,
     invalidate,
     invalidate_abandoned,
-    rotate_checkpoints,
+    list_checkpoints,
     move_aside,
+    rotate_checkpoints,
     sweep,
-    atomic_directory,
+    verify_checkpoint,
 )
-from .checkpoint import collect_checkpoint, get_processor, write_checkpoint, saves_itself
 from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 
 # %% auto #0
@@ -54,7 +67,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ACTIVE_SAVERS.clear)
 
 def wait_for_other_savers(
-    run,
+    run: RunState,
     shelf: Path | None = None,  # wait for the savers that write there; None: for those that write this run
 ):
     "Wait until no other learner of this process is writing."
@@ -89,7 +102,7 @@ class Saver:
     def start(
         self,
         work,  # writes the snapshot, whose memory is reused afterwards
-        snapshot, shelf,
+        snapshot: Snapshot, shelf,
         undo=None,  # called after a failure
     ):
         "Run `work` in a thread, after any other learner's save of the same run."
@@ -109,7 +122,7 @@ class Saver:
             del _ACTIVE_SAVERS[self.run_id]
         self.done.set()
 
-    def _work(self, work, snapshot):
+    def _work(self, work, snapshot: Snapshot):
         try:
             work()
         except BaseException as error:
@@ -120,7 +133,7 @@ class Saver:
 
     def wait(
         self,
-        interrupts=None,  # a second interrupt ends the wait, not the writing
+        interrupts: InterruptGuard | None = None,  # a second interrupt ends the wait, not the writing
     ):
         "Wait until nothing is being written."
         if self.done.is_set() or self.pid != os.getpid(): return
@@ -141,14 +154,14 @@ class Saver:
         raise failure
 
     def leave_behind(
-        self, run, best,
+        self, run: RunState, best,
         after,  # the step up to which the run is replayed
     ):
         "Retire the checkpoints of later steps, before others are written."
         invalidate_future(run, best, after)
 
     def after_restore(
-        self, run,
+        self, run: RunState,
         best,  # the checkpoint that was the best before
     ):
         "The run stands elsewhere now."
@@ -168,9 +181,9 @@ class Saver:
 
 # %% ../../nbs/07_state/03_async_save.ipynb #af00e1cf
 def save_checkpoint_async(
-    learner,
+    learner: TrainerBase,
     place=None,  # a folder; None: checkpoint-<step> in output_dir
-    wait=False,
+    wait: bool = False,
 ) -> Path:
     "Start writing a checkpoint of the run and return its folder; raise SaveFailed if the previous one failed."
     run = learner.run_state
@@ -205,12 +218,12 @@ def save_checkpoint_async(
         wait_for_save(run)
     return place
 
-def is_checkpoint_writer(run) -> bool:
+def is_checkpoint_writer(run: RunState) -> bool:
     "Check whether this process writes the run's checkpoints: the main one, or one per machine."
     world = run.device.world
     return world.is_main_process or (run.args.save_on_each_node and world.local_rank == 0)
 
-def record_best_checkpoint(run, place):
+def record_best_checkpoint(run: RunState, place):
     "Record a folder as the best checkpoint and return a function that undoes it."
     state = run.state
     before = run.saver.best
@@ -244,7 +257,7 @@ def is_own_checkpoint(place: Path, run_id) -> bool:
     }
 
 def save_checkpoint_sync(
-    learner,
+    learner: TrainerBase,
     place=None,  # as for save
 ) -> Path:
     "Write a checkpoint to disk before returning its folder; raise ValueError if there is no folder."
@@ -258,7 +271,7 @@ def save_checkpoint_sync(
     run_tasks_now(learner, Task("event", "on_save"))
     return place
 
-def wait_for_save(run):
+def wait_for_save(run: RunState):
     "Wait for the current save; raise SaveFailed if it failed."
     if run.saver is None: return
     run.saver.wait(run.interrupts)
@@ -309,7 +322,7 @@ def update_hash(seen, thing):
         raise TypeError
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a343fcca
-def describe_train_data(learner) -> dict:
+def describe_train_data(learner: TrainerBase) -> dict:
     "Return the length and the fingerprint of the training data, without reading it."
     data = learner.train_dataset
     data = data.dataset if isinstance(data, DataLoader) else data
@@ -325,12 +338,12 @@ def describe_train_data(learner) -> dict:
     return dict(saver.data_info[1])
 
 # %% ../../nbs/07_state/03_async_save.ipynb #5649b5e1
-def overrides_save(learner) -> bool:
+def overrides_save(learner: TrainerBase) -> bool:
     "Check whether a subclass overrides how the model is written."
     owners = [next((c for c in type(learner).__mro__ if name in vars(c)), None) for name in ("save_model", "_save")]
     return any(c is not None and not c.__module__.startswith("trainer_nb.") for c in owners)
 
-def save_to_temp_dir(learner):
+def save_to_temp_dir(learner: TrainerBase):
     "Return a temporary folder with the output of the subclass's `save_model`."
     folder = tempfile.TemporaryDirectory()
     known = inspect.signature(learner.save_model).parameters
@@ -344,7 +357,7 @@ def save_to_temp_dir(learner):
 
 # %% ../../nbs/07_state/03_async_save.ipynb #3a6bb33f
 def make_checkpoint_writer(
-    learner, snapshot, place,
+    learner: TrainerBase, snapshot: Snapshot, place,
     own,  # one of the run's own checkpoints, to which the limit applies
 ):
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
@@ -382,7 +395,7 @@ def make_checkpoint_writer(
 
 # %% ../../nbs/07_state/03_async_save.ipynb #d9614fd6
 def logged_rows(
-    history,
+    history: History,
     events: int | None = None,  # number of events; None: all
 ) -> list[dict]:
     "Return the logs that are not abandoned, in the form of `log_history`."
@@ -392,14 +405,14 @@ def logged_rows(
         if event["kind"] == "log" and not event["abandoned"]
     ]
 
-def strip_log_history(snapshot, history) -> dict:
+def strip_log_history(snapshot: Snapshot, history: History) -> dict:
     "Return the state without its `log_history` if the history contains the same entries."
     state = snapshot.values["state"]
     found = logged_rows(history, snapshot.values["place"].events)
     if not state.log_history or found != to_plain_data(state.log_history): return {}
     return {"state": replace(state, log_history=[]), "logs": len(state.log_history)}
 
-def ensure_log_on_disk(history, beside, folder) -> bool:
+def ensure_log_on_disk(history: History, beside, folder: str | Path) -> bool:
     "Write the log to disk: True if it is next to the folder; otherwise copy it into the folder."
     if beside:
         history.flush()
@@ -414,7 +427,7 @@ def replace_existing(taken: Path, run_id) -> Path | None:
     if is_own_checkpoint(taken, run_id) or not any(taken.iterdir()): return move_aside(taken, run_id)
     invalidate(taken)
 
-def describe_save_failure(place, error) -> str:
+def describe_save_failure(place, error: BaseException) -> str:
     "Return the cause of a failure, the newest complete checkpoint, and the remedy."
     whole = [f.path.name for f in list_checkpoints(place.parent) if not f.problem]
     left = f"{whole[-1]} is the newest that is whole" if whole else "there is none yet"
@@ -432,7 +445,7 @@ def describe_save_failure(place, error) -> str:
 # %% ../../nbs/07_state/03_async_save.ipynb #78dfdb15
 # best: the path of the checkpoint that was the best before the run went back
 def invalidate_future(
-    run, best,
+    run: RunState, best,
     after: int = -1,  # only those of later steps than this one
 ):
     "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
@@ -445,7 +458,7 @@ def invalidate_future(
         warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")
 
 # %% ../../nbs/07_state/03_async_save.ipynb #a51eaab3
-def warn_lost_best(run):
+def warn_lost_best(run: RunState):
     "Warn if the best checkpoint is to be loaded at the end and no longer exists."
     step = run.state.best_global_step
     path = run.state.best_model_checkpoint
@@ -514,7 +527,14 @@ class SigtermCheckpointCallback(TrainerCallback):
         if run.device is None or run.device.world.is_single_process:
             self.ask(learn)
 
-    def on_step_end(self, args, state, control, learner=None, **kwargs):
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        learner: TrainerBase | None = None,
+        **kwargs,
+    ):
         world = learner.run_state.device.world
         if not world.is_single_process and any(world.all_gather_object(self.wanted)):
             self.ask(learner)

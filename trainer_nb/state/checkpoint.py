@@ -4,29 +4,39 @@
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #9d044865
 from __future__ import annotations
-import json, math, pickle, shutil, tempfile, time
+
+import json
+import math
+import pickle
+import shutil
+import tempfile
+import time
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
 import numpy as np
 import torch
+
 from ..core.callbacks import TrainerControl, TrainerState
-from ..core.log_file import to_plain_data
 from ..core.history import Place
+from ..core.log_file import to_plain_data
 from ..data.collate import is_identical
 from ..data.sampling import Cursor
-from ..device.collectives import SINGLE_PROCESS
+from ..device.collectives import SINGLE_PROCESS, World
 from ..device.sharding import gather_full, is_sharded, to_local
+from ..engine.overrides import TrainerBase
+from ..engine.run_state import RunState
 from trainer_nb.engine.snapshot import (
-    Snapshot,
     ModuleWalk,
-    tensor_digest,
-    has_adapters,
-    list_merged_adapters,
-    is_shared,
+    Snapshot,
     frozen_base_weights,
+    has_adapters,
+    is_shared,
+    list_merged_adapters,
+    tensor_digest,
 )
-from .checkpoint_dirs import CorruptCheckpoint, verify_checkpoint, read_manifest, write_manifest
+from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
 
 # %% auto #0
 __all__ = ['TYPE_KEY', 'ENCODED_CLASSES', 'MAX_SHARD_SIZE', 'CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'encode_value', 'decode_value',
@@ -42,7 +52,7 @@ __all__ = ['TYPE_KEY', 'ENCODED_CLASSES', 'MAX_SHARD_SIZE', 'CHECKPOINT_SCHEMA',
 TYPE_KEY = "~"
 ENCODED_CLASSES = {c.__name__: c for c in (Cursor, Place, TrainerState, TrainerControl)}
 
-def _tagged(kind, value): return {TYPE_KEY: kind, "value": value}
+def _tagged(kind: str, value): return {TYPE_KEY: kind, "value": value}
 
 def _store_tensor(t: torch.Tensor, tensors: dict) -> str:
     "Add a tensor to `tensors` and return its name there."
@@ -136,7 +146,7 @@ def _decode_object(cls, parts):
 MAX_SHARD_SIZE = "5GB"
 
 def write_weights(
-    model, folder: Path,
+    model: torch.nn.Module, folder: Path,
     weights: dict | None = None,  # by key of the state_dict; None: the current weights
 ):
     "Write a model's weights with its own `save_pretrained`, or as safetensors files."
@@ -150,8 +160,8 @@ def write_weights(
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #f1da4da9
 def full_state_dict(
-    model,  # collectives.World
-    world,  # every process has to call this
+    model: torch.nn.Module,  # collectives.World
+    world: World,  # every process has to call this
 ) -> dict:
     "Gather a sharded model's state_dict on the host of the main process; keep tied tensors identical."
     found = {}
@@ -163,7 +173,7 @@ def full_state_dict(
     return {k: found[id(v)] for k, v in state.items()} if world.is_main_process else {}
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #2a94eaf5
-def get_processor(learner):
+def get_processor(learner: TrainerBase):
     "Return the learner's tokenizer or processor, else its collator's tokenizer, else None."
     return (
         getattr(learner.data_collator, "tokenizer", None)
@@ -172,10 +182,10 @@ def get_processor(learner):
     )
 
 def save_model(
-    model,  # not wrapped
-    folder, processing_class=None,
+    model: torch.nn.Module,  # not wrapped
+    folder: str | Path, processing_class=None,
     weights=None,  # as in write_weights
-    world=SINGLE_PROCESS,  # of a sharded model
+    world: World = SINGLE_PROCESS,  # of a sharded model
 ) -> Path:
     "Write a model's weights, and its tokenizer or processor if there is one; return the folder."
     folder = Path(folder).expanduser()
@@ -191,19 +201,19 @@ def save_model(
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #8f1b09e4
 # an adapter's name; the model's state_dict
-def _adapter_entries(model, name, state) -> dict:
+def _adapter_entries(model: torch.nn.Module, name: str, state) -> dict:
     "Return an adapter's entries by their names in its file."
     from peft import get_peft_model_state_dict
     return get_peft_model_state_dict(model, state_dict=dict(state), adapter_name=name, save_embedding_layers=False)
 
 # name in the file -> key of the model's state_dict
-def adapter_state_keys(model, name: str) -> dict:
+def adapter_state_keys(model: torch.nn.Module, name: str) -> dict:
     "Return the entries of a model's state that an adapter's file holds, except computed ones."
     state = model.state_dict(keep_vars=True)
     keys = {id(t): k for k, t in state.items() if isinstance(t, torch.Tensor)}
     return {k: keys[id(t)] for k, t in _adapter_entries(model, name, state).items() if id(t) in keys}
 
-def frozen_base_names(run) -> frozenset:
+def frozen_base_names(run: RunState) -> frozenset:
     "Return the snapshot names of the base's frozen weights, which a checkpoint need not hold."
     if not has_adapters(run.model): return frozenset()
     base = run.model.get_base_model() if hasattr(run.model, "get_base_model") else run.model
@@ -215,7 +225,7 @@ def frozen_base_names(run) -> frozenset:
     )
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #f52d2acd
-def add_base_weights(run, snapshot) -> Snapshot:
+def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
     "Add the base weights of this model to a snapshot that was read; raise ValueError if the base differs."
     base = snapshot.values.pop("base", None)
     if not base: return snapshot
@@ -241,7 +251,7 @@ def add_base_weights(run, snapshot) -> Snapshot:
     return Snapshot(found | snapshot.tensors, snapshot.values)
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #8eedc75a
-def adapter_folder(folder, name: str) -> Path:
+def adapter_folder(folder: str | Path, name: str) -> Path:
     "Return the folder to which an adapter was written."
     return Path(folder) if name == "default" else Path(folder, name)
 
@@ -255,7 +265,7 @@ def _read_adapter_file(folder: Path) -> dict:
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #5378edb2
 # both by their names in a file
-def check_adapter(folder, weights: dict, own: dict):
+def check_adapter(folder: str | Path, weights: dict, own: dict):
     "Raise ValueError if a file's adapter differs from the model's in its names or shapes."
     strange = sorted(set(weights) ^ set(own))
     if strange: raise ValueError(f"{folder} holds another adapter: {strange[0]!r} is not in both.")
@@ -268,7 +278,7 @@ def check_adapter(folder, weights: dict, own: dict):
 
 # key of the model's state_dict -> tensor
 @torch.no_grad()
-def read_adapters(model, folder) -> dict:
+def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
     "Return the adapter weights in a folder without changing the model; raise ValueError on a mismatch."
     from peft import set_peft_model_state_dict
     read = {}
@@ -294,7 +304,7 @@ def read_adapters(model, folder) -> dict:
         for k, t in before.items():
             now[k].copy_(t)
 
-def _adapter_state_names(model) -> set:
+def _adapter_state_names(model: torch.nn.Module) -> set:
     "Return the entries that may belong to an adapter: trainable ones, or with an adapter's name in theirs."
     names = set(model.peft_config)
     return {
@@ -305,7 +315,7 @@ def _adapter_state_names(model) -> set:
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #2eb93522
 def state_dict_entries(
-    run,  # by key of the state_dict: a name in a snapshot, or a tensor
+    run: RunState,  # by key of the state_dict: a name in a snapshot, or a tensor
 ) -> dict:
     "Map each key of a model's state_dict to its name in a snapshot, or to a copy of the tensor."
     # tensors that the loss shares with the model get the model's names
@@ -314,12 +324,12 @@ def state_dict_entries(
     return {k: names.get(id(v)) or v.detach().to("cpu", copy=True) for k, v in state.items()}
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #b2739522
-def _saving_library(model) -> str:
+def _saving_library(model: torch.nn.Module) -> str:
     return next((c.__module__.split(".")[0] for c in type(model).__mro__ if "save_pretrained" in vars(c)), "")
-def saves_itself(model) -> bool:
+def saves_itself(model: torch.nn.Module) -> bool:
     return hasattr(model, "save_pretrained") and _saving_library(model) not in ("transformers", "peft")
 
-def save_live_model(model):
+def save_live_model(model: torch.nn.Module):
     "Return a temporary folder with a model's own output, or None if it accepts the weights to write."
     if not saves_itself(model): return None
     folder = tempfile.TemporaryDirectory()
@@ -401,7 +411,10 @@ class CheckpointContents(NamedTuple):
     adapted: dict           # for a model with adapters: key in PEFT's file -> key of the state_dict
     base: frozenset         # snapshot names of the adapters' base, of which only the digests are written
 
-def collect_checkpoint(run, snapshot, processing_class=None, says=None, about=None) -> CheckpointContents:
+
+def collect_checkpoint(
+    run: RunState, snapshot: Snapshot, processing_class=None, says=None, about=None
+) -> CheckpointContents:
     "Collect the parts of a checkpoint, so that the run can continue while they are written."
     says = {
         "format": "trainer_nb",
@@ -455,7 +468,7 @@ def write_checkpoint(package: CheckpointContents, folder: Path):
     write_manifest(folder, package.says)
 
 # key of the state_dict -> (file, key), for the tensors found in the files
-def write_model(package, folder) -> dict:
+def write_model(package, folder: str | Path) -> dict:
     "Write the weights, and the processing class if there is one."
     given = package.snapshot.tensors
     weights = {}
@@ -488,7 +501,7 @@ def base_digests(
     return {n: tensor_digest(t) for n, t in package.snapshot.tensors.items() if n in package.base and is_shared(t)}
 
 def write_run_state(
-    package, folder,
+    package, folder: str | Path,
     found,  # as returned by write_model
 ):
     "Write the state that a run needs to continue, except the weights that are written already."
@@ -512,7 +525,7 @@ def write_run_state(
     (folder / "run.json").write_text(text, "utf-8")
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #bfc84ada
-def check_schema(path, schema):
+def check_schema(path: str | Path, schema):
     "Raise Damaged if a later version has written the file."
     if schema <= CHECKPOINT_SCHEMA: return
     raise CorruptCheckpoint(
@@ -520,7 +533,7 @@ def check_schema(path, schema):
         f" {CHECKPOINT_SCHEMA}); install that one."
     )
 
-def verify_resumable(folder) -> dict:
+def verify_resumable(folder: str | Path) -> dict:
     "Verify a checkpoint and return its manifest; raise Damaged if a run cannot resume from it."
     check_schema(folder, read_manifest(folder).get("schema", 0))
     manifest = verify_checkpoint(folder)
@@ -531,13 +544,13 @@ def verify_resumable(folder) -> dict:
         )
     return manifest
 
-def read_checkpoint(folder) -> Snapshot:
+def read_checkpoint(folder: str | Path) -> Snapshot:
     "Read the snapshot in a folder without unpickling; raise Damaged if the folder is incomplete or altered."
     folder = Path(folder)
     verify_resumable(folder)
     return read_snapshot_files(folder, json.loads((folder / "run.json").read_text("utf-8")))
 
-def read_snapshot_files(folder, written: dict) -> Snapshot:
+def read_snapshot_files(folder: str | Path, written: dict) -> Snapshot:
     "Return the snapshot that run.json describes."
     tensors = apply_strides(read_tensors(folder, written["tensors"]), written.get("strides", {}))
     values = {name: decode_value(value, tensors) for name, value in written["values"].items()}
@@ -557,7 +570,7 @@ def read_torch_file(path: Path):
     raise CorruptCheckpoint(f"{path} {problem}.")
 
 def read_weights(
-    folder,  # key of the state_dict -> tensor
+    folder: str | Path,  # key of the state_dict -> tensor
 ) -> dict:
     "Return the weights in the files of a folder of any origin; tied ones under one of their names."
     from safetensors import SafetensorError
@@ -575,7 +588,7 @@ def read_weights(
             f"The weights in {folder} cannot be read ({error}); they may have been cut short."
         ) from None
 
-def _find_pickled_weights(folder) -> list:
+def _find_pickled_weights(folder: str | Path) -> list:
     found = sorted(folder.glob("pytorch_model*.bin"))
     if found: return found
     raise CorruptCheckpoint(
@@ -584,7 +597,7 @@ def _find_pickled_weights(folder) -> list:
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #16f69ec6
 # key of the model's state_dict -> tensor
-def read_weights_for_model(model, folder) -> dict:
+def read_weights_for_model(model: torch.nn.Module, folder: str | Path) -> dict:
     "Return the weights in a folder under the model's names; raise ValueError if the model differs."
     if has_adapters(model): return read_adapters(model, folder)
     weights = read_weights(folder)

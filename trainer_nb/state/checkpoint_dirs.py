@@ -4,13 +4,21 @@
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #362a82cc
 from __future__ import annotations
-import errno, hashlib, json, os, re, secrets, shutil
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
 from ..core.errors import warn
-from ..core.log_file import log_path
 from ..core.history import History, Place, is_ancestor, read_history
+from ..core.log_file import log_path
 
 # %% auto #0
 __all__ = ['MANIFEST_NAME', 'CHECKPOINT_PATTERN', 'file_sha256', 'fsync_path', 'write_manifest', 'CorruptCheckpoint',
@@ -24,7 +32,7 @@ __all__ = ['MANIFEST_NAME', 'CHECKPOINT_PATTERN', 'file_sha256', 'fsync_path', '
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #9d798a85
 MANIFEST_NAME = "manifest.json"
 
-def file_sha256(path) -> str:
+def file_sha256(path: str | Path) -> str:
     "Return the SHA-256 of a file, in hexadecimal."
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
@@ -219,7 +227,7 @@ def cleared_target(place: Path, make_room):
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #04cc052a
 def leftover_folders(parent: Path) -> list[Path]:
     "Return the directories with temporary names, newest first, those moved out of the way last."
-    def order(path):
+    def order(path: str | Path):
         try:
             return path.name.endswith("-gone"), -path.stat().st_mtime
         except FileNotFoundError:
@@ -317,7 +325,7 @@ def describe_leftover(path: Path) -> str:
         if not free: return f"{path} is being written, or removed, by somebody else."
     return f"{path} was being removed." if path.name.endswith("-gone") else f"{path} was not written to its end."
 
-def list_checkpoints(folder) -> list[CheckpointInfo]:
+def list_checkpoints(folder: str | Path) -> list[CheckpointInfo]:
     "Return the checkpoints in a folder, ordered by step."
     folder = Path(folder).expanduser()
     named = [
@@ -340,7 +348,7 @@ def is_in_history(found: CheckpointInfo, history: History | None) -> bool:
         history is None or history.run_id != found.says.get("run") or is_ancestor(history, Place(*found.says["place"]))
     )
 
-def find_latest_checkpoint(folder) -> CheckpointInfo | None:
+def find_latest_checkpoint(folder: str | Path) -> CheckpointInfo | None:
     "Return the checkpoint from which to resume, or None; warn about each incomplete one that is skipped."
     every = list_checkpoints(folder)
     whole = [f for f in every if not f.problem and not f.says.get("only_model")]
@@ -354,7 +362,7 @@ def find_latest_checkpoint(folder) -> CheckpointInfo | None:
     history = read_adjacent_log(last)
     return max((f for f in same if is_in_history(f, history)), key=lambda f: f.step, default=None)
 
-def get_last_checkpoint(folder) -> str | None:
+def get_last_checkpoint(folder: str | Path) -> str | None:
     "Return the path of the checkpoint from which to resume, or None; replaces the Trainer's function."
     found = find_latest_checkpoint(folder)
     return None if found is None else str(found.path)
@@ -369,7 +377,7 @@ def invalidate(path: Path, best: bool = False) -> Path:
     )
 
 def invalidate_abandoned(
-    folder, history: History,
+    folder: str | Path, history: History,
     best=None,  # path of the best checkpoint
     after: int = -1,
 ) -> list[Path]:
@@ -383,7 +391,7 @@ def invalidate_abandoned(
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #59b8d531
 def checkpoints_to_delete(
-    folder, run_id: str,
+    folder: str | Path, run_id: str,
     limit: int,  # from 1 on
     best=None,  # path of the best checkpoint
 ) -> list[Path]:
@@ -398,14 +406,14 @@ def checkpoints_to_delete(
     over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
     return [p for p in (*retired, *mine) if p not in kept][:over]
 
-def _checkpoint_run_id(path):
+def _checkpoint_run_id(path: str | Path):
     try:
         return verify_checkpoint(path, every_byte=False).get("run")
     except CorruptCheckpoint:
         return None
 
 def rotate_checkpoints(
-    folder, run_id: str,
+    folder: str | Path, run_id: str,
     limit: int | None,  # None keeps all
     best=None,
 ):

@@ -4,50 +4,59 @@
 
 # %% ../../nbs/07_state/08_export_script.ipynb #d14154ac
 from __future__ import annotations
-import ast, hashlib, math, shutil
+
+import ast
+import hashlib
+import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
+
 import torch
+
 from ..args.training_args import TrainingArguments
-from ..data.collate import DataCollatorWithPadding, default_data_collator
-from trainer_nb.state.script_replay import (
-    warn_mutated_modules,
-    warn_redefined_classes,
-    warn_stateless_callbacks,
-    torch_setting_root,
-    warn_rebound_names,
-    warn_missing_files,
-    warn_random_attributes,
-    is_seed_statement,
-)
-from trainer_nb.state.script_replay import (
-    warn_manual_settings,
-    collect_seeds,
-    warn_unreplayed_evaluations,
-    unknown_callbacks,
-    user_callbacks,
-)
 from ..core.errors import InvalidOperation, warn
-from ..device.sharding import require_unsharded
-from ..optim.optimizers import layer_groups
 from ..core.history import ACT_FORMATTERS
-from trainer_nb.state.script_replay import (
-    RESERVED_FILE_NAMES,
-    LEARNER_PARTS,
-    ScriptDraft,
-    ancestor_run_ids,
-    find_run_start,
-    object_code,
-    dataset_code,
-    draws_random_numbers,
-    expression_code,
-    initial_weights,
-    frozen_lines,
-)
-from .script_replay import (given_parts, is_constant_code, model_code, class_code, auxiliary_modules,
-                                            explicit_settings, is_same_part)
+from ..data.collate import DataCollatorWithPadding, default_data_collator
+from ..device.sharding import require_unsharded
+from ..engine.loop import record_manual_changes
+from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.settings import SETTABLE
+from ..optim.optimizers import layer_groups
+from trainer_nb.state.script_replay import (
+    LEARNER_PARTS,
+    RESERVED_FILE_NAMES,
+    ScriptDraft,
+    ancestor_run_ids,
+    auxiliary_modules,
+    class_code,
+    collect_seeds,
+    dataset_code,
+    draws_random_numbers,
+    explicit_settings,
+    expression_code,
+    find_run_start,
+    frozen_lines,
+    given_parts,
+    initial_weights,
+    is_constant_code,
+    is_same_part,
+    is_seed_statement,
+    model_code,
+    object_code,
+    torch_setting_root,
+    unknown_callbacks,
+    user_callbacks,
+    warn_manual_settings,
+    warn_missing_files,
+    warn_mutated_modules,
+    warn_random_attributes,
+    warn_rebound_names,
+    warn_redefined_classes,
+    warn_stateless_callbacks,
+    warn_unreplayed_evaluations,
+)
 from trainer_nb.state.script_source import (
     SessionCode,
     executed_texts,
@@ -55,9 +64,8 @@ from trainer_nb.state.script_source import (
     indent_statement,
     module_level_numbers,
     user_namespace,
+    write_stored_values,
 )
-from .script_source import write_stored_values
-from ..engine.loop import record_manual_changes
 
 # %% auto #0
 __all__ = ['ACT_CODE', 'list_acts', 'literal_code', 'keyword_code', 'join_literals', 'act_lines', 'typed_act_lines',
@@ -72,7 +80,7 @@ __all__ = ['ACT_CODE', 'list_acts', 'literal_code', 'keyword_code', 'join_litera
 _LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")
 
 def list_acts(
-    learner,
+    learner: TrainerBase,
     since: float,  # as for Beginning
 ) -> list[dict]:
     "Return the acts on the run that count since the beginning, in order."
@@ -126,7 +134,7 @@ ACT_CODE = {  # line of an act by kind, from the learner's name and the act's da
 }
 
 # %% ../../nbs/07_state/08_export_script.ipynb #23a001cd
-def act_lines(draft, acts) -> list[str]:
+def act_lines(draft: ScriptDraft, acts) -> list[str]:
     "Return the lines from the learner's call to the present step of the run."
     name = draft.construct.name
     at = 0
@@ -168,7 +176,7 @@ _TYPED_METHODS = {
 }
 
 def typed_act_lines(
-    draft,  # time of the event -> line
+    draft: ScriptDraft,  # time of the event -> line
 ) -> dict:
     "Return the typed lines of acts that involve an object; none where they are ambiguous."
     found = {kind: [] for kind in _TYPED_METHODS.values()}
@@ -201,7 +209,7 @@ _MANUAL_CHANGES = {
     "training modes": "modules were put into another mode",
 }
 
-def manual_change_comment(draft, e) -> str:
+def manual_change_comment(draft: ScriptDraft, e) -> str:
     "Add a doubt about an act that cannot be written, and return a comment for its place."
     if e["kind"] == "by hand":
         what = " and ".join(_MANUAL_CHANGES.get(c, f"{c} was changed") for c in e["data"]["changed"])
@@ -219,7 +227,7 @@ def manual_change_comment(draft, e) -> str:
     return f"# Here was {what}. It is not done here, and the weights may become others."
 
 # %% ../../nbs/07_state/08_export_script.ipynb #42fdb0c2
-def is_default_part(draft, part) -> bool:
+def is_default_part(draft: ScriptDraft, part) -> bool:
     "Check whether a part has its default value."
     learner, value = draft.learner, getattr(draft.learner, part, None)
     if part == "callbacks": return not unknown_callbacks(draft, None)
@@ -229,7 +237,7 @@ def is_default_part(draft, part) -> bool:
         return value is default_data_collator or (type(value) is DataCollatorWithPadding and value == padding)
     return value is None
 
-def part_code(draft, part, node) -> str | None:
+def part_code(draft: ScriptDraft, part, node) -> str | None:
     "Return the code of a part other than the model."
     # the data set was replaced by a verb
     noted = any(e["kind"] == part for e in draft.learner.history.events)
@@ -254,7 +262,7 @@ def part_code(draft, part, node) -> str | None:
         f"[{', '.join(str(object_code(draft, c, what.format(type(c).__name__))) for c in unknown_callbacks(draft, None))}]"
     )
 
-def settings_code(draft, settings: dict) -> list[str]:
+def settings_code(draft: ScriptDraft, settings: dict) -> list[str]:
     "Return the settings as keyword arguments, without defaults."
     defaults = TrainingArguments.defaults()
     words = [
@@ -277,7 +285,7 @@ def format_call(head: str, args: list[str], width: int = 116) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 # %% ../../nbs/07_state/08_export_script.ipynb #74ed11f4
-def learner_lines(draft, begun) -> list[str]:
+def learner_lines(draft: ScriptDraft, begun) -> list[str]:
     "Return the lines that make the learner as it was at the beginning."
     learner, made, (given, optimizer) = draft.learner, draft.construct, given_parts(draft)
     if made.statement is not None and made.given is None:
@@ -316,7 +324,7 @@ def learner_lines(draft, begun) -> list[str]:
         *optimizer,
     ]
 
-def function_made_lines(draft, begun) -> list[str]:
+def function_made_lines(draft: ScriptDraft, begun) -> list[str]:
     "Return the lines for a learner that a function made."
     learner = draft.learner
     made = draft.construct
@@ -340,7 +348,7 @@ def function_made_lines(draft, begun) -> list[str]:
         lines.append(load.format(f"{made.name}.loss_func", "first_loss"))
     return lines + frozen_lines(draft, f"{made.name}.model", begun) + held_lines(draft, begun)
 
-def held_lines(draft, begun) -> list[str]:
+def held_lines(draft: ScriptDraft, begun) -> list[str]:
     "Return the lines that keep layer groups in evaluation mode from the beginning."
     saved = begun.snapshot.values.get("modes") or {"held": []}
     if not saved["held"]: return []
@@ -397,7 +405,7 @@ _MAIN_TEMPLATE = '''if __name__ == "__main__":
 
 _SIGNATURE_LINE = "Written by trainer_nb's learn.export_script."
 
-def weights_digest(model) -> str:
+def weights_digest(model: torch.nn.Module) -> str:
     "Return the SHA-256 of a model's weights and buffers; the script has the same function."
     seen = hashlib.sha256()
     for name, t in sorted(model.state_dict().items()):
@@ -405,7 +413,7 @@ def weights_digest(model) -> str:
             seen.update(name.encode() + bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
     return seen.hexdigest()
 
-def script_docstring(draft, path) -> str:
+def script_docstring(draft: ScriptDraft, path: str | Path) -> str:
     "Return the script's docstring."
     learner = draft.learner
     s = learner.state
@@ -428,7 +436,7 @@ def script_docstring(draft, path) -> str:
     return '"""' + "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''") + '"""'
 
 # %% ../../nbs/07_state/08_export_script.ipynb #bd69ae8e
-def module_level_with_stored(draft) -> set:
+def module_level_with_stored(draft: ScriptDraft) -> set:
     "Return the numbers of all code at module level, including variables that are read from files."
     chosen = draft.slice.chosen
     names = draft.book.names
@@ -443,7 +451,7 @@ def module_level_with_stored(draft) -> set:
     return level | aside if computed else level - aside
 
 def arrange_code(
-    draft,
+    draft: ScriptDraft,
     loads: list[tuple],  # (number, line) of code that loads weights
 ) -> tuple[list, list]:
     "Return (text, defines) pairs at module level and the indented lines of main, in session order."
@@ -471,7 +479,7 @@ def split_blocks(
     return blocks
 
 def sorted_imports(
-    draft,
+    draft: ScriptDraft,
     files: bool,  # whether tensors are read
 ) -> list[str]:
     "Return the import lines in order: `__future__`, modules, names."
@@ -491,11 +499,11 @@ def sorted_imports(
 
 # %% ../../nbs/07_state/08_export_script.ipynb #d3b48d3e
 def assemble_script(
-    draft,
+    draft: ScriptDraft,
     top,  # as returned by placed
     main,  # as returned by placed
     rest,  # lines from the learner's call on
-    path,
+    path: str | Path,
 ) -> str:
     "Return the text of the script."
     name = draft.construct.name
@@ -546,7 +554,7 @@ def assemble_script(
 
 # %% ../../nbs/07_state/08_export_script.ipynb #dc5a4458
 def compose_script(
-    draft, begun,
+    draft: ScriptDraft, begun,
     rest: list,  # lines from the learner's call on
     path: Path,
 ) -> tuple:
@@ -586,7 +594,7 @@ class ExportedScript:
 
 def files_folder(path: Path) -> Path: return path.with_name(f"{path.stem}_files")   # folder of the script's files
 
-def check_script_path(path) -> Path:
+def check_script_path(path: str | Path) -> Path:
     "Return the path of the script; raise ValueError or FileExistsError if it is invalid or taken."
     path = Path(path).expanduser()
     if path.suffix != ".py" or not path.stem.isidentifier():
@@ -598,7 +606,7 @@ def check_script_path(path) -> Path:
         f"{taken} is there already, and was not written by export_script; give another name, or delete it first."
     )
 
-def require_run_start(learner):
+def require_run_start(learner: TrainerBase):
     "Return where the run began; raise InvalidOperation if that is no longer known."
     if learner.run_state.initial_snapshot_freed:
         raise InvalidOperation(
@@ -616,8 +624,8 @@ def require_run_start(learner):
 
 # %% ../../nbs/07_state/08_export_script.ipynb #323d87e7
 def export_script(
-    learner,
-    path,  # for example train.py
+    learner: TrainerBase,
+    path: str | Path,  # for example train.py
     limit: float = 100,  # maximum size of stored data, in MB
 ) -> ExportedScript:
     "Write a script that repeats this session; raise InvalidOperation if a part cannot be found."
@@ -642,7 +650,7 @@ def export_script(
     )
 
 # %% ../../nbs/07_state/08_export_script.ipynb #42b030a0
-def add_replay_warnings(draft, begun, acts, path):
+def add_replay_warnings(draft: ScriptDraft, begun, acts, path: str | Path):
     "Collect all doubts about the script."
     collect_seeds(draft)
     warn_random_attributes(draft)
@@ -678,9 +686,9 @@ def add_replay_warnings(draft, begun, acts, path):
         )
 
 def write_script(
-    path, text,
+    path: str | Path, text: str,
     weights,  # {file name: tensors}
-    draft,
+    draft: ScriptDraft,
 ):
     "Write the script and its files."
     from safetensors.torch import save_file

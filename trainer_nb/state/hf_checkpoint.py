@@ -4,41 +4,46 @@
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #975deabb
 from __future__ import annotations
-import copy, json, math, random
+
+import copy
+import json
+import math
+import random
 from collections import defaultdict
 from dataclasses import fields, replace
 from itertools import chain, islice
 from pathlib import Path
+
 import numpy as np
 import torch
-from trainer_nb.state.checkpoint import (
-    CHECKPOINT_SCHEMA,
-    state_dict_entries,
-    verify_resumable,
-    base_digests,
-    read_snapshot_files,
-    locate_written_tensors,
-    read_torch_file,
-    read_weights_for_model,
-    write_model,
-    write_tensors,
-)
+
+from ..core.callbacks import TrainerControl, TrainerState
+from ..core.errors import warn
+from ..core.history import History
+from ..core.log_file import to_plain_data
+from ..core.seeding import SEED_FORWARD, mix_seed, preserve_generators
 from ..data.collate import is_identical
 from ..data.sampling import Cursor
 from ..data.sources import MapSource
-from .checkpoint import encode_value
-from ..core.errors import warn
-from ..core.callbacks import TrainerControl, TrainerState
-from .checkpoint_dirs import CorruptCheckpoint, write_manifest
-from ..optim.optimizers import decay_parameter_names
-from ..core.history import History
 from ..engine.overrides import TrainerBase
-from ..core.log_file import to_plain_data
-from ..optim.schedules import GROUP_LR_KEYS
-from ..optim.schedules import group_lists, is_builtin_schedule
-from ..core.seeding import SEED_FORWARD, preserve_generators, mix_seed
-from .checkpoint_dirs import has_manifest
+from ..engine.run_state import RunState
 from ..engine.snapshot import Snapshot, capture_snapshot
+from ..optim.optimizers import decay_parameter_names
+from ..optim.schedules import GROUP_LR_KEYS, group_lists, is_builtin_schedule
+from trainer_nb.state.checkpoint import (
+    CHECKPOINT_SCHEMA,
+    base_digests,
+    encode_value,
+    locate_written_tensors,
+    read_snapshot_files,
+    read_torch_file,
+    read_weights_for_model,
+    state_dict_entries,
+    verify_resumable,
+    write_model,
+    write_tensors,
+)
+from .checkpoint_dirs import CorruptCheckpoint, has_manifest, write_manifest
 
 # %% auto #0
 __all__ = ['OPTIMIZER_FLAGS', 'trainer_param_groups', 'source_groups', 'regroup', 'trainer_layout_info', 'warn_of_loss',
@@ -53,7 +58,7 @@ __all__ = ['OPTIMIZER_FLAGS', 'trainer_param_groups', 'source_groups', 'regroup'
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #8c4c0f88
 def trainer_param_groups(
-    model,
+    model: torch.nn.Module,
     names,  # of the optimizer's parameters
 ) -> list | None:
     "Return the names in the Trainer's two groups; None if some parameters are not the model's."
@@ -102,7 +107,7 @@ def regroup(
     )
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #f57daa04
-def trainer_layout_info(learner) -> dict:
+def trainer_layout_info(learner: TrainerBase) -> dict:
     "Collect the facts about a learner that the Trainer's layout needs besides a snapshot."
     own_groups = "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]
     by_rule = (
@@ -117,7 +122,7 @@ def trainer_layout_info(learner) -> dict:
     warn_of_loss(learner.optimizer)
     return {"by_rule": by_rule, "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()}}
 
-def warn_of_loss(optimizer):
+def warn_of_loss(optimizer: torch.optim.Optimizer):
     "Warn about an optimizer whose state the Trainer restores from no checkpoint, not even its own."
     if not any(c.__module__.partition(".")[0] == "grokadamw" for c in type(optimizer).__mro__): return
     warn(
@@ -125,7 +130,7 @@ def warn_of_loss(optimizer):
         " this one goes on with an empty state. learn.load_checkpoint() restores all of it."
     )
 
-def write_trainer_state(package, folder):
+def write_trainer_state(package, folder: str | Path):
     "Write `trainer_state.json`, with the control among the callbacks."
     values = package.snapshot.values
     control = {f.name: getattr(values["control"], f.name) for f in fields(TrainerControl)}
@@ -147,7 +152,7 @@ def _check_plain(value, where):
                         "save_format='safetensors' may keep it")
 
 def to_numbered_state_dict(
-    snapshot,
+    snapshot: Snapshot,
     groups,  # with names as 'params'
 ) -> dict:
     "Return the optimizer's `state_dict` with numbered parameters; raise TypeError for tensor subclasses."
@@ -168,7 +173,7 @@ def to_numbered_state_dict(
     }
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #584430ce
-def write_torch_files(package, folder, groups, schedule):
+def write_torch_files(package, folder: str | Path, groups, schedule):
     "Write the files that the Trainer writes with torch."
     snapshot, args = package.snapshot, package.snapshot.values["args"]
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
@@ -190,7 +195,7 @@ def seeded_rng_states(
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #c72d4bae
 def write_extra_state(
-    package, folder,
+    package, folder: str | Path,
     found,  # as returned by write_model
     groups,  # those in optimizer.pt
 ):
@@ -273,7 +278,7 @@ def position_after_batches(feed, epoch: int, batches: int) -> int:
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #faa47d02
 def resume_position(
-    run,
+    run: RunState,
     state,  # as returned by read_trainer_state
 ) -> tuple[int, int]:
     "Return the finished epochs and the micro-batches of the current one; raise ValueError on a mismatch."
@@ -299,7 +304,7 @@ def resume_position(
     return epoch, behind
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #d5f1065c
-def position_fields(run, state) -> dict:
+def position_fields(run: RunState, state) -> dict:
     "Return the fields of a run that hold its position, with the tasks due there."
     (epoch, behind), batches, args = resume_position(run, state), run.loader.batches, run.args
     before = args.save_strategy == "steps" or (args.save_strategy == "best" and args.eval_strategy == "steps")
@@ -323,7 +328,7 @@ def position_fields(run, state) -> dict:
         "control": TrainerControl(),
     }
 
-def count_seen_samples(run, cursor) -> int:
+def count_seen_samples(run: RunState, cursor: Cursor) -> int:
     "Return the number of samples trained on; an epoch of a stream counts as its batches, or as none."
     if not cursor.epoch: return cursor.position
     batches = run.loader.batches or 0
@@ -336,7 +341,7 @@ def count_seen_samples(run, cursor) -> int:
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #eed623cb
 def reconcile_state(
-    run,
+    run: RunState,
     there,  # as returned by read_trainer_state
 ) -> tuple[TrainerState, list]:
     "Return the state for this run and the warnings; raise ValueError if the run has fewer steps."
@@ -357,7 +362,7 @@ def reconcile_state(
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #45500fc3
 def tried(
-    optimizer,
+    optimizer: torch.optim.Optimizer,
     group,  # its settings
     like,  # a parameter
 ) -> tuple | None:
@@ -375,7 +380,7 @@ def tried(
         return None
 
 # arguments: as for tried
-def expected_state_keys(optimizer, group, like) -> dict | None:
+def expected_state_keys(optimizer: torch.optim.Optimizer, group, like) -> dict | None:
     "Return the state keys per parameter, with the dtype of tensors of its shape; None if the step fails."
     trial = tried(optimizer, group, like)
     if trial is None: return None
@@ -385,7 +390,7 @@ def expected_state_keys(optimizer, group, like) -> dict | None:
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #900d12db
 def check_optimizer_entries(
-    run,
+    run: RunState,
     groups,  # with names as 'params', in the optimizer's order
     state,  # dicts by parameter name
 ):
@@ -412,7 +417,7 @@ def _is_same_shape_float(v, p) -> bool:
     numbers = isinstance(v, torch.Tensor) and v.is_floating_point() and p.is_floating_point()
     return numbers and v.dim() > 0 and v.shape == p.shape
 
-def _check_entries(kind, name, p, has, kept):
+def _check_entries(kind: str, name: str, p, has, kept):
     def words(keys): return ", ".join(sorted(keys)) or "nothing"
     has = {k: v for k, v in has.items() if v is not None}
     if set(has) != set(kept):
@@ -447,7 +452,7 @@ def to_named_state_dict(
     return groups, {numbers[i]: dict(held) for i, held in file["state"].items()}
 
 def match_parameter_order(
-    run, file,
+    run: RunState, file,
     own,  # names in the learner's groups
 ) -> list:
     "Return the parameter names in the order of a file; raise ValueError if they are not the learner's."
@@ -462,7 +467,7 @@ def match_parameter_order(
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #3ce2ff61
 def convert_optimizer_state(
-    run,
+    run: RunState,
     template,  # the learner's own, from a snapshot
     file, schedule,
 ):
@@ -485,7 +490,7 @@ def convert_optimizer_state(
     (tensors, others), host = split_optimizer_state(state), cpu_state_names(run.device.device, groups, state)
     return tensors, template | {"groups": groups, "plain": others, "on_cpu": host, "apart": {}}, schedule
 
-def check_fixed(optimizer, groups: list[dict]):
+def check_fixed(optimizer: torch.optim.Optimizer, groups: list[dict]):
     "Raise ValueError if the file's groups have options that this optimizer does not support."
     name = type(optimizer).__name__
     for key, value in getattr(optimizer, "FIXED", {}).items():
@@ -525,7 +530,7 @@ def alike(a, b) -> bool:
     return is_identical(a, b) or (isinstance(a, (int, float)) and isinstance(b, (int, float)) and a == b)
 
 def options_in(
-    run,
+    run: RunState,
     groups,  # from a snapshot, before the first step
 ) -> tuple[list, set]:
     "Return the options that a step does not change, and all keys that a group has after a step."
@@ -542,7 +547,7 @@ def options_in(
         options |= dict.fromkeys(k for k in mine if alike(group[k], trial[2].get(k)))
     return list(options), known
 
-def describe_group_differences(run, mine, groups) -> list[str]:
+def describe_group_differences(run: RunState, mine, groups) -> list[str]:
     "Return warnings about settings that differ in the file."
     said, (options, known) = {}, options_in(run, mine)
     for name in options:
@@ -564,7 +569,7 @@ def describe_group_differences(run, mine, groups) -> list[str]:
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #415d0492
 # both: as a schedule's `state_dict`
-def convert_scheduler_state(run, template: dict, schedule: dict) -> tuple[dict, list]:
+def convert_scheduler_state(run: RunState, template: dict, schedule: dict) -> tuple[dict, list]:
     "Return the schedule's state for this run and warnings; raise ValueError if its type differs."
     n = len(run.optimizer.param_groups)
     lists = group_lists(run.lr_scheduler.state_dict(), n)
@@ -591,7 +596,7 @@ def convert_scheduler_state(run, template: dict, schedule: dict) -> tuple[dict, 
     return new, []
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #5f58866f
-def read_torch_files(folder) -> dict:
+def read_torch_files(folder: str | Path) -> dict:
     "Read the torch files, None for a missing scaler; raise Damaged if a file is missing or not plain."
     for name in ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
@@ -621,7 +626,7 @@ def _is_optimizer_state(file) -> bool:
     return all(isinstance(v, dict) for v in file["state"].values())
 
 def read_named_weights(
-    run, folder,
+    run: RunState, folder: str | Path,
     tensors,  # of the learner, by snapshot name
 ) -> dict:
     "Read the weights and buffers under their snapshot names; raise ValueError if the model differs."
@@ -630,7 +635,7 @@ def read_named_weights(
     return {names[k]: t.to(tensors[names[k]].dtype) for k, t in found.items() if isinstance(names[k], str)}
 
 def merge_callback_states(
-    run,
+    run: RunState,
     held,  # `stateful_callbacks`
     states,  # of the learner's callbacks, from a snapshot
 ) -> list:
@@ -641,7 +646,7 @@ def merge_callback_states(
         # for several of one class the Trainer appends at each save: the last ones are current
         n = sum(k == kind for k, *_ in states)
         left[kind] = held[kind][-n:] if isinstance(held[kind], list) else [held[kind]]
-    def of(kind, state, made):
+    def of(kind: str, state, made):
         return (
             (theirs.get("attributes", {}), theirs.get("args"))
             if (theirs := left[kind].pop(0) if left.get(kind) else None) is not None
@@ -650,7 +655,7 @@ def merge_callback_states(
     return [(kind, *(of(kind, state, made) if ok else (state, made))) for (kind, state, made), ok in zip(states, takes)]
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #c784c495
-def read_foreign_checkpoint(learner, folder) -> Snapshot:
+def read_foreign_checkpoint(learner: TrainerBase, folder: str | Path) -> Snapshot:
     "Read the Trainer's checkpoint for this learner; raise ValueError if it does not fit."
     run = learner.run_state
     there = read_trainer_state(folder)
@@ -685,7 +690,7 @@ def read_foreign_checkpoint(learner, folder) -> Snapshot:
     }
     return Snapshot(tensors | kept, values)
 
-def describe_scaler_difference(run, file) -> list[str]:
+def describe_scaler_difference(run: RunState, file) -> list[str]:
     "Return a warning if only one of the two runs scales its gradients."
     if file is not None and run.device.scaler is None:
         return ["the Trainer trained in fp16, with a scaler, and here nothing is scaled"]
@@ -694,7 +699,7 @@ def describe_scaler_difference(run, file) -> list[str]:
     return []
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #16bbf2d1
-def read_own_checkpoint(folder) -> Snapshot:
+def read_own_checkpoint(folder: str | Path) -> Snapshot:
     "Read a snapshot that this package wrote in the Trainer's layout."
     written = json.loads((folder / "rest.json").read_text("utf-8"))
     snapshot = read_snapshot_files(folder, written)
@@ -716,8 +721,8 @@ def read_own_checkpoint(folder) -> Snapshot:
     return Snapshot(snapshot.tensors | tensors, values)
 
 def read_trainer_checkpoint(
-    learner,  # a prepared learner
-    folder,
+    learner: TrainerBase,  # a prepared learner
+    folder: str | Path,
 ) -> Snapshot:
     "Read a checkpoint in the Trainer's layout; raise Damaged if incomplete, ValueError on a mismatch."
     folder = Path(folder)

@@ -4,43 +4,48 @@
 
 # %% ../../nbs/07_state/04_resume.ipynb #2503cce5
 from __future__ import annotations
+
 import os
 from pathlib import Path
 from typing import NamedTuple
-from .checkpoint import add_base_weights
+
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments
-from .checkpoint import read_checkpoint, read_weights_for_model
-from ..data.sampling import Cursor
-from ..core.errors import warn
 from ..core.callbacks import TrainerState
-from .checkpoint_dirs import MANIFEST_NAME, verify_checkpoint, read_manifest, clean_leftovers
-from ..core.history import History, Place, read_history, close_other_logs
-from ..engine.overrides import drop_loader
-from ..engine.prepare import sync_weights, prepare, prepare_model, redistribute_data
+from ..core.errors import warn
+from ..core.history import History, Place, close_other_logs, read_history
 from ..core.log_file import is_claimed, log_path
-from .async_save import describe_train_data, wait_for_save, logged_rows, wait_for_other_savers
+from ..data.sampling import Cursor
+from ..device.collectives import MainProcessFailed
+from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
+from ..engine.loop import capture_editable_state, describe_position
+from ..engine.overrides import TrainerBase, drop_loader
+from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
+from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, change_settings, extend_run
-from trainer_nb.state.checkpoint_dirs import (
-    list_checkpoints,
-    find_latest_checkpoint,
-    is_trainer_checkpoint,
-    has_manifest,
-)
-from ..device.sharding import broadcast_tensors, dtypes_and_shapes, copy_into
 from trainer_nb.engine.snapshot import (
     Snapshot,
     capture_snapshot,
     check_snapshot,
     environment_info,
-    restore_fields,
     num_train_samples,
+    restore_fields,
     undo_restore,
 )
 from ..engine.tasks import restore_here
-from .hf_checkpoint import read_trainer_checkpoint
 from ..engine.user_state import report_lost
-from ..engine.loop import capture_editable_state, describe_position
-from ..device.collectives import MainProcessFailed
+from .async_save import describe_train_data, logged_rows, wait_for_other_savers, wait_for_save
+from .checkpoint import add_base_weights, read_checkpoint, read_weights_for_model
+from trainer_nb.state.checkpoint_dirs import (
+    MANIFEST_NAME,
+    clean_leftovers,
+    find_latest_checkpoint,
+    has_manifest,
+    is_trainer_checkpoint,
+    list_checkpoints,
+    read_manifest,
+    verify_checkpoint,
+)
+from .hf_checkpoint import read_trainer_checkpoint
 
 # %% auto #0
 __all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_checkpoint', 'no_checkpoint_message', 'edited_settings',
@@ -64,7 +69,7 @@ def describe_unusable_checkpoints(shelf) -> str:
     )
 
 def resolve_checkpoint(
-    learner,
+    learner: TrainerBase,
     where,  # a folder, or True for the newest in output_dir
 ) -> Path:
     "Return the folder to resume from; raise ValueError if there is none."
@@ -101,7 +106,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 def no_checkpoint_message(
     where,  # as given by the user
-    folder: Path, output_dir,
+    folder: Path, output_dir: str | Path,
 ) -> str:
     "Return an error message about a missing checkpoint that names the existing ones."
     if where in ("True", "true"):
@@ -149,7 +154,7 @@ def check_edits(edits: dict, then: dict):
             f"give the Learner {name}={then[name]!r}, or begin a new run without resuming"
         )
 
-def effective_settings(snapshot, now: dict) -> dict:
+def effective_settings(snapshot: Snapshot, now: dict) -> dict:
     "Return the settings with which the run continues; those of the process are the present ones."
     return snapshot.values["args"] | {
         k: v for k, v in now.items() if k in PROCESS_FIELDS or k not in snapshot.values["args"]
@@ -157,10 +162,10 @@ def effective_settings(snapshot, now: dict) -> dict:
 
 # %% ../../nbs/07_state/04_resume.ipynb #edb36a76
 # values in a checkpoint besides the run
-def checkpoint_info(snapshot) -> dict:
+def checkpoint_info(snapshot: Snapshot) -> dict:
     return snapshot.values.get("about", {})
 
-def check_train_data(learner, snapshot) -> list[str]:
+def check_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
     "Return warnings about the data; raise ValueError for another length in the middle of an epoch."
     then = checkpoint_info(snapshot).get("data", {})
     now = describe_train_data(learner)
@@ -181,7 +186,7 @@ def check_train_data(learner, snapshot) -> list[str]:
     return []
 
 def describe_environment_change(
-    snapshot,
+    snapshot: Snapshot,
     now: dict,  # as returned by environment_info
 ) -> list[str]:
     "Return a warning if the process differs in version, threads, device or number of processes."
@@ -196,8 +201,8 @@ def describe_environment_change(
 
 # %% ../../nbs/07_state/04_resume.ipynb #62d4fab4
 def load_history(
-    folder: Path, snapshot,
-    output_dir=None,  # where the run will write; None if nowhere
+    folder: Path, snapshot: Snapshot,
+    output_dir: str | Path | None = None,  # where the run will write; None if nowhere
 ) -> History:
     "Return the history that leads to a checkpoint; warn and return an empty one if it is lost."
     run_id = snapshot.values["run"]
@@ -226,7 +231,7 @@ def load_history(
     return History(run_id=run_id)
 
 def read_log_history(
-    history, folder,
+    history: History, folder: str | Path,
     n: int,  # number of rows at the checkpoint
 ) -> list[dict]:
     "Return the logs from the history or, if it lacks them, from the Trainer's file."
@@ -244,7 +249,7 @@ class ResumeReport(NamedTuple):
     def __repr__(self):
         return "\n".join([f"The run stands {self.stands}, from {self.folder}.", *(f"- {o}" for o in self.said)])
 
-def continue_stopped_run(run) -> list[str]:
+def continue_stopped_run(run: RunState) -> list[str]:
     "Continue a run that a callback had stopped early, and return a sentence about it."
     if run.state.global_step >= run.state.max_steps or not (run.finished or run.control.should_training_stop):
         return []
@@ -252,7 +257,7 @@ def continue_stopped_run(run) -> list[str]:
     return [f"the run had been stopped at step {run.state.global_step} of {run.state.max_steps} and goes on"]
 
 def load_checkpoint(
-    learner,
+    learner: TrainerBase,
     place,  # a folder, or True for the newest
 ) -> ResumeReport:
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
@@ -287,7 +292,7 @@ def load_checkpoint(
     return ResumeReport(run.state.global_step, str(folder), said, describe_position(run))
 
 # %% ../../nbs/07_state/04_resume.ipynb #510aac2c
-def restart_epoch_data(run, snapshot) -> list[str]:
+def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
     "Restart the epoch's data if ignore_data_skip is set, and return a sentence about it."
     cursor = snapshot.values["cursor"]
     then = snapshot.values.get("length")
@@ -301,7 +306,7 @@ def restart_epoch_data(run, snapshot) -> list[str]:
     ]
 
 # %% ../../nbs/07_state/04_resume.ipynb #7ddeeafa
-def read_snapshot(learner, folder) -> Snapshot:
+def read_snapshot(learner: TrainerBase, folder: str | Path) -> Snapshot:
     "Read the snapshot in a folder of either layout."
     return add_base_weights(
         learner.run_state,
@@ -316,7 +321,7 @@ def relocate_best(state, shelf: Path):
         state.best_model_checkpoint = str(here)
 
 # %% ../../nbs/07_state/04_resume.ipynb #25ec93a9
-def check_run_not_open(run, folder, snapshot):
+def check_run_not_open(run: RunState, folder: str | Path, snapshot: Snapshot):
     "Raise ValueError for a run that another process has open: both would write its log and checkpoints."
     path = log_path(folder.parent, snapshot.values["run"])
     close_other_logs(run.history, path)
@@ -326,7 +331,7 @@ def check_run_not_open(run, folder, snapshot):
             " kernel down, or begin a run of its own here without resuming."
         )
 
-def restore_checkpoint(learner, folder, snapshot, edits):
+def restore_checkpoint(learner: TrainerBase, folder: str | Path, snapshot: Snapshot, edits):
     "Restore the run from a snapshot, or leave it unchanged if an error is raised."
     run = learner.run_state
     before = capture_snapshot(run)
@@ -366,7 +371,7 @@ def restore_checkpoint(learner, folder, snapshot, edits):
     run.paused, run.editable_state = False, capture_editable_state(run)
 
 # %% ../../nbs/07_state/04_resume.ipynb #60451859
-def load_best_weights(learner):
+def load_best_weights(learner: TrainerBase):
     "Load the weights of the best checkpoint; warn if that is not possible."
     run = learner.run_state
     path = learner.run_state.state.best_model_checkpoint
@@ -384,7 +389,7 @@ def load_best_weights(learner):
     else:
         run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
 
-def load_best_on_main(learner, path: Path) -> str:
+def load_best_on_main(learner: TrainerBase, path: Path) -> str:
     "Load the best weights on the main process, broadcast them, and return their folder."
     def act():
         folder = find_best_folder(learner.run_state, path)
@@ -396,18 +401,20 @@ def load_best_on_main(learner, path: Path) -> str:
         sync_weights(learner.run_state)
     return folder
 
-def load_best_everywhere(learner, path: Path) -> str:
+def load_best_everywhere(learner: TrainerBase, path: Path) -> str:
     "Load the best weights on every process, for a sharded model or an optimizer with two modes."
     def act():
         folder = find_best_folder(learner.run_state, path)
         return str(folder), *read_best_weights(learner, folder)
     world = learner.run_state.device.world
-    folder, tensors, values = world.run_on_main(act, tell=lambda found: (found[0], dtypes_and_shapes(found[1]), found[2]))
+    folder, tensors, values = world.run_on_main(
+        act, tell=lambda found: (found[0], dtypes_and_shapes(found[1]), found[2])
+    )
     assign_weights(learner, broadcast_tensors(tensors, world), values)
     return folder
 
 # %% ../../nbs/07_state/04_resume.ipynb #ea78f943
-def find_best_folder(run, path: Path) -> Path:
+def find_best_folder(run: RunState, path: Path) -> Path:
     "Return the folder of the best checkpoint, which may have been renamed; raise ValueError if it is gone."
     ids = (run.history.run_id, run.history.parent)
     every = [path, *path.parent.glob(f"retired*{path.name}*")]
@@ -419,10 +426,10 @@ def find_best_folder(run, path: Path) -> Path:
     return mine[0]
 
 # the average of an optimizer with two modes is in its state
-def best_fields(learner) -> tuple:
+def best_fields(learner: TrainerBase) -> tuple:
     return ("model", "optimizer") if hasattr(learner.optimizer, "train") else ("model",)
 
-def read_best_weights(learner, folder: Path) -> tuple:
+def read_best_weights(learner: TrainerBase, folder: Path) -> tuple:
     "Return a checkpoint's weights by name, and its values or whether they are an average written here."
     theirs = is_trainer_checkpoint(folder) and not has_manifest(folder)
     if theirs or verify_checkpoint(folder).get("only_model"):
@@ -433,7 +440,7 @@ def read_best_weights(learner, folder: Path) -> tuple:
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(wanted)}, snapshot.values
 
 def assign_weights(
-    learner,
+    learner: TrainerBase,
     tensors: dict,  # as returned by read_best_weights
     values,  # as returned by read_best_weights
 ):

@@ -4,37 +4,51 @@
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #1334c7dd
 from __future__ import annotations
-import ast, builtins, inspect, math, os, random, re, sys, sysconfig, types
+
+import ast
+import builtins
+import inspect
+import math
+import os
+import random
+import re
+import sys
+import sysconfig
+import types
 from dataclasses import dataclass, fields
 from pathlib import Path
+
 import numpy as np
 import torch
-from ..core.seeding import preserve_generators, seed_all
-from ..core.callbacks import overrides_event
-from ..core.history import is_ancestor
+
 from ..args.fields import field_default
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments
+from ..core.callbacks import TrainerCallback, overrides_event
+from ..core.history import History, is_ancestor
+from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import is_identical
 from ..engine.overrides import TrainerBase
+from ..engine.run_state import RunState
+from ..engine.snapshot import Snapshot
 from .checkpoint import state_dict_entries, write_weights
-from .time_travel import ACTS
 from trainer_nb.state.script_source import (
-    SessionCode,
     ProgramSlice,
+    SessionCode,
     Statement,
     StoredValue,
-    executed_nodes,
-    could_come_from,
-    names_changed_in,
+    called_name,
     compile_code,
+    could_come_from,
+    executed_nodes,
     import_line,
     import_lines,
     is_json_plain,
-    called_name,
-    statement_names,
+    names_changed_in,
     root_names,
+    statement_names,
     store_value,
 )
+from .time_travel import ACTS
 
 # %% auto #0
 __all__ = ['LEARNER_PARTS', 'RESERVED_FILE_NAMES', 'ancestor_run_ids', 'explicit_settings', 'RunStart', 'find_run_start',
@@ -51,7 +65,7 @@ __all__ = ['LEARNER_PARTS', 'RESERVED_FILE_NAMES', 'ancestor_run_ids', 'explicit
            'unknown_callbacks', 'foreign_modules', 'is_installed', 'warn_missing_files']
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #136d925a
-def ancestor_run_ids(history) -> set:
+def ancestor_run_ids(history: History) -> set:
     "Return the ids of a run and of the runs from which it was branched."
     ids = {history.run_id}
     for e in reversed(history.events):
@@ -76,7 +90,7 @@ class RunStart:
     since: float       # time after which acts are in the journal
     folder: str = ""   # the checkpoint that this session resumed; the weights are those made by this session then
 
-def find_run_start(learner) -> RunStart | None:
+def find_run_start(learner: TrainerBase) -> RunStart | None:
     "Return where a run began; None if its first weights are no longer known."
     run = learner.run_state
     history = learner.history
@@ -95,7 +109,7 @@ def find_run_start(learner) -> RunStart | None:
         first = next((s for s in kept if s.step == 0 and is_start_snapshot(history, s)), None)
     return None if first is None else RunStart(first, explicit_settings(first.values["args"]), first.values["taken"])
 
-def is_start_snapshot(history, snapshot) -> bool:
+def is_start_snapshot(history: History, snapshot: Snapshot) -> bool:
     "Check whether a snapshot is of this run and precedes all acts."
     if snapshot.values["run"] != history.run_id: return False
     before = history.events[:snapshot.values["place"].events]
@@ -132,7 +146,7 @@ def learner_names(book) -> set:
     return found
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #f1b4b090
-def original_learner(learner, names):
+def original_learner(learner: TrainerBase, names):
     "Return the first ancestor of a branch that still exists; the learner itself if there is none."
     ids = ancestor_run_ids(learner.history) - {learner.history.run_id}
     older = [v for v in names.values() if isinstance(v, TrainerBase) and v.history.run_id in ids]
@@ -163,7 +177,7 @@ def call_arguments(call, names) -> dict | None:
         if p in LEARNER_PARTS and not (isinstance(given[p], ast.Constant) and given[p].value is None)
     }
 
-def find_construction(learner, book) -> LearnerConstruction:
+def find_construction(learner: TrainerBase, book) -> LearnerConstruction:
     "Return the code that made a learner, as far as the session has it."
     found = [LearnerConstruction()]
     names = book.names
@@ -198,7 +212,7 @@ def filter_calls(nodes) -> list: return [n for n in nodes if isinstance(n, ast.C
 
 def has_random_call(
     nodes, names,
-    modules=False,  # whether making one counts
+    modules: bool = False,  # whether making one counts
 ) -> bool:
     "Check whether a node is a call that draws from the global generators."
     for call in filter_calls(nodes):
@@ -215,7 +229,7 @@ def has_random_call(
 
 def draws_random_numbers(
     book, s,
-    modules=False,  # as for has_random_call
+    modules: bool = False,  # as for has_random_call
 ) -> bool:
     "Check whether executing a statement draws random numbers."
     if s.defines or s.imports: return False
@@ -224,7 +238,7 @@ def draws_random_numbers(
         _function_draws(book, called_name(c.func), s.number, modules, ()) for c in filter_calls(nodes)
     )
 
-def _function_draws(book, name, before, modules, seen) -> bool:
+def _function_draws(book, name: str, before, modules, seen) -> bool:
     "Check whether calling a name's definition draws without seeding itself."
     bound = book.binding(name, before)
     thing = book.names.get(name)
@@ -292,7 +306,7 @@ def calls_session_function(book, s) -> bool:
     bound = book.binding(called_name(value.func), s.number) if isinstance(value, ast.Call) else []
     return bool(bound) and isinstance(bound[-1].node, ast.FunctionDef)
 
-def store_processor(value, name) -> StoredValue | None:
+def store_processor(value, name: str) -> StoredValue | None:
     "Store a tokenizer or another processor with its own `save_pretrained`; else return None."
     line = import_line(type(value), type(value).__name__)
     if line is None or not (hasattr(value, "save_pretrained") and hasattr(type(value), "from_pretrained")):
@@ -322,7 +336,7 @@ def may_train(
         called_name(c.func) not in _READ_ONLY_METHODS for c in calls if learners & (root_names(c) | root_names(c.func))
     )
 
-def learner_aliases(learner, book, also: str) -> set:
+def learner_aliases(learner: TrainerBase, book, also: str) -> set:
     "Return the names of a learner, of its parents and of its branches."
     ids = ancestor_run_ids(learner.history)
     return {n for n, v in book.names.items() if isinstance(v, TrainerBase) and v.history.run_id in ids} | {also}
@@ -385,9 +399,9 @@ class ScriptDraft:
         "Return generated code with its names changed where the session uses them."
         return re.sub(rf"\b({'|'.join(self.words)})\b", lambda m: self.words[m[0]], text)
 
-    def add_warning(self, text): self.doubts += [] if text in self.doubts else [text]
+    def add_warning(self, text: str): self.doubts += [] if text in self.doubts else [text]
 
-    def instead(self, name, statement) -> bool:
+    def instead(self, name: str, statement) -> bool:
         "Store a variable's value if a file is better than its code; return whether it is stored."
         if name in self.stored: return True
         found = (
@@ -399,7 +413,7 @@ class ScriptDraft:
             self.stored[name] = found, statement.number
         return found is not None
 
-    def kept(self, name, value, s) -> StoredValue | None:
+    def kept(self, name: str, value, s) -> StoredValue | None:
         "Return a variable's value in files, or None if its code is better."
         if name in self.pretrained: return self.pretrained[name]
         if isinstance(value, (torch.nn.Module, type, types.ModuleType)): return None
@@ -416,7 +430,7 @@ class ScriptDraft:
             self.watched[name] = s.number
         return found
 
-    def if_small_enough(self, name, found) -> StoredValue | None:
+    def if_small_enough(self, name: str, found) -> StoredValue | None:
         "Return a stored value if it is within the limit; else add a doubt and return None."
         if found is None: return None
         found.code = self.ours(found.code)
@@ -440,7 +454,7 @@ def make_statement(node, at) -> Statement:
     return Statement(ast.parse(text).body[0], text, "", at)
 
 def expression_code(
-    draft, node,
+    draft: ScriptDraft, node,
     at=None,  # number of its statement; None: the learner's
 ) -> str:
     "Return the code of an expression, and add the statements that it needs to the slice."
@@ -458,7 +472,7 @@ def expression_code(
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #436048ce
 def object_code(
-    draft, thing,
+    draft: ScriptDraft, thing,
     what: str,  # text of the problem
 ) -> str | None:
     "Return the name of a part without a known expression; add a problem if there is none."
@@ -474,18 +488,18 @@ def object_code(
         draft.imports.add(line)
     return name if line else None
 
-def class_code(draft, cls) -> str | None:
+def class_code(draft: ScriptDraft, cls) -> str | None:
     "Return the name of a class for use in the script."
     return object_code(draft, cls, f"nobody knows where {cls.__name__} comes from; define it in a cell, or import it")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #6508799c
-def is_same_part(draft, part, node) -> bool:
+def is_same_part(draft: ScriptDraft, part, node) -> bool:
     "Check whether an expression still refers to the learner's part; True if undecidable."
     if not isinstance(node, (ast.Name, ast.Attribute)): return True
     rebound = any(s.number > draft.at for n in root_names(node) for s in draft.book.binding(n))
     return rebound or resolve_name(node, draft.book.names) is getattr(draft.learner, part)
 
-def given_parts(draft) -> tuple[dict, list]:
+def given_parts(draft: ScriptDraft) -> tuple[dict, list]:
     "Return the expressions of the parts as given before training, and lines that assign an optimizer."
     given = dict(draft.construct.given or {})
     lines = []
@@ -506,7 +520,7 @@ def given_parts(draft) -> tuple[dict, list]:
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #c22b740a
 def dataset_code(
-    draft, part,
+    draft: ScriptDraft, part,
     value,  # the learner's data set
     node,  # its expression, None if unknown
 ) -> str | None:
@@ -536,7 +550,7 @@ def dataset_code(
         f"nobody knows how the {part} was made; make it in a cell of its own, with a variable that holds it",
     )
 
-def stored_dataset_code(draft, part, value) -> str | None:
+def stored_dataset_code(draft: ScriptDraft, part, value) -> str | None:
     "Store a data set and return the code that reads it; None if unsupported or too large."
     found = draft.if_small_enough(part, store_value(value, part))
     if found is None: return None
@@ -544,7 +558,7 @@ def stored_dataset_code(draft, part, value) -> str | None:
     draft.stored[part] = found, None
     return found.code
 
-def is_random_dataset(draft, node) -> bool:
+def is_random_dataset(draft: ScriptDraft, node) -> bool:
     "Check whether the code of a data set draws random numbers that are not stored, or is incomplete."
     other = ProgramSlice(draft.book, draft.slice.until, draft.slice.late, draft.slice.forbidden, draft.instead)
     s = make_statement(node, draft.at)
@@ -564,13 +578,13 @@ def is_random_dataset(draft, node) -> bool:
 # %% ../../nbs/07_state/07_script_replay.ipynb #5cd2d2cd
 def initial_weights(
     begun,
-    which="",  # "" for the model, "(loss)." for a loss function
+    which: str = "",  # "" for the model, "(loss)." for a loss function
 ) -> dict:
     "Return the weights and buffers with which a run began, by name."
     found = {n.split("/", 1)[1]: t for n, t in begun.snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
     return {n.removeprefix(which): t for n, t in found.items() if n.startswith("(loss).") == bool(which)}
 
-def is_model_init_reproducible(learner, weights) -> bool:
+def is_model_init_reproducible(learner: TrainerBase, weights) -> bool:
     "Check whether model_init yields these weights."
     with preserve_generators():
         seed_all(learner.args.seed)
@@ -578,7 +592,7 @@ def is_model_init_reproducible(learner, weights) -> bool:
     here = dict([*model.named_parameters(), *model.named_buffers()])
     return here.keys() == weights.keys() and all(is_identical(t.detach().cpu(), weights[n]) for n, t in here.items())
 
-def store_pretrained(draft, model, begun) -> StoredValue | None:
+def store_pretrained(draft: ScriptDraft, model: torch.nn.Module, begun) -> StoredValue | None:
     "Store a model of transformers in its own layout; return None if that is incomplete."
     library = sys.modules.get("transformers")
     if library is None or not isinstance(model, library.PreTrainedModel): return None
@@ -602,7 +616,7 @@ def store_pretrained(draft, model, begun) -> StoredValue | None:
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #b06ae81d
 # returns (code of the argument, lines before the learner, lines after it)
-def model_code(draft, node, begun) -> tuple:
+def model_code(draft: ScriptDraft, node, begun) -> tuple:
     "Return the code that makes the model with its first weights."
     learner = draft.learner
     load = draft.ours('load_weights({}, FILES / "first.safetensors")')
@@ -628,17 +642,19 @@ def model_code(draft, node, begun) -> tuple:
         draft.loads.append((max(made) + 0.5, load.format(name)))
     return name, [] if made else [load.format(name)], []
 
-def model_init_code(draft, node, begun, load):
+def model_init_code(draft: ScriptDraft, node, begun, load):
     "Return the code that makes the model by model_init."
     learner = draft.learner
     weights = initial_weights(begun)
     unknown = "nobody knows how model_init was made; define it in a cell"
     code = expression_code(draft, node) if node is not None else object_code(draft, learner.model_init, unknown)
     large = sum(t.nbytes for t in weights.values()) > draft.limit * 1e6   # too large to test
-    known = begun.snapshot is learner.run_state.initial_snapshot if large else is_model_init_reproducible(learner, weights)
+    known = (
+        begun.snapshot is learner.run_state.initial_snapshot if large else is_model_init_reproducible(learner, weights)
+    )
     return f"model_init={code}", [], [] if known else [load.format(f"{draft.construct.name}.model")]
 
-def follow_model(draft, node, before=math.inf):
+def follow_model(draft: ScriptDraft, node, before=math.inf):
     "Return the expression of the model, resolved through other learners from which it was taken."
     if not (isinstance(node, ast.Attribute) and node.attr == "model" and isinstance(node.value, ast.Name)):
         return node
@@ -649,8 +665,8 @@ def follow_model(draft, node, before=math.inf):
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #a3036dd1
 def frozen_lines(
-    draft,
-    model,  # its code in the script
+    draft: ScriptDraft,
+    model: torch.nn.Module,  # its code in the script
     begun,
 ) -> list[str]:
     "Return the lines that restore requires_grad of the beginning; none if it was True everywhere."
@@ -669,7 +685,7 @@ def frozen_lines(
     ]
 
 def auxiliary_modules(
-    draft,  # name -> tensors
+    draft: ScriptDraft,  # name -> tensors
 ) -> dict:
     "Return modules of the slice with random weights outside the model, for example a teacher."
     run = draft.learner.run_state
@@ -707,7 +723,7 @@ def torch_setting_root(s, names) -> str:
         found = s.changes if isinstance(s.node, ast.Assign) and not s.binds else ()
     return next((n for n in found if inspect.ismodule(names.get(n)) and names[n].__name__ == "torch"), "")
 
-def collect_seeds(draft):
+def collect_seeds(draft: ScriptDraft):
     "Add the seeding and torch settings that the slice needs; add doubts about unseeded draws."
     book = draft.book
     chosen = draft.slice.chosen
@@ -732,11 +748,13 @@ def collect_seeds(draft):
         if seed is None:
             draft.add_warning(f"{what} that no seed decides; put a seed into the function that makes it.")
         elif left_out:
-            draft.add_warning(f"{what}, and {left_out[0].where} has drawn some before it that the script does not draw; "
-                                       "seed right before it, or in the function that makes it.")
+            draft.add_warning(
+                f"{what}, and {left_out[0].where} has drawn some before it that the script does not draw; "
+                "seed right before it, or in the function that makes it."
+            )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #da8f0b49
-def warn_random_attributes(draft):
+def warn_random_attributes(draft: ScriptDraft):
     "Add doubts about random attributes of modules that are neither parameters nor buffers."
     for s in (s for s in draft.slice.chosen.values() if isinstance(s.node, ast.ClassDef)):
         made = [
@@ -754,11 +772,13 @@ def warn_random_attributes(draft):
             name, kind = o.targets[0].attr, s.node.name
             held = [vars(m).get(name) for m in draft.learner.model.modules() if type(m).__name__ == kind]
             if any(isinstance(v, (torch.Tensor, np.ndarray, list)) for v in held):
-                draft.add_warning(f"`{kind}` draws `self.{name}` at random, and it is neither a parameter nor a buffer; "
-                            f"register_buffer('{name}', ...) makes it one.")
+                draft.add_warning(
+                    f"`{kind}` draws `self.{name}` at random, and it is neither a parameter nor a buffer; "
+                    f"register_buffer('{name}', ...) makes it one."
+                )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #16261cec
-def names_read_at_runtime(draft) -> set:
+def names_read_at_runtime(draft: ScriptDraft) -> set:
     "Return the names that functions read during the run, without those used only to make objects."
     chosen = [s for s in draft.slice.chosen.values() if not s.imports]
     todo = set(draft.used)
@@ -780,7 +800,7 @@ def names_read_at_runtime(draft) -> set:
             todo |= more - seen
     return found
 
-def warn_rebound_names(draft):
+def warn_rebound_names(draft: ScriptDraft):
     "Add doubts about names that were rebound or changed during the run."
     book = draft.book
     late = names_read_at_runtime(draft)
@@ -813,7 +833,7 @@ def warn_rebound_names(draft):
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #33f5595e
 def warn_mutated_modules(
-    draft,
+    draft: ScriptDraft,
     modules,  # names of modules whose present weights are written
 ):
     "Add doubts about modules that functions of the session change during the run."
@@ -828,7 +848,7 @@ def warn_mutated_modules(
             )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #4416d418
-def warn_redefined_classes(draft, things):
+def warn_redefined_classes(draft: ScriptDraft, things):
     "Add doubts about objects whose class or function differs from the statement in the slice."
     for thing in things:
         kind = thing if isinstance(thing, type) or hasattr(thing, "__code__") else type(thing)
@@ -849,12 +869,12 @@ def warn_redefined_classes(draft, things):
             draft.add_warning(f"`{name}` is not what its cell says; run the cell again and begin a new run.")
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #c6d4b240
-def kept_back(run, callback) -> bool:
+def kept_back(run: RunState, callback: TrainerCallback) -> bool:
     "Check whether a callback has attributes that are not restored, declared by its class or reported."
     name = type(callback).__name__
     return bool(getattr(callback, "not_state", ())) or any(n.startswith((f"{name}.", f"{name}#")) for n in run.reported)
 
-def warn_stateless_callbacks(draft):
+def warn_stateless_callbacks(draft: ScriptDraft):
     "Add doubts about callbacks without state that change themselves, in a run that went back."
     history = draft.learner.history
     # for example after a reset
@@ -872,11 +892,11 @@ def warn_stateless_callbacks(draft):
             )
 
 # %% ../../nbs/07_state/07_script_replay.ipynb #a7795bc6
-def user_callbacks(learner) -> list:
+def user_callbacks(learner: TrainerBase) -> list:
     return [c for c in learner.run_state.callbacks.callbacks if not type(c).__module__.startswith("trainer_nb.")]
 
 def warn_manual_settings(
-    draft,
+    draft: ScriptDraft,
     settings: dict,  # those with which the run began
     acts,
 ):
@@ -896,7 +916,7 @@ def warn_manual_settings(
             " down."
         )
 
-def warn_unreplayed_evaluations(draft):
+def warn_unreplayed_evaluations(draft: ScriptDraft):
     "Add a doubt about evaluations by hand that a callback received."
     events = ("on_evaluate", "on_predict", "on_prediction_step", "on_log")
     hears = [type(c).__name__ for c in user_callbacks(draft.learner) if any(overrides_event(c, e) for e in events)]
@@ -909,7 +929,7 @@ def warn_unreplayed_evaluations(draft):
     )
 
 def unknown_callbacks(
-    draft,
+    draft: ScriptDraft,
     given,  # expression of the callbacks, None if there is none
 ) -> list:
     "Return the callbacks that are neither in the learner's call nor in its journal."
@@ -946,7 +966,7 @@ def is_installed(top: str) -> bool:
     from importlib.metadata import packages_distributions
     return top in packages_distributions()
 
-def warn_missing_files(draft, folder: Path):
+def warn_missing_files(draft: ScriptDraft, folder: Path):
     "Add doubts about modules and files that the script would not find."
     for module in foreign_modules([*import_lines(draft.slice), *draft.imports], folder):
         draft.add_warning(f"The script imports {module}, which is neither installed nor beside it; copy it there.")

@@ -4,10 +4,23 @@
 
 # %% ../../nbs/07_state/06_script_source.ipynb #79969604
 from __future__ import annotations
-import ast, builtins, dis, inspect, json, keyword, linecache, math, re, sys, textwrap, types
+
+import ast
+import builtins
+import dis
+import inspect
+import json
+import keyword
+import linecache
+import math
+import re
+import sys
+import textwrap
+import types
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset
@@ -61,7 +74,7 @@ def is_plain_tensor(value) -> bool:
         and value.dtype != torch.complex128
     )
 
-def store_tensor(value, name):
+def store_tensor(value, name: str):
     "Store a tensor or an array; return None for other values."
     if isinstance(value, np.ndarray):
         try:
@@ -81,7 +94,7 @@ _NUMBER_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 def store_column(
     values: list,  # one field of all examples
-    name,
+    name: str,
 ) -> StoredValue | None:
     "Store one field of all examples as a tensor, with code for a sequence; None if types or shapes differ."
     kind = type(values[0])
@@ -104,7 +117,7 @@ def variable_names(keys) -> list[str]:
     return [k if fits(k) else f"v{i}" for i, k in enumerate(keys)]
 
 # %% ../../nbs/07_state/06_script_source.ipynb #afad8e5c
-def store_examples(value, name):
+def store_examples(value, name: str):
     "Store a list or tuple of tensors, of numbers, or of dicts, tuples or lists of them."
     if type(value) not in (list, tuple) or not value: return None
     found = store_rows(list(value), name)
@@ -112,7 +125,7 @@ def store_examples(value, name):
         found.code = f"tuple({found.code})"
     return found
 
-def store_rows(rows: list, name):
+def store_rows(rows: list, name: str):
     "Store a list of rows; return None if their fields differ."
     kind = type(rows[0])
     first = rows[0]
@@ -131,7 +144,7 @@ def store_rows(rows: list, name):
     parts = [store_column([r[k] for r in rows], f"{name}.{k}") for k in keys]
     return None if None in parts else rows_code(kind, keys, parts)
 
-def rows_code(kind, keys, parts):
+def rows_code(kind: str, keys, parts):
     "Return the stored columns with code that turns them into rows."
     names = variable_names(keys)
     codes = ", ".join(p.code for p in parts)
@@ -157,7 +170,7 @@ def is_json_plain(value) -> bool:
     if type(value) is list: return all(map(is_json_plain, value))
     return value is None or type(value) in (bool, int, str) or (type(value) is float and value == value)
 
-def store_json(value, name):
+def store_json(value, name: str):
     "Store lists and dicts of numbers and text as JSON; return None for other values."
     if type(value) not in (list, dict) or not is_json_plain(value): return None
     return StoredValue(
@@ -167,7 +180,7 @@ def store_json(value, name):
     )
 
 # %% ../../nbs/07_state/06_script_source.ipynb #c73f062a
-def store_tensor_dataset(value, name):
+def store_tensor_dataset(value, name: str):
     "Store a TensorDataset; return None for other values."
     if type(value) is not TensorDataset or not all(map(is_plain_tensor, value.tensors)): return None
     parts = [store_tensor(t, f"{name}.{i}") for i, t in enumerate(value.tensors)]
@@ -177,7 +190,7 @@ def store_tensor_dataset(value, name):
         whole = whole.joined(p, code)
     return whole
 
-def store_subset(value, name):
+def store_subset(value, name: str):
     "Store a Subset of a data set that can be stored; return None for other values."
     if type(value) is not Subset or (inner := store_value(value.dataset, f"{name}.dataset")) is None:
         return None
@@ -185,7 +198,7 @@ def store_subset(value, name):
     indices.imports.add("from torch.utils.data import Subset")
     return inner.joined(indices, f"Subset({inner.code}, {indices.code})")
 
-def store_hf_dataset(value, name):
+def store_hf_dataset(value, name: str):
     "Store a Hugging Face Dataset without a custom transform, which would be code; else return None."
     datasets = sys.modules.get("datasets")
     if datasets is None or type(value) is not datasets.Dataset or value.format["type"] == "custom":
@@ -231,7 +244,7 @@ _LOAD_OPS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 _STORE_OPS = ("STORE_NAME", "STORE_GLOBAL")
 _COMPREHENSION_NAMES = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
-def compile_code(text: str, where="<cell>"):
+def compile_code(text: str, where: str = "<cell>"):
     "Compile statements, allowing top-level await, and return the code object."
     return compile(text, where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
@@ -341,7 +354,7 @@ def names_changed_in(nodes) -> set:
 class Statement:
     "Statement at the top level of a cell or a script."
     def __init__(
-        self, node, text,
+        self, node, text: str,
         where,  # for messages
         number,  # position in the order
         source=None,  # the whole cell
@@ -599,7 +612,7 @@ class SessionCode:
                 # whether the method changes its object
                 self._methods.setdefault(m.name, []).append((s.number, m.args.args[0].arg in names_changed_in(m.body)))
 
-    def binding(self, name, before=math.inf) -> list[Statement]:
+    def binding(self, name: str, before=math.inf) -> list[Statement]:
         "Return the last statement that certainly bound a name and later candidates; empty if none."
         found = []
         for s in reversed([s for s in self._bound.get(name, ()) if s.number < before]):
@@ -607,7 +620,7 @@ class SessionCode:
             if s.certain: break
         return found[::-1]
 
-    def changing(self, name, after, until) -> list[Statement]:
+    def changing(self, name: str, after, until) -> list[Statement]:
         "Return the statements in a range that change the object of a name."
         return [s for s in self.statements if after < s.number < until and name in self.changed_names(s)]
 
@@ -665,7 +678,7 @@ class ProgramSlice:
             for s in self.book.changing(name, found[-1].number, self.until):
                 self.take(s, name, change=True)
 
-    def take(self, s: Statement, name, change=False):
+    def take(self, s: Statement, name: str, change: bool = False):
         "Add a statement, and the statements whose names it reads."
         self.wanted.setdefault(s.number, set()).add(name)
         if s.number in self.chosen: return
@@ -683,7 +696,7 @@ class ProgramSlice:
         for n in s.later:
             self.need(n, max(self.late, s.number))
 
-    def elsewhere(self, name):
+    def elsewhere(self, name: str):
         "Add an import or a constant for a name that no statement bound explicitly."
         if hasattr(builtins, name) or name in self.forbidden or name in ("__file__", "__name__", "display"):
             return
@@ -698,7 +711,7 @@ class ProgramSlice:
         elif thing is not self:
             self.problems.append(f"nobody knows how `{name}` was made; make it in a cell")
 
-    def star(self, name, thing):
+    def star(self, name: str, thing):
         "Return the star import that bound a name; None if there is none."
         for s in reversed(self.book.statements):
             whole = isinstance(s.node, ast.ImportFrom) and s.node.names[0].name == "*"

@@ -4,46 +4,55 @@
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #b9d44525
 from __future__ import annotations
-import copy, gc, math, os, time, weakref
+
+import copy
+import gc
+import math
+import os
+import time
+import weakref
 from collections import deque
 from dataclasses import MISSING, fields
 from typing import NamedTuple
+
 import numpy as np
 import torch
-from ..display.tables import Table, format_duration, html_table, text_table
-from ..core.errors import Paused, InvalidOperation, release_last_traceback, suggest_names, warn
-from ..core.columns import append_rows, copy_rows, columns_to_lists
+
+from ..args.training_args import TrainingArguments, resolve_args, to_builtin
 from ..core.callbacks import CallbackHandler, close_callbacks
+from ..core.columns import append_rows, columns_to_lists, copy_rows
+from ..core.errors import InvalidOperation, Paused, release_last_traceback, suggest_names, warn
 from ..core.history import History, is_ancestor, store_event
-from ..args.training_args import to_builtin, resolve_args
 from ..device.sharding import local_nbytes, require_unsharded
-from ..optim.schedules import schedule_parts
+from ..display.tables import Table, format_duration, html_table, text_table
+from ..engine.loop import capture_editable_state, check_can_train, run_until
+from ..engine.overrides import TrainerBase
+from ..engine.prepare import prepare, redistribute_data
+from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState, record_act
-from trainer_nb.engine.user_state import (
-    enter_in_memo,
-    copy_attributes,
-    copy_data_state,
-    report_lost,
-    user_state_bytes,
-    user_state_holders,
-)
-from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
+from ..engine.settings import SETTABLE, change_settings
 from trainer_nb.engine.snapshot import (
     PROCESS_STATE_FIELDS,
     Snapshot,
     capture_snapshot,
-    check_snapshot,
     check_data_length,
+    check_snapshot,
     has_adapters,
     restore_fields,
     restore_snapshot,
     restore_whole,
 )
-from ..engine.rollback import weight_versions
-from ..engine.prepare import prepare, redistribute_data
+from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
 from ..engine.tasks import restore_all
-from ..engine.loop import run_until, capture_editable_state, check_can_train
-from ..engine.settings import SETTABLE, change_settings
+from trainer_nb.engine.user_state import (
+    copy_attributes,
+    copy_data_state,
+    enter_in_memo,
+    report_lost,
+    user_state_bytes,
+    user_state_holders,
+)
+from ..optim.schedules import schedule_parts
 
 # %% auto #0
 __all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'NOT_IN_BRANCH', 'check_stream_position',
@@ -56,7 +65,7 @@ __all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'NOT_IN_BRAN
            'update_adam_coefficients', 'branch', 'Comparison', 'compare']
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #edb8ead1
-def check_stream_position(learner, snapshot):
+def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
     "Raise ValueError for a position in a stream that other workers have read."
     run = learner.run_state
     then = snapshot.values["args"]
@@ -71,15 +80,15 @@ def check_stream_position(learner, snapshot):
         # otherwise the loader is made with the snapshot's settings
         run.loader.check(snapshot.values["bookmark"])
 
-def get_named_snapshot(learner, name) -> Snapshot:
+def get_named_snapshot(learner: TrainerBase, name: str) -> Snapshot:
     "Return a snapshot by its name; raise KeyError if there is none."
     if name in learner.snapshots: return learner.snapshots[name]
     names = ", ".join(map(repr, learner.snapshots)) or "none"
     raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, learner.snapshots)}")
 
 def restore_run(
-    learner,
-    snapshot,  # a Snapshot, or a name in learner.snapshots
+    learner: TrainerBase,
+    snapshot: Snapshot,  # a Snapshot, or a name in learner.snapshots
 ):
     "Restore a snapshot and update the history, the ring and the checkpoints."
     if not isinstance(snapshot, Snapshot): snapshot = get_named_snapshot(learner, snapshot)
@@ -129,7 +138,7 @@ class Snapshots(dict):
     def _repr_html_(self): return html_table(self.rows()) if self else "<i>no snapshots</i>"
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #688097e6
-def reset_run_state(run):
+def reset_run_state(run: RunState):
     "Reset the fields of a run that a snapshot holds, except the model, the settings and the callbacks."
     run.history.close_log()
     if run.loader is not None:
@@ -145,18 +154,18 @@ def reset_run_state(run):
     if run.rewind_buffer is not None:
         run.rewind_buffer.clear()
 
-def user_given_parts(learner) -> list[str]:
+def user_given_parts(learner: TrainerBase) -> list[str]:
     "Return the names of the parts that the user made, which a new run reuses in their first state."
     return [name for name, part in zip(("optimizer", "lr_scheduler"), learner.optimizers) if part is not None]
 
-def restart_from_current_weights(learner):
+def restart_from_current_weights(learner: TrainerBase):
     "Begin a new run from the present weights."
     run = learner.run_state
     if run.initial_snapshot is not None:
         restore_fields(run, run.initial_snapshot, user_given_parts(learner))
     reset_run_state(run)
 
-def restart_from_first_weights(learner):
+def restart_from_first_weights(learner: TrainerBase):
     "Begin a new run from the first weights."
     run = learner.run_state
     if run.initial_snapshot is None:
@@ -173,7 +182,7 @@ def restart_from_first_weights(learner):
     report_lost(run, "reset()")
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #cb3d5892
-def free_run(learner):
+def free_run(learner: TrainerBase):
     "Free all memory except the model's weights."
     run = learner.run_state
     close_callbacks(run)
@@ -209,7 +218,7 @@ MAX_SNAPSHOTS = 50
 # maximum number of snapshots in files
 MOST_ON_DISK = 4
 
-def snapshot_nbytes(run) -> int:
+def snapshot_nbytes(run: RunState) -> int:
     "Return the bytes of a snapshot: unshared weights, buffers, optimizer state and user state."
     tensors = [
         *(p for p in run.params if p.requires_grad or not has_adapters(run.model)),
@@ -238,7 +247,7 @@ class Account:
         self.spent = 0.0
         self.last = None
 
-    def begin(self, run):
+    def begin(self, run: RunState):
         if self.begun is None:
             self.begun = run.seconds, run.state.global_step
 
@@ -258,7 +267,7 @@ class Account:
         self.last = (self.last or 0.0) + self.factor * snapshot.copy_seconds
 
     def to_wait(
-        self, run,
+        self, run: RunState,
         where: str,  # "memory" or "disk"; at most 1000 steps, ten if no step was measured
     ) -> int:
         "Return the steps until the next snapshot is affordable, equal in all processes; 0 means now."
@@ -277,7 +286,7 @@ class Account:
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000006
 def room_for_snapshots(
-    run,
+    run: RunState,
     kept,  # snapshots in the ring
 ) -> tuple:
     "Return (count, place, bytes) of the snapshots that fit, equal in all processes."
@@ -311,7 +320,7 @@ class RewindBuffer:
         self.every = 1
         self.account.open()
 
-    def before_step(self, learner):
+    def before_step(self, learner: TrainerBase):
         "Take a snapshot at the boundary before a step, if one is due or an act has occurred."
         run = learner.run_state
         if run.args.ring_every == 0: return
@@ -326,13 +335,18 @@ class RewindBuffer:
         # A run that was resumed, or comes from another process, has no other snapshot.
         if self.wait <= 0:
             self.take(
-                run, by_hand or (not self.kept and (run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id))
+                run,
+                by_hand
+                or (
+                    not self.kept
+                    and (run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id)
+                ),
             )
         self.wait -= 1
 
     def take(
-        self, run,
-        at_once=False,  # at any cost
+        self, run: RunState,
+        at_once: bool = False,  # at any cost
     ):
         "Take a snapshot if one is due, and schedule the next one."
         self.account.begin(run)
@@ -358,7 +372,7 @@ class RewindBuffer:
         self.every = self.wait = run.args.ring_every or max(1, self.account.to_wait(run, self.where))
 
     def copy(
-        self, run,
+        self, run: RunState,
         spare,  # a snapshot whose memory may be reused, or None
     ) -> Snapshot:
         if self.where == "disk":
@@ -371,7 +385,7 @@ class RewindBuffer:
                 )
         return capture_snapshot(run, spare.tensors if spare is not None and spare.file is None else (), beside=True)
 
-    def slots(self, run) -> int:
+    def slots(self, run: RunState) -> int:
         "Return the number of snapshots that fit in memory or, if none does, on disk."
         slots, self.where, self.budget = room_for_snapshots(run, self.kept)
         return slots
@@ -385,16 +399,23 @@ class RewindBuffer:
         )
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000001
-def stands_at_first(run) -> bool:
+def stands_at_first(run: RunState) -> bool:
     "Check whether the first weights are a snapshot of the present state."
-    if run.initial_snapshot is None or run.state.global_step or run.initial_weight_versions != weight_versions(run): return False
-    return run.initial_snapshot.values["run"] == run.history.run_id and not has_acts_after(run.history, run.initial_snapshot, 0)
+    if run.initial_snapshot is None or run.state.global_step or run.initial_weight_versions != weight_versions(run):
+        return False
+    return run.initial_snapshot.values["run"] == run.history.run_id and not has_acts_after(
+        run.history, run.initial_snapshot, 0
+    )
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #1550803e
-def find_base_snapshot(learner, step: int) -> Snapshot | None:
+def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
     "Return the newest snapshot from which a step can be reached; None if there is none."
     run = learner.run_state
-    every = [*run.rewind_buffer.kept, *learner.snapshots.values(), *([run.initial_snapshot] if run.initial_snapshot is not None else [])]
+    every = [
+        *run.rewind_buffer.kept,
+        *learner.snapshots.values(),
+        *([run.initial_snapshot] if run.initial_snapshot is not None else []),
+    ]
     usable = [
         s
         for s in every
@@ -402,7 +423,7 @@ def find_base_snapshot(learner, step: int) -> Snapshot | None:
     ]
     return max(usable, key=lambda s: (s.step, s.values["place"]), default=None)
 
-def has_acts_after(history, snapshot, step) -> bool:
+def has_acts_after(history: History, snapshot: Snapshot, step) -> bool:
     "Check whether an act lies between a snapshot and a step, or the snapshot is abandoned."
     place = snapshot.values["place"]
     if not is_ancestor(history, place): return True
@@ -437,7 +458,7 @@ class RewindReport(NamedTuple):
         return f"Back at step {self.step}: {again}{same}."
 
 def rewind(
-    learner,
+    learner: TrainerBase,
     n: int,  # number of steps
     advance=run_until,  # has the signature of loop.go
 ) -> RewindReport:
@@ -485,7 +506,7 @@ def rewind(
     return RewindReport(run.state.global_step, target - base.step, time.perf_counter() - start, different)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #f68c3bd8
-def require_base_snapshot(learner, n, target) -> Snapshot:
+def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
     "Return the snapshot from which to replay; raise ValueError with the reason if there is none."
     if target < 0:
         raise ValueError(
@@ -521,7 +542,7 @@ def require_base_snapshot(learner, n, target) -> Snapshot:
         why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more ring_memory keeps more of them"
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
 
-def losses_by_step(history, after: int = 0, until: float = math.inf) -> dict:
+def losses_by_step(history: History, after: int = 0, until: float = math.inf) -> dict:
     "Return the losses of the steps in (after, until], by step, without abandoned rows."
     step, loss, gone = (history.column(name) for name in ("step", "loss", "abandoned"))
     return {int(step[i]): loss[i] for i in np.flatnonzero((step > after) & (step <= until) & (gone == 0))}
@@ -534,7 +555,7 @@ def differing_steps(
     return [step for step in one if step in other and one[step].tobytes() != other[step].tobytes()]
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000003
-def too_large(run) -> str:
+def too_large(run: RunState) -> str:
     "Return why no snapshot fits, and which setting makes room."
     size = f"a snapshot takes {snapshot_nbytes(run) / 1e9:.3g} GB, which is more than"
     if run.args.ring_memory is not None: return f"{size} ring_memory allows"
@@ -543,16 +564,17 @@ def too_large(run) -> str:
         f" ring_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} keeps one in memory"
     )
 
-def since_first(run, target):
+def since_first(run: RunState, target):
     "Return the last act up to a step, in a run that has its first weights; None if there is none."
-    if run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id: return None
+    if run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id:
+        return None
     return next(
         (e for e in reversed(run.history.events) if not e["abandoned"] and e["kind"] in ACTS and e["step"] <= target),
         None,
     )
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000004
-def announce_replay(run, base, target):
+def announce_replay(run: RunState, base, target):
     "Print the expected duration of a replay if it exceeds a second."
     seconds = (target - base) * run.seconds / max(run.state.global_step, 1)
     if seconds > 1:
@@ -562,7 +584,7 @@ def announce_replay(run, base, target):
             flush=True,
         )
 
-def restore_own_past(run, base):
+def restore_own_past(run: RunState, base):
     "Restore a snapshot of the run's own past, and drop later ones from the ring."
     with run.interrupts:
         check_data_length(run, base)
@@ -575,10 +597,10 @@ def restore_own_past(run, base):
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #4681b985
 def clone_learner(
-    learner,
-    args,  # initial settings of the new learner
+    learner: TrainerBase,
+    args: TrainingArguments,  # initial settings of the new learner
     why,  # message if an optimizer was given
-    anew=False,  # model_init makes its model
+    anew: bool = False,  # model_init makes its model
     memo=None,  # as of copy.deepcopy, is filled
 ):
     "Make a learner of the same class with the same data and a copied model; its run has not begun."
@@ -711,7 +733,7 @@ _OF_OPTIMIZER = (
     "_optimizer_load_state_dict_post_hooks",
 )
 
-def take_over(run, new, memo):
+def take_over(run: RunState, new, memo):
     "Copy the hooks of a run's optimizer and the functions of its schedule to a new run."
     for name in _OF_OPTIMIZER:
         hooks = getattr(run.optimizer, name, None)
@@ -723,7 +745,7 @@ def take_over(run, new, memo):
             of_new.lr_lambdas = copy.deepcopy(part.lr_lambdas, memo)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #67004702
-def copy_history(history) -> History:
+def copy_history(history: History) -> History:
     "Return a new history with the rows and events of another one that are not abandoned."
     new = History(parent=history.run_id)
     rows = history.rows
@@ -766,14 +788,14 @@ NOT_IN_BRANCH = {
     ),
 }
 
-def check_branch(args, changes: dict):
+def check_branch(args: TrainingArguments, changes: dict):
     "Raise ValueError for a change that would have no effect in a branch."
     for name, value in changes.items():
         if name in NOT_IN_BRANCH and to_builtin(value) != getattr(args, name):
             raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
 
 def update_adam_coefficients(
-    optimizer,
+    optimizer: torch.optim.Optimizer,
     before,  # TrainingArguments
     after,  # TrainingArguments
 ):
@@ -792,7 +814,7 @@ def update_adam_coefficients(
             group[name] = of(after)
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #a2e10002
-def branch(learner, changes: dict):
+def branch(learner: TrainerBase, changes: dict):
     "Return a second learner that continues with other settings; raise TypeError or ValueError if one is invalid."
     run = learner.run_state
     prepare(learner)

@@ -4,41 +4,60 @@
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #81e2bd21
 from __future__ import annotations
-import ctypes, gc, io, json, os, pickle, queue, signal, statistics, subprocess, sys, tempfile, threading, time, weakref
+
+import ctypes
+import gc
+import io
+import json
+import os
+import pickle
+import queue
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
-from ..display.tables import format_duration, format_value, text_table, to_frame
-from ..display.panels import LineSeries, Marker, Panel
-from ..display.charts import PanelDisplay
+
+from ..args.training_args import TrainingArguments
+from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from trainer_nb.core.errors import (
     InvalidOperation,
-    release_traceback_memory,
-    release_last_traceback,
-    is_out_of_memory,
     free_after_failure,
+    is_out_of_memory,
+    release_last_traceback,
+    release_traceback_memory,
 )
+from ..core.interrupts import InterruptGuard
 from ..core.memory import free_host_memory
 from ..core.seeding import preserve_generators
-from ..core.callbacks import CallbackHandler, TrainerCallback
 from ..data.collate import infer_batch_size, map_tensors
+from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
-from ..data.loader import ResumableLoader, MicroBatch
-from ..device.sharding import require_several_processes, require_unsharded
 from ..device.accelerator import unwrap
-from ..engine.run_state import RunState
+from ..device.sharding import require_several_processes, require_unsharded
+from ..diagnostics.interpret import get_eval_loader
+from ..diagnostics.isolated import ConstantSchedule, isolated_training, make_tool_interrupted
+from ..display.charts import PanelDisplay
+from ..display.panels import LineSeries, Marker, Panel
+from ..display.tables import format_duration, format_value, text_table, to_frame
 from ..engine.dataloaders import is_iterable_only
+from ..engine.evaluate import evaluation_mode
+from ..engine.loop import check_can_train
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model, prepare_optimizer
+from ..engine.run_state import RunState
 from ..engine.step import take_step
-from ..engine.loop import check_can_train
-from ..engine.evaluate import evaluation_mode
-from ..diagnostics.isolated import ConstantSchedule, make_tool_interrupted, isolated_training
-from ..diagnostics.interpret import get_eval_loader
 
 # %% auto #0
 __all__ = ['MAX_SAMPLES', 'MAX_SAMPLE_BYTES', 'MIN_SECONDS', 'MAX_REPEATS', 'NOT_SENT', 'MEMORY_SLACK', 'SERVE_CODE',
@@ -93,8 +112,10 @@ def heaviest_samples(
 class StepTimer(TrainerCallback):
     "Callback that records the start of a step and the end of its first micro-batch."
     def __init__(self, device): self.device, self.begun, self.first = device, 0.0, 0.0
-    def on_step_begin(self, args, state, control, **kwargs): self.begun = self.first = self.now()
-    def on_substep_end(self, args, state, control, **kwargs): self.first = self.now()
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        self.begun = self.first = self.now()
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        self.first = self.now()
 
     def now(self) -> float:
         "Return the time in seconds after synchronizing the device."
@@ -103,7 +124,7 @@ class StepTimer(TrainerCallback):
         return time.perf_counter()
 
 def time_step(
-    learner, batch,
+    learner: TrainerBase, batch,
     accumulation: int,  # number of micro-batches per step
     watch,
 ) -> float:
@@ -114,11 +135,13 @@ def time_step(
     end = watch.now()
     return (accumulation - 1) * (watch.first - watch.begun) + end - watch.first
 
-def time_forward(learner, batch, watch) -> float:
+def time_forward(learner: TrainerBase, batch, watch) -> float:
     "Run one evaluation batch and return its seconds."
     with evaluation_mode(learner) as run:
         begun = watch.now()
-        _, predicted, labels = learner.prediction_step(unwrap(run.wrapped_model), batch, learner.args.prediction_loss_only)
+        _, predicted, labels = learner.prediction_step(
+            unwrap(run.wrapped_model), batch, learner.args.prediction_loss_only
+        )
         if predicted is not None and learner.preprocess_logits_for_metrics is not None:
             learner.preprocess_logits_for_metrics(predicted, labels)
         return watch.now() - begun
@@ -186,7 +209,7 @@ MAX_REPEATS = 50
 
 class BatchTrial:
     "Learner that can be trained, with the samples for batches of any size."
-    def __init__(self, learner, samples: list, collate, gauge, steps: int = 3, evaluate: bool = False):
+    def __init__(self, learner: TrainerBase, samples: list, collate, gauge, steps: int = 3, evaluate: bool = False):
         self.learner = learner
         self.samples = samples
         self.collate = collate
@@ -249,7 +272,7 @@ NOT_SENT = {
 class LearnerPayload:
     "Parts of a learner, to be sent through a pipe."
     def __init__(
-        self, learner, samples: list, collate,
+        self, learner: TrainerBase, samples: list, collate,
         **how,  # arguments of Trial, and the memory limit
     ):
         run = learner.run_state
@@ -407,7 +430,7 @@ class TrialProcess:
     "Process in which sizes are tried; close it after use."
     def __init__(
         self, sending: LearnerPayload,
-        interrupts,  # of the run, entered
+        interrupts: InterruptGuard,  # of the run, entered
     ):
         self.payload = sending
         self.interrupts = interrupts
@@ -711,7 +734,7 @@ class SizeSearch:
         accumulation,  # function of a size
         top=None,  # maximum size
         limit=None,  # in bytes
-        seconds=300.0,
+        seconds: float = 300.0,
     ):
         self.ask = ask
         self.accumulation = accumulation
@@ -818,7 +841,7 @@ def usable_host_memory() -> int:
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5b4e57f1
 @contextmanager
-def reading_only(learner, verb):
+def reading_only(learner: TrainerBase, verb: str):
     "Read samples within the block without training; an interrupt ends it."
     check_can_train(learner, verb)
     release_last_traceback()
@@ -835,7 +858,7 @@ def reading_only(learner, verb):
         finally:
             run.interrupts.abortable = False
 
-def get_measurable_loader(learner, evaluate: bool) -> DataLoader:
+def get_measurable_loader(learner: TrainerBase, evaluate: bool) -> DataLoader:
     "Return the loader; raise TypeError if its batches cannot be resized, ValueError without data."
     first = (
         next(iter(learner.eval_dataset)) if isinstance(learner.eval_dataset, dict) and learner.eval_dataset else None
@@ -863,7 +886,7 @@ class SearchOptions(NamedTuple):
     evaluate: bool         # for evaluations instead of training
     seconds: float         # time after which no further size is tried
 
-def check_search_options(mode, start, most, memory, steps, evaluate, seconds) -> SearchOptions:
+def check_search_options(mode, start, most, memory, steps, evaluate, seconds: float) -> SearchOptions:
     "Return the checked arguments; raise ValueError for an invalid one."
     if mode not in ("power", "binary"):
         raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
@@ -877,7 +900,14 @@ def check_search_options(mode, start, most, memory, steps, evaluate, seconds) ->
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #813e85b6
 def batch_size_find(
-    learner, mode="power", start=None, most=None, memory=None, steps=3, evaluate=False, seconds=300
+    learner: TrainerBase,
+    mode: str = "power",
+    start=None,
+    most=None,
+    memory=None,
+    steps=3,
+    evaluate: bool = False,
+    seconds: float = 300,
 ) -> BatchSizes:
     "Measure batch sizes; raise ValueError or TypeError for invalid input, RuntimeError if no step works."
     wanted = check_search_options(mode, start, most, memory, steps, evaluate, seconds)
@@ -890,7 +920,7 @@ def batch_size_find(
     return run_size_search(learner, wanted, *make_device_trial(learner, wanted))
 
 
-def prepare_search(learner, wanted) -> tuple:
+def prepare_search(learner: TrainerBase, wanted) -> tuple:
     "Return the loader and the samples."
     with learner.run_state.interrupts.opened():
         loader = get_measurable_loader(learner, wanted.evaluate)
@@ -907,7 +937,7 @@ def close_after(ask):
     finally:
         ask.close()
 
-def make_process_trial(learner, wanted) -> tuple:
+def make_process_trial(learner: TrainerBase, wanted) -> tuple:
     "Return loader, samples, limit in bytes, and a context that yields the function to try a size, on a CPU."
     loader, samples = prepare_search(learner, wanted)
     limit = wanted.memory * 1e9 if wanted.memory else usable_host_memory()
@@ -919,7 +949,7 @@ def make_process_trial(learner, wanted) -> tuple:
     return loader, samples, limit, close_after(TrialProcess(sending, learner.run_state.interrupts))
 
 @contextmanager
-def device_trial(learner, wanted, samples, loader):
+def device_trial(learner: TrainerBase, wanted, samples, loader):
     "Yield a function that tries a size on this process's GPU."
     with isolated_training(learner, "batch_size_find()") as run:
         trial = BatchTrial(
@@ -930,17 +960,17 @@ def device_trial(learner, wanted, samples, loader):
             return trial(size, accumulation)
         yield ask
 
-def make_device_trial(learner, wanted) -> tuple:
+def make_device_trial(learner: TrainerBase, wanted) -> tuple:
     "Return loader, samples, limit in bytes, and a context that yields the function to try a size, on a GPU."
     with reading_only(learner, "batch_size_find()"):
         loader, samples = prepare_search(learner, wanted)
     return loader, samples, wanted.memory and wanted.memory * 1e9, device_trial(learner, wanted, samples, loader)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #3d0f3607
-def current_proposal(learner, loader, evaluate) -> Proposal:
+def current_proposal(learner: TrainerBase, loader, evaluate) -> Proposal:
     return Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
 
-def run_size_search(learner, wanted, loader, samples, limit, trying) -> BatchSizes:
+def run_size_search(learner: TrainerBase, wanted, loader, samples, limit, trying) -> BatchSizes:
     "Search with the function that a context yields, and return the result."
     present = current_proposal(learner, loader, wanted.evaluate)
     evaluate = wanted.evaluate

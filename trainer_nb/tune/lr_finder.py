@@ -4,20 +4,25 @@
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #50b410cc
 from __future__ import annotations
+
 import math
 from bisect import bisect_left
 from typing import NamedTuple
+
 import numpy as np
 import torch
-from ..display.tables import to_frame
-from ..display.panels import LineSeries, Marker, Panel, panel_to_text, format_tick, exponential_moving_average
-from ..display.charts import PanelDisplay
+
 from ..core.columns import resolve_deferred
-from ..optim.schedules import base_lrs, match_lr_type
+from ..diagnostics.isolated import ConstantSchedule, isolated_training
+from ..display.charts import PanelDisplay
+from ..display.panels import LineSeries, Marker, Panel, exponential_moving_average, format_tick, panel_to_text
+from ..display.tables import to_frame
+from ..engine.loop import handle_end_of_data
+from ..engine.overrides import TrainerBase
+from ..engine.run_state import RunState
 from ..engine.step import take_step
 from ..engine.tasks import do_next_epoch
-from ..engine.loop import handle_end_of_data
-from ..diagnostics.isolated import ConstantSchedule, isolated_training
+from ..optim.schedules import base_lrs, match_lr_type
 
 # %% auto #0
 __all__ = ['SMOOTHING', 'RULES', 'MIN_RELATIVE_FALL', 'CONFIDENCE', 'FIRST_LOSS_MESSAGE', 'MODES', 'FETCH_EVERY', 'smooth_losses',
@@ -291,7 +296,7 @@ def trial_rates(start: float, end: float, num_steps: int, mode: str) -> np.ndarr
     return start * (end / start) ** share if mode == "exp" else start + (end - start) * share
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #f275eee3
-def group_lr_ratios(optimizer) -> list[float]:
+def group_lr_ratios(optimizer: torch.optim.Optimizer) -> list[float]:
     "Return each group's base rate relative to the first group's; raise ValueError if a rate is 0 or None."
     base = [r if r is None else float(r) for r in base_lrs(optimizer)]
     if not all(base):
@@ -301,13 +306,13 @@ def group_lr_ratios(optimizer) -> list[float]:
         )
     return [r / base[0] for r in base]
 
-def set_rate(optimizer, ratios: list[float], rate: float):
+def set_rate(optimizer: torch.optim.Optimizer, ratios: list[float], rate: float):
     "Set the learning rate of the next update."
     for group, ratio in zip(optimizer.param_groups, ratios):
         group["lr"] = match_lr_type(group["lr"], rate * ratio)
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #2354652d
-def step_across_epochs(learner):
+def step_across_epochs(learner: TrainerBase):
     "Take a step, beginning another epoch if the present one has no more data."
     while (done := take_step(learner)) is None:
         # raises ValueError for an epoch without data
@@ -320,7 +325,11 @@ def step_across_epochs(learner):
 class DivergenceDetector:
     "Detector of divergence in a sequence of losses."
     def __init__(self, factor: float | None, wait: int):
-        self.factor, self.wait, self.n, self.sum, self.lowest = factor, wait, 0, 0.0, math.inf
+        self.factor = factor
+        self.wait = wait
+        self.n = 0
+        self.sum = 0.0
+        self.lowest = math.inf
 
     def seen(self, loss: float) -> bool:
         "Add a loss and return whether the losses have diverged."
@@ -351,7 +360,7 @@ def fetch_losses(
     return torch.stack([o.reshape(()) for o in losses]).tolist()
 
 # call inside isolated_training; tick: called after each step
-def run_lr_search(learner, run, rates, factor, tick) -> list[float]:
+def run_lr_search(learner: TrainerBase, run: RunState, rates, factor, tick) -> list[float]:
     "Return the losses at the rates, up to divergence."
     ratios = group_lr_ratios(run.optimizer)
     every = 1 if run.device.device.type == "cpu" else FETCH_EVERY
@@ -378,10 +387,10 @@ class NoProgress:
     def __init__(self, total: int): self.total = total
     def tick(self) -> None: "Count one step."
     def __enter__(self): return self
-    def __exit__(self, kind, error, trace): pass
+    def __exit__(self, kind: str, error: BaseException, trace): pass
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #26ab47c5
-def lr_setting(run) -> tuple[str, float]:
+def lr_setting(run: RunState) -> tuple[str, float]:
     "Return the setting that takes a rate from here on, and the schedule's present share of its base."
     group = run.optimizer.param_groups[0]
     step = run.state.global_step
@@ -522,7 +531,7 @@ def describe_usage(found) -> list[str]:
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #355f752a
 def lr_find(
-    learner,
+    learner: TrainerBase,
     start: float = 1e-7,
     end: float = 10,  # range of the first group's rate
     num_steps: int = 100,

@@ -4,17 +4,20 @@
 
 # %% ../../nbs/09_tune/02_search.ipynb #5b254337
 from __future__ import annotations
-import importlib.util, os
+
+import importlib.util
+import os
 from typing import Any, NamedTuple, get_args
-from ..args.training_args import to_builtin, resolve_args
-from ..state.time_travel import clone_learner
-from ..core.errors import Paused, InvalidOperation, suggest_names, install_excepthook
+
 from ..args.fields import field_types
-from ..engine.overrides import trial_parameter
-from ..state.async_save import Saver
+from ..args.training_args import TrainingArguments, resolve_args, to_builtin
+from ..core.errors import InvalidOperation, Paused, install_excepthook, suggest_names
 from ..core.seeding import preserve_generators
-from ..engine.snapshot import restore_fields
 from ..engine.loop import check_can_train, describe_position
+from ..engine.overrides import TrainerBase, trial_parameter
+from ..engine.snapshot import restore_fields
+from ..state.async_save import Saver
+from ..state.time_travel import clone_learner
 
 # %% auto #0
 __all__ = ['BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'cast_number', 'make_trial_learner',
@@ -48,7 +51,7 @@ def default_compute_objective(metrics: dict) -> float:
 
 # %% ../../nbs/09_tune/02_search.ipynb #28390d4d
 def trial_args(
-    learner, trial,
+    learner: TrainerBase, trial,
     params: dict,  # result of the space
     hp_name=None,
 ):
@@ -75,7 +78,7 @@ def trial_args(
 
 def cast_number(
     value,
-    kind,  # annotated type of the setting
+    kind: str,  # annotated type of the setting
 ):
     "Convert a number to the type of its setting: int or bool if that is the only possible type."
     if not isinstance(value, (bool, int, float)): return value
@@ -83,7 +86,7 @@ def cast_number(
     return int(value) if kinds == {int} else bool(value) if kinds == {bool} else value
 
 # %% ../../nbs/09_tune/02_search.ipynb #a7a36619
-def make_trial_learner(learner, trial, args):
+def make_trial_learner(learner: TrainerBase, trial, args: TrainingArguments):
     "Return a learner at its beginning with these settings; raise InvalidOperation if an optimizer was given."
     run = learner.run_state
     anew = learner.model_init is not None
@@ -99,7 +102,9 @@ def make_trial_learner(learner, trial, args):
     new.current_gradient_accumulation_steps = args.gradient_accumulation_steps
     if run.initial_snapshot is not None:
         restore_fields(
-            new.run_state, run.initial_snapshot, ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"]
+            new.run_state,
+            run.initial_snapshot,
+            ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"],
         )
     return new
 
@@ -115,7 +120,7 @@ class ObjectiveReporter:
 
     def __call__(
         self,
-        metrics,  # of all evaluation sets
+        metrics: dict[str, Any],  # of all evaluation sets
     ):
         self.objective, step = self.compute(dict(metrics)), self.state.global_step
         if self.several or not hasattr(self.trial, "report"): return
@@ -124,7 +129,7 @@ class ObjectiveReporter:
         import optuna
         raise optuna.TrialPruned(f"given up at step {step}")
 
-def run_trial(learner, trial, hp_space, compute_objective, hp_name, several) -> float | list:
+def run_trial(learner: TrainerBase, trial, hp_space, compute_objective, hp_name, several) -> float | list:
     "Train with the settings that a trial suggests, and return its objective."
     args = trial_args(learner, trial, hp_space(trial), hp_name)
     new = make_trial_learner(learner, trial, args)
@@ -144,7 +149,7 @@ def _release_learner(new):
     new.free()
 
 # %% ../../nbs/09_tune/02_search.ipynb #09610bb5
-def check_search(learner, backend, kwargs):
+def check_search(learner: TrainerBase, backend, kwargs):
     "Raise an error for a search that is not possible here."
     name = to_builtin(backend) or "optuna"
     if name != "optuna":
@@ -178,11 +183,11 @@ def check_search(learner, backend, kwargs):
 
 
 def search_hyperparameters(
-    learner,
+    learner: TrainerBase,
     hp_space=None,
     compute_objective=None,
     n_trials=20,
-    direction="minimize",
+    direction: str = "minimize",
     backend=None,
     hp_name=None,
     **kwargs,
@@ -208,7 +213,7 @@ def search_hyperparameters(
     return found if several else found[0]
 
 
-def make_search_interrupted(learner, study) -> Paused:
+def make_search_interrupted(learner: TrainerBase, study) -> Paused:
     "Return the exception for an interrupted search."
     install_excepthook()
     return Paused(
