@@ -47,7 +47,7 @@ def make_learner(work, folder=None):
     "A learner for that work: fused AdamW, clipping, a linear schedule; its log is written, and its ring of snapshots kept, as they come."
     import torch
     from trainer_nb import Learner
-    more = {"ring_every": 0} if isinstance(work, int) else {}
+    more = {"rewind_every": 0} if isinstance(work, int) else {}
     return Learner(make_model(work), train_dataset=make_data(work), loss_func=torch.nn.functional.cross_entropy, per_device_train_batch_size=batch_of(work),
                    max_steps=1_000_000, learning_rate=LR, weight_decay=0.0, optim="adamw_torch_fused", output_dir=folder, save_strategy="no",
                    use_cpu=True, disable_tqdm=True, **more)
@@ -219,9 +219,9 @@ def steps(who, work, address, folder):
         learn.step(5)
         def do(command, n):
             if command == "step": return [timed(lambda: learn.step(1)) for _ in range(n)]
-            before = sum(learn.each(processor))
+            before = sum(learn.run_on_all(processor))
             seconds = timed(lambda: learn.run(steps=n)) / n
-            return seconds, (sum(learn.each(processor)) - before) / n
+            return seconds, (sum(learn.run_on_all(processor)) - before) / n
         obey(address, do)
     learn.history.close_log()
 

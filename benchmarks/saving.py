@@ -38,7 +38,7 @@ def make_learner(millions, folder, **settings):
     model, width = make_model(millions)
     rows = [{"x": torch.ones(width)}] * 1000
     learn = Learner(model, train_dataset=rows, output_dir=folder, per_device_train_batch_size=1, save_strategy="no", disable_tqdm=True, use_cpu=True,
-                    ring_every=0, logging_strategy="no", **settings)
+                    rewind_every=0, logging_strategy="no", **settings)
     learn.step(2)
     return learn
 
@@ -113,7 +113,7 @@ def resume(step, folder):
         def __init__(self): super().__init__(); self.layer = torch.nn.Linear(8, 1)
         def forward(self, x=None): return {"loss": self.layer(x).square().mean()}
     def made(): return Learner(Net(), train_dataset=Rows(), output_dir=folder, per_device_train_batch_size=1, num_train_epochs=1, save_strategy="no",
-                               disable_tqdm=True, use_cpu=True, learning_rate=0.0, logging_strategy="no", ring_every=0)
+                               disable_tqdm=True, use_cpu=True, learning_rate=0.0, logging_strategy="no", rewind_every=0)
     first = made()
     first.step(1)
     first.run_state.cursor, first.run_state.batches_in_epoch = type(first.run_state.cursor)(0, step), step   # as if it had trained so far
@@ -139,7 +139,7 @@ def ring(millions, folder):
                         loss_func=lambda out, labels: out.square().mean(), disable_tqdm=True, use_cpu=True, logging_strategy="no", **given)
         learn.step(5)
         return learn
-    both, found = {"with": made(), "without": made(ring_every=0)}, {}
+    both, found = {"with": made(), "without": made(rewind_every=0)}, {}
     steps = {1: 300, 30: 40}[millions]
     for _ in range(7):
         for name, learn in both.items(): found.setdefault(name, []).append(timed(lambda: learn.step(steps)) / steps)

@@ -55,7 +55,7 @@ def of_trainer_nb(quick, blocks):
         def __len__(self): return len(self.rows)
         def __getitem__(self, i): return {"tokens": self.rows[i], "labels": self.rows[i]}
 
-    learn = Learner(make_model(quick), train_dataset=Rows(), per_device_train_batch_size=8, max_steps=10_000, optim="adamw_torch_fused", ring_every=0,
+    learn = Learner(make_model(quick), train_dataset=Rows(), per_device_train_batch_size=8, max_steps=10_000, optim="adamw_torch_fused", rewind_every=0,
                     logging_steps=EVERY, use_cpu=True, disable_tqdm=True)
     learn.step(2)
     def block(watched):

@@ -25,8 +25,8 @@ CASES = {   # dropout, BatchNorm, shuffling, augmentation, accumulation over 3 a
     "plain": EVALUATED,
     "workers": dict(dataloader_num_workers=2),
     "stream": dict(train_dataset=Stream()),
-    "rewinds": dict(ring_every=2, save_total_limit=3),
-    "best": EVALUATED | dict(load_best_model_at_end=True, save_total_limit=2, optim="sgd", optim_args="momentum=0.9", transaction="copy"),
+    "rewinds": dict(rewind_every=2, save_total_limit=3),
+    "best": EVALUATED | dict(load_best_model_at_end=True, save_total_limit=2, optim="sgd", optim_args="momentum=0.9", rollback="full"),
 }
 LONG = dict(num_train_epochs=10, logging_steps=4, save_steps=2)   # 30 steps
 

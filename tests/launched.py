@@ -22,7 +22,7 @@ def accuracy(p): return {"accuracy": float((p.predictions.argmax(-1) == p.label_
 
 def make(n=48, data=None, kind=Learner, model=None, **settings):
     torch.manual_seed(0)
-    settings = {"per_device_train_batch_size": 4, "num_train_epochs": 3, "learning_rate": 1e-2, "eval_strategy": "epoch", "disable_tqdm": True, "ring_every": 4} | settings
+    settings = {"per_device_train_batch_size": 4, "num_train_epochs": 3, "learning_rate": 1e-2, "eval_strategy": "epoch", "disable_tqdm": True, "rewind_every": 4} | settings
     return kind(Net(**(model or {})), train_dataset=rows(n) if data is None else data, eval_dataset=rows(21, 1), loss_func=torch.nn.functional.cross_entropy, use_cpu=True,
                 compute_metrics=accuracy, **settings)
 

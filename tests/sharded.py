@@ -40,7 +40,7 @@ def rows(n, seed=0):
 def make(drop=0.1, callbacks=None, model=None, **settings):
     torch.manual_seed(0)
     settings = {"per_device_train_batch_size": 4, "num_train_epochs": 3, "learning_rate": 1e-2, "weight_decay": 0.1, "max_grad_norm": 0.5, "eval_strategy": "epoch",
-                "ring_every": 2, "disable_tqdm": True, "fsdp": True} | settings
+                "rewind_every": 2, "disable_tqdm": True, "fsdp": True} | settings
     return Learner(model or Net(drop), train_dataset=rows(45), eval_dataset=rows(21, 1), loss_func=torch.nn.functional.cross_entropy, use_cpu=True, callbacks=callbacks, **settings)
 
 

@@ -38,4 +38,4 @@ class CoarseMomentum(torch.optim.Optimizer):
                 p.sub_(state["momentum"].whole(), alpha=group["lr"])
 
 
-def coarse(**given): return hard_learner(optimizer_cls_and_kwargs=(CoarseMomentum, dict(lr=1e-2)), **dict(num_train_epochs=4, ring_every=2) | given)
+def coarse(**given): return hard_learner(optimizer_cls_and_kwargs=(CoarseMomentum, dict(lr=1e-2)), **dict(num_train_epochs=4, rewind_every=2) | given)

@@ -12,7 +12,7 @@ import torch
 
 from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
-from .core.errors import InvalidOperation, release_last_traceback
+from .core.errors import InvalidOperation, release_last_traceback, warn
 from .core.history import Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
@@ -227,15 +227,18 @@ class LaunchMixin:
         max_restarts: int = 0,  # how many times the run is resumed automatically after a process has died
         start: str | None = None,  # "fork" or "spawn"; None: fork where that is safe
         threads: int | None = None,  # torch threads per process; None: the processors divided among the processes
-        hear: str = "first",  # ranks whose output is shown: "first", "all", or a list of ranks
+        output: str = "first",  # ranks whose output is shown: "first", "all", or a list of ranks
         **nodes,
     ):
         "Move the run to n processes, where the same verbs continue it until close(). Raise ValueError for objects that cannot be sent there, and `InvalidOperation` in the middle of a step."
         from trainer_nb.launch.launch import SERVED_MESSAGE, LaunchContext, ServeResult, launch, join_launched_run
         from trainer_nb.device.collectives import world_size
+        if "hear" in nodes:
+            warn("launch(hear=) is an older name: give output=.")
+            output = nodes.pop("hear")
         # a launcher has already started the processes, and this is one of them
         if world_size() > 1:
-            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
+            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output, **nodes)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
         if self.run_state.corrupted == SERVED_MESSAGE:
@@ -252,7 +255,7 @@ class LaunchMixin:
             self.run_state.remote_run.refuse("launch()")
         release_last_traceback()
         with self.run_state.interrupts:
-            team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes)
+            team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output, **nodes)
         if isinstance(team, ServeResult): return team
         if not train: return LaunchContext(self, team)
         try:
@@ -274,15 +277,20 @@ class LaunchMixin:
             close_remote_run(self)
 
     @exclusive
-    def each(
+    def run_on_all(
         self,
         function,  # a function of a learner
     ) -> list:
         "Call a function with the learner of each process and return the results by rank; without other processes, call it here. Re-raise its errors here."
         if not callable(function):
-            raise TypeError(f"each() takes a function of the learner, not {function!r}.")
+            raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
         team = self.run_state.remote_run
-        return [function(self)] if team is None else team.each(self, function)
+        return [function(self)] if team is None else team.run_on_all(self, function)
+
+    def each(self, function) -> list:
+        "Call `run_on_all`, the present name of this verb."
+        warn("learn.each(f) is an older name: call learn.run_on_all(f).")
+        return self.run_on_all(function)
 
     @property
     def processes(self):

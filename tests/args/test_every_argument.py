@@ -105,7 +105,7 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
     "dataloader_num_workers": "loader", "dataloader_prefetch_factor": ("loader", dict(dataloader_num_workers=1)),
     "dataloader_persistent_workers": ("loader", dict(dataloader_num_workers=1)), "remove_unused_columns": "names", "label_names": "labels",
     **{name: "handlers" for name in ("ddp_backend", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_static_graph", "ddp_timeout")},
-    "ring_every": ("snapshots", dict(ring_every=0)),
+    "rewind_every": ("snapshots", dict(rewind_every=0)),
     **dict.fromkeys(("activation_checkpointing", "activation_checkpointing_kwargs"),
                     "device/test_model_patches.py::test_blocks_of_a_plain_module_are_computed_twice_and_nothing_else_changes"),
     "auto_find_batch_size": "device/test_model_patches.py::test_the_run_goes_on_in_smaller_micro_batches_with_the_same_samples",
@@ -135,7 +135,7 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
     "project": "live/test_reporting.py::test_trackio",
     **dict.fromkeys(("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), "live/test_reporting.py::test_trackios_spaces_are_handed_on"),
     "restore_callback_states_from_checkpoint": "core/test_callbacks.py::test_what_a_callback_was_made_with",
-    "ring_memory": "state/test_rewind.py::test_memory_is_bounded_and_used_again", "transaction": "promises/test_corners.py::test_weights_that_are_changed_in_a_step_that_fails",
+    "rewind_memory": "state/test_rewind.py::test_memory_is_bounded_and_used_again", "rollback": "promises/test_corners.py::test_weights_that_are_changed_in_a_step_that_fails",
     "full_determinism": "engine/test_verbs.py::test_full_determinism_asks_torch_for_it", "fp16": "device/test_gpu.py::test_fp16_trains_and_scales",
     "eval_accumulation_steps": "promises/test_same_numbers.py::test_evaluated_on_the_way", "use_cpu": "args/test_training_args.py::test_where_the_run_takes_place",
     "dataloader_pin_memory": "data/test_batches_to_model.py::test_the_setting_decides_for_every_kind_of_data",
@@ -144,7 +144,7 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
 VALUES = {   # another value than that of the walk in test_args, to differ in so short a run
     "learning_rate": 1e-3, "layer_groups": ["embed", "head"], "label_names": ["x"], "eval_steps": 3, "eval_delay": 4, "save_steps": 3, "run_name": "mine",
     "metric_for_best_model": "accuracy", "greater_is_better": False, "num_train_epochs": 0.5, "max_steps": 3, "save_total_limit": 1,
-    "lr_scheduler_type": "constant", "logging_steps": 3, "ring_every": 2, "data_seed": 7, "per_device_train_batch_size": 3, "dataloader_num_workers": 1,
+    "lr_scheduler_type": "constant", "logging_steps": 3, "rewind_every": 2, "data_seed": 7, "per_device_train_batch_size": 3, "dataloader_num_workers": 1,
     "adam_beta1": 0.5,
 }
 NEEDED = {"layer_groups": dict(learning_rate=[1e-3, 1e-2, 1e-1])}
@@ -197,7 +197,7 @@ def test_what_processes_share():
         learn = Learner(Counted(), train_dataset=data, per_device_train_batch_size=4, max_steps=2, use_cpu=True, disable_tqdm=True, learning_rate=0.1, **given)
         with learn.launch(2):
             learn.step(2)
-            means = learn.each(lambda l: l.model.norm.running_mean.clone())
+            means = learn.run_on_all(lambda l: l.model.norm.running_mean.clone())
         return means, learn.model.head.weight.detach().clone()
     (one, two), weights = run()
     assert torch.equal(one, two)

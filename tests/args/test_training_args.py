@@ -12,7 +12,7 @@ from trainer_nb.args.validation import UNSUPPORTED
 from argument_values import NEEDS, OTHER   # noqa: F401
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainingArguments)}
-OWN = {"layer_groups", "logging_dir", "ring_every", "ring_memory", "save_format", "transaction"}
+OWN = {"layer_groups", "logging_dir", "rewind_every", "rewind_memory", "save_format", "rollback"}
 # The same for the fields that are refused so far: a value that has to be refused.
 WANTED = dict(
     auto_find_batch_size=True, optim_target_modules=["a"], neftune_noise_alpha=5.0, tf32=False,
@@ -173,7 +173,7 @@ def test_unknown_names():
     ("holds no rate", dict(learning_rate=[], layer_groups=["a"])),
     ("Did you mean 'cosine'?", dict(lr_scheduler_type="cosin")), ("Did you mean 'adamw_torch'", dict(optim="adamw_torh")),
     ("Did you mean 'epoch'?", dict(eval_strategy="epochs")), ("'random', 'sequential'", dict(train_sampling_strategy="by_length")), ("is for an order that goes by lengths", dict(length_column_name="n")),
-    ("'light', 'copy'", dict(transaction="heavy")), ("give dataloader_num_workers", dict(dataloader_prefetch_factor=2)),
+    ("'light', 'full'", dict(rollback="heavy")), ("give dataloader_num_workers", dict(dataloader_prefetch_factor=2)),
     ("give dataloader_num_workers", dict(dataloader_persistent_workers=True)), ("give dataloader_num_workers", dict(dataloader_multiprocessing_context="fork")),
     ("list[str]", dict(label_names="labels")),
 ])

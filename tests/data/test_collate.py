@@ -145,7 +145,7 @@ def test_what_is_hidden_depends_on_the_place_alone(hf, tmp_path):
     runs = []
     for n, make in enumerate([lambda: trainer_nb.DataCollatorForLanguageModeling(hf.tokenizer, mlm_probability=0.4), lambda: trainer_nb.DataCollatorForLanguageModeling(hf.tokenizer, mlm_probability=0.4, seed=7),
                               lambda: hf.DataCollatorForLanguageModeling(hf.tokenizer, mlm_probability=0.4), lambda: hf.DataCollatorForLanguageModeling(hf.tokenizer, mlm_probability=0.4, seed=7)]):
-        whole, parts = guessing(make(), rows), guessing(make(), rows, output_dir=str(tmp_path / str(n)), save_strategy="no", ring_every=1)
+        whole, parts = guessing(make(), rows), guessing(make(), rows, output_dir=str(tmp_path / str(n)), save_strategy="no", rewind_every=1)
         whole.train()
         parts.step(3)
         parts.rewind(2)

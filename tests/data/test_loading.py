@@ -43,7 +43,7 @@ def make(kind=Learner, data=ROWS, **settings):
 
 def taken_apart(tmp_path, **settings):
     "A run in one go, and one that was rewound, saved and resumed, are the same; the first is returned."
-    whole, parts = make(**settings), make(**settings, output_dir=str(tmp_path), save_strategy="no", ring_every=1)
+    whole, parts = make(**settings), make(**settings, output_dir=str(tmp_path), save_strategy="no", rewind_every=1)
     whole.train()
     parts.step(3)
     parts.rewind(2)

@@ -41,7 +41,7 @@ def late(monkeypatch):
 
 def test_rewinds_and_checkpoints_hold_what_was_there(tmp_path, late):
     want = finish(hard_learner(**LONG))
-    learn = hard_learner(ring_every=1, output_dir=str(tmp_path), save_steps=3, **LONG)
+    learn = hard_learner(rewind_every=1, output_dir=str(tmp_path), save_steps=3, **LONG)
     learn.step(5)
     was = learn.snapshot()
     learn.step(4)
@@ -56,7 +56,7 @@ def test_rewinds_and_checkpoints_hold_what_was_there(tmp_path, late):
 
 def test_a_snapshot_is_the_users_own_at_once(late):
     "After a verb somebody may change weights by hand: nothing is copied any more then."
-    learn = hard_learner(ring_every=1, **LONG)
+    learn = hard_learner(rewind_every=1, **LONG)
     learn.step(2)
     weight = learn.model.inner.weight.detach().clone()
     taken, ring = learn.snapshot(), learn.run_state.rewind_buffer.kept[-1]
@@ -67,7 +67,7 @@ def test_a_snapshot_is_the_users_own_at_once(late):
 
 def test_a_step_that_fails_and_a_restore(late):
     want = finish(hard_learner(**LONG))
-    learn = hard_learner(ring_every=1, **LONG)
+    learn = hard_learner(rewind_every=1, **LONG)
     learn.step(3)
     was = learn.snapshot()
     learn.model.hook = lambda name: (_ for _ in ()).throw(ValueError("no")) if name == "backward" else None

@@ -55,7 +55,7 @@ FED = {"here": {}, "workers": dict(dataloader_num_workers=2), "an iterable": dic
 @pytest.mark.parametrize("precision", [{}, dict(bf16=True), dict(fp16=True, optim="adamw_torch_fused")], ids=["fp32", "bf16", "fp16 fused"])
 def test_between_two_logs_nothing_is_asked_of_the_device(precision, model, fed):
     "Not with the default settings, either: every wait for the device is an error here."
-    quiet = dict(ring_every=0) if "fp16" in precision else {}   # a snapshot asks for the scale
+    quiet = dict(rewind_every=0) if "fp16" in precision else {}   # a snapshot asks for the scale
     learn = hard_learner(**GPU | dict(full_determinism=False), **precision, **quiet, **FED[fed], model=model(), logging_steps=1000, num_train_epochs=20)
     learn.step(4)   # the first step looks at what the forward pass changes
     torch.cuda.set_sync_debug_mode("error")
@@ -125,7 +125,7 @@ def test_a_model_in_shards(precision):
     for learn in (ddp, one): learn.launch(2, train=True)
     with split.launch(2):
         split.step(2)
-        parts = split.each(lambda learn: (str(learn.model.outer.weight.device), tuple(learn.model.outer.weight._local_tensor.shape)))
+        parts = split.run_on_all(lambda learn: (str(learn.model.outer.weight.device), tuple(learn.model.outer.weight._local_tensor.shape)))
         assert parts == [("cuda:0", (2, 9)), ("cuda:1", (1, 9))] and split.rewind(1).different == []
     with split.launch(2): split.train()
     assert unequal(outcome(one), outcome(split)) == []

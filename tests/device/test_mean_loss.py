@@ -123,7 +123,7 @@ def test_one_process_may_look_alone():
         learn = hard_learner(callbacks=list(callbacks), max_steps=20, output_dir=None)
         with learn.launch(2):
             learn.train()
-            return learn.each(lambda learn: next((c.seen for c in learn.callback_handler.callbacks if hasattr(c, "seen")), None)), learn.each(lambda learn: [r.loss for r in learn.history])
+            return learn.run_on_all(lambda learn: next((c.seen for c in learn.callback_handler.callbacks if hasattr(c, "seen")), None)), learn.run_on_all(lambda learn: [r.loss for r in learn.history])
     (seen, none), both = run(Looks())
     assert seen == both[0] == both[1] and len(seen) == 20 and none == []
     assert run()[1] == both
@@ -135,7 +135,7 @@ def test_nothing_is_left_of_it(monkeypatch, tmp_path):
     with learn.launch(2):
         learn.step()
         assert not glob.glob(f"{tmp_path}/trainer_nb-slate-*")
-        assert learn.each(lambda learn: learn.run_state.device.world.num_shared) == [1, 1]
+        assert learn.run_on_all(lambda learn: learn.run_state.device.world.num_shared) == [1, 1]
 
 
 def test_gradients_have_one_place():
@@ -146,9 +146,9 @@ def test_gradients_have_one_place():
     learn = hard_learner(max_steps=6, callbacks=[Looking()])
     with learn.launch(2):
         learn.step(2)
-        first = learn.each(where_gradients_were)
+        first = learn.run_on_all(where_gradients_were)
         learn.step()
-        assert learn.each(where_gradients_were) == first and all(all(at) for at in first)
+        assert learn.run_on_all(where_gradients_were) == first and all(all(at) for at in first)
 
 
 def where_gradients_were(learner): return next(c.at for c in learner.callback_handler.callbacks if hasattr(c, "at"))

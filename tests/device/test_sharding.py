@@ -104,7 +104,7 @@ def test_as_one_process_and_as_ddp(settings):
             of = {n: (type(p).__name__, tuple(p.shape), tuple(getattr(p, "_local_tensor", p).shape)) for n, p in learn.model.named_parameters()}
             return of["inward.weight"], of["scale"], sum(type(m).__name__.startswith("FSDP") for m in learn.model.modules())
         many.step(1)
-        assert many.each(look) == [(("DTensor", (15, 8), (n, 8)), ("Parameter", (), ()), 3) for n in (8, 7)]   # really in shards: two blocks and the root
+        assert many.run_on_all(look) == [(("DTensor", (15, 8), (n, 8)), ("Parameter", (), ()), 3) for n in (8, 7)]   # really in shards: two blocks and the root
         many.train()
     close(alone, many)
     close(ddp, many)
@@ -122,7 +122,7 @@ def test_between_micro_batches_nothing_is_exchanged():
         try: learn.step(1)
         finally: _fully_shard._fsdp_param_group.foreach_reduce = real
         return len(kinds)
-    with learn.launch(2): assert learn.each(count) == [3, 3]   # once for each group of parameters
+    with learn.launch(2): assert learn.run_on_all(count) == [3, 3]   # once for each group of parameters
 
 
 @pytest.mark.slow
@@ -200,10 +200,10 @@ def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypa
         warnings.simplefilter("error")
         learn.train()
         assert learn.evaluate()["eval_loss"] == learn.state.best_metric and learn.state.best_global_step < 18
-        learn.each(lambda learn: vars(learn.args).update(metric_for_best_model="nothing"))   # nobody can read it any more
-        last = learn.each(lambda learn: [p.tolist() for p in map(to_local, learn.model.parameters())])
-        learn.each(load_best_quietly)
-        assert learn.each(lambda learn: [p.tolist() for p in map(to_local, learn.model.parameters())]) == last
+        learn.run_on_all(lambda learn: vars(learn.args).update(metric_for_best_model="nothing"))   # nobody can read it any more
+        last = learn.run_on_all(lambda learn: [p.tolist() for p in map(to_local, learn.model.parameters())])
+        learn.run_on_all(load_best_quietly)
+        assert learn.run_on_all(lambda learn: [p.tolist() for p in map(to_local, learn.model.parameters())]) == last
 
 
 def load_best_quietly(learn):
@@ -238,7 +238,7 @@ def test_tools_leave_no_trace(like):
         for column in learn.watched.names():
             torch.testing.assert_close(torch.tensor(learn.watched.values(column)[2]), torch.tensor(plain.watched.values(column)[2]), rtol=2e-3, atol=1e-4, equal_nan=True, msg=column)
         learn.unwatch()
-        learn.each(lambda learn: learn.model.eval()(torch.ones(2, 8)).sum().item())   # leaves the root together
+        learn.run_on_all(lambda learn: learn.model.eval()(torch.ones(2, 8)).sum().item())   # leaves the root together
         learn.train()
     same(like, learn)
 
@@ -380,13 +380,13 @@ class HalfWay(torch.optim.AdamW):
         raise KeyError("half-way")
 
 
-@pytest.mark.parametrize("transaction", ["light", pytest.param("copy", marks=pytest.mark.slow)])
-def test_an_optimizer_that_fails_half_way(like, transaction):
-    learn = make(transaction=transaction)
+@pytest.mark.parametrize("rollback", ["light", pytest.param("full", marks=pytest.mark.slow)])
+def test_an_optimizer_that_fails_half_way(like, rollback):
+    learn = make(rollback=rollback)
     learn.optimizer_cls_and_kwargs = HalfWay, {"lr": 1e-2, "fused": True}
     with learn.launch(2):
         with pytest.raises(KeyError): learn.train()
-        if transaction == "light": assert "half-way" in learn.run_state.corrupted and learn.rewind(0).different == []
+        if rollback == "light": assert "half-way" in learn.run_state.corrupted and learn.rewind(0).different == []
         learn.train()
     assert counted(like) == counted(learn)
 

@@ -25,7 +25,7 @@ class Stream(IterableDataset):
 
 RUNS = {"as it is": {}, "workers": dict(dataloader_num_workers=2), "stream": dict(train_dataset=Stream()), "bf16": dict(bf16=True),
         "sgd": dict(optim="sgd", optim_args="momentum=0.9"), "no accumulation": dict(gradient_accumulation_steps=1, num_train_epochs=4),
-        "copies": dict(transaction="copy"), "one cycle": dict(lr_scheduler_type="one_cycle")}
+        "copies": dict(rollback="full"), "one cycle": dict(lr_scheduler_type="one_cycle")}
 
 
 def looks(learn):
@@ -231,7 +231,7 @@ def test_nothing_is_there_between_two_that_are_measured():
 
 def test_watched_rows_go_back_with_the_run(tmp_path):
     "Left behind by a rewind, in the log and back again, in a branch, and thinned out in memory alone."
-    learn = hard_learner(ring_every=1, output_dir=str(tmp_path), save_strategy="no", **LONG)
+    learn = hard_learner(rewind_every=1, output_dir=str(tmp_path), save_strategy="no", **LONG)
     learn.watch(every=2)
     learn.step(9); learn.rewind(4); learn.step(2)
     assert learn.watched.values("dead")[0].tolist() == [1, 3, 5, 7] and learn.history.readings.count == 12   # two for each: numbers and histograms
@@ -250,7 +250,7 @@ def test_watched_rows_go_back_with_the_run(tmp_path):
 
 def test_what_was_watched_is_a_value():
     "Later training does not change it; it refers to no learner and no history, and can be copied and pickled."
-    learn = hard_learner(ring_every=1, **LONG)
+    learn = hard_learner(rewind_every=1, **LONG)
     learn.watch(every=1)
     learn.step(4)
     first = learn.watched
@@ -274,7 +274,7 @@ def test_what_was_watched_is_a_value():
 
 def test_nothing_watched_is_left_after_going_back():
     "All that was watched was left behind: that shows as nothing, and is no error."
-    learn = hard_learner(ring_every=1, **LONG)
+    learn = hard_learner(rewind_every=1, **LONG)
     learn.step(2); learn.watch(every=1); learn.step(2); learn.rewind(2)
     assert len(learn.watched.values("dead")[0]) == 0 and "Nothing has been watched yet" in repr(learn.watched) and learn.watched.panels() == []
     with pytest.raises(KeyError, match="no histogram"): learn.watched.histograms("inner")

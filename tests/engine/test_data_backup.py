@@ -107,7 +107,7 @@ def test_a_debug_step_that_is_aborted():
 
 def test_an_update_that_is_taken_back():
     "So does an optimizer that fails, where the step is taken back."
-    learn = learner(transaction="copy")
+    learn = learner(rollback="full")
     learn.step()
     before, update = learn.snapshot(), learn.optimizer.step
     def fails(*args): raise Boom("update")

@@ -95,7 +95,7 @@ def test_a_tool_that_fails_says_where_the_run_stands():
 
 
 def test_an_interrupted_rewind_says_how_far_it_came(tmp_path):
-    learn = hard_learner(num_train_epochs=4, ring_every=4, output_dir=str(tmp_path), save_strategy="steps", save_steps=5)
+    learn = hard_learner(num_train_epochs=4, rewind_every=4, output_dir=str(tmp_path), save_strategy="steps", save_steps=5)
     learn.step(10)
     pressed = []
     def hook(module, *rest):

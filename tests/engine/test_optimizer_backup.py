@@ -60,7 +60,7 @@ def learner(cls, **given):
 
 
 @pytest.mark.parametrize("cls", [Lookahead, MoreEntries])
-@pytest.mark.parametrize("call, given", [(1, {}), (1, dict(transaction="copy")), (3, dict(transaction="copy"))])
+@pytest.mark.parametrize("call, given", [(1, {}), (1, dict(rollback="full")), (3, dict(rollback="full"))])
 def test_an_update_that_fails(cls, call, given):
     "The optimizer is what it was, and the run ends as an undisturbed one."
     like, learn = learner(cls, **given), learner(cls, **given)

@@ -149,7 +149,7 @@ def test_an_eval_before_the_first_step_is_reported_and_the_first_modes_are_not()
 
 @pytest.mark.parametrize("part", ["", "encoder.1"])
 def test_a_rewind_over_an_eval_is_exact(part):
-    learn = learner(ring_every=2)
+    learn = learner(rewind_every=2)
     learn.step(3)
     learn.model.get_submodule(part).eval()
     assert len(said(lambda: learn.step(3))) == 1
@@ -224,7 +224,7 @@ def test_an_instance_whose_train_is_replaced_is_called():
 
 
 def test_rewind_over_an_eval_of_a_module_that_overrides_train_is_exact():
-    learn = learner(KeepsNorm().train(), ring_every=2)
+    learn = learner(KeepsNorm().train(), rewind_every=2)
     learn.step(3); learn.model.eval()
     first = said(lambda: learn.step(3))
     want = outcome(learn)
@@ -239,7 +239,7 @@ def test_a_mode_that_no_step_undoes_is_an_act():
         def __init__(self): super().__init__(); self.drop = nn.Dropout(0.5)
         def forward(self, logits, labels): return nn.functional.cross_entropy(self.drop(logits), labels)
     learn = Learner(nn.Linear(4, 3), train_dataset=[(torch.randn(4), i % 3) for i in range(24)], loss_func=Loss(), max_steps=10, use_cpu=True,
-                    disable_tqdm=True, ring_every=1)
+                    disable_tqdm=True, rewind_every=1)
     learn.step(2)
     before = learn.snapshot()
     learn.loss_func.eval()
@@ -318,7 +318,7 @@ def held(**given):
 
 def test_going_back_and_forth_over_a_freeze():
     "Snapshots have it: before it the layers are awake, after it asleep, and the run is the same."
-    learn = held(ring_every=1)
+    learn = held(rewind_every=1)
     asleep = learn.snapshot()
     want = outcome(learn)
     learn.rewind(3)
@@ -329,7 +329,7 @@ def test_going_back_and_forth_over_a_freeze():
     n = len(learn.model.used)
     learn.step()
     assert learn.model.used[n:] == [ASLEEP] * 2
-    calm = held(ring_every=1)
+    calm = held(rewind_every=1)
     calm.step()
     assert differences(calm.snapshot(), learn.snapshot()) == [] and differences(want[0], asleep) == []
     learn.reset()
@@ -413,14 +413,14 @@ def test_several_processes_keep_it():
     learn.freeze("encoder", eval_mode=True)
     learn.launch(2)
     learn.step(2)
-    used = learn.each(lambda one: set(one.model.used))
+    used = learn.run_on_all(lambda one: set(one.model.used))
     learn.unfreeze()
     learn.step(2)
-    awake = learn.each(lambda one: one.model.used[-1])
+    awake = learn.run_on_all(lambda one: one.model.used[-1])
     learn.freeze("encoder", eval_mode=True)
     learn.step(2)
     learn.close()
     learn.step(2)
     assert used == [{ASLEEP}] * 2 and awake == [AWAKE] * 2 and learn.model.used[-1] == ASLEEP
-    learn.each(lambda one: one.model.eval())
+    learn.run_on_all(lambda one: one.model.eval())
     assert len(said(learn.step)) == 1

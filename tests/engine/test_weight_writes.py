@@ -1,4 +1,4 @@
-"Weights that user code writes to within a step: reported when the step fails, however they were written to, and restored with transaction='copy'."
+"Weights that user code writes to within a step: reported when the step fails, however they were written to, and restored with rollback='full'."
 import gc, warnings, weakref
 
 import numpy as np
@@ -69,7 +69,7 @@ def test_a_write_through_data_is_reported_once_the_step_has_failed(name, write):
     learn.step(2)
     before = learn.snapshot()
     said = failing(learn)
-    assert len(said) == 1 and repr(name) in said[0] and "transaction='copy'" in said[0]
+    assert len(said) == 1 and repr(name) in said[0] and "rollback='full'" in said[0]
     assert differences(before, learn.snapshot()) == [f"weights/{name}"]
     acts = [(e["step"], e["data"]["changed"]) for e in learn.history.events if e["kind"] == "by hand"]
     assert acts == [(2, ["weights"])]   # a replay would not do it again
@@ -79,7 +79,7 @@ def test_a_write_through_data_is_reported_once_the_step_has_failed(name, write):
 @pytest.mark.parametrize("write", [fgm, pgd, replace])
 @pytest.mark.parametrize("name", ["table.weight", "conv.weight", "scale", "rough"])
 def test_copies_put_it_back(name, write):
-    learn, calm = learner(Attacks(name, write), transaction="copy"), learner(transaction="copy")
+    learn, calm = learner(Attacks(name, write), rollback="full"), learner(rollback="full")
     learn.step(2)
     before = learn.snapshot()
     assert failing(learn) == [] and differences(before, learn.snapshot()) == []

@@ -444,7 +444,7 @@ def test_a_run_in_a_thread_leaves_the_button_alone(kernel, workers):
 
 # --- memory ---------------------------------------------------------------------------------------------------------------
 
-SEVERAL = ["", "dataloader_num_workers=2, dataloader_persistent_workers=True", "bf16=True", "output_dir='out'", "transaction='copy'"]
+SEVERAL = ["", "dataloader_num_workers=2, dataloader_persistent_workers=True", "bf16=True", "output_dir='out'", "rollback='full'"]
 
 
 @pytest.mark.parametrize("settings", SEVERAL)

@@ -113,7 +113,7 @@ def test_the_global_batch_can_stay():
     learn = make(gradient_accumulation_steps=2)
     with learn.launch(2, keep_global_batch=True):
         assert learn.step(1)[0].samples == 8 and learn.state.max_steps == 18
-        assert learn.each(lambda learn: learn.args.gradient_accumulation_steps) == [1, 1]
+        assert learn.run_on_all(lambda learn: learn.args.gradient_accumulation_steps) == [1, 1]
     assert learn.args.gradient_accumulation_steps == 2 and learn.step(1)[0].samples == 8
     with pytest.raises(ValueError, match="cannot be divided among 3"): learn.launch(3, keep_global_batch=True)
     with learn.launch(2, keep_global_batch=True):   # under way, too
@@ -189,7 +189,7 @@ def test_parameters_of_the_loss():
         learn.step(2)
         learn.unfreeze("inward")
         learn.step(2)
-    scales = many.each(lambda learn: learn.loss_func.scale.item())
+    scales = many.run_on_all(lambda learn: learn.loss_func.scale.item())
     many.close()
     assert scales[0] == scales[1] == pytest.approx(alone.loss_func.scale.item(), rel=1e-5) and scales[0] != 1
     for a, b in zip(alone.model.parameters(), many.model.parameters()): torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6)
@@ -202,7 +202,7 @@ def test_a_condition_is_asked_in_the_kernel():
     learn, wanted = make(), {"step": 4}
     with learn.launch(2):
         assert learn.run(until=lambda record: record.step == wanted["step"])[-1].step == 4 == learn.state.global_step
-        assert learn.each(lambda learn: learn.state.global_step) == [4, 4]
+        assert learn.run_on_all(lambda learn: learn.state.global_step) == [4, 4]
 
 
 def test_in_the_background(like):
@@ -213,7 +213,7 @@ def test_in_the_background(like):
         assert run.step(3).wait(60).global_step == 5
         run.resume()
         run.pause()
-        assert len(set(learn.each(lambda learn: learn.state.global_step))) == 1 and learn.each(lambda learn: learn.state.global_step)[0] == learn.state.global_step
+        assert len(set(learn.run_on_all(lambda learn: learn.state.global_step))) == 1 and learn.run_on_all(lambda learn: learn.state.global_step)[0] == learn.state.global_step
         run.resume().wait(60)
     same(like, learn)
 
@@ -314,7 +314,7 @@ def test_an_error_behind_the_commit_of_one_rank(like):
     try:
         with learn.launch(2):
             with pytest.raises(ValueError, match="a callback broke"): learn.train()
-            assert len(set(learn.each(lambda learn: learn.state.global_step))) == 1
+            assert len(set(learn.run_on_all(lambda learn: learn.state.global_step))) == 1
             learn.train()
     finally: os.path.exists(path) and os.unlink(path)
     same(like, learn)

@@ -63,7 +63,7 @@ def test_snapshots_with_a_divided_batch():
         learn.step(1)
         there = learn.snapshot()
         learn.restore(before)
-        assert learn.step(1)[0].samples == 8 and learn.each(lambda learn: learn.args.per_device_train_batch_size) == [4, 4]
+        assert learn.step(1)[0].samples == 8 and learn.run_on_all(lambda learn: learn.args.per_device_train_batch_size) == [4, 4]
     learn.restore(there)
     assert learn.args.per_device_train_batch_size == 8 == learn.step(1)[0].samples and learn.state.max_steps == 18
 
@@ -92,7 +92,7 @@ def test_a_run_begins_anew_there():
         kept = learn.snapshot()
         learn.reset()
         assert learn.state.global_step == 0 == len(learn.history) and learn.step(2)[-1].step == 2
-        assert set(learn.each(lambda learn: (learn.history.run_id, len(learn.history)))) == {(learn.history.run_id, 2)}
+        assert set(learn.run_on_all(lambda learn: (learn.history.run_id, len(learn.history)))) == {(learn.history.run_id, 2)}
         learn.restore(kept)
         assert learn.run_state.finished
     assert not set(differences(like.snapshot(), learn.snapshot())) - {"args"}
@@ -240,11 +240,11 @@ def caught(learn):
 
 def test_all_are_caught_and_the_button_is_pressed_once_more(hasty, like):
     "Nobody knows who is to blame. The run goes on from the last that they have kept, and that is said."
-    learn = make(ring_every=1)
+    learn = make(rewind_every=1)
     with learn.launch(2):
         learn.step(5)
         press(0.3, 0.1, 1.2)
-        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="after step 4, the run stands where it was last known"): learn.each(caught)
+        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="after step 4, the run stands where it was last known"): learn.run_on_all(caught)
         assert learn.state.global_step == 4 and learn.processes is not None
         learn.train()
     same(like, learn)
@@ -256,7 +256,7 @@ def test_a_press_that_comes_too_late_is_not_for_the_next_verb(like):
     with learn.launch(2):
         learn.step(5)
         before = pids(learn)
-        learn.each(lambda learn: setattr(learn.run_state.interrupts, "pressed", 2))
+        learn.run_on_all(lambda learn: setattr(learn.run_state.interrupts, "pressed", 2))
         assert learn.rewind(1).step == 4 and pids(learn) == before
         learn.train()
     same(like, learn)
@@ -360,7 +360,7 @@ class HalfWay(torch.optim.AdamW):
 
 
 def test_a_torn_run_comes_home_as_it_is():
-    learn = make(ring_every=0)
+    learn = make(rewind_every=0)
     learn.optimizer_cls_and_kwargs = HalfWay, {"lr": 1e-2}
     with pytest.raises(KeyError, match="half-way"): learn.launch(2, train=True)
     assert learn.processes is None and learn.state.global_step == 2
@@ -376,7 +376,7 @@ def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
         def step(self, *args):
             if os.environ.get("RANK") == "1": return super().step(*args)
             return torch.optim.AdamW.step(self, *args)
-    learn, other = make(ring_every=1), make()
+    learn, other = make(rewind_every=1), make()
     learn.optimizer_cls_and_kwargs, other.optimizer_cls_and_kwargs = (There, {"lr": 1e-2}), (torch.optim.AdamW, {"lr": 1e-2})
     for o in (learn, other): o.launch(2)
     with pytest.raises(KeyError, match="half-way") as raised: learn.train()
@@ -393,8 +393,8 @@ def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
     "Each mistake is named before anything begins; and the last steps can be taken back afterwards, also where it was the start that failed."
     learn = make()
     learn.step(6)
-    for kind, words, how in ((TypeError, "does not know 'max_restart'.*Did you mean 'max_restarts'", dict(max_restart=1)), (ValueError, "hear='al': say whose prints are shown, 'first'", dict(hear="al")),
-                             (ValueError, "hear=1: .*hear=.0, 1.", dict(hear=1)), (ValueError, "threads='2': .* whole number from 1 on", dict(threads="2")), (ValueError, "threads=0", dict(threads=0)),
+    for kind, words, how in ((TypeError, "does not know 'max_restart'.*Did you mean 'max_restarts'", dict(max_restart=1)), (ValueError, "output='al': say whose prints are shown, 'first'", dict(output="al")),
+                             (ValueError, "output=1: .*output=.0, 1.", dict(output=1)), (ValueError, "threads='2': .* whole number from 1 on", dict(threads="2")), (ValueError, "threads=0", dict(threads=0)),
                              (ValueError, "max_restarts=-1: .*from 0 on", dict(max_restarts=-1)), (ValueError, "start='thread': say 'fork' or 'spawn'", dict(start="thread"))):
         with pytest.raises(kind, match=words): learn.launch(2, **how)
     assert not acts(learn)
@@ -432,7 +432,7 @@ def test_the_kernel_knows_how_long_the_run_is_before_its_first_step():
 def test_what_a_function_trains_is_known_at_once():
     learn = make()
     with learn.launch(2):
-        learn.each(lambda learn: learn.step(2)[-1].step)
+        learn.run_on_all(lambda learn: learn.step(2)[-1].step)
         assert learn.state.global_step == 2 == len(learn.history) == learn.history[-1].step
 
 
@@ -442,15 +442,15 @@ def test_the_batch_that_stays_is_set_as_at_home():
     with learn.launch(2, keep_global_batch=True):
         assert learn.step(1)[0].samples == 8
         assert "16" in repr(learn.set(per_device_train_batch_size=16)) and learn.args.per_device_train_batch_size == 16
-        assert learn.each(lambda learn: learn.args.per_device_train_batch_size) == [8, 8] and learn.step(1)[0].samples == 16
+        assert learn.run_on_all(lambda learn: learn.args.per_device_train_batch_size) == [8, 8] and learn.step(1)[0].samples == 16
         there = learn.snapshot()
         learn.set(gradient_accumulation_steps=2, disable_tqdm=False)
-        assert learn.each(lambda learn: (learn.args.gradient_accumulation_steps, learn.args.per_device_train_batch_size, learn.args.disable_tqdm)) == [(1, 16, True)] * 2
+        assert learn.run_on_all(lambda learn: (learn.args.gradient_accumulation_steps, learn.args.per_device_train_batch_size, learn.args.disable_tqdm)) == [(1, 16, True)] * 2
         assert not learn.args.disable_tqdm
         with pytest.raises(ValueError, match="cannot be divided among 2"): learn.set(per_device_train_batch_size=3, gradient_accumulation_steps=1)
         os.kill(pids(learn)[1], signal.SIGKILL)
         with pytest.raises(RuntimeError, match="SIGKILL"): learn.step(1)
-        assert learn.each(lambda learn: learn.args.per_device_train_batch_size) == [16, 16]
+        assert learn.run_on_all(lambda learn: learn.args.per_device_train_batch_size) == [16, 16]
     assert learn.args.per_device_train_batch_size == 16 and learn.args.gradient_accumulation_steps == 2
     learn.restore(there)
     assert learn.args.per_device_train_batch_size == 16 and learn.args.gradient_accumulation_steps == 1 and learn.step(1)[0].samples == 16
@@ -471,8 +471,8 @@ def test_a_launcher_is_not_told_what_it_decides_itself(monkeypatch):
     warn_unused_launch_args.cache_clear()
     with pytest.raises(TypeError, match="does not know 'bogus'"): make().launch(2, bogus=1)
     with pytest.raises(ValueError, match=r"launch\(num_processes=2, num_nodes=2\) was called in one of 2 .* let it start 4"): make().launch(2, num_nodes=2)
-    with pytest.warns(UserWarning, match="so max_restarts, start, threads, hear has no effect") as heard:
-        for _ in range(2): make().launch(2, max_restarts=3, start="spawn", threads=4, hear="all")
+    with pytest.warns(UserWarning, match="so max_restarts, start, threads, output has no effect") as heard:
+        for _ in range(2): make().launch(2, max_restarts=3, start="spawn", threads=4, output="all")
     assert len(heard) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -530,7 +530,7 @@ def test_what_is_set_here_does_not_reach_them(tmp_path, monkeypatch):
         for name in parts:
             with pytest.raises(InvalidOperation, match=f"learn.{name} has to wait: 2 processes"): setattr(learn, name, None)
         assert learn.eval_dataset is before is not None
-        for verb in (learn.step, learn.evaluate, lambda: learn.each(lambda learn: 1)):
+        for verb in (learn.step, learn.evaluate, lambda: learn.run_on_all(lambda learn: 1)):
             learn.args.max_grad_norm = 0.1
             with pytest.raises(InvalidOperation, match=r"max_grad_norm was changed by hand.* it is 1.0 again: learn.set\(max_grad_norm=0.1\)"): verb()
         learn.args.seed = 7
@@ -548,7 +548,7 @@ def test_what_is_set_here_does_not_reach_them(tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path/"elsewhere")
         assert learn.save_model("model").is_dir() and learn.save_checkpoint(output_dir="here").is_dir()
         assert sorted(os.listdir()) == ["here", "model"]
-        learn.each(lambda learn: learn.add_callback(Heard("d")))
+        learn.run_on_all(lambda learn: learn.add_callback(Heard("d")))
         last = learn.callback_handler.callbacks[-1]
         with pytest.raises(ValueError, match="other callbacks than the notebook"): learn.pop_callback(last)
         assert learn.callback_handler.callbacks[-1] is last
@@ -564,7 +564,7 @@ def test_evaluation_sets_of_different_lengths_are_refused():
     "Metrics would be of neither. The processes go on."
     learn = make()
     with learn.launch(2):
-        learn.each(lambda learn: setattr(learn, "eval_dataset", rows(21 + int(os.environ["RANK"]), 1)))
+        learn.run_on_all(lambda learn: setattr(learn, "eval_dataset", rows(21 + int(os.environ["RANK"]), 1)))
         with pytest.raises(ValueError, match="data sets for the evaluation of different lengths: 21 on rank 0, 22 on rank 1"): learn.evaluate()
         assert len(learn.predict(rows(9)).predictions) == 9
 
@@ -731,7 +731,7 @@ def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypa
     def best_of(learn):
         with learn.launch(2, start="fork"):
             learn.train()
-            weights = learn.each(lambda learn: [t.tolist() for t in learn.model.state_dict().values()])
+            weights = learn.run_on_all(lambda learn: [t.tolist() for t in learn.model.state_dict().values()])
         assert weights[0] == weights[1] == [t.tolist() for t in learn.model.state_dict().values()]
         return weights[0]
     settings = dict(save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="accuracy", greater_is_better=False)   # the worst, then: not the last

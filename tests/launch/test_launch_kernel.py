@@ -33,7 +33,7 @@ def make(nap={}, **settings):
     settings = dict(num_train_epochs=3, per_device_train_batch_size=4, learning_rate=0.01, eval_strategy="epoch", use_cpu=True) | settings
     return Learner(net, train_dataset=rows(48), eval_dataset=rows(10, 1), loss_func=torch.nn.functional.cross_entropy, **settings)
 
-def steps(): return learn.each(lambda learn: learn.state.global_step)
+def steps(): return learn.run_on_all(lambda learn: learn.state.global_step)
 def check(a, b): print("the same" if set(differences(a.snapshot(), b.snapshot())) <= {"args"} and [r.loss for r in a.history] == [r.loss for r in b.history] else differences(a.snapshot(), b.snapshot()))
 like = make(); like.launch(2, train=True)
 """
@@ -85,7 +85,7 @@ def test_pressed_twice(kernel):
     cell = kernel.pressed("learn.train()", times=2)
     assert paused(cell, "") and cell.seconds < 12
     assert kernel.run("steps(), learn.state.global_step, len(learn.history)") == "([0, 0], 0, 0)"
-    kernel.run("learn.each(lambda learn: learn.model.nap.clear()); learn.train(); learn.close()")
+    kernel.run("learn.run_on_all(lambda learn: learn.model.nap.clear()); learn.train(); learn.close()")
     assert kernel.run("check(learn, like)") == "the same"
 
 
@@ -93,7 +93,7 @@ def test_one_press_stops_what_only_looks(kernel):
     kernel.run("learn = make(nap={'eval': 3}); learn.launch(2); learn.step(3)")
     cell = kernel.pressed("learn.evaluate()")
     assert cell.ename == "KeyboardInterrupt" and cell.seconds < 12, cell
-    kernel.run("learn.each(lambda learn: learn.model.nap.clear()); learn.train(); learn.close()")
+    kernel.run("learn.run_on_all(lambda learn: learn.model.nap.clear()); learn.train(); learn.close()")
     assert kernel.run("check(learn, like)") == "the same"
 
 

@@ -57,8 +57,8 @@ def test_a_function_of_the_users_can_be_interrupted(like):
         learn.step(5)
         before = pids(learn)
         press(0.3, 0.1)
-        with pytest.raises(KeyboardInterrupt): learn.each(lambda learn: time.sleep(600))
-        assert pids(learn) == before and learn.each(lambda learn: learn.state.global_step) == [5, 5]
+        with pytest.raises(KeyboardInterrupt): learn.run_on_all(lambda learn: time.sleep(600))
+        assert pids(learn) == before and learn.run_on_all(lambda learn: learn.state.global_step) == [5, 5]
         learn.train()
     same(like, learn)
 
@@ -99,9 +99,9 @@ def test_a_callback_of_a_cell_is_taken_out_there_too(start):
     learn = make(callbacks=[first, second, third])
     def there(learn): return [c.told for c in learn.callback_handler.callbacks if type(c).__name__ == "Own"]
     with learn.launch(2, start=start):
-        assert learn.pop_callback(second).told == "b" and learn.each(there) == [["a", "c"]] * 2
+        assert learn.pop_callback(second).told == "b" and learn.run_on_all(there) == [["a", "c"]] * 2
         learn.remove_callback(Own)
-        assert learn.each(there) == [["c"]] * 2 == [there(learn)] * 2 and learn.pop_callback(second) is None
+        assert learn.run_on_all(there) == [["c"]] * 2 == [there(learn)] * 2 and learn.pop_callback(second) is None
     assert [row["act"] for row in learn.journal].count("remove_callback") == 2
 
 

@@ -64,7 +64,7 @@ def test_the_same_run_as_on_one_machine(tmp_path, like):
     with two(learn, there=lambda: make(learning_rate=1.0)) as machine:
         assert [row["machine"] for row in learn.processes] == [0, 1] and learn.state.max_steps == 18
         assert [r.step for r in learn.step(3)] == [1, 2, 3]
-        assert learn.run(until=lambda record: record.step == 5)[-1].step == 5 and learn.each(lambda learn: learn.state.global_step) == [5, 5]
+        assert learn.run(until=lambda record: record.step == 5)[-1].step == 5 and learn.run_on_all(lambda learn: learn.state.global_step) == [5, 5]
         learn.evaluate(), learn.inspect(), learn.lr_find(num_steps=10)
         learn.snapshot("here")
         for i, record in enumerate(learn.steps()):
@@ -94,7 +94,7 @@ def test_runs_that_begin_anew_and_settings_and_callbacks(tmp_path):
         learn.step(2)
         learn.reset()
         learn.run(epochs=1)
-        assert learn.each(lambda learn: [type(o).__name__ for o in learn.run_state.callbacks.callbacks].count("Says")) == [1, 1]
+        assert learn.run_on_all(lambda learn: [type(o).__name__ for o in learn.run_state.callbacks.callbacks].count("Says")) == [1, 1]
         learn.train()
         learn.train()
     with one.launch(2): play(one)
@@ -147,13 +147,13 @@ def test_pauses_are_agreed_on(like):
         for i in range(5):
             time.sleep(0.03 + 0.011 * i)
             run.pause()
-            steps = learn.each(lambda learn: learn.state.global_step)
+            steps = learn.run_on_all(lambda learn: learn.state.global_step)
             assert steps == [learn.state.global_step] * 2
             run.resume()
         run.pause()
         threading.Timer(0.15, signal.raise_signal, (signal.SIGINT,)).start()
         with pytest.raises(KeyboardInterrupt): learn.train()
-        assert learn.each(lambda learn: learn.state.global_step) == [learn.state.global_step] * 2
+        assert learn.run_on_all(lambda learn: learn.state.global_step) == [learn.state.global_step] * 2
 
 
 # ---- failures

@@ -259,9 +259,9 @@ def test_prints_of_the_first_rank_come_in_whole_lines(crew):
 
 def test_whose_prints_are_told():
     def speak(worker): print("to out"); print("to err", file=sys.stderr)
-    for hear, ranks in (("all", {0, 1}), ((1,), {1})):
+    for output, ranks in (("all", {0, 1}), ((1,), {1})):
         told.clear()
-        results(make(2, hear=hear, on_told=lambda *said: told.append(said)).call(speak))
+        results(make(2, output=output, on_told=lambda *said: told.append(said)).call(speak))
         assert {rank for rank, _ in said("out")} == ranks == {rank for rank, _ in said("err")}
 
 def test_a_thread_that_prints_does_not_tear_lines():

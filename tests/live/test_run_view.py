@@ -154,7 +154,7 @@ def told(learn):
 
 def test_after_a_rewind():
     "Marks stand at the step that was gone back to, though nothing was replayed; the loss is that of this step."
-    learn = made(ring_every=1)
+    learn = made(rewind_every=1)
     learn.step(20)
     then = learn.history[11].loss
     assert learn.rewind(8).replayed == 0

@@ -186,14 +186,14 @@ def test_exact_through_evaluation_snapshot_rewind_and_checkpoint(name, tmp_path)
     "Evaluated and put back, saved and loaded elsewhere, it ends as without all that; nothing is pickled."
     want = learner(name)
     want.train()
-    learn = learner(name, output_dir=str(tmp_path), transaction="copy")
+    learn = learner(name, output_dir=str(tmp_path), rollback="full")
     learn.step(3)
     held = learn.snapshot()
     learn.step(3)
     before = learn.snapshot()
     learn.evaluate()
     assert differences(learn.snapshot(), before) == []
-    again = learner(name, transaction="copy")
+    again = learner(name, rollback="full")
     again.load_checkpoint(learn.save_checkpoint())
     again.train()
     learn.restore(held)
@@ -204,14 +204,14 @@ def test_exact_through_evaluation_snapshot_rewind_and_checkpoint(name, tmp_path)
 
 @EAGER
 @pytest.mark.parametrize("name", ["schedule_free_adamw", "galore_adamw", "apollo_adamw", "adamw_torch_8bit", "stable_adamw", "grokadamw", "muon", "adafactor"])
-@pytest.mark.parametrize("transaction", ["light", "copy"])
-def test_an_update_that_fails_half_way_is_taken_back(name, transaction, monkeypatch):
+@pytest.mark.parametrize("rollback", ["light", "full"])
+def test_an_update_that_fails_half_way_is_taken_back(name, rollback, monkeypatch):
     "At the first step without a copy, at any step with one."
     if not there(name): pytest.skip(f"{name} is not installed")
-    want = learner(name, transaction=transaction)
+    want = learner(name, rollback=rollback)
     want.step(4)
-    learn = learner(name, transaction=transaction)
-    at = 0 if transaction == "light" else 2
+    learn = learner(name, rollback=rollback)
+    at = 0 if rollback == "light" else 2
     if at: learn.step(at)
     else: learn.create_optimizer()
     step = type(learn.optimizer).step

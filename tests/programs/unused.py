@@ -105,7 +105,7 @@ def run(case, processes):
     if processes > 1: learn.launch(processes, threads=1)
     learn.step(2)
     learn.train()
-    every = learn.each(lambda learner: [p.tolist() for p in learner.model.parameters()]) if processes > 1 else None
+    every = learn.run_on_all(lambda learner: [p.tolist() for p in learner.model.parameters()]) if processes > 1 else None
     if processes > 1: learn.close()
     print("RESULT", json.dumps({"case": case, "processes": processes, "steps": learn.state.global_step, "losses": [r.loss for r in learn.history],
                                 "weights": {n: p.tolist() for n, p in learn.model.named_parameters()},

@@ -75,7 +75,7 @@ def choose_args(rng, config):
     "Settings."
     args = {"learning_rate": 0.01, "per_device_train_batch_size": rng.choice([2, 3, 4]), "gradient_accumulation_steps": rng.choice([1, 1, 2, 3]),
             "logging_steps": rng.choice([1, 2, 3]), "max_grad_norm": rng.choice([0.0, 0.1, 1.0]), "weight_decay": rng.choice([0.0, 0.1]),
-            "transaction": rng.choice(["light"] * 4 + ["copy"]), "ring_every": rng.choice([None, 1, 3])}
+            "rollback": rng.choice(["light"] * 4 + ["full"]), "rewind_every": rng.choice([None, 1, 3])}
     if config["data"] == "stream" or rng.random() < 0.4: args["max_steps"] = rng.randint(6, 12)
     else: args["num_train_epochs"] = rng.choice([1, 2, 3])
     if config["schedule"] in NAMED_SCHEDULES and config["schedule"] != "one_cycle": args["warmup_steps"] = rng.choice([0, 0, 2, 3])
@@ -113,7 +113,7 @@ def make_config(rng, features) -> dict:
     config["learner"] = rng.choice(["plain"] * 6 + ["baseline"] * ("learner_state" in features) + ["attacked"] * ("data_writes" in features))
     config["callbacks"] = choose_callbacks(rng, features)
     config["args"] = choose_args(rng, config)
-    if config["learner"] == "attacked": config["args"]["transaction"] = "copy"
+    if config["learner"] == "attacked": config["args"]["rollback"] = "full"
     config["acts"] = choose_acts(rng, config, features)
     return config
 

@@ -160,7 +160,7 @@ def test_a_snapshot_that_cannot_be_restored_changes_nothing(change):
 
 
 def test_a_rewind_that_fails_changes_nothing():
-    learn = learner(ring_every=2)
+    learn = learner(rewind_every=2)
     learn.step(6)
     callback = learn.callback_handler.callbacks[2]
     def act():

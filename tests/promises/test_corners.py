@@ -235,7 +235,7 @@ def test_a_metric_that_is_nan_is_not_the_best():
 # --- odd tensors -----------------------------------------------------------------------------------------------------------
 
 def test_weights_that_are_changed_in_a_step_that_fails():
-    "Nobody copies them without transaction='copy', so it is said."
+    "Nobody copies them without rollback='full', so it is said."
     class Clips(Net):
         def forward(self, x):
             if self.training:
@@ -244,8 +244,8 @@ def test_weights_that_are_changed_in_a_step_that_fails():
     learn = make(Clips)
     learn.step(2)
     learn.model.fails = True
-    with pytest.warns(UserWarning, match="weights had been changed in it.*transaction='copy'"), pytest.raises(ArithmeticError): learn.step()
-    learn = make(Clips, transaction="copy")
+    with pytest.warns(UserWarning, match="weights had been changed in it.*rollback='full'"), pytest.raises(ArithmeticError): learn.step()
+    learn = make(Clips, rollback="full")
     learn.step(2)
     before = learn.snapshot()
     learn.model.fails = True

@@ -210,7 +210,7 @@ def test_noisy_optimizer(split):
 
 
 @pytest.mark.parametrize("given", [dict(optim="sgd"), dict(optim="adafactor"), dict(lr_scheduler_type="one_cycle"), dict(max_grad_norm=0.0), dict(bf16=True),
-                                   dict(transaction="copy"), dict(weight_decay=0.1), dict(max_steps=7), dict(num_train_epochs=1.5), dict(logging_strategy="epoch")],
+                                   dict(rollback="full"), dict(weight_decay=0.1), dict(max_steps=7), dict(num_train_epochs=1.5), dict(logging_strategy="epoch")],
                          ids=str)
 def test_split_of_other_settings(given):
     want = finish(hard_learner(**given))
@@ -813,7 +813,7 @@ def counting_questions(monkeypatch):
         yield asked
 
 
-@pytest.mark.parametrize("given", [{}, {"max_grad_norm": 0.0}, {"bf16": True}, {"transaction": "copy"}, {"optim": "sgd"}, {"gradient_accumulation_steps": 1},
+@pytest.mark.parametrize("given", [{}, {"max_grad_norm": 0.0}, {"bf16": True}, {"rollback": "full"}, {"optim": "sgd"}, {"gradient_accumulation_steps": 1},
                                    {"callbacks": [told()]}, {"lr_scheduler_type": "one_cycle"}], ids=lambda given: next(iter(given), "as it is"))
 def test_nothing_is_asked(monkeypatch, given):
     "Between two logs no step asks a tensor for its value; a log, and looking at a record, may."

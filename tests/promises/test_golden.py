@@ -24,12 +24,10 @@ from trainer_nb import follow
 GOLDEN = Path(__file__).resolve().parents[1]/"golden"
 
 # Names that a later version has given up for others. The old one still works, as a deprecated alias.
-# {"trainer_nb.Learner.each": "trainer_nb.Learner.run_on_all"}
-RENAMED_NAMES = {"trainer_nb.Refused": "trainer_nb.InvalidOperation"}
-# {"trainer_nb.Learner.launch": {"hear": "output"}}
-RENAMED_PARAMETERS = {}
-# Fields of TrainingArguments: {"ring_every": "rewind_every"}
-RENAMED_FIELDS = {}
+RENAMED_NAMES = {"trainer_nb.Refused": "trainer_nb.InvalidOperation", "trainer_nb.Learner.each": "trainer_nb.Learner.run_on_all"}
+RENAMED_PARAMETERS = {"trainer_nb.Learner.launch": {"hear": "output"}}
+# Fields of TrainingArguments.
+RENAMED_FIELDS = {"ring_every": "rewind_every", "ring_memory": "rewind_memory", "transaction": "rollback"}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -211,19 +211,19 @@ def failing(at, **given):
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])
-@pytest.mark.parametrize("transaction", ["light", "copy"])
-def test_a_schedule_that_fails_leaves_no_half_step(at, transaction):
+@pytest.mark.parametrize("rollback", ["light", "full"])
+def test_a_schedule_that_fails_leaves_no_half_step(at, rollback):
     "The step is taken back, or the run refuses to go on until it is repaired; it never goes on with half a step."
     whole, kind = failing(at)
     kind.armed = False
     whole.train()
-    learn, kind = failing(at, transaction=transaction)
+    learn, kind = failing(at, rollback=rollback)
     if at > 1: learn.step(at - 1)
     before = learn.snapshot()
     with pytest.raises(ArithmeticError): learn.step()
     assert learn.state.global_step == at - 1
     begun = ("begun", "epoch_open") if at == 1 else ()
-    if transaction == "copy" or at == 1: assert [d for d in differences(learn.snapshot(), before) if d not in begun] == []
+    if rollback == "full" or at == 1: assert [d for d in differences(learn.snapshot(), before) if d not in begun] == []
     else:
         with pytest.raises(InvalidOperation, match="the schedule failed after the update"): learn.step()
         learn.rewind(0)
@@ -240,7 +240,7 @@ def test_too_short_a_schedule_does_not_train_on():
             self.lr_scheduler = torchs.OneCycleLR(self.optimizer if optimizer is None else optimizer, 1e-2, total_steps=3)
             return self.lr_scheduler
     torch.manual_seed(0)
-    learn = Own(Net(), train_dataset=rows(), per_device_train_batch_size=4, max_steps=8, use_cpu=True, disable_tqdm=True, transaction="copy")
+    learn = Own(Net(), train_dataset=rows(), per_device_train_batch_size=4, max_steps=8, use_cpu=True, disable_tqdm=True, rollback="full")
     with pytest.raises(ValueError, match="Tried to step 4 times"): learn.train()
     assert learn.state.global_step == 3 and learn.lr_scheduler.last_epoch == 3
 

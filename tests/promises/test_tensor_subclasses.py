@@ -44,7 +44,7 @@ def test_torchao():
         model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 2))
         data = torch.utils.data.TensorDataset(torch.randn(60, 64), torch.randint(0, 2, (60,)))
         return Learner(model, train_dataset=data, loss_func=torch.nn.functional.cross_entropy, optimizer_cls_and_kwargs=(optim.AdamW8bit, dict(lr=1e-3)),
-                       max_steps=9, disable_tqdm=True, ring_every=2)
+                       max_steps=9, disable_tqdm=True, rewind_every=2)
     want, learn = finish(made()), made()
     learn.step(7)
     learn.rewind(4)

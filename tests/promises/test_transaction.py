@@ -446,9 +446,9 @@ def weights(learn): return torch.cat([p.detach().flatten() for p in learn.model.
 
 @pytest.mark.parametrize("after", [0, 1, 4])
 def test_copy(after):
-    "With transaction='copy' an optimizer that fails half-way is put back exactly, its memory included."
-    want = finish(fragile(transaction="copy"))
-    learn = fragile(transaction="copy")
+    "With rollback='full' an optimizer that fails half-way is put back exactly, its memory included."
+    want = finish(fragile(rollback="full"))
+    learn = fragile(rollback="full")
     if after: learn.step(after)
     told_before_a_step = {"begun", "epoch_open"}
     for at in (0, 2, 5):
@@ -469,7 +469,7 @@ def test_copy_covers_weights_changed_by_hand():
             if type(self).fails: raise Boom
             with torch.no_grad(): self.model.outer.weight -= 0.1
             return super().training_step(model, inputs, num_items_in_batch)
-    learn = hard_learner(Adversarial, transaction="copy")
+    learn = hard_learner(Adversarial, rollback="full")
     learn.step()
     before, Adversarial.fails = learn.snapshot(), True
     with pytest.raises(Boom): learn.step()
@@ -544,7 +544,7 @@ def test_torn_healed_by_a_callback():
 
 
 def test_schedule_that_fails():
-    "With transaction='copy' a schedule that raises takes the update back with it, and each callback is told of the end of steps, epochs and the run once."
+    "With rollback='full' a schedule that raises takes the update back with it, and each callback is told of the end of steps, epochs and the run once."
     class Fails(torch.optim.lr_scheduler.LambdaLR):
         bomb = staticmethod(silent)
         def step(self, *args):
@@ -556,7 +556,7 @@ def test_schedule_that_fails():
         schedule = Fails(optimizer, lambda step: 1 / (1 + step))
         schedule.bomb = bomb
         heard = told()
-        return hard_learner(model=model, optimizers=(optimizer, schedule), callbacks=[heard], transaction="copy"), heard
+        return hard_learner(model=model, optimizers=(optimizer, schedule), callbacks=[heard], rollback="full"), heard
     def ends(heard): return [h for h in once(heard) if h[0] != "on_optimizer_step"]   # told before the schedule's step
     (want, calm), (learn, heard) = make(silent), make(Bomb("step", 2))
     with pytest.raises(Boom): learn.train()

@@ -89,7 +89,7 @@ def test_snapshots_share_the_base_and_what_changes_it_is_noticed(tmp_path):
 
 def test_rewind_branch_reset_and_spare_memory(tmp_path):
     "Snapshots that are written again into old memory never touch what is shared."
-    learn = learner(lora(), tmp_path, ring_every=1, save_steps=1)
+    learn = learner(lora(), tmp_path, rewind_every=1, save_steps=1)
     learn.step(4)
     then = learn.snapshot()
     base = {n: t.clone() for n, t in then.tensors.items() if n in frozen_base_names(learn.run_state)}

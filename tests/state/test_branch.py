@@ -104,7 +104,7 @@ def test_a_callback_that_cannot_be_copied(tmp_path):
 
 def test_a_branch_of_a_branch_rewinds_and_resets():
     "It has the past of where it came from; what was taken back there is not in it."
-    learn = hard_learner(ring_every=2, **LONG)
+    learn = hard_learner(rewind_every=2, **LONG)
     learn.step(9); learn.rewind(3)
     other = learn.branch(lr=0.005)
     assert other.history.column("step").tolist() == [1, 2, 3, 4, 5, 6]
@@ -134,7 +134,7 @@ def test_logs_of_branches_lie_beside_the_run(tmp_path):
 
 def test_the_journal():
     "Every act, in order, with what it was; an act that was taken back is marked."
-    learn = hard_learner(ring_every=4, **LONG)
+    learn = hard_learner(rewind_every=4, **LONG)
     learn.step(2); learn.set(lr=0.02); learn.step(4)
     with torch.no_grad(): learn.model.outer.bias.zero_()
     learn.step(); learn.freeze("inner"); learn.rewind(2); learn.branch(max_grad_norm=0.5); learn.evaluate(Augmented(6)); learn.step()

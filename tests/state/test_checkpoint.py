@@ -33,7 +33,7 @@ def events(learn, kinds=("evaluate", "log", "set", "checkpoint")):
 
 # --- exact ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("given", [{}, dict(transaction="copy", optim="sgd", optim_args="momentum=0.9", lr_scheduler_type="one_cycle"),
+@pytest.mark.parametrize("given", [{}, dict(rollback="full", optim="sgd", optim_args="momentum=0.9", lr_scheduler_type="one_cycle"),
                                    pytest.param(dict(optim="adafactor", lr_scheduler_type="polynomial"), marks=pytest.mark.slow),
                                    pytest.param(dict(bf16=True, **EVALUATED), marks=pytest.mark.slow)])
 def test_every_split_of_a_run_in_two(tmp_path, given):
@@ -567,7 +567,7 @@ def test_plain_resume_is_the_same_with_a_best_one(tmp_path):
 # --- lineage -------------------------------------------------------------------------------------------------------------
 
 def test_a_future_that_was_left_is_retired(tmp_path):
-    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=4, ring_every=1)
+    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=4, rewind_every=1)
     learn.step(17)
     learn.rewind(7)
     assert steps(tmp_path) == [4, 8] and sorted(p.name for p in tmp_path.glob("retired-*")) == ["retired-checkpoint-12", "retired-checkpoint-16"]
@@ -583,7 +583,7 @@ def test_a_future_that_was_left_is_retired(tmp_path):
 
 
 def test_a_retired_one_can_be_gone_back_to(tmp_path):
-    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=4, ring_every=1)
+    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=4, rewind_every=1)
     learn.step(12); learn.rewind(7); learn.set(lr=1e-3); learn.step(1)
     learn.load_checkpoint(tmp_path / "retired-checkpoint-12")
     assert learn.state.global_step == 12 and learn.history.frame().step.tolist() == [*range(1, 13)] and events(learn, ("set",)) == []
@@ -592,7 +592,7 @@ def test_a_retired_one_can_be_gone_back_to(tmp_path):
 
 def test_a_crash_before_the_future_was_retired(tmp_path, monkeypatch):
     "The log knows that somebody went back."
-    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=4, ring_every=1)
+    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=4, rewind_every=1)
     learn.step(12)
     monkeypatch.setattr("trainer_nb.state.async_save.invalidate_abandoned", lambda *args: [])
     learn.rewind(7)
@@ -636,7 +636,7 @@ def test_train_with_resume_goes_on_with_a_run_under_way(tmp_path):
 
 
 def test_resuming_a_torn_run(tmp_path):
-    learn = quiet_learner(tmp_path, ring_every=0)
+    learn = quiet_learner(tmp_path, rewind_every=0)
     learn.step(4)
     learn.save_checkpoint()
     real, learn.optimizer.step = learn.optimizer.step, lambda *a, **k: (_ for _ in ()).throw(RuntimeError("half-way"))

@@ -190,11 +190,11 @@ def test_a_snapshot_does_not_bring_a_folder_along(tmp_path):
     assert [p.name for p in tmp_path.glob("branches/*/checkpoint*")] == ["checkpoint-15"]
 
 
-@pytest.mark.parametrize("ring_every", [1, 0])
-def test_the_best_of_a_future_left_behind_is_kept(tmp_path, ring_every):
+@pytest.mark.parametrize("rewind_every", [1, 0])
+def test_the_best_of_a_future_left_behind_is_kept(tmp_path, rewind_every):
     "Also where the replay from the beginning saves checkpoints again, and save_total_limit removes others."
     scores = {5: 0.5, 10: 0.9, 15: 0.1, 20: 0.9, 25: 0.9, 30: 0.8}
-    learn = made(tmp_path, ring_every=ring_every, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
+    learn = made(tmp_path, rewind_every=rewind_every, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
                  greater_is_better=False, load_best_model_at_end=True, save_total_limit=2, compute_metrics=lambda p: {"score": scores[learn.state.global_step]})
     learn.step(22); learn.rewind(12)
     names = lambda: {p.name for p in tmp_path.glob("*checkpoint*")}   # noqa: E731

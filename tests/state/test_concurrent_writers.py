@@ -179,7 +179,7 @@ def test_going_on_within_an_epoch_reads_nothing_that_was_read(tmp_path, workers)
 
 def test_a_best_one_that_was_removed_before_a_rewind(tmp_path):
     "It is said when the run goes back, with what to do; done, the best one is loaded at the end."
-    given = dict(values=[0.5, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], save_strategy="steps", save_steps=2, save_total_limit=1, load_best_model_at_end=True, ring_every=1)
+    given = dict(values=[0.5, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], save_strategy="steps", save_steps=2, save_total_limit=1, load_best_model_at_end=True, rewind_every=1)
     learn = scored(tmp_path, **given)
     learn.step(12); learn.run_state.saver.wait()
     assert learn.state.best_global_step == 10 and 5 not in steps(tmp_path)

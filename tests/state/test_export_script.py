@@ -465,7 +465,7 @@ DOUBTFUL = {   # cells, and the words for it
     "a module's setting": (["net = Net()", learner(), "learn.step(2)", "net.body[3].p = 0.9", "learn.step(2)"], r"`net` was changed \(cell .* use learn.set"),
     "a move patched on": (["net = Net()", learner(), "learn.step(2)", "from types import MethodType\nlearn.compute_loss_context_manager = MethodType(lambda self: torch.autocast('cpu', torch.bfloat16), learn)", "learn.step(2)"], "changes the learner by hand"),
     "a callback that counts": (["class Counts(TrainerCallback):\n    n, not_state = 0, ('n',)\n    def on_step_end(self, args, state, control, learner, **kwargs):\n        self.n += 1\n        learner.set(lr=0.01 / self.n)",
-                               "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Counts()], ring_every=1"), "learn.step(6); learn.rewind(3); learn.step(2)"], "`Counts` keeps something of its own"),
+                               "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Counts()], rewind_every=1"), "learn.step(6); learn.rewind(3); learn.step(2)"], "`Counts` keeps something of its own"),
     "a module that was drawn and changes": (["net, ema = Net(), Net()\nclass Averages(TrainerCallback):\n    def on_step_end(self, args, state, control, **kwargs):\n        for a, b in zip(ema.parameters(), net.parameters()): a.data.lerp_(b.data, 0.1)\n        net.head.bias.data.copy_(ema.head.bias)",
                            learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]"), "learn.step(3)"], "`Averages` changes `ema` as the run goes"),
 }
@@ -566,7 +566,7 @@ def test_who_did_it():
 
 def test_nobody_has_kept_the_beginning(tmp_path):
     "A finished run that was trained again begins with weights that only the ring may hold."
-    learn = hard_learner(ring_every=0, num_train_epochs=1)
+    learn = hard_learner(rewind_every=0, num_train_epochs=1)
     learn.train(), learn.train()
     with pytest.raises(InvalidOperation, match="nobody has kept the weights.*learn.reset"): learn.export_script(tmp_path/"train.py")
     assert not list(tmp_path.iterdir())

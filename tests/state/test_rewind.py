@@ -26,7 +26,7 @@ def stood_at(step, **given):
 def test_from_every_step_to_every_earlier_one(every, last):
     "Byte for byte what it was there, whatever was rewound before; and the run ends as one that never went further."
     was = [stood_at(step) for step in range(last + 1)]
-    learn = hard_learner(ring_every=every, **LONG)
+    learn = hard_learner(rewind_every=every, **LONG)
     for start in range(1, last + 1):
         learn.step(start - learn.state.global_step)
         for back in range(1, start + 1):
@@ -47,7 +47,7 @@ def test_again_and_again(workers):
     settings = LONG | dict(dataloader_num_workers=workers, dataloader_persistent_workers=workers > 0, eval_dataset=Augmented(9), compute_metrics=accuracy,
                            eval_strategy="steps", eval_steps=5)
     want = finish(hard_learner(**settings))
-    learn, rng = hard_learner(ring_every=3, **settings), np.random.default_rng(workers)
+    learn, rng = hard_learner(rewind_every=3, **settings), np.random.default_rng(workers)
     for _ in range(12):
         learn.step(int(rng.integers(1, 5)))
         if learn.state.global_step > 2: learn.rewind(int(rng.integers(1, min(learn.state.global_step, 9))))
@@ -57,7 +57,7 @@ def test_again_and_again(workers):
 
 def test_from_the_end():
     "A finished run is not finished any more."
-    learn = hard_learner(ring_every=5, **LONG)
+    learn = hard_learner(rewind_every=5, **LONG)
     want = finish(learn)
     learn.rewind(7)
     assert learn.state.global_step == 23 and not learn.run_state.finished
@@ -69,7 +69,7 @@ def test_from_the_end():
                          ids=["set", "freeze", "batch size", "by hand"])
 def test_acts_are_not_replayed(act):
     "What was done between two steps is in the snapshot that the next step begins with."
-    learn = hard_learner(ring_every=50, **LONG)
+    learn = hard_learner(rewind_every=50, **LONG)
     learn.step(6); act(learn); learn.step(3)
     was = learn.snapshot()
     learn.step(6)
@@ -77,7 +77,7 @@ def test_acts_are_not_replayed(act):
     assert differences(was, learn.snapshot()) == [] and out.replayed == 3
     learn.rewind(5)   # before it: from the beginning
     assert learn.state.global_step == 4
-    assert differences(stood_at(4, ring_every=50), learn.snapshot()) == []
+    assert differences(stood_at(4, rewind_every=50), learn.snapshot()) == []
 
 
 def test_what_was_done_by_hand_is_written_down():
@@ -108,20 +108,20 @@ def test_undisturbed_runs_note_nothing_by_hand(tmp_path):
 
 def test_how_far_is_said():
     "What stands in the way, and what to do."
-    learn = hard_learner(ring_every=0, **LONG)
+    learn = hard_learner(rewind_every=0, **LONG)
     learn.step(5)
     with pytest.raises(ValueError, match=r"rewind\(6\) would go back behind the beginning: the run has done 5 steps"): learn.rewind(6)
     learn.set(lr=0.001); learn.step(4)
-    with pytest.raises(ValueError, match="step 7: ring_every=0 keeps no snapshots"): learn.rewind(2)
-    small = hard_learner(ring_memory=1e-6, **LONG)
+    with pytest.raises(ValueError, match="step 7: rewind_every=0 keeps no snapshots"): learn.rewind(2)
+    small = hard_learner(rewind_memory=1e-6, **LONG)
     small.step(3); small.set(lr=0.001); small.step(3)
-    with pytest.raises(ValueError, match="more than ring_memory allows"): small.rewind(2)
+    with pytest.raises(ValueError, match="more than rewind_memory allows"): small.rewind(2)
     for n in (0, -1, 2.5, "3", True):
         with pytest.raises((TypeError, ValueError), match="whole number|from 1 on"): learn.rewind(n)
 
 
 def test_named_snapshots_are_places_to_begin():
-    learn = hard_learner(ring_every=0, **LONG)
+    learn = hard_learner(rewind_every=0, **LONG)
     learn.step(4); learn.set(lr=0.002); learn.snapshot("four"); learn.step(6)
     was = learn.snapshot("ten")
     learn.step(2)
@@ -134,10 +134,10 @@ def test_named_snapshots_are_places_to_begin():
 
 
 def test_memory_is_bounded_and_used_again():
-    learn = hard_learner(ring_every=1, **LONG)
+    learn = hard_learner(rewind_every=1, **LONG)
     learn.step()
     size = learn.snapshot().nbytes
-    learn = hard_learner(ring_every=1, ring_memory=3.5 * size / 1e9, **LONG)
+    learn = hard_learner(rewind_every=1, rewind_memory=3.5 * size / 1e9, **LONG)
     learn.step(3)
     there = [t.data_ptr() for t in learn.run_state.rewind_buffer.kept[0].tensors.values()]
     learn.step(8)
@@ -161,7 +161,7 @@ def test_losses_that_are_not_the_same_are_told():
     class Own(Augmented):
         rng = np.random.default_rng(0)
         def __getitem__(self, i): return super().__getitem__(i) | {"x": torch.from_numpy(self.rng.normal(size=4).astype(np.float32))}
-    learn = hard_learner(train_dataset=Own(), ring_every=50, **LONG)
+    learn = hard_learner(train_dataset=Own(), rewind_every=50, **LONG)
     learn.step(8)
     with pytest.warns(UserWarning, match="The loss of step 1 is not what it was.*decides about it"): out = learn.rewind(2)
     assert out.different[0] == 1 and "step 1 was not the same" in repr(out)
@@ -176,7 +176,7 @@ def test_a_torn_run_is_put_right():
             if not self.fails: return super().step()
             next(p for p in self.param_groups[0]["params"] if p.grad is not None).add_(1.0)
             raise Boom("half of an update")
-    def make(): return hard_learner(optimizer_cls_and_kwargs=(Fails, {"lr": 0.01, "momentum": 0.9}), ring_every=4, **LONG)
+    def make(): return hard_learner(optimizer_cls_and_kwargs=(Fails, {"lr": 0.01, "momentum": 0.9}), rewind_every=4, **LONG)
     want = finish(make())
     learn = make()
     learn.step(6)
@@ -199,7 +199,7 @@ def test_refused_at_work():
 def test_callbacks_hear_of_replayed_steps():
     "A callback that takes part in the steps has to; it is the same run again."
     ear = told()
-    learn = hard_learner(callbacks=[ear], ring_every=4, **LONG)
+    learn = hard_learner(callbacks=[ear], rewind_every=4, **LONG)
     learn.step(7)
     ear.heard.clear()
     learn.rewind(1)
@@ -214,7 +214,7 @@ def test_an_interrupt_within_the_replay():
         def on_step_end(self, args, state, control, learner, **kwargs):
             if self.on and state.global_step == 6: learner.pause()
     pauses = Pauses()
-    learn = hard_learner(callbacks=[pauses], ring_every=50, **LONG)
+    learn = hard_learner(callbacks=[pauses], rewind_every=50, **LONG)
     learn.step(12)
     pauses.on = True
     assert learn.rewind(2).step == 6
@@ -227,7 +227,7 @@ def test_steps_taken_with_other_data_or_callbacks_are_not_replayed(exchange):
     "No snapshot has these, so it goes back only to where nothing has to be taken again."
     class Halves(TrainerCallback):
         def on_substep_end(self, args, state, control, model, **kwargs): model.outer.bias.grad.mul_(0.5)
-    learn = hard_learner(ring_every=10, callbacks=[Halves()] if exchange == "remove_callback" else None, **LONG)
+    learn = hard_learner(rewind_every=10, callbacks=[Halves()] if exchange == "remove_callback" else None, **LONG)
     learn.step(13)
     if exchange == "train_dataset": learn.train_dataset = Augmented(30)
     elif exchange == "add_callback": learn.add_callback(Halves())
@@ -273,7 +273,7 @@ def test_how_long_it_will_take_is_said_beforehand(capsys):
         said, not_state = "nothing yet", ("said",)
         def on_step_end(self, args, state, control, **kwargs): self.said = self.said or capsys.readouterr().out
     looks = Looks()
-    learn = hard_learner(ring_every=50, callbacks=[looks], **LONG)
+    learn = hard_learner(rewind_every=50, callbacks=[looks], **LONG)
     learn.step(12)
     learn.run_state.seconds, looks.said = 1200.0, ""   # as if each step had taken 100 s
     capsys.readouterr()
@@ -294,7 +294,7 @@ def test_a_pending_log_is_of_its_own_step(back):
     given = LONG | dict(max_steps=6, logging_strategy="no")
     like, bomb = hard_learner(callbacks=[Asks()], **given), Bomb("on_step_end", 2)
     like.train()
-    learn = hard_learner(callbacks=[every_event(lambda self, event, state: bomb(event))(), Asks()], ring_every=1, **given)
+    learn = hard_learner(callbacks=[every_event(lambda self, event, state: bomb(event))(), Asks()], rewind_every=1, **given)
     with pytest.raises(Boom): learn.step(2)
     before = learn.snapshot()
     assert rows(learn) == []
@@ -352,7 +352,7 @@ def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
     monkeypatch.setattr("trainer_nb.state.time_travel.MEMORY_SHARE", 0.0)
     monkeypatch.setattr("trainer_nb.engine.prepare.MEMORY_SHARE", 0.0)
     monkeypatch.setattr("trainer_nb.engine.snapshot.SMALLEST", 0)
-    learn, like = (hard_learner(ring_every=3, **LONG) for _ in range(2))
+    learn, like = (hard_learner(rewind_every=3, **LONG) for _ in range(2))
     beginning = like.snapshot()
     learn.step(10)
     ring = learn.run_state.rewind_buffer
@@ -373,7 +373,7 @@ def test_without_memory_and_disk_the_setting_is_named(monkeypatch):
     monkeypatch.setattr("trainer_nb.state.time_travel.disk_space", lambda: 0.0)
     learn = hard_learner(**LONG)
     learn.step(3); learn.set(lr=0.001); learn.step(3)
-    with pytest.raises(ValueError, match=r"no disk has room for it in a temporary file; ring_memory=0.1 keeps one in memory"): learn.rewind(2)
+    with pytest.raises(ValueError, match=r"no disk has room for it in a temporary file; rewind_memory=0.1 keeps one in memory"): learn.rewind(2)
     assert learn.rewind(6).step == 0
 
 
@@ -381,7 +381,7 @@ def test_a_full_disk_is_said_and_memory_used(monkeypatch):
     def full(*args): raise OSError(28, "No space left on device")
     monkeypatch.setattr("trainer_nb.state.time_travel.MEMORY_SHARE", 0.0)
     monkeypatch.setattr("trainer_nb.engine.snapshot.SMALLEST", 0)
-    learn = hard_learner(ring_every=2, **LONG)
+    learn = hard_learner(rewind_every=2, **LONG)
     learn.step(2)
     monkeypatch.setattr("os.pwrite", full)
     with pytest.warns(UserWarning, match="kept in memory this time.*No space left"): learn.step(2)
@@ -404,7 +404,7 @@ rows = [{"x": a, "labels": b} for a, b in zip(x, y)]
 settings = dict(per_device_train_batch_size=4, max_steps=13, learning_rate=1e-5, use_cpu=True, logging_strategy="no", save_strategy="no", disable_tqdm=True, report_to="none")
 if sys.argv[1] == "ours":
     from trainer_nb import Learner
-    learn = Learner(Net(), train_dataset=rows, **settings, **(dict(ring_every=5) if sys.argv[2] == "often" else {}))
+    learn = Learner(Net(), train_dataset=rows, **settings, **(dict(rewind_every=5) if sys.argv[2] == "often" else {}))
     learn.train()
     kept = learn.run_state.ring.kept
     if sys.argv[2] == "often": assert [s.step for s in kept] == [5, 10]

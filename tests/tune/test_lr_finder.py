@@ -42,7 +42,7 @@ def layered(): return dict(layer_groups=["inner", "norm", "outer"], learning_rat
 SETUPS = {"plain": {}, "clipped": dict(max_grad_norm=0.05), "sgd": dict(optim="sgd", optim_args="momentum=0.9"), "groups": layered(),
           "stream": dict(train_dataset=Stream(), max_steps=8), "workers": dict(dataloader_num_workers=2),
           "workers of a stream": dict(train_dataset=Stream(), max_steps=8, dataloader_num_workers=2),
-          "one cycle": dict(lr_scheduler_type="one_cycle", warmup_steps=0), "copies": dict(transaction="copy"), "bf16": dict(bf16=True),
+          "one cycle": dict(lr_scheduler_type="one_cycle", warmup_steps=0), "copies": dict(rollback="full"), "bf16": dict(bf16=True),
           "plateau": dict(lr_scheduler_type="constant", eval_dataset=Augmented(10), compute_metrics=accuracy, eval_strategy="epoch")}
 undisturbed = {}
 

@@ -129,7 +129,7 @@ CHOICES = {
     "logging_strategy": ("no", "steps", "epoch"),
     "eval_strategy": ("no", "steps", "epoch"),
     "save_strategy": ("no", "steps", "epoch", "best"),
-    "transaction": ("light", "copy"),
+    "rollback": ("light", "full"),
     "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"),
     "save_format": ("safetensors", "trainer"),
     "include_num_input_tokens_seen": ("no", "all", "non_padding"),
@@ -198,15 +198,15 @@ class PrecisionArgs:
     seed: int = arg_field(42, "where all randomness of the run starts from")
     data_seed: int | None = arg_field(None, "the same for the order of the data; None: seed")
     use_cpu: bool = arg_field(False, "stay on the CPU even if there is an accelerator")
-    transaction: str = arg_field(
-        "light", "'light': a failed step puts back buffers; 'copy': weights and optimizer state too"
+    rollback: str = arg_field(
+        "light", "'light': a failed step puts back buffers; 'full': weights and optimizer state too"
     )
-    ring_every: int | None = arg_field(
+    rewind_every: int | None = arg_field(
         None,
         "steps between two snapshots to rewind to; None: so many that they cost at most 0.5 % of the time; 0: none are"
         " taken",
     )
-    ring_memory: float | None = arg_field(
+    rewind_memory: float | None = arg_field(
         None,
         "GB of host memory for these snapshots; None: a tenth of the run's peak memory, larger ones in a temporary"
         " file",

@@ -363,7 +363,7 @@ VALUE_BOUNDS = {  # condition: (test, fields)
     "0 or more": (
         lambda x: 0 <= x < math.inf,
         (
-            "learning_rate weight_decay warmup_steps max_grad_norm adam_epsilon ring_every ring_memory "
+            "learning_rate weight_decay warmup_steps max_grad_norm adam_epsilon rewind_every rewind_memory "
             "eval_delay logging_steps eval_steps save_steps dataloader_num_workers seed data_seed neftune_noise_alpha"
         ),
     ),
@@ -872,9 +872,9 @@ class TrainingArgumentsKwargs(TypedDict, total=False):
     seed: int
     data_seed: int | None
     use_cpu: bool
-    transaction: str
-    ring_every: int | None
-    ring_memory: float | None
+    rollback: str
+    rewind_every: int | None
+    rewind_memory: float | None
     activation_checkpointing: bool | None
     activation_checkpointing_kwargs: dict | str | None
     gradient_checkpointing: bool | None
@@ -972,9 +972,9 @@ PROCESS_FIELDS = (
     "run_name",
     "disable_tqdm",
     "use_cpu",
-    "ring_every",
-    "ring_memory",
-    "transaction",
+    "rewind_every",
+    "rewind_memory",
+    "rollback",
     "dataloader_pin_memory",
     "report_to",
     "ignore_data_skip",

@@ -113,6 +113,8 @@ RENAMED = {
     "xpu_backend": "ddp_backend",
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+    "ring_every": "rewind_every",
+    "ring_memory": "rewind_memory",
 }
 
 # %% ../../nbs/02_args/01_validation.ipynb #a1cbad6b
@@ -130,6 +132,7 @@ REPLACED = {  # older name: a function from its value to the newer arguments
         {"fsdp_config": {"transformer_layer_cls_to_wrap": name}} if name else {}
     ),
     "split_batches": lambda on: {"accelerator_config": {"split_batches": on}} if on else {},
+    "transaction": lambda how: {} if how is None else {"rollback": {"copy": "full"}.get(how, how)},
     "dispatch_batches": lambda on: {} if on is None else {"accelerator_config": {"dispatch_batches": on}},
 }
 # renamed values
@@ -209,6 +212,7 @@ _LEGACY_READERS = {  # older names that correspond to a part of a newer argument
     "group_by_length": lambda args: args.train_sampling_strategy == "group_by_length",
     "include_inputs_for_metrics": lambda args: "inputs" in args.include_for_metrics,
     "evaluate_during_training": lambda args: args.eval_strategy != "no",
+    "transaction": lambda args: {"full": "copy"}.get(args.rollback, args.rollback),
     "include_tokens_per_second": lambda args: args.include_num_input_tokens_seen != "no",
 }
 

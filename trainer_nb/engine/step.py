@@ -99,7 +99,7 @@ class Step:
         run = self.run
         if run.backups is None:
             run.backups = [AdaptiveBackup(run_modules(run), UserBackup(run))] + (
-                [FullBackup(run)] if run.args.transaction == "copy" else []
+                [FullBackup(run)] if run.args.rollback == "full" else []
             )
         for shadow in run.backups:
             shadow.keep()
@@ -384,7 +384,7 @@ def warn_weights_changed(step):
     warn(
         f"The step failed after weights had been changed in it, {name} among them, before the update. Unless the code"
         " that changed them has put them back, they are not what they were before the step; Learner(...,"
-        " transaction='copy') copies them before each step."
+        " rollback='full') copies them before each step."
     )
 
 # %% ../../nbs/06_engine/12_step.ipynb #4a71bedb
@@ -413,7 +413,7 @@ def handle_failed_update(
 ):
     "Roll back after a failed update or schedule step if a backup exists; otherwise mark the run as corrupted."
     run = step.run
-    if run.args.transaction == "copy": return rollback_step(step)
+    if run.args.rollback == "full": return rollback_step(step)
     if first is not None: return restore_before_first_step(step, first)
     for p in run.params:
         p.grad = None

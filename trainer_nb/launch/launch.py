@@ -69,20 +69,20 @@ def resolve_num_processes(args, num_processes: int | None) -> int:
 NODE_ARGS = "num_nodes node_rank master_addr master_port main_port rdzv_backend rdzv_endpoint rdzv_id timeout".split()
 
 # as in learn.launch
-def check_launch_args(start, max_restarts, threads, hear, nodes, cpu: bool):
+def check_launch_args(start, max_restarts, threads, output, nodes, cpu: bool):
     "Raise ValueError for an invalid argument of launch, and TypeError for an unknown name."
     def whole(o, least): return isinstance(o, int) and not isinstance(o, bool) and o >= least
     for name in nodes:
         if name not in NODE_ARGS:
             raise TypeError(
                 f"launch() does not know {name!r}; for several machines it takes"
-                f" {', '.join(NODE_ARGS)}.{suggest_names(name, [*NODE_ARGS, 'num_processes', 'keep_global_batch', 'max_restarts', 'threads', 'start', 'hear', 'train'])}"
+                f" {', '.join(NODE_ARGS)}.{suggest_names(name, [*NODE_ARGS, 'num_processes', 'keep_global_batch', 'max_restarts', 'threads', 'start', 'output', 'train'])}"
             )
-    if hear not in ("first", "all") and not (
-        isinstance(hear, (list, tuple, set, range)) and all(whole(rank, 0) for rank in hear)
+    if output not in ("first", "all") and not (
+        isinstance(output, (list, tuple, set, range)) and all(whole(rank, 0) for rank in output)
     ):
         raise ValueError(
-            f"hear={hear!r}: say whose prints are shown, 'first', 'all', or some ranks, as in hear=[0, 1]."
+            f"output={output!r}: say whose prints are shown, 'first', 'all', or some ranks, as in output=[0, 1]."
         )
     if threads is not None and not whole(threads, 1):
         raise ValueError(
@@ -135,13 +135,13 @@ def preload_modules():
 
 # %% ../../nbs/11_launch/10_launch.ipynb #38ff5755
 def launch(
-    learner: TrainerBase, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes
+    learner: TrainerBase, num_processes, start, keep_global_batch, max_restarts, threads, output, **nodes
 ) -> RemoteRun:
     "Start processes and move the run to them."
     run = learner.run_state
     n = resolve_num_processes(run.args, num_processes)
     cpu = run.args.use_cpu or not torch.cuda.is_available()
-    check_launch_args(start, max_restarts, threads, hear, nodes, cpu)
+    check_launch_args(start, max_restarts, threads, output, nodes, cpu)
     require_several_processes(run.args, n * nodes.get("num_nodes", 1), "launch(1)")
     if "main_port" in nodes:
         # Accelerate's name
@@ -168,7 +168,7 @@ def launch(
             start,
             keep_global_batch,
             max_restarts,
-            hear,
+            output,
             how | (nodes if where is None else {"timeout": where.timeout}),
         )
         send_run(learner, team)
@@ -193,7 +193,7 @@ def launch(
 # %% ../../nbs/11_launch/10_launch.ipynb #047377e5
 # as in launch
 def make_remote_run(
-    learner: TrainerBase, links, where, n, start, keep_global_batch, max_restarts, hear, how
+    learner: TrainerBase, links, where, n, start, keep_global_batch, max_restarts, output, how
 ) -> RemoteRun:
     "Create a team that has not begun."
     size = n + sum(link.n for link in links)
@@ -218,7 +218,7 @@ def make_remote_run(
     record_act(
         learner.run_state, "launch", num_processes=size, **({"keep_global_batch": True} if keep_global_batch else {})
     )
-    team = RemoteRun(plan, learner.run_state.history, hear)
+    team = RemoteRun(plan, learner.run_state.history, output)
     team.finalizer = weakref.finalize(learner, end_remote_run, team)
     return team
 
@@ -270,14 +270,14 @@ def serve_machine(learner: TrainerBase, where, n: int, how: dict) -> ServeResult
 # %% ../../nbs/11_launch/10_launch.ipynb #dd85a321
 # as in launch
 def join_launched_run(
-    learner: TrainerBase, num_processes, start, keep_global_batch, max_restarts, threads, hear, **nodes
+    learner: TrainerBase, num_processes, start, keep_global_batch, max_restarts, threads, output, **nodes
 ):
     "Divide the global batch in a process that a launcher has started with others. Raise ValueError if another number was requested, and TypeError for an unknown name."
     run = learner.run_state
     n = world_size()
     machines = nodes.get("num_nodes", 1)
     # whether a fork is possible does not matter here
-    check_launch_args("spawn" if start == "fork" else start, max_restarts, threads, hear, nodes, cpu=True)
+    check_launch_args("spawn" if start == "fork" else start, max_restarts, threads, output, nodes, cpu=True)
     if num_processes is not None and n != num_processes * machines:
         asked = f"num_processes={num_processes}" + (f", num_nodes={machines}" if machines != 1 else "")
         raise ValueError(
@@ -292,7 +292,7 @@ def join_launched_run(
                 "max_restarts": max_restarts,
                 "start": start,
                 "threads": threads,
-                "hear": hear != "first",
+                "output": output != "first",
             }.items()
             if given
         )

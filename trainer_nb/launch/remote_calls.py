@@ -115,9 +115,9 @@ class RemoteEvents:
     def __init__(
         self,
         plan: dict,  # how to start processes, made by launch
-        history: History, hear: str = "first",
+        history: History, output: str = "first",
     ):
-        self.plan, self.size, self.mirror, self.hear = plan, plan["processes"], HistoryMirror(history), hear
+        self.plan, self.size, self.mirror, self.output = plan, plan["processes"], HistoryMirror(history), output
         self.crew = self.meeting = None
         self.said, self.where, self.context = {}, {}, contextvars.copy_context()
         # links: to other machines; known: the callbacks that they have, too; piece: see go_on
@@ -306,7 +306,7 @@ class RemoteProcesses(RemoteCalls):
             payload,
             plan["start"],
             on_told=self.told,
-            hear=self.hear,
+            output=self.output,
             links=self.links,
             given_up=lambda: interrupts.pressed > before,
             **plan["how"],
@@ -333,7 +333,7 @@ class RemoteProcesses(RemoteCalls):
         given = pack_values(given, "Other machines take part")
         for link in self.links:
             link.round += 1
-            link.say("start", port, self.hear, given)
+            link.say("start", port, self.output, given)
         return {"num_nodes": where.nodes, "node_rank": 0, "master_addr": where.address, "master_port": port}
 
     def speakers(self) -> list:

@@ -140,7 +140,7 @@ def run_remote_slice(team: RemoteRun, learner: TrainerBase, verb: str, until=Non
 class RecordFeed:
     "Show each new record once, and evaluate the condition on it once."
     def __init__(self, run: RunState, until, each):
-        self.run, self.until, self.each, self.row, self.enough = run, until, each, len(run.history), False
+        self.run, self.until, self.on_record, self.row, self.enough = run, until, each, len(run.history), False
 
     def look(self):
         "Process the records that have arrived since the last call."
@@ -153,8 +153,8 @@ class RecordFeed:
                 record.epoch,
                 record.seconds,
             )
-            if self.each is not None:
-                self.each(record)
+            if self.on_record is not None:
+                self.on_record(record)
             if self.until is not None and self.until(record):
                 self.enough = True
 
@@ -191,7 +191,7 @@ class RemoteVerbs(RestartingRun):
         self.looked = True
         warnings.warn(
             "learn.model has the weights of the launch: the present ones are on the processes. learn.close() brings"
-            " them home; learn.each(lambda learn: ...) asks a function there.",
+            " them home; learn.run_on_all(lambda learn: ...) asks a function there.",
             stacklevel=4,
         )
 
@@ -254,7 +254,7 @@ class RemoteVerbs(RestartingRun):
                 **({"keep_global_batch": True} if self.plan["keep"] else {}),
             )
 
-    def each(self, learner: TrainerBase, function) -> list:
+    def run_on_all(self, learner: TrainerBase, function) -> list:
         "Call a function of the learner on all processes, and return the results by rank."
         check_local_changes(self, learner)
         with learner.run_state.interrupts:

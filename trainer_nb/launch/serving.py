@@ -180,7 +180,7 @@ class MachineServer:
                 self.n,
                 make_replica,
                 payload,
-                hear=hear,
+                output=hear,
                 num_nodes=self.where.nodes,
                 node_rank=self.where.node,
                 master_addr=self.where.address,

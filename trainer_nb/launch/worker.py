@@ -343,11 +343,11 @@ def set_multiprocessing_dir(folder: str):
 
 # %% ../../nbs/11_launch/01_worker.ipynb #00a6d5dc
 def is_output_forwarded(
-    hear,  # "first", "all", or ranks
+    output,  # "first", "all", or ranks
     rank: int,
 ) -> bool:
     "Return True if the kernel shows the output of a rank."
-    return rank == 0 if hear == "first" else True if hear == "all" else rank in hear
+    return rank == 0 if output == "first" else True if output == "all" else rank in output
 
 def register_cell_sources(cells: dict):
     "Register the source of cells, which is in no file, so that tracebacks show it."
@@ -369,7 +369,7 @@ class Worker:
         self.handler = None
         self.stem = settings["stem"] if settings["shared"] else ""
         self.heard, self.commands, self.line = (
-            is_output_forwarded(settings["hear"], self.rank),
+            is_output_forwarded(settings["output"], self.rank),
             queue.SimpleQueue(),
             None,
         )

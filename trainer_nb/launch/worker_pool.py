@@ -664,7 +664,7 @@ class WorkerPool(PoolCalls):
         start: str | None = None,  # "fork" or "spawn"; None: fork where that is possible
         *,
         cpu: bool = True,  # the workers use no GPU
-        hear: str = "first",  # ranks whose output is sent: "first", "all", or a list of ranks
+        output: str = "first",  # ranks whose output is sent: "first", "all", or a list of ranks
         threads: int | None = None,  # torch threads per process
         on_told=None,  # called with (rank, kind, data) for each notification, by a thread of the pool
         timeout: float = 300,  # seconds for the start
@@ -691,7 +691,7 @@ class WorkerPool(PoolCalls):
         self.settings = {
             "kernel": os.getpid(),
             "stem": f"trainer_nb-{secrets.token_hex(6)}",
-            "hear": hear,
+            "output": output,
             "threads": self.threads,
             "shared": shared,
             "method": multiprocessing.get_start_method(allow_none=True),

@@ -292,8 +292,8 @@ def room_for_snapshots(
     "Return (count, place, bytes) of the snapshots that fit, equal in all processes."
     size = max(snapshot_nbytes(run), 1)
     world = run.device.world
-    if run.args.ring_memory is not None:
-        budget = run.args.ring_memory * 1e9
+    if run.args.rewind_memory is not None:
+        budget = run.args.rewind_memory * 1e9
         return min(int(budget // size), MAX_SNAPSHOTS), "memory", budget
     first = run.initial_snapshot.in_memory if run.initial_snapshot is not None else 0
     mine = MEMORY_SHARE * (peak_memory() - sum(s.in_memory for s in kept)) - first
@@ -323,7 +323,7 @@ class RewindBuffer:
     def before_step(self, learner: TrainerBase):
         "Take a snapshot at the boundary before a step, if one is due or an act has occurred."
         run = learner.run_state
-        if run.args.ring_every == 0: return
+        if run.args.rewind_every == 0: return
         events = run.history.events
         by_hand = False
         if len(events) != self.seen:
@@ -351,11 +351,11 @@ class RewindBuffer:
         "Take a snapshot if one is due, and schedule the next one."
         self.account.begin(run)
         if not run.state.global_step and run.device.world.broadcast_object(stands_at_first(run)):
-            self.wait = run.args.ring_every or 10
+            self.wait = run.args.rewind_every or 10
             return
         if self.kept:
             self.account.charge_beside(self.kept[-1])
-        if not at_once and not run.args.ring_every and (wait := self.account.to_wait(run, self.where)):
+        if not at_once and not run.args.rewind_every and (wait := self.account.to_wait(run, self.where)):
             self.wait = wait
             return
         start = time.perf_counter()
@@ -369,7 +369,7 @@ class RewindBuffer:
             return
         self.kept.append(self.copy(run, spare))
         self.account.charge(time.perf_counter() - start)
-        self.every = self.wait = run.args.ring_every or max(1, self.account.to_wait(run, self.where))
+        self.every = self.wait = run.args.rewind_every or max(1, self.account.to_wait(run, self.where))
 
     def copy(
         self, run: RunState,
@@ -395,7 +395,7 @@ class RewindBuffer:
         return (
             f"Ring({len(self.kept)} snapshots of steps {self.kept[0].step} to {self.kept[-1].step}, one each"
             f" {self.every} steps, {sum(s.nbytes for s in self.kept) / 1e6:.4g} MB of {self.budget / 1e6:.4g} MB"
-            f" {'that ring_memory allows' if self.where == 'memory' else 'of a disk'})"
+            f" {'that rewind_memory allows' if self.where == 'memory' else 'of a disk'})"
         )
 
 # %% ../../nbs/07_state/05_time_travel.ipynb #32000001
@@ -524,14 +524,14 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
         why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
     elif act is not None:
         why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
-    elif learner.run_state.args.ring_every == 0:
-        why = "ring_every=0 keeps no snapshots to go back to"
+    elif learner.run_state.args.rewind_every == 0:
+        why = "rewind_every=0 keeps no snapshots to go back to"
     elif not ring.kept and not ring.slots(learner.run_state):
         why = too_large(learner.run_state)
     elif (act := since_first(learner.run_state, target)) is not None:
         why = (
             f"{act['kind']} at step {act['step']} stands in between, and there is no snapshot of the steps after it,"
-            " since by default snapshots take at most half a percent of the time; ring_every=n takes one every n steps"
+            " since by default snapshots take at most half a percent of the time; rewind_every=n takes one every n steps"
         )
     elif not ring.kept:
         why = (
@@ -539,7 +539,7 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
             " comes from may"
         )
     else:
-        why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more ring_memory keeps more of them"
+        why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more rewind_memory keeps more of them"
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
 
 def losses_by_step(history: History, after: int = 0, until: float = math.inf) -> dict:
@@ -558,10 +558,10 @@ def differing_steps(
 def too_large(run: RunState) -> str:
     "Return why no snapshot fits, and which setting makes room."
     size = f"a snapshot takes {snapshot_nbytes(run) / 1e9:.3g} GB, which is more than"
-    if run.args.ring_memory is not None: return f"{size} ring_memory allows"
+    if run.args.rewind_memory is not None: return f"{size} rewind_memory allows"
     return (
         f"{size} a tenth of the run's memory, and no disk has room for it in a temporary file;"
-        f" ring_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} keeps one in memory"
+        f" rewind_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} keeps one in memory"
     )
 
 def since_first(run: RunState, target):
