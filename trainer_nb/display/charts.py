@@ -129,6 +129,7 @@ def add_axes(figure: Figure, panel: Panel, row: int, col: int):
     "Set the scales, labels and colours of the axes of a panel."
     common = {
         "zeroline": False,
+        "ticks": "",
         "automargin": True,
         "linecolor": GRID_COLOR,
         "tickcolor": GRID_COLOR,
@@ -191,7 +192,7 @@ def add_markers(figure: Figure, panel: Panel, row: int, col: int):
             figure.add_annotation(
                 label,
                 y=math.log10(mark.y) if panel.ylog and mark.y > 0 else mark.y,
-                showarrow=True, arrowhead=2, arrowcolor=color, ax=24, ay=-24 - 14 * (i % 3),
+                showarrow=True, arrowhead=2, arrowwidth=1, arrowcolor=color, ax=24, ay=-24 - 14 * (i % 3),
                 row=row, col=col,
             )
 
@@ -244,7 +245,7 @@ def plotly_figure(
         horizontal_spacing=WIDE_COLUMN_GAP if is_wide else COLUMN_GAP,
         vertical_spacing=ROW_GAP / rows,
         # None: no axes in a cell without a panel
-        specs=[[{} if (r, c) in cells else None for c in range(1, columns + 1)] for r in range(1, rows + 1)],
+        specs=[[{} if r * columns + c < max(1, len(panels)) else None for c in range(columns)] for r in range(rows)],
     )
     listed: set[str] = set()
     for panel, (row, col) in zip(panels, cells):

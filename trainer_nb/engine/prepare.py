@@ -13,7 +13,6 @@ import sys
 import torch
 
 from ..core.errors import warn
-from ..core.memory import peak_memory
 from ..core.seeding import enable_determinism
 from ..data.loader import ResumableLoader
 from ..device.accelerator import Device
@@ -24,7 +23,7 @@ from .overrides import TrainerBase
 from .rollback import weight_versions
 from .run_state import RunState, Task, run_modules
 from .snapshot import Snapshot, capture_snapshot, environment_info, has_own_memory, num_train_samples
-from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
+from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
 from ..optim.schedules import stretch_schedule
 
 # %% auto #0

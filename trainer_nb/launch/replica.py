@@ -40,7 +40,6 @@ from trainer_nb.core.history import (
     unsent_lines,
 )
 from ..core.log_file import LogFile, dump_line
-from ..core.memory import host_memory
 from ..engine.loop import StepLimit, pause_run, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
@@ -50,6 +49,7 @@ from ..engine.tasks import restore_here
 from ..live.progress import ProgressCallback
 from ..state.async_save import Saver, wait_for_save
 from ..state.time_travel import RewindBuffer, Snapshots
+from ..tune.batch_size import read_proc_status
 
 # %% auto #0
 __all__ = ['NOT_COPIED', 'NEVER_STEP', 'FLUSH_INTERVAL', 'learner_parts', 'history_lines', 'make_learner', 'history_from_lines',
@@ -303,7 +303,11 @@ class SpeedReporter(TrainerCallback):
 
 def process_memory() -> int:
     "Return the bytes in use by this process, on its GPU if it has one."
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else host_memory()
+    if torch.cuda.is_initialized(): return torch.cuda.max_memory_allocated()
+    try:
+        return read_proc_status("VmRSS")
+    except (OSError, StopIteration):
+        return 0
 
 # %% ../../nbs/11_launch/05_replica.ipynb #c08a3bc2
 class Replica:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+import os
 import sys
 import threading
 import time
@@ -19,7 +20,6 @@ import torch
 from ..args.training_args import CHOICES
 from ..core.columns import last_row_of_step
 from ..core.history import ACT_FORMATTERS, HISTORIES, History
-from ..core.memory import memory_in_use
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap
 from ..display.svg import reduce_columns
@@ -228,10 +228,15 @@ def recent_speed(history: History, seconds: float = 5.0) -> float | None:
     done = int(step[-1] - step[first])
     return done / took if took > 0 and done > 0 else None
 
-def format_memory_use(device: torch.device | None = None) -> str:
-    "Return the memory in use: on the GPU of the run, otherwise by the process."
-    place = " on the GPU" if device is not None and device.type == "cuda" else ""
-    return f"{memory_in_use(device) / 1e9:.1f} GB{place}"
+def format_memory_use(device=None) -> str | None:
+    "Return the memory in use: on the GPU of the run, otherwise by the process. None if that is unknown."
+    if device is not None and device.type == "cuda":
+        return f"{torch.cuda.memory_allocated(device) / 1e9:.1f} GB on the GPU"
+    try:
+        with open("/proc/self/statm") as f:
+            return f"{int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / 1e9:.1f} GB"
+    except OSError:
+        return None
 
 def last_known_loss(history: History) -> float | None:
     "Return the newest loss that is not abandoned and is on the host."

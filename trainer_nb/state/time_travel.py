@@ -23,7 +23,6 @@ from ..core.callbacks import CallbackHandler, close_callbacks
 from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.errors import InvalidOperation, Paused, release_last_traceback, suggest_names, warn
 from ..core.history import History, is_ancestor, store_event
-from ..core.memory import peak_memory
 from ..device.sharding import local_nbytes, require_unsharded
 from ..display.tables import Table, format_duration, html_table, text_table
 from ..engine.loop import capture_editable_state, check_can_train, run_until
@@ -43,7 +42,7 @@ from trainer_nb.engine.snapshot import (
     restore_snapshot,
     restore_whole,
 )
-from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space
+from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
 from ..engine.tasks import restore_all
 from trainer_nb.engine.user_state import (
     copy_attributes,
