@@ -202,7 +202,7 @@ class ShardingDevice(AcceleratorHolder):
         return (
             0
             if self.world.is_single_process
-            else self.world.num_shared + torch.distributed.group.WORLD._get_sequence_number_for_group()
+            else torch.distributed.group.WORLD._get_sequence_number_for_group()
         )
 
     def settle(self):

@@ -5,13 +5,10 @@
 # %% ../../nbs/04_device/00_collectives.ipynb #5a7e0003
 from __future__ import annotations
 
-import contextlib
-import mmap
 import os
-import struct
-import tempfile
-import time
+from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,167 +16,48 @@ from ..core.columns import DeferredScalar
 from ..data.sampling import RankShard
 
 # %% auto #0
-__all__ = ['SINGLE_PROCESS', 'has_exited', 'list_cells', 'shared_scalars_nbytes', 'write_list', 'read_list', 'SharedScalars',
-           'create_shared_scalars', 'open_shared_scalars', 'world_size', 'TensorCollectives', 'MainProcessFailed',
-           'ObjectCollectives', 'with_flags', 'all_gather_mean_async', 'World']
+__all__ = ['T', 'SINGLE_PROCESS', 'with_flags', 'GatheredMessages', 'world_size', 'MainProcessFailed', 'World']
 
-# %% ../../nbs/04_device/00_collectives.ipynb #5a7e0011
-def has_exited(pid: int) -> bool:
-    "Return whether a process of this machine has ended, or is a zombie."
-    import psutil
-    try:
-        return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return True
+# %% ../../nbs/04_device/00_collectives.ipynb #n5816676
+T = TypeVar("T")
 
-# %% ../../nbs/04_device/00_collectives.ipynb #5a7e0012
-# cells of eight bytes: two pairs per process; its process id before them
-_SLOT_CELLS = 4
-_HEADER_CELLS = 1
-# number of flags in a cell of a list
-_WORD = 32
-# in the second cell of a number's pair: a list of flags belongs to it
-_LISTED = 1 << 62
+def with_flags(
+    value: torch.Tensor,  # one element
+    flags: Iterable[int],  # indices of the flags that are set
+    num_flags: int,
+) -> torch.Tensor:
+    "Return a tensor of the number, followed by a one for each flag that is set and a zero for each other flag."
+    message = value.new_zeros(1 + num_flags, requires_grad=False)
+    message[0] = value.detach().reshape(())
+    if flags:
+        message[1 + torch.tensor(sorted(flags), device=value.device)] = 1
+    return message
 
-def list_cells(flags: int) -> int: return 2 * (-(-flags // _WORD))   # number of cells of a list, each with its check
-
-# bytes of a slate for so many processes
-def shared_scalars_nbytes(size: int, flags: int = 0) -> int:
-    return 8 * size * (_HEADER_CELLS + _SLOT_CELLS + 2 * list_cells(flags))
-
-# %% ../../nbs/04_device/00_collectives.ipynb #5a7e001c
-def write_list(
-    cells,
-    places: range,  # of pairs of cells
-    count: int,
-    flags,  # indices of the flags that are set
-):
-    "Write a list of flags."
-    words = [0] * len(places)
-    for number in flags:
-        words[number // _WORD] |= 1 << number % _WORD
-    for at, word in zip(places, words):
-        cells[at] = word
-        cells[at + 1] = word ^ count
-
-def read_list(
-    cells,
-    places: range,  # as in write_list
-    count: int,  # as in write_list
-) -> set:
-    "Return the flags that are set; the number with them may be visible a moment earlier."
-    while any(cells[at] ^ cells[at + 1] != count for at in places):
-        time.sleep(2e-5)
-    return {_WORD * i + bit for i, at in enumerate(places) for bit in range(_WORD) if cells[at] >> bit & 1}
-
-# %% ../../nbs/04_device/00_collectives.ipynb #5a7e0005
-class SharedScalars:
-    "Share numbers between the processes of one machine through memory."
+class GatheredMessages:
+    "Gather a number and its flags from all processes in the background."
     def __init__(
         self,
-        path: str,  # of a file from create_shared_scalars
-        rank: int, size: int,
-        flags: int = 0,  # maximum number in a list
+        message: torch.Tensor,  # of this process, on the CPU, from `with_flags`
+        size: int,  # number of processes
     ):
-        with open(path, "r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), shared_scalars_nbytes(size, flags))
-        self.flags = flags
-        self._cells, self.rank, self.size, self.shown = memoryview(self._memory).cast("q"), rank, size, 0
-        self._cells[self._head(rank)] = os.getpid()
+        import torch.distributed as dist
+        self._rows = message.new_empty((size, len(message)))
+        self._work = dist.all_gather(list(self._rows), message, async_op=True)
 
-    def _head(self, rank: int) -> int: return rank * (_HEADER_CELLS + _SLOT_CELLS)
-    def _place(self, rank: int, count: int) -> int: return self._head(rank) + _HEADER_CELLS + 2 * (count % 2)
+    def is_completed(self) -> bool:
+        "Return whether the other methods would not wait."
+        return self._work.is_completed()
 
-    def _list(self, rank: int, count: int) -> range:
-        length = list_cells(self.flags)
-        start = self._head(self.size) + length * (2 * rank + count % 2)
-        return range(start, start + length, 2)
+    def mean(self) -> torch.Tensor:
+        "Wait for the numbers and return their mean. Raise RuntimeError if a process has ended before it sent its own."
+        self._work.wait()
+        # torch sums contiguous numbers in another order than strided ones
+        return self._rows[:, 0].contiguous().sum() / len(self._rows)
 
-    def show(
-        self, value: float,
-        flags=(),  # indices of the flags that are set
-    ) -> int:
-        "Write the next number; return the count of this process, which identifies the others' numbers."
-        count, (bits,) = self.shown + 1, struct.unpack("q", struct.pack("d", value))
-        at = self._place(self.rank, count)
-        if flags:
-            write_list(self._cells, self._list(self.rank, count), count, flags)
-        self._cells[at], self._cells[at + 1] = bits, bits ^ count ^ (_LISTED if flags else 0)
-        # after an interrupt before this line, the same slot is written again
-        self.shown = count
-        return count
-
-    def seen(
-        self,
-        count: int,  # as returned by show
-        seconds: float = 30.0,  # timeout for the slowest process
-    ) -> list[float]:
-        "Return the numbers of all processes, by rank. Raise RuntimeError if one of them has ended, or after the timeout."
-        return [
-            self._of(rank, count) if self._there(rank, count) else self._wait(rank, count, seconds)
-            for rank in range(self.size)
-        ]
-
-    def all_there(self, count: int) -> bool: return all(self._there(rank, count) for rank in range(self.size))
-    def _there(self, rank: int, count: int) -> bool:
-        at = self._place(rank, count)
-        return (self._cells[at] ^ self._cells[at + 1]) & ~_LISTED == count
-
-    def listed(
-        self,
-        count: int,  # as returned by show
-    ) -> list[set]:
-        "Return the flags that each process has set, by rank. Raise RuntimeError as seen does."
-        self.seen(count)
-        return [
-            read_list(self._cells, self._list(rank, count), count) if self._has_list(rank, count) else set()
-            for rank in range(self.size)
-        ]
-
-    def _has_list(self, rank: int, count: int) -> bool:
-        at = self._place(rank, count)
-        return bool((self._cells[at] ^ self._cells[at + 1]) & _LISTED)
-
-    def _of(self, rank: int, count: int) -> float:
-        return struct.unpack("d", struct.pack("q", self._cells[self._place(rank, count)]))[0]
-
-    def _wait(self, rank: int, count: int, seconds: float) -> float:
-        end = time.monotonic() + seconds
-        pause = 2e-5
-        while not self._there(rank, count):
-            time.sleep(pause)   # first only yield the core
-            pause = min(pause + 2e-5, 0.01)
-            if pause == 0.01:
-                self._check(rank, end)
-        return self._of(rank, count)
-
-    def _check(self, rank: int, end: float):
-        if has_exited(self._cells[self._head(rank)]):
-            raise RuntimeError(f"The process of rank {rank} has ended, and its loss is not known.")
-        if time.monotonic() > end:
-            raise RuntimeError(f"The process of rank {rank} has not said what its loss is.")
-
-# %% ../../nbs/04_device/00_collectives.ipynb #5a7e0007
-def create_shared_scalars(
-    size: int,
-    flags: int = 0,  # as in Slate
-) -> str | None:
-    "Create an empty file for a slate; return its path, or None if that fails. The caller removes it when all processes have opened it."
-    try:
-        file, path = tempfile.mkstemp(prefix="trainer_nb-slate-")
-    except OSError:
-        return None
-    with contextlib.suppress(OSError), open(file, "wb") as made:
-        # on a full disk it is too short to be opened
-        made.write(bytes(shared_scalars_nbytes(size, flags)))
-    return path
-
-def open_shared_scalars(path: str | None, rank: int, size: int, flags: int = 0) -> SharedScalars | None:
-    "Open the slate of a file; return None if it is not accessible from this process."
-    try:
-        return None if path is None else SharedScalars(path, rank, size, flags)
-    except (OSError, ValueError):
-        return None
+    def common_flags(self) -> set[int]:
+        "Wait for the flags and return those that all processes have set."
+        self._work.wait()
+        return set(self._rows[:, 1:].all(0).nonzero().flatten().tolist())
 
 # %% ../../nbs/04_device/00_collectives.ipynb #a4417b9f
 def world_size() -> int:
@@ -187,204 +65,146 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 # %% ../../nbs/04_device/00_collectives.ipynb #db35656d
-class TensorCollectives:
-    "Reduce and broadcast tensors over several processes; the tensors stay on their device."
-    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0):
-        self.rank, self.size, self.local_rank = rank, size, local_rank
+class MainProcessFailed(RuntimeError):
+    "Signal that a function has failed on rank 0."
+
+# %% ../../nbs/04_device/00_collectives.ipynb #155a0002
+class World:
+    "Describe the processes that train together, from the view of one of them, and exchange values between them."
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,  # number of processes
+        local_rank: int = 0,  # rank among the processes of this machine
+    ):
+        self.rank = rank
+        self.size = size
+        self.local_rank = local_rank
+        self._last_mean: DeferredScalar | None = None
 
     @property
-    def is_single_process(self) -> bool: return self.size == 1
+    def is_single_process(self) -> bool:
+        return self.size == 1
+
     @property
-    def is_main_process(self) -> bool: return self.rank == 0   # the main process, which writes files and prints
+    def is_main_process(self) -> bool:
+        "Return whether this is rank 0, which writes files and prints."
+        return self.rank == 0
+
     @property
-    def rank_shard(self) -> RankShard: return RankShard(self.rank, self.size)
+    def rank_shard(self) -> RankShard:
+        return RankShard(self.rank, self.size)
 
     @cached_property
-    def cpu_group(self):
-        "Return a process group on the host; None if the default group is one."
+    def machine_leaders(self) -> list[int]:
+        "Return the rank of the first process of each machine. The first access is a collective."
+        return [rank for rank, local in enumerate(self.all_gather_object(self.local_rank)) if local == 0]
+
+    @cached_property
+    def cpu_group(self) -> torch.distributed.ProcessGroup | None:
+        "Return a process group on the host; None if the default group is one. The first access is a collective."
         import torch.distributed as dist
         return None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
 
+    # tensors: they stay on their device
+
     def all_reduce_sum(self, t: torch.Tensor) -> torch.Tensor:
-        "Return the sum over all processes, on the tensor's device."
+        "Return the sum over all processes as a new tensor."
         if self.is_single_process: return t
         import torch.distributed as dist
         t = t.detach().clone()
         dist.all_reduce(t)
         return t
 
-    def all_reduce_mean(
-        self,
-        value,  # a number, or a tensor; the result is a new tensor
-    ):
-        "Return the mean over all processes."
+    def all_reduce_mean(self, value: float | torch.Tensor) -> float | torch.Tensor:
+        "Return the mean over all processes as a new tensor."
         if self.is_single_process: return value
         value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
         return self.all_reduce_sum(value) / self.size
 
-    def broadcast_tensors(self, tensors: list):
-        "Broadcast the tensors of rank 0 in place; one message per dtype and device."
+    def all_reduce_mean_async(
+        self,
+        value: float | torch.Tensor,  # one element
+        flags: Iterable[int] = (),  # indices of the flags that this process sets
+        num_flags: int = 0,  # the same on all processes
+    ) -> tuple[float | torch.Tensor | DeferredScalar, Callable[[], set[int]]]:
+        "Return the mean without waiting, and a function that waits for the flags and returns those that all processes set."
+        if self.is_single_process: return value, lambda: set(flags)
+        value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+        message = with_flags(value, flags, num_flags)
+        if value.device.type != "cpu":
+            total = self.all_reduce_sum(message)
+            return total[0] / self.size, lambda: set((total[1:] == self.size).nonzero().flatten().tolist())
+        gathered = GatheredMessages(message, self.size)
+        last, self._last_mean = self._last_mean, DeferredScalar(gathered.mean, gathered.is_completed)
+        # All processes have sent it, so this does not wait. An error of the exchange is raised here, one step late.
+        if last is not None:
+            last.tensor()
+        return self._last_mean, gathered.common_flags
+
+    def broadcast_tensors(self, tensors: list[torch.Tensor]):
+        "Broadcast the tensors of rank 0 in place, with one message per dtype and device."
         if self.is_single_process or not tensors: return
         import torch.distributed as dist
-        kinds = {}
+        kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         for t in tensors:
             kinds.setdefault((t.dtype, t.device), []).append(t)
         with torch.no_grad():
             for some in kinds.values():
                 flat = torch.cat([t.reshape(-1) for t in some])
                 dist.broadcast(flat, src=0)
-                if not self.is_main_process:
-                    torch._foreach_copy_(
-                        [t.view(-1) if t.is_contiguous() else t for t in some],
-                        [
-                            part if t.is_contiguous() else part.view(t.shape)
-                            for t, part in zip(some, flat.split([t.numel() for t in some]))
-                        ],
-                    )
+                if self.is_main_process: continue
+                parts = flat.split([t.numel() for t in some])
+                # flat views where possible: _foreach_copy_ is fast for equal shapes
+                targets = [t.view(-1) if t.is_contiguous() else t for t in some]
+                values = [part if t.is_contiguous() else part.view(t.shape) for t, part in zip(some, parts)]
+                torch._foreach_copy_(targets, values)
 
-# %% ../../nbs/04_device/00_collectives.ipynb #7e3a1dc7
-class MainProcessFailed(RuntimeError):
-    "Signal that a function has failed on rank 0."
+    # plain values: pickled, on the host
 
-# %% ../../nbs/04_device/00_collectives.ipynb #bbe85b38
-class ObjectCollectives(TensorCollectives):
-    "Exchange plain values; each method is a collective."
-    def broadcast_object(self, value):
-        "Return the value of rank 0 on all processes; all other values are ignored."
+    def broadcast_object(self, value: T) -> T:
+        "Return the value of rank 0; the values of other ranks are ignored."
         if self.is_single_process: return value
         import torch.distributed as dist
-        said = [value]
-        dist.broadcast_object_list(said, src=0, group=self.cpu_group)
-        return said[0]
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self.cpu_group)
+        return values[0]
 
-    def all_gather_object(self, value) -> list:
+    def all_gather_object(self, value: T) -> list[T]:
         "Return the values of all processes, by rank."
         if self.is_single_process: return [value]
         import torch.distributed as dist
-        said = [None] * self.size
-        dist.all_gather_object(said, value, group=self.cpu_group)
-        return said
+        values: list = [None] * self.size
+        dist.all_gather_object(values, value, group=self.cpu_group)
+        return values
+
+    def gather_object(self, value: T) -> list[T] | None:
+        "Return the values of all processes, by rank, on rank 0; None on other ranks."
+        if self.is_single_process: return [value]
+        import torch.distributed as dist
+        values: list | None = [None] * self.size if self.is_main_process else None
+        dist.gather_object(value, values, dst=0, group=self.cpu_group)
+        return values
 
     def run_on_main(
         self,
-        act,  # a function without arguments
-        tell=lambda found: found,  # maps its result to the value for the other ranks
-    ):
-        "Run a function on rank 0; return its result there, and its broadcast value on all others. An error is raised on all processes."
-        if self.is_single_process: return act()
-        found = error = None
-        try:
-            found = act() if self.is_main_process else None
-        except Exception as raised:
-            error = raised
-        heard, why = self.broadcast_object(
-            (None if error or not self.is_main_process else tell(found), error and f"{type(error).__name__}: {error}")
-        )
+        function: Callable[[], Any],
+        to_send: Callable[[Any], Any] = lambda result: result,  # maps the result to the value for the other ranks
+    ) -> Any:
+        "Run a function on rank 0; return its result there, and the value sent on all others. An error is raised on all processes."
+        if self.is_single_process: return function()
+        result = error = message = None
+        if self.is_main_process:
+            try:
+                result = function()
+                value = to_send(result)
+            except Exception as raised:
+                error, value = raised, None
+            message = value, error and f"{type(error).__name__}: {error}"
+        received, reason = self.broadcast_object(message)
         if error is not None: raise error
-        if why is not None: raise MainProcessFailed(f"The first process could not go on ({why}).")
-        return found if self.is_main_process else heard
-
-    @cached_property
-    def machine_leaders(self) -> list[int]:
-        "Return the ranks of the first process of each machine. The first access is a collective; machines may have different numbers of processes."
-        return [rank for rank, local in enumerate(self.all_gather_object(self.local_rank)) if local == 0]
-
-    def gather_object(self, value) -> list | None:
-        "Return the values of all processes, by rank, on rank 0; None on all others."
-        if self.is_single_process: return [value]
-        import torch.distributed as dist
-        said = [None] * self.size if self.is_main_process else None
-        dist.gather_object(value, said, dst=0, group=self.cpu_group)
-        return said
-
-# %% ../../nbs/04_device/00_collectives.ipynb #155a0003
-def with_flags(
-    value: torch.Tensor,  # of one element
-    flags,  # indices of those that are set
-    total: int,  # number of flags
-) -> torch.Tensor:
-    "Return a tensor of the number, followed by a one for each flag that is set and a zero for all others."
-    together = torch.zeros(1 + total, dtype=value.dtype, device=value.device)
-    together[0] = value.detach().reshape(())
-    if flags:
-        together[1 + torch.tensor(sorted(flags), device=value.device)] = 1
-    return together
-
-def all_gather_mean_async(
-    value: torch.Tensor,  # on the CPU; others as in with_flags
-    size: int, flags=(), total: int = 0,
-):
-    "Return the deferred mean over all processes, and a function that returns the flags that all have set."
-    import torch.distributed as dist
-    mine = with_flags(value, flags, total)
-    each = [torch.empty_like(mine) for _ in range(size)]
-    work = dist.all_gather(each, mine, async_op=True)
-    def mean():
-        work.wait()
-        return torch.stack([one[0] for one in each]).sum() / size
-    def common():
-        work.wait()
-        return set(torch.nonzero(torch.stack(each)[:, 1:].all(0)).flatten().tolist())
-    return DeferredScalar(mean, work.is_completed), common
-
-# %% ../../nbs/04_device/00_collectives.ipynb #155a0002
-class World(ObjectCollectives):
-    "Describe the processes that train together, from the view of one of them."
-    slate = last_mean = None   # the shared memory for losses on one machine; the last requested mean
-
-    def make_slate(
-        self,
-        flags: int = 0,  # as in Slate
-    ):
-        "Create a slate if all processes are on one machine and can open it."
-        if self.is_single_process or self.slate is not None or self.machine_leaders != [0]: return
-        path, flags = self.broadcast_object((create_shared_scalars(self.size, flags) if self.is_main_process else None, flags))
-        mine = open_shared_scalars(path, self.rank, self.size, flags)
-        if all(self.all_gather_object(mine is not None)):
-            self.slate = mine
-        if self.is_main_process and path is not None:
-            os.unlink(path)
-
-    @property
-    def num_shared(self) -> int: return 0 if self.slate is None else self.slate.shown   # number of losses so far
-
-    def all_reduce_mean_async(
-        self,
-        value,  # a number, or a one-element tensor
-    ):
-        "Return the mean over all processes: a number, a tensor, or a Soon. The previous mean is complete then."
-        return self.mean_with_flags(value)[0]
-
-    def mean_with_flags(
-        self, value,
-        flags=(),  # indices of those that are set here
-        total: int = 0,  # their number, the same in all processes
-    ):
-        "Return the mean as mean_soon does, and a function that returns the flags that are set in all processes; only that function waits."
-        if self.is_single_process: return value, lambda: set(flags)
-        value, (last, self.last_mean) = value if isinstance(value, torch.Tensor) else torch.tensor(float(value)), (
-            self.last_mean,
-            None,
-        )
-        if value.device.type != "cpu": return self._mean_on_device(value, flags, total)
-        by_slate = self.slate is not None and total <= self.slate.flags
-        self.last_mean, common = (
-            self._share_mean(value, flags) if by_slate else all_gather_mean_async(value, self.size, flags, total)
-        )
-        if last is not None:
-            last.tensor()
-        return self.last_mean, common
-
-    def _share_mean(self, value, flags):
-        slate, count = self.slate, self.slate.show(value.item(), flags)
-        mean = DeferredScalar(
-            lambda: torch.tensor(slate.seen(count), dtype=value.dtype).sum() / self.size, lambda: slate.all_there(count)
-        )
-        return mean, lambda: set.intersection(*slate.listed(count))
-
-    def _mean_on_device(self, value, flags, total):
-        together = self.all_reduce_sum(with_flags(value, flags, total))
-        return together[0] / self.size, lambda: set(torch.nonzero(together[1:] == self.size).flatten().tolist())
+        if reason is not None: raise MainProcessFailed(f"Rank 0 failed: {reason}")
+        return result if self.is_main_process else received
 
 # %% ../../nbs/04_device/00_collectives.ipynb #fc0a5987
 SINGLE_PROCESS = World()

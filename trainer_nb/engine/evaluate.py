@@ -526,7 +526,7 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     streamed = found.streams.found()
     for gathered in (found.predictions, found.labels, found.inputs, found.losses):
         gathered.gather_processes(world)
-    out = world.run_on_main(lambda: finish_evaluation(found, streamed, prefix), tell=lambda out: out.metrics)
+    out = world.run_on_main(lambda: finish_evaluation(found, streamed, prefix), to_send=lambda out: out.metrics)
     return out if world.is_main_process else EvalLoopOutput(None, None, out, found.samples)
 
 # %% ../../nbs/06_engine/17_evaluate.ipynb #8f65459a

@@ -162,7 +162,7 @@ class OrderedBatches:
             things = sorted((pair for said in rounds for pair in said), key=lambda pair: pair[0])
             for i, (_, thing) in enumerate(things):
                 self.begun, self.result = True, self.act(thing, last and i == len(things) - 1)
-        self.world.run_on_main(do, tell=lambda _: None)
+        self.world.run_on_main(do, to_send=lambda _: None)
 
 # %% ../../nbs/06_engine/04_metrics.ipynb #6903f028
 @contextmanager
@@ -225,7 +225,7 @@ class StreamingMetrics:
         found = {name: metric.found(self.world) for name, metric in self.functions.items()}
         for name, metric in self.objects.items():
             found[name] = (
-                self.world.run_on_main(metric.compute, tell=lambda _: None) if name in self.rounds else metric.compute()
+                self.world.run_on_main(metric.compute, to_send=lambda _: None) if name in self.rounds else metric.compute()
             )
         return {k: v for name, value in found.items() for k, v in flatten_metric(name, value).items()}
 

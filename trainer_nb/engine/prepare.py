@@ -112,9 +112,6 @@ def join_process_group(run: RunState):
     run.state.is_world_process_zero, run.state.is_local_process_zero = world.is_main_process, world.local_rank == 0
     if not run.state.global_step:
         run.history.run_id = world.broadcast_object(run.history.run_id)
-    if run.device.device.type == "cpu":
-        # flags for all parameters, and for parameters that are added later
-        world.make_slate(4 * sum(1 for _ in run_modules(run).parameters()) + 256)
 
 def sync_weights(run: RunState):
     "Broadcast rank 0's weights and buffers to all processes."

@@ -170,11 +170,11 @@ def check_step_loss(loss):
 
 # %% ../../nbs/06_engine/12_step.ipynb #66dfe42c
 def sync_processes(run: RunState, loss):
-    "Average gradients, loss and buffers over all processes; return the loss as World.mean_soon does."
+    "Average gradients, loss and buffers over all processes; return the loss, which may be deferred."
     sharded = run.device.sharded_model
     world = run.device.world
     unused = run.device.unused_numbers(run.params) if sharded is None else []
-    mean, unused_by_all = world.mean_with_flags(loss, unused, 0 if sharded is not None else len(run.params))
+    mean, unused_by_all = world.all_reduce_mean_async(loss, unused, 0 if sharded is not None else len(run.params))
     # the model's parameters come first; the wrapper averages those
     for p in (
         run.params[run.device.wrapped_parameters :] if sharded is None else (p for p in run.params if not is_dtensor(p))

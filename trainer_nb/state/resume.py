@@ -408,7 +408,7 @@ def load_best_everywhere(learner: TrainerBase, path: Path) -> str:
         return str(folder), *read_best_weights(learner, folder)
     world = learner.run_state.device.world
     folder, tensors, values = world.run_on_main(
-        act, tell=lambda found: (found[0], dtypes_and_shapes(found[1]), found[2])
+        act, to_send=lambda found: (found[0], dtypes_and_shapes(found[1]), found[2])
     )
     assign_weights(learner, broadcast_tensors(tensors, world), values)
     return folder
