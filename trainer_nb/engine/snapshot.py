@@ -700,7 +700,7 @@ def _restore_callbacks(run: RunState, snapshot: Snapshot):
 
 def _capture_tasks(run: RunState, tensors, values):
     number = {id(c): i for i, c in enumerate(run.callbacks.callbacks)}
-    def todo(d): return None if d.todo is None else [number[id(c)] for c in d.todo if id(c) in number]
+    def todo(d): return None if d.pending_callbacks is None else [number[id(c)] for c in d.pending_callbacks if id(c) in number]
     values["due"] = [(d.kind, d.name, copy.deepcopy(d.data), todo(d)) for d in run.due]
 
 def _restore_tasks(run: RunState, snapshot: Snapshot):
