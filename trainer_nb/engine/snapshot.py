@@ -171,7 +171,7 @@ class Snapshot:
 
     # a copy has its own memory
     def __getstate__(self):
-        return vars(self) | {"_tensors": self.tensors, "_copying": None, "file": None}
+        return vars(self) | {"_tensors": self.tensors, "_pending_copies": None, "file": None}
 
     def __repr__(self):
         epoch = self.values["state"].epoch
