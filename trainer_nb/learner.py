@@ -202,7 +202,7 @@ class LiveMixin:
         "Request a pause of the training verb and of the background run at the next step boundary; return at once."
         run = self.run_state
         if run.background_run is not None:
-            run.background_run._budget.request(0)
+            run.background_run.request_pause()
         if run.owner is not None or run.yield_depth or run.phase == "debug":
             run.pause_requested = True
 

@@ -42,7 +42,7 @@ from trainer_nb.engine.metrics import (
     put_on,
     warn_of_idle,
 )
-from .run_state import FlopOverrides, RunState, as_callback, record_act
+from .run_state import RunState, as_callback, count_flops, record_act, store_flops
 from .signatures import _parameters, accepted_kwargs, positional_args
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
@@ -205,8 +205,19 @@ class BatchOverrides(LossOverrides):
         return self._prepare_input(inputs)
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #4c338605
-class StepOverrides(BatchOverrides, FlopOverrides):
+class StepOverrides(BatchOverrides):
     "Run forward and backward of a micro-batch."
+    def floating_point_ops(
+        self,
+        inputs: Any,  # a micro-batch
+    ) -> int:
+        "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
+        return count_flops(self.run_state.model, inputs)
+
+    def store_flos(self) -> None:
+        "Add the operations since the last call, of all processes, to state.total_flos."
+        store_flops(self.run_state)
+
     def compute_loss_context_manager(self):
         "Return a context for the computation of the loss; autocast is part of the wrapped model."
         return self.autocast_smart_context_manager()

@@ -8,195 +8,257 @@ from __future__ import annotations
 import math
 import time
 import uuid
+import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
 
-from ..core.callbacks import CallbackHandler, TrainerControl, TrainerState
+from ..args.training_args import TrainingArguments
+from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ..core.columns import kept_losses, mean_or_nan
 from ..core.errors import warn
-from ..core.history import History
+from ..core.history import History, Record
 from ..core.interrupts import InterruptGuard
+from ..core.memory import MemoryMeter
+from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
+from ..device.accelerator import Device
 from .loss import unwrap_model
 from .training_modes import TrainingModes, module_modes, restore_modes
 
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
+    from trainer_nb.engine.rollback import BufferBackup, FetchBackup, FullBackup
+    from trainer_nb.engine.settings import OomRecovery
+    from trainer_nb.engine.snapshot import FrozenWeightCache, Snapshot
 
 # %% auto #0
-__all__ = ['Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'TransientState', 'UserCode',
-           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'as_callback', 'push_tasks',
-           'num_non_embedding_parameters', 'FlopOverrides', 'count_batch_tokens', 'count_step_tokens', 'add_tokens',
-           'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log', 'run_mean_loss']
+__all__ = ['T', 'Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
+           'SaverPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState', 'RunState',
+           'run_modules', 'preserve_training_modes', 'record_act', 'as_callback', 'push_tasks',
+           'num_non_embedding_parameters', 'count_flops', 'store_flops', 'count_batch_tokens', 'count_step_tokens',
+           'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log',
+           'run_mean_loss']
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
 class Task:
     "Hold a pending task of a step."
-    kind: str                                # a key of tasks.DEEDS
-    name: str = ""                           # of an event, or of a control flag
-    data: dict = field(default_factory=dict) # arguments of the event, or values to log
-    # of an event: callbacks yet to be called; None: none has been called
-    pending_callbacks: list | None = None
-    done: bool = False                       # whether it is done, even if it raised an error
+    kind: str                                           # a key of tasks.TASK_HANDLERS
+    name: str = ""                                      # of an event, or of a control flag without "should_"
+    data: dict[str, Any] = field(default_factory=dict)  # arguments of the event, or values to log
+    # of an event: the callbacks that have not received it yet; None before the first of them is called
+    pending_callbacks: list[TrainerCallback] | None = None
+    done: bool = False                                  # the task is complete, even if it raised an error afterwards
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #42b283a2
-def _field(kind: str, default):
-    how = {"default_factory": default} if callable(default) else {"default": default}
-    return field(metadata={"kind": kind}, **how)
-def value_field(default):
+def _field(
+    kind: Literal["value", "kept", "part", "of_step", "of_verb"],
+    default: Any,  # a value, or a function that makes one
+) -> Any:
+    if callable(default): return field(metadata={"kind": kind}, default_factory=default)
+    return field(metadata={"kind": kind}, default=default)
+
+def value_field(default: Any) -> Any:
     "Define a field that a snapshot copies."
     return _field("value", default)
-def kept_field(default=None):
+
+def kept_field(default: Any = None) -> Any:
     "Define a field for which a snapshot has special functions."
     return _field("kept", default)
-def rebuilt_field(default=None):
+
+def rebuilt_field(default: Any = None) -> Any:
     "Define a field that is created again when it is missing."
     return _field("part", default)
-def step_field(default):
+
+def step_field(default: Any) -> Any:
     "Define a field of the current step."
     return _field("of_step", default)
-def session_field(default):
+
+def session_field(default: Any) -> Any:
     "Define a field of the active verb."
     return _field("of_verb", default)
 
+# %% ../../nbs/06_engine/03_run_state.ipynb #e031318b
+class RemoteRunPart(Protocol):
+    "Train the run in other processes (`launch.remote_run`)."
+    def handles_verb(self, name: str) -> bool:
+        "Return whether a verb is forwarded to the processes."
+    def do(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        "Call a verb in all processes; return the result of rank 0."
+    def run_on_all(self, learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> list[Any]:
+        "Call a function with the learner of each process; return the results by rank."
+    def run_slice(
+        self, learner: TrainerBase, verb: str,
+        until: Callable[[Record], bool] | None = None,
+        each: Callable[[Record], object] | None = None,
+    ) -> bool:
+        "Advance as `loop.run_slice`."
+    def one_step(self, learner: TrainerBase) -> tuple[Record | None, bool]:
+        "Take one step; return its record, and whether a pause was requested."
+    def pause(self, learner: TrainerBase) -> None:
+        "Record a pause."
+    def refuse(self, what: str) -> None:
+        "Raise InvalidOperation for an operation that needs the run in this process."
+    def warn_stale_model(self, module: str) -> None:
+        "Warn if user code of a module reads the model, which is not current in this process."
+    def home(self, learner: TrainerBase) -> None:
+        "Bring the run back into this process."
+    def words(self) -> str:
+        "Describe the state of the processes."
+    def memory(self) -> dict[str, Any] | None:
+        "Return the memory that the processes use."
+    @property
+    def processes(self) -> Any:
+        "Return the table of the processes."
+
+class SaverPart(Protocol):
+    "Write checkpoints in the background (`state.async_save`)."
+    def check(self) -> None:
+        "Raise SaveFailed, once, if the last checkpoint could not be written."
+    def sweep(self, shelf: str | Path | None) -> None:
+        "Remove incomplete checkpoints that killed processes have left in a folder."
+
+class RewindBufferPart(Protocol):
+    "Keep recent snapshots for `rewind` (`state.time_travel`)."
+    def before_step(self, learner: TrainerBase) -> None:
+        "Take a snapshot if one is due."
+    def clear(self) -> None:
+        "Remove all snapshots."
+
+class DebugStepPart(Protocol):
+    "One step that is run by hand (`diagnostics.debug_step`)."
+    def abort(self) -> None:
+        "Roll the step back."
+
+class BackgroundRunPart(Protocol):
+    "The handle of a run that trains in a thread (`live.background`)."
+    def request_pause(self) -> None:
+        "Request a pause at the next step boundary; return at once."
+
 # %% ../../nbs/06_engine/03_run_state.ipynb #c70ee2d8
+T = TypeVar("T")
+
+Phase = Literal[
+    "idle",   # between two steps, or no verb is active
+    "step",   # in a step, before the update
+    "after",  # after the update: the tasks of the step run
+    "debug",  # a debug step is open
+    "look",   # a step without consequences, such as inspect()
+]
+
 @dataclass
 class TransientState:
-    "Hold the transient fields of the current step or verb."
-    window: list | None = step_field(None)                      # micro-batches of the current step
-    pending_logs: list = step_field(list)                               # values that were logged within it
-    step_rolled_back: bool = step_field(False)                        # whether the last step was rolled back
-    # of accelerator.Beside: copies of weights that the next update has to wait for
-    pending_copies: list = step_field(list)
-    debug_step: Any = step_field(None)                           # the debug step that is open
-    corrupted: str = step_field("")                                  # reason why the run is corrupted
-    paused: bool = step_field(False)                            # it is between two steps, and on_resume is to be called
+    "Hold the fields of the current step and of the active verb, which no snapshot contains."
+    # -- the current step
+    window: list[MicroBatch] | None = step_field(None)    # its micro-batches
+    pending_logs: list[dict] = step_field(list)           # values that were logged before the update
+    step_rolled_back: bool = step_field(False)            # the last step was rolled back
+    pending_copies: list = step_field(list)               # AsyncHostCopy of weights, for which the next update waits
+    debug_step: DebugStepPart | None = step_field(None)   # the open debug step
+    corrupted: str = step_field("")                       # why the run cannot continue; "" if it can
+    paused: bool = step_field(False)                      # on_pause was called, and on_resume will be
 
-    owner: Any = session_field(None)                               # (name, thread) of the verb that trains
-    # "idle", "step" (before the update), "after" (after it), "debug", "look"
-    phase: str = session_field("idle")
-    clock_start: float = session_field(0.0)                               # time at which the clock was last read
-    # whether a pause at the next boundary is requested
-    pause_requested: bool = session_field(False)
-    # number of verbs that have released the lock to others
-    yield_depth: int = session_field(0)
-    # whether a verb has been called since the last check
-    verb_called: bool = session_field(False)
-    # changes that callbacks requested, applied at the boundary
-    deferred_changes: list = session_field(list)
-    # events are caused by a manual call between two steps
-    is_manual: bool = session_field(False)
-    # number of tasks that the current one has put at the head of the queue
-    num_pushed_tasks: int = session_field(0)
-    # "callback" while a change that a callback requested is applied
-    requested_by: str = session_field("")
-
-# %% ../../nbs/06_engine/03_run_state.ipynb #a2b10002
-@dataclass
-class UserCode:
-    "Hold the fields that concern user code."
-    # weak reference: attributes of its subclass, its callbacks, its data
-    learner: Any = kept_field()
-    # of the learner in this process: snapshots of the same learner contain all attributes
-    identity: str = rebuilt_field(lambda: uuid.uuid4().hex)
-    # on_train_begin has been called on the callbacks of this process
-    callbacks_begun: bool = rebuilt_field(False)
-    # attributes that were not restored with the run, by name, with the reason
-    lost: dict = rebuilt_field(dict)
-    reported: set = rebuilt_field(set)                        # names that a warning has reported
+    # -- the active verb
+    owner: tuple[str, int] | None = session_field(None)   # name and thread of the verb that trains
+    phase: Phase = session_field("idle")
+    clock_start: float = session_field(0.0)               # time in seconds at which the clock was last read
+    pause_requested: bool = session_field(False)          # pause at the next step boundary
+    yield_depth: int = session_field(0)                   # verbs that have released the lock to other threads
+    verb_called: bool = session_field(False)              # a verb was called since the last check
+    deferred_changes: list[Callable[[], object]] = session_field(list)   # of callbacks, applied at the boundary
+    is_manual: bool = session_field(False)                # events are caused by a call between two steps
+    num_pushed_tasks: int = session_field(0)              # tasks that the current one has put at the head of the queue
+    requested_by: str = session_field("")                 # "callback" while a change that a callback requested is applied
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
 @dataclass
-class RunState(TransientState, UserCode):
+class RunState(TransientState):
     "Hold the state and the parts of one training run."
-    args: Any = kept_field()                                       # TrainingArguments: the current settings
-    # the user's module, not wrapped; snapshots include `loss` with it
-    model: Any = kept_field()
-    optimizer: Any = kept_field()
-    lr_scheduler: Any = kept_field()
-    device: Any = kept_field()                                     # accelerator.Device: its gradient scaler is kept
-    modes: TrainingModes = kept_field(TrainingModes)               # which modules steps use in evaluation mode
-    callbacks: CallbackHandler = kept_field(CallbackHandler)       # snapshots keep those with a state
-    due: deque = kept_field(deque)                                 # of Due, the next first
+    # -- what the user gave
+    args: TrainingArguments = kept_field()
+    model: torch.nn.Module = kept_field()                          # not wrapped; snapshots include the loss module with it
+    loss_module: torch.nn.Module | None = rebuilt_field()          # the loss function, if it is a module
+    callbacks: CallbackHandler = kept_field(CallbackHandler)       # snapshots contain those with a state
+    learner: weakref.ref[TrainerBase] | None = kept_field()        # for attributes of its subclass, its callbacks and its data
+    given_settings: dict[str, Any] = rebuilt_field(dict)           # the settings that were passed to the constructor
 
-    state: TrainerState = value_field(TrainerState)
-    control: TrainerControl = value_field(TrainerControl)
+    # -- where the run is
+    state: TrainerState = value_field(TrainerState)                # step, epoch, logs, as callbacks see them
+    control: TrainerControl = value_field(TrainerControl)          # flags with which callbacks request tasks
+    due: deque[Task] = kept_field(deque)                           # pending tasks, the next one first
     cursor: Cursor = value_field(Cursor())                         # position of the next micro-batch
-    # state to open a stream at that position; None: by reading up to it
-    bookmark: dict | None = value_field(None)
-    begun: bool = value_field(False)                               # whether on_train_begin has been dispatched
-    epoch_open: bool = value_field(False)                          # whether on_epoch_begin has been dispatched
-    batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began
-    finished: bool = value_field(False)                            # whether on_train_end has been dispatched
-    seconds: float = value_field(0.0)                              # training time without pauses
-    samples: int = value_field(0)                                  # number of samples trained on
-    # count of tokens that is still on a device: a tensor; all others are in the state
-    tokens: Any = value_field(None)
-    logged: int = value_field(0)                                   # the step up to which logs have covered the history
-    # floating-point operations of this process that state.total_flos does not include yet
-    flops: float = value_field(0.0)
+    bookmark: dict | None = value_field(None)                      # state of a stream at the cursor; None: found by reading
+    begun: bool = value_field(False)                               # on_train_begin has been dispatched
+    epoch_open: bool = value_field(False)                          # on_epoch_begin has been dispatched
+    finished: bool = value_field(False)                            # on_train_end has been dispatched
+    callbacks_begun: bool = rebuilt_field(False)                   # the callbacks of this process received on_train_begin
 
-    wrapped_model: Any = rebuilt_field()                                    # the model as wrapped by Accelerate
-    loss_module: Any = rebuilt_field()                                       # the loss function, if it is a module
-    loader: Any = rebuilt_field()                                       # data.Feed
+    # -- counters
+    batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began
+    samples: int = value_field(0)                                  # samples trained on
+    seconds: float = value_field(0.0)                              # training time without pauses
+    tokens: torch.Tensor | None = value_field(None)                # tokens counted on a device; all others are in the state
+    flops: float = value_field(0.0)                                # of this process, not yet in state.total_flos
+    logged: int = value_field(0)                                   # the step up to which logs cover the history
+
+    # -- what prepare() creates
+    device: Device = kept_field()                                  # a snapshot contains its gradient scaler
+    wrapped_model: torch.nn.Module = rebuilt_field()               # the model as Accelerate wraps it
+    params: list[torch.nn.Parameter] = rebuilt_field(list)         # the model's parameters, tied ones once, and the optimizer's
+    optimizer: torch.optim.Optimizer = kept_field()
+    lr_scheduler: torch.optim.lr_scheduler.LRScheduler = kept_field()
+    own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
+    loader: ResumableLoader = rebuilt_field()
+    eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable
     # an override of set_initial_training_values, which determines the length of the run
-    length_override: Any = rebuilt_field()
-    history: History = rebuilt_field(History)                         # only grows; a snapshot stores its step
-    # a list of rollback.Shadows: copies that a rollback restores
-    backups: Any = rebuilt_field()
-    # rollback.FetchBackup: state of the data that a rollback restores
-    fetch_backup: Any = rebuilt_field()
-    params: list = rebuilt_field(list)                                # the model's parameters, tied ones once
-    own_scheduler: bool = rebuilt_field(False)                        # created here, so it can be stretched
-    # Snapshot of the initial weights, for reset
-    initial_snapshot: Any = rebuilt_field()
-    # memory.Meter: memory use of the verbs, if requested
-    memory_meter: Any = rebuilt_field()
-    # settings.Relief: handles out-of-memory errors
-    oom_recovery: Any = rebuilt_field()
-    # search.Judge: called with the metrics of the loop's evaluations, of all sets together
-    objective_reporter: Any = rebuilt_field()
-    # rollback.versions() when `first` was taken
-    initial_weight_versions: list = rebuilt_field(list)
-    # snapshot.Held: copies of weights that training never changes, shared by snapshots
-    frozen_weights: Any = rebuilt_field()
-    # whether free() has released the initial weights
-    initial_snapshot_freed: bool = rebuilt_field(False)
-    # time_travel.Ring: the last snapshots, for rewind
-    rewind_buffer: Any = rebuilt_field()
-    saver: Any = rebuilt_field()                                      # async_save.Saver: writes checkpoints
-    # the settings from the learner's constructor
-    given_settings: dict = rebuilt_field(dict)
-    # values that may be changed manually, as the last verb left them
-    editable_state: Any = rebuilt_field()
-    eval_dataloader: Any = rebuilt_field()
-    # the output_dir in which no log could be opened
-    unwritable_dir: Any = rebuilt_field()
-    # background.Background: the handle of the thread that trains
-    background_run: Any = rebuilt_field()
-    # remote_run.Team: the processes that have the run
-    remote_run: Any = rebuilt_field()
-    # number of processes that have the run, or will have it
-    num_processes: int = rebuilt_field(1)
-    # undivided values of settings that are divided among processes here
-    global_settings: dict = rebuilt_field(dict)
-    # functions that show messages to the user at the next verb of a cell
-    pending_messages: list = rebuilt_field(list)
+    length_override: Callable[..., tuple] | None = rebuilt_field()
+    modes: TrainingModes = kept_field(TrainingModes)               # which modules steps use in evaluation mode
+
+    # -- what reset(), rollback and the search for manual changes need
+    initial_snapshot: Snapshot | None = rebuilt_field()            # before the first step, for reset()
+    initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
+    initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
+    frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share
+    backups: list[BufferBackup | FullBackup] | None = rebuilt_field()   # copies that a rollback restores
+    fetch_backup: FetchBackup | None = rebuilt_field()             # state of the data that a rollback restores
+    editable_state: dict[str, Any] | None = rebuilt_field()        # what may be changed manually, as the last verb left it
+
+    # -- the record of the run
+    history: History = rebuilt_field(History)                      # only grows; a snapshot contains its length
+    unwritable_dir: str | None = rebuilt_field()                   # the output_dir in which no log could be opened
+    memory_meter: MemoryMeter | None = rebuilt_field()             # memory use of the verbs, if requested
+    identity: str = rebuilt_field(lambda: uuid.uuid4().hex)        # of the learner: its own snapshots contain all attributes
+    lost: dict[str, str] = rebuilt_field(dict)                     # attributes that could not be restored, with the reason
+    reported: set[str] = rebuilt_field(set)                        # names that a warning has reported
+    pending_messages: list[Callable[[], object]] = rebuilt_field(list)   # called at the user's next verb, to show a message
+
+    # -- parts from higher chapters, and the processes of the run
+    remote_run: RemoteRunPart | None = rebuilt_field()             # the processes that have the run; None: it is in this one
+    saver: SaverPart | None = rebuilt_field()
+    rewind_buffer: RewindBufferPart | None = rebuilt_field()
+    background_run: BackgroundRunPart | None = rebuilt_field()
+    oom_recovery: OomRecovery | None = rebuilt_field()             # repeats a step that ran out of memory
+    objective_reporter: Callable[[dict[str, float]], object] | None = rebuilt_field()   # receives the loop's evaluations
+    num_processes: int = rebuilt_field(1)                          # that have the run, or will have it
+    global_settings: dict[str, Any] = rebuilt_field(dict)          # undivided values of settings divided among processes
     interrupts: InterruptGuard = rebuilt_field(InterruptGuard)
 
-    def start_clock(self): self.clock_start = time.perf_counter()   # start counting from now
+    def start_clock(self) -> None:
+        "Count training time from now on."
+        self.clock_start = time.perf_counter()
 
     def read_clock(self) -> float:
         "Return the seconds of training so far."
-        self.seconds, self.clock_start = self.seconds + ((now := time.perf_counter()) - self.clock_start), now
+        now = time.perf_counter()
+        self.seconds += now - self.clock_start
+        self.clock_start = now
         return self.seconds
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #bceb1a77
@@ -205,7 +267,7 @@ def run_modules(run: RunState) -> torch.nn.ModuleList:
     return torch.nn.ModuleList(m for m in (run.model, run.loss_module) if m is not None)
 
 @contextmanager
-def preserve_training_modes(module: torch.nn.Module):
+def preserve_training_modes(module: torch.nn.Module) -> Iterator[None]:
     "Restore the training modes of a module and its submodules at the end of the block."
     modes = module_modes(module)
     try:
@@ -214,42 +276,41 @@ def preserve_training_modes(module: torch.nn.Module):
         restore_modes(modes)
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #811d21b5
-def record_act(run: RunState, kind: str, /, **data):
+def record_act(
+    run: RunState, kind: str, /,
+    **data: Any,  # what has changed
+) -> None:
     "Record a change of the run in the history, with its origin."
-    # in these phases, only code of the run is active
-    by = run.requested_by or ("callback" if run.phase in ("step", "after", "look") else "")
-    run.history.note(kind, run.state.global_step, **data, **({"by": by} if by else {}))
+    # in these phases, user code is called only as a callback
+    origin = run.requested_by or ("callback" if run.phase in ("step", "after", "look") else "")
+    if origin:
+        data["by"] = origin
+    run.history.note(kind, run.state.global_step, **data)
 
-def as_callback(
-    run: RunState,
-    act,  # a function without arguments
-):
-    "Return the same change, with a callback as its origin."
-    def done():
+def as_callback(run: RunState, change: Callable[[], T]) -> Callable[[], T]:
+    "Return a function that makes the same change, with a callback as its origin."
+    def changed_by_callback() -> T:
         run.requested_by = "callback"
         try:
-            return act()
+            return change()
         finally:
             run.requested_by = ""
-    return done
+    return changed_by_callback
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c3462271
 for _f in RunState.__dataclass_fields__.values():
-    if "kind" not in _f.metadata: raise TypeError(f"Run.{_f.name} does not say what kind of field it is.")
+    if "kind" not in _f.metadata: raise TypeError(f"The field RunState.{_f.name} has no kind; define it with value_field() or another of these functions.")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #62d53f05
-def push_tasks(
-    run: RunState,
-    *dues,  # tasks in their order
-):
+def push_tasks(run: RunState, *tasks: Task) -> None:
     "Put tasks at the head of a run's queue, after those that the current task has put there."
-    for due in dues:
-        run.due.insert(run.num_pushed_tasks, due)
+    for task in tasks:
+        run.due.insert(run.num_pushed_tasks, task)
         run.num_pushed_tasks += 1
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c633a342
 # by model: number of parameters without embeddings
-_PARAMETER_COUNTS = WeakKeyDictionary()
+_PARAMETER_COUNTS: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 
 def num_non_embedding_parameters(model: torch.nn.Module) -> int:
     "Return the number of parameters without embeddings; count them once."
@@ -257,71 +318,63 @@ def num_non_embedding_parameters(model: torch.nn.Module) -> int:
         _PARAMETER_COUNTS[model] = model.num_parameters(exclude_embeddings=True)
     return _PARAMETER_COUNTS[model]
 
-class FlopOverrides:
-    "Count floating-point operations."
-    def floating_point_ops(
-        self,
-        inputs,  # a micro-batch
-    ) -> int:
-        "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
-        model = self.run_state.model
-        if not isinstance(inputs, Mapping) or not hasattr(model, "num_parameters"):
-            # checked once: a failed look-up in a module is slow
-            return 0
-        name = getattr(model, "main_input_name", "input_ids")
-        return 6 * inputs[name].numel() * num_non_embedding_parameters(model) if name in inputs else 0
+def count_flops(
+    model: torch.nn.Module,
+    batch: Any,  # a micro-batch
+) -> int:
+    "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
+    if not isinstance(batch, Mapping) or not hasattr(model, "num_parameters"):
+        # checked once: a failed look-up in a module is slow
+        return 0
+    name = getattr(model, "main_input_name", "input_ids")
+    return 6 * batch[name].numel() * num_non_embedding_parameters(model) if name in batch else 0
 
-    def store_flos(self):
-        "Add the operations since the last call, of all processes, to state.total_flos."
-        run = self.run_state
-        run.state.total_flos += (
-            sum(run.device.world.all_gather_object(run.flops)) if run.device is not None else run.flops
-        )
-        run.flops = 0.0
+def store_flops(run: RunState) -> None:
+    "Add the operations since the last call, of all processes, to state.total_flos."
+    flops = [run.flops] if run.device is None else run.device.world.all_gather_object(run.flops)
+    run.state.total_flos += sum(flops)
+    run.flops = 0.0
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #1f4a8ea9
-# one micro-batch
-def count_batch_tokens(learner: TrainerBase, batch):
+def count_batch_tokens(
+    learner: TrainerBase,
+    batch: Any,  # a micro-batch
+) -> int | torch.Tensor:
     "Return the tokens of a batch: a number, or a tensor if the batch is on a device. Raise ValueError if they cannot be counted."
-    how = learner.args.include_num_input_tokens_seen
+    counted = learner.args.include_num_input_tokens_seen
     name = getattr(unwrap_model(learner.run_state.model), "main_input_name", "input_ids")
     ids = batch.get(name) if hasattr(batch, "get") else None
     if not isinstance(ids, torch.Tensor):
         raise ValueError(
-            f"include_num_input_tokens_seen={how!r} counts {name!r}, which a batch does not have; set main_input_name"
+            f"include_num_input_tokens_seen={counted!r} counts {name!r}, which a batch does not have; set main_input_name"
             " in the model's class to the name of its input, or leave the argument out."
         )
-    if how == "all": return ids.numel()
+    if counted == "all": return ids.numel()
+    mask = batch.get("attention_mask")
     pad = getattr(learner.processing_class, "pad_token_id", None)
-    mask = batch.get("attention_mask") if pad is None or batch.get("attention_mask") is not None else ids.ne(pad)
+    if mask is None and pad is not None:
+        mask = ids.ne(pad)
     if mask is None:
         raise ValueError(
             "include_num_input_tokens_seen='non_padding' needs an attention_mask in the batches, or a processing_class"
-            " with a pad_token_id, to tell what padding is; or give 'all'."
+            " with a pad_token_id, to recognize padding; or give 'all'."
         )
     return int(mask.sum()) if mask.is_cpu else mask.sum()
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #25de702a
-def count_step_tokens(
-    learner: TrainerBase,
-    window,  # of loader.Fetched
-):
+def count_step_tokens(learner: TrainerBase, window: Sequence[MicroBatch]) -> int | torch.Tensor | None:
     "Return the tokens of a step in all processes; None if they are not counted."
     if learner.args.include_num_input_tokens_seen == "no": return None
-    own, device, world = (
-        sum(count_batch_tokens(learner, f.batch) for f in window if f.weight),
-        learner.run_state.device.device,
-        learner.run_state.device.world,
-    )
-    if world.is_single_process: return own
-    return world.all_reduce_sum(
-        own.to(device) if isinstance(own, torch.Tensor) else torch.full((), own, dtype=torch.int64, device=device)
-    )
+    own = sum(count_batch_tokens(learner, f.batch) for f in window if f.weight)
+    device = learner.run_state.device
+    if device.world.is_single_process: return own
+    # the same kind of tensor in all processes, whether or not this one has counted on the device
+    return device.world.all_reduce_sum(torch.as_tensor(own, dtype=torch.int64, device=device.device))
 
 def add_tokens(
     run: RunState,
-    tokens,  # as returned by count_step_tokens
-):
+    tokens: int | torch.Tensor | None,  # as returned by count_step_tokens
+) -> None:
     "Add tokens to the count; a tensor on a device stays there."
     if tokens is None: return
     if isinstance(tokens, torch.Tensor) and not tokens.is_cpu:
@@ -337,11 +390,11 @@ def fetch_tokens(run: RunState) -> int:
     return run.state.num_input_tokens_seen
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #4de39285
-def token_metrics(run: RunState) -> dict:
+def token_metrics(run: RunState) -> dict[str, int]:
     "Return the log entry with the token count; {} if tokens are not counted."
     return {} if run.args.include_num_input_tokens_seen == "no" else {"num_input_tokens_seen": fetch_tokens(run)}
 
-def token_speed_metrics(run: RunState) -> dict:
+def token_speed_metrics(run: RunState) -> dict[str, float]:
     "Return the log entry with the tokens per second of training time; {} if tokens are not counted."
     if run.args.include_num_input_tokens_seen == "no": return {}
     return {
@@ -350,7 +403,7 @@ def token_speed_metrics(run: RunState) -> dict:
     }
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #69616989
-def sum_filtered(losses) -> float:
+def sum_filtered(losses: Iterable[float]) -> float:
     "Return the sum of some losses, with the mean so far in place of non-finite ones."
     total = 0.0
     for k, loss in enumerate(losses):
@@ -358,7 +411,8 @@ def sum_filtered(losses) -> float:
     return total
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c6385c24
-def _fetch_losses(run: RunState, start=0):
+def _fetch_losses(run: RunState, start: int = 0) -> np.ndarray:
+    "Return the losses of all steps from a row on, as numbers on the host."
     run.history.fetch()
     return kept_losses(run.history.rows, start)
 
@@ -382,7 +436,7 @@ def run_mean_loss(run: RunState) -> float:
     if math.isfinite(mean) or not run.args.logging_nan_inf_filter: return mean
     losses = _fetch_losses(run)
     ends = [row["step"] for row in run.state.log_history if "loss" in row]
+    if not len(losses): return mean
+    # rows of discarded steps are left out of `losses`: count from the end
     cuts = [0, *(max(len(losses) - (run.state.global_step - end), 0) for end in ends), len(losses)]
-    return (
-        sum(sum_filtered(losses[a:b].tolist()) for a, b in zip(cuts, cuts[1:])) / len(losses) if len(losses) else mean
-    )
+    return sum(sum_filtered(losses[a:b].tolist()) for a, b in zip(cuts, cuts[1:])) / len(losses)

@@ -202,6 +202,10 @@ def check_can_wait(handle):
 # %% ../../nbs/10_live/02_background.ipynb #5e9c3b32
 class BackgroundRun(RunHandle):
     "Control a run that trains in a thread; returned by `learn.start()`."
+    def request_pause(self) -> None:
+        "Request a pause at the next step boundary; return at once."
+        self._budget.request(0)
+
     def pause(self):
         "Pause at the next step boundary, and wait for it; from a callback, return at once."
         self._budget.request(0)
