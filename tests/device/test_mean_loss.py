@@ -5,7 +5,8 @@ import pytest, torch
 from toys import hard_learner
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.device.collectives import SharedScalars, has_exited, create_shared_scalars, open_shared_scalars
-from trainer_nb.engine.snapshot import capture_snapshot, allocate_host_copy
+from trainer_nb.engine.snapshot import capture_snapshot
+from trainer_nb.engine.snapshot_tensors import allocate_host_copy
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("launch")]
 ODD = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 5e-324, 1.7976931348623157e308, 0.1, -1 / 3]

@@ -170,7 +170,7 @@ class RunState(TransientState, UserCode):
     frozen_weights: Any = rebuilt_field()
     # whether free() has released the initial weights
     initial_snapshot_freed: bool = rebuilt_field(False)
-    # time_travel.Ring: the last snapshots, for rewind
+    # rewind_buffer.RewindBuffer: the last snapshots, for rewind
     rewind_buffer: Any = rebuilt_field()
     saver: Any = rebuilt_field()                                      # async_save.Saver: writes checkpoints
     # the settings from the learner's constructor
