@@ -36,8 +36,8 @@ def parse_args(*classes, argv=None):
 
 
 def compare(learn, other):
-    "Show the losses of two learners side by side; see `trainer_nb.state.time_travel.compare`."
-    from .state.time_travel import compare
+    "Show the losses of two learners side by side; see `trainer_nb.state.branch.compare`."
+    from .state.branch import compare
     return compare(learn, other)
 
 

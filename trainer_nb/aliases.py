@@ -19,7 +19,7 @@ __all__ = ['ALIASES', 'install']
 # documented name -> name of the module
 ALIASES = {
     "trainer_nb.metrics": "trainer_nb.engine.metrics",
-    "trainer_nb.generate": "trainer_nb.engine.metrics",
+    "trainer_nb.generate": "trainer_nb.engine.generate",
     "trainer_nb.parsing": "trainer_nb.args.cli",
 }
 

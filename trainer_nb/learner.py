@@ -17,6 +17,7 @@ from .core.history import Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import check_assignment
+from .engine.generate import generating
 from trainer_nb.engine.loop import (
     TrainOutput,
     apply_change,
@@ -31,11 +32,11 @@ from trainer_nb.engine.loop import (
     run_until,
     validate_step_count,
 )
-from .engine.metrics import generating
 from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, record_act
-from .engine.snapshot import Snapshot, capture_snapshot
+from .engine.snapshot import capture_snapshot
+from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import log, run_tasks_now
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
@@ -96,7 +97,7 @@ class TrainingMixin:
     @exclusive
     def _begin_again(self):
         "Start a new run from the present weights."
-        from trainer_nb.state.time_travel import restart_from_current_weights
+        from trainer_nb.state.restore import restart_from_current_weights
         restart_from_current_weights(self)
 
     @exclusive
@@ -328,7 +329,7 @@ class SettingsMixin:
     @exclusive
     def free(self):
         "Release all memory: end the run and keep the model, on the CPU."
-        from trainer_nb.state.time_travel import free_run
+        from trainer_nb.state.restore import free_run
         if not self.run_state.corrupted:
             check_not_in_step(self, "free()")
         self.pause()
@@ -357,14 +358,14 @@ class TimeTravelMixin:
     @exclusive
     def restore(self, snapshot: Snapshot):
         "Go back to a snapshot, so that the run continues from there as it did then. Raise ValueError, and change nothing, if it does not fit this learner."
-        from trainer_nb.state.time_travel import restore_run
+        from trainer_nb.state.restore import restore_run
         apply_change(self, "restore()", lambda: restore_run(self, snapshot))
 
     # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
     @exclusive
     def rewind(self, n: int = 1):
         "Go back n steps, exactly, and return (step, replayed, seconds, different). Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."
-        from trainer_nb.state.time_travel import rewind
+        from trainer_nb.state.rewind import rewind
         if not (self.run_state.corrupted and n == 0): n = validate_step_count(n)
         with no_preemption():
             return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
@@ -376,7 +377,7 @@ class TimeTravelMixin:
     ):
         """Return a second learner that continues from here, with the same data order and random numbers, its own copy of the weights, and these changes.
         Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or ValueError for changes that cannot be made."""
-        from trainer_nb.state.time_travel import branch
+        from trainer_nb.state.branch import branch
         check_not_in_step(self, "branch()")
         release_last_traceback()
         with self.run_state.interrupts:
@@ -388,7 +389,7 @@ class TimeTravelMixin:
     @exclusive
     def reset(self):
         "Start a new run from the first weights, with the present settings. Raise `InvalidOperation` after free()."
-        from trainer_nb.state.time_travel import restart_from_first_weights
+        from trainer_nb.state.restore import restart_from_first_weights
         apply_change(self, "reset()", lambda: restart_from_first_weights(self))
 
 # %% ../nbs/learner.ipynb #08343d37
@@ -600,7 +601,7 @@ class CheckpointMixin:
         state_dict=None,  # None for the model's own
     ):
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
-        from trainer_nb.state.checkpoint import get_processor, save_model
+        from trainer_nb.state.model_files import get_processor, save_model
         device = self.run_state.device
         sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, **sharded)
@@ -627,7 +628,7 @@ class CheckpointMixin:
 
     def _listen(self):
         "Install a signal handler that writes a checkpoint when the process is asked to terminate."
-        from trainer_nb.state.async_save import SigtermCheckpointCallback
+        from trainer_nb.state.sigterm import SigtermCheckpointCallback
         # a branch already has one
         ending = next((c for c in self.run_state.callbacks.callbacks if isinstance(c, SigtermCheckpointCallback)), None)
         if ending is None:
@@ -709,7 +710,7 @@ class ReportingMixin:
     "Define the methods with which scripts print and save metrics."
     def metrics_format(self, metrics: dict) -> dict:
         "Format metrics for people: times, sizes, four decimal places."
-        from trainer_nb.engine.evaluate import metrics_format
+        from trainer_nb.engine.eval_reports import metrics_format
         return metrics_format(metrics)
 
     def log_metrics(
@@ -718,7 +719,7 @@ class ReportingMixin:
         metrics: dict,
     ):
         "Print metrics, on the main process."
-        from trainer_nb.engine.evaluate import metrics_table
+        from trainer_nb.engine.eval_reports import metrics_table
         if self.is_world_process_zero():
             print(metrics_table(split, metrics))
 
@@ -727,13 +728,13 @@ class ReportingMixin:
         combined: bool = True,  # also into all_results.json
     ):
         "Write metrics to <split>_results.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.evaluate import require_output_dir, save_metrics
+        from trainer_nb.engine.eval_reports import require_output_dir, save_metrics
         if self.is_world_process_zero():
             save_metrics(require_output_dir(self.args, "save_metrics()"), split, metrics, combined)
 
     def save_state(self):
         "Write the state to trainer_state.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.evaluate import require_output_dir
+        from trainer_nb.engine.eval_reports import require_output_dir
         if self.is_world_process_zero():
             self.state.save_to_json(require_output_dir(self.args, "save_state()") / "trainer_state.json")
 
@@ -755,7 +756,7 @@ class Learner(
     TrainerCompatMixin,
 ):
     "Train a PyTorch model step by step. The constructor is cheap: nothing is prepared before the first step."
-    snapshots = None   # time_travel.Snapshots, by name
+    snapshots = None   # restore.Snapshots, by name
 
     # fields of TrainingArguments
     def __init__(
@@ -802,9 +803,9 @@ class Learner(
             metrics=metrics,
             **settings,
         )
-        from trainer_nb.state.time_travel import RewindBuffer
+        from trainer_nb.state.rewind_buffer import RewindBuffer
         from trainer_nb.state.async_save import Saver
-        from trainer_nb.state.time_travel import Snapshots
+        from trainer_nb.state.restore import Snapshots
         self.snapshots, self.run_state.rewind_buffer, self.run_state.saver = Snapshots(), RewindBuffer(), Saver()
         for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)

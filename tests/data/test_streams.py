@@ -13,7 +13,7 @@ from trainer_nb.data.collate import is_identical
 from trainer_nb.data.sampling import Cursor
 from trainer_nb.data.loader import ResumableLoader
 from trainer_nb.engine.dataloaders import IterableWrapper
-from trainer_nb.engine.snapshot import Snapshot
+from trainer_nb.engine.snapshot_tensors import Snapshot
 from trainer_nb.data.streams import (HFDatasetStates, InexactState, StreamMark, DatasetStates, StreamSource, isolate_dataset, child_iterables, is_stateful,
                                      rereads_on_resume, dataset_states)
 

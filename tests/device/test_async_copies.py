@@ -6,7 +6,7 @@ import torch
 
 from toys import finish, hard_learner, unequal
 from trainer_nb import differences
-from trainer_nb.engine.snapshot import HostCopies
+from trainer_nb.engine.snapshot_tensors import HostCopies
 
 LONG = dict(num_train_epochs=4, logging_steps=4)
 

@@ -4,7 +4,8 @@ import os, subprocess, sys
 import pytest, torch
 from toys import hard_learner
 from trainer_nb import Learner, TrainerCallback
-from trainer_nb.engine.snapshot import capture_snapshot, allocate_host_copy
+from trainer_nb.engine.snapshot import capture_snapshot
+from trainer_nb.engine.snapshot_tensors import allocate_host_copy
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("launch")]
 

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 from references import Rows, pad, timeless
 from trainer_nb import Learner, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainingArguments
 from trainer_nb.args.training_args import resolve_args
-from trainer_nb.engine.metrics import load_generation_config, padding_token
+from trainer_nb.engine.generate import load_generation_config, padding_token
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::UserWarning:transformers")]
 

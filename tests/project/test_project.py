@@ -69,7 +69,7 @@ def place(module):
     "The place of a module in the order of imports: its chapter's number and its own."
     path = next(o for o in NOTEBOOKS if default_exp(o) == module)
     if module in ROOF: return len(CHAPTERS), ROOF.index(module)
-    return CHAPTERS.index(path.parent.name.partition("_")[2]), int(re.match(r"\d+", path.name)[0])
+    return CHAPTERS.index(path.parent.name.partition("_")[2]), re.match(r"\d+[a-z]?", path.name)[0]
 
 
 # ---- the modules are what the notebooks give ----
@@ -98,7 +98,7 @@ def test_chapters_are_folders():
     assert CHAPTERS == ["display", "core", "args", "data", "device", "optim", "engine", "state", "diagnostics", "tune", "live", "launch"]
     for path in NOTEBOOKS:
         if not re.match(r"\d\d_", path.parent.name): continue
-        assert default_exp(path) == f"{path.parent.name[3:]}.{path.stem[3:]}"
+        assert default_exp(path) == f"{path.parent.name[3:]}.{path.stem.partition('_')[2]}"
     assert sorted(o for o in MODULES if "." not in o) == sorted(ROOF)
     for chapter in CHAPTERS: assert ast.get_docstring(ast.parse((PACKAGE/chapter/"__init__.py").read_text(encoding="utf-8")))
 

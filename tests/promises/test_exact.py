@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler, get_worker_info
 
-import trainer_nb.engine.run_state, trainer_nb.engine.snapshot
+import trainer_nb.engine.run_state, trainer_nb.engine.snapshot_fields
 from trainer_nb import Learner, InvalidOperation, TrainerCallback, differences
 from toys import SETTINGS, Augmented, Hard, accuracy, collate, finish, hard_learner, hard_model, outcome, told, unequal
 
@@ -646,7 +646,7 @@ def test_a_kept_field_without_a_keeper_is_refused(monkeypatch):
     class More(trainer_nb.engine.run_state.RunState):
         forgotten: object = trainer_nb.engine.run_state.kept_field()
     monkeypatch.setattr(trainer_nb.engine.run_state, "RunState", More)
-    source = open(trainer_nb.engine.snapshot.__file__).read()
+    source = open(trainer_nb.engine.snapshot_fields.__file__).read()
     with pytest.raises(TypeError, match="A kept field of Run has no keeper"): execute(source, monkeypatch)
 
 

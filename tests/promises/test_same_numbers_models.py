@@ -107,7 +107,7 @@ def test_a_checkpoint_is_a_pretrained_model(tmp_path):
     assert all(torch.equal(t, learn.model.state_dict()[k]) for k, t in back.state_dict().items())
     assert json.loads((folder / "run.json").read_text())["base"] == {}
     fresh = Learner(gpt2(), train_dataset=sentences(8), data_collator=for_language, use_cpu=True)
-    from trainer_nb.state.checkpoint import read_weights_for_model
+    from trainer_nb.state.model_files import read_weights_for_model
     fresh.model.load_state_dict(read_weights_for_model(fresh.model, folder), strict=False)
     assert all(torch.equal(a, b) for a, b in zip(fresh.model.parameters(), learn.model.parameters()))
 

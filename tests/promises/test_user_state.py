@@ -6,7 +6,8 @@ import pytest, torch
 
 from trainer_nb import TrainerCallback, differences
 from trainer_nb.engine.snapshot import capture_snapshot
-from trainer_nb.engine.user_state import LEARNER, capture_user_state, changed_user_state, restore_user_state
+from trainer_nb.engine.state_holders import LEARNER
+from trainer_nb.engine.user_state import capture_user_state, changed_user_state, restore_user_state
 
 from going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, scaled_loss, straight
 

@@ -7,8 +7,8 @@ import torch
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 from trainer_nb import Learner, differences
-from trainer_nb.state.checkpoint import frozen_base_names
-from trainer_nb.engine.snapshot import has_adapters, is_shared
+from trainer_nb.state.model_files import frozen_base_names
+from trainer_nb.engine.frozen_weights import has_adapters, is_shared
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -158,7 +158,7 @@ def test_every_kind_of_adapter(tmp_path, kind):
     two.load_checkpoint(tmp_path / "checkpoint-2")
     two.train()
     assert differences(one.snapshot(), two.snapshot()) == []
-    from trainer_nb.state.checkpoint import read_weights_for_model
+    from trainer_nb.state.model_files import read_weights_for_model
     fresh, folder = made(), one.save_model(tmp_path / "saved")
     before = copy.deepcopy(fresh.state_dict())
     weights = read_weights_for_model(fresh, folder)
@@ -171,7 +171,7 @@ def test_every_kind_of_adapter(tmp_path, kind):
 
 
 def test_an_adapter_of_another_rank_is_refused(tmp_path):
-    from trainer_nb.state.checkpoint import read_weights_for_model
+    from trainer_nb.state.model_files import read_weights_for_model
     lora().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="holds another adapter: .* has the shape"): read_weights_for_model(lora(r=2), tmp_path)
     with pytest.raises(ValueError, match="holds another adapter: .* is not in both"): read_weights_for_model(lora(modules_to_save=["ln_f"]), tmp_path)

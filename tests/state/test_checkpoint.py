@@ -143,7 +143,7 @@ def test_weights_for_others(tmp_path):
 
 
 def test_large_weights_are_written_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer_nb.state.checkpoint.MAX_SHARD_SIZE", "1MB")
+    monkeypatch.setattr("trainer_nb.state.model_files.MAX_SHARD_SIZE", "1MB")
     learn = quiet_learner(tmp_path)
     learn.step(4)
     folder = learn.save_checkpoint()

@@ -20,7 +20,7 @@ ENV = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 FORKS = """
 import os, runpy, sys, traceback
-import torch, safetensors.torch, accelerate, trainer_nb.learner, trainer_nb.state.time_travel, trainer_nb.state.time_travel, trainer_nb.engine.settings
+import torch, safetensors.torch, accelerate, trainer_nb.learner, trainer_nb.state.restore, trainer_nb.state.branch, trainer_nb.engine.settings
 for line in sys.stdin:
     path, folder = line.split("\\t")[:2]
     pid = os.fork()

@@ -19,7 +19,8 @@ from trainer_nb.core.history import read_history
 from trainer_nb.optim import optimizers
 from trainer_nb.state.async_save import SaveFailed
 from trainer_nb.state.checkpoint_dirs import list_checkpoints
-from trainer_nb.state.hf_checkpoint import cpu_state_names, read_trainer_checkpoint
+from trainer_nb.state.hf_checkpoint import read_trainer_checkpoint
+from trainer_nb.state.hf_optimizer import cpu_state_names
 
 SHARED = dict(use_cpu=True, disable_tqdm=True, dataloader_pin_memory=False, data_seed=42, learning_rate=1e-2, logging_steps=1,
               per_device_train_batch_size=8, num_train_epochs=3, save_steps=1)

@@ -9,7 +9,7 @@ from conftest import ROOT
 from toys import Augmented, Bomb, Boom, accuracy, every_event, finish, hard_learner, told, unequal
 from trainer_nb import TrainerCallback, differences
 from trainer_nb.core.errors import InvalidOperation
-from trainer_nb.state.time_travel import Account
+from trainer_nb.state.rewind_buffer import Account
 from trainer_nb.engine.snapshot import capture_snapshot
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
@@ -318,13 +318,13 @@ class Clock:
 def test_the_ring_takes_half_a_percent_of_the_time(monkeypatch, step, copy):
     "At every moment, whatever a step and a snapshot take; evaluations and acts of callbacks do not change it."
     clock, spent = Clock(), [0.0]
-    monkeypatch.setattr("trainer_nb.state.time_travel.time", clock)
+    monkeypatch.setattr("trainer_nb.state.rewind_buffer.time", clock)
     monkeypatch.setattr("trainer_nb.engine.run_state.time", clock)
     def slow(*args, **kwargs):
         clock.now, spent[0] = clock.now + copy, spent[0] + copy
         return capture_snapshot(*args, **kwargs)
-    monkeypatch.setattr("trainer_nb.state.time_travel.capture_snapshot", slow)
-    monkeypatch.setattr("trainer_nb.state.time_travel.snapshot_nbytes", lambda run: copy)   # so that the first estimate is about right, too
+    monkeypatch.setattr("trainer_nb.state.rewind_buffer.capture_snapshot", slow)
+    monkeypatch.setattr("trainer_nb.state.rewind_buffer.snapshot_nbytes", lambda run: copy)   # so that the first estimate is about right, too
     monkeypatch.setattr(Account, "rate", {"memory": 1.0, "disk": 1.0})
     class Ticks(TrainerCallback):
         shares = []
@@ -349,9 +349,9 @@ def test_an_act_of_the_user_is_followed_by_a_snapshot():
 
 def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
     "The file has no name; a rewind from it is exact, and so is a reset from the first weights."
-    monkeypatch.setattr("trainer_nb.state.time_travel.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.state.rewind_buffer.MEMORY_SHARE", 0.0)
     monkeypatch.setattr("trainer_nb.engine.prepare.MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("trainer_nb.engine.snapshot.SMALLEST", 0)
+    monkeypatch.setattr("trainer_nb.engine.snapshot_tensors.SMALLEST", 0)
     learn, like = (hard_learner(rewind_every=3, **LONG) for _ in range(2))
     beginning = like.snapshot()
     learn.step(10)
@@ -369,8 +369,8 @@ def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
 
 
 def test_without_memory_and_disk_the_setting_is_named(monkeypatch):
-    monkeypatch.setattr("trainer_nb.state.time_travel.MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("trainer_nb.state.time_travel.disk_space", lambda: 0.0)
+    monkeypatch.setattr("trainer_nb.state.rewind_buffer.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.state.rewind_buffer.disk_space", lambda: 0.0)
     learn = hard_learner(**LONG)
     learn.step(3); learn.set(lr=0.001); learn.step(3)
     with pytest.raises(ValueError, match=r"no disk has room for it in a temporary file; rewind_memory=0.1 keeps one in memory"): learn.rewind(2)
@@ -379,8 +379,8 @@ def test_without_memory_and_disk_the_setting_is_named(monkeypatch):
 
 def test_a_full_disk_is_said_and_memory_used(monkeypatch):
     def full(*args): raise OSError(28, "No space left on device")
-    monkeypatch.setattr("trainer_nb.state.time_travel.MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("trainer_nb.engine.snapshot.SMALLEST", 0)
+    monkeypatch.setattr("trainer_nb.state.rewind_buffer.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.engine.snapshot_tensors.SMALLEST", 0)
     learn = hard_learner(rewind_every=2, **LONG)
     learn.step(2)
     monkeypatch.setattr("os.pwrite", full)
@@ -406,7 +406,7 @@ if sys.argv[1] == "ours":
     from trainer_nb import Learner
     learn = Learner(Net(), train_dataset=rows, **settings, **(dict(rewind_every=5) if sys.argv[2] == "often" else {}))
     learn.train()
-    kept = learn.run_state.ring.kept
+    kept = learn.run_state.rewind_buffer.kept
     if sys.argv[2] == "often": assert [s.step for s in kept] == [5, 10]
 else:
     import transformers

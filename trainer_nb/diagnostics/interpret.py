@@ -24,10 +24,11 @@ from ..device.accelerator import unwrap
 from ..display.svg import HtmlDisplay, image_grid, matrix_table, waveform_svg
 from ..display.tables import Table, escape_html, format_value, html_table, to_frame
 from ..engine.evaluate import eval_batches, eval_dataloader, evaluation_mode
+from ..engine.generate import NO_GENERATION, left_there
 from ..engine.loss import split_labels
-from ..engine.metrics import NO_GENERATION, left_there
 from ..engine.overrides import TrainerBase
-from ..engine.user_state import capture_user_state, code_holders, restore_user_state
+from ..engine.state_holders import code_holders
+from ..engine.user_state import capture_user_state, restore_user_state
 
 # %% auto #0
 __all__ = ['SOUND_KEYS', 'FORMULA_TOLERANCE', 'MAX_CLASSES', 'get_eval_loader', 'class_names', 'class_name', 'is_image',

@@ -24,6 +24,7 @@ from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
 from ..device.accelerator import empty_device_cache
 from .dataloaders import DataLoaderOverrides, LengthOverrides, is_iterable_only
+from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from trainer_nb.engine.loss import (
     LossOverrides,
     call_model,
@@ -33,17 +34,9 @@ from trainer_nb.engine.loss import (
     is_single_input,
     split_labels,
 )
-from trainer_nb.engine.metrics import (
-    NO_GENERATION,
-    check_metrics,
-    filled_to,
-    generating_step,
-    padding_token,
-    put_on,
-    warn_of_idle,
-)
 from .run_state import RunState, as_callback, count_flops, record_act, store_flops
 from .signatures import _parameters, accepted_kwargs, positional_args
+from .streaming_metrics import check_metrics
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler

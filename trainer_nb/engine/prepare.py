@@ -22,8 +22,10 @@ from .dataloaders import LengthOverrides
 from .overrides import TrainerBase
 from .rollback import weight_versions
 from .run_state import RunState, Task, run_modules
-from .snapshot import Snapshot, capture_snapshot, environment_info, has_own_memory, num_train_samples
+from .snapshot import capture_snapshot, environment_info, num_train_samples
+from .snapshot_fields import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
+from .snapshot_tensors import Snapshot
 from ..optim.schedules import stretch_schedule
 
 # %% auto #0

@@ -20,23 +20,12 @@ from ..core.errors import warn
 from ..data.collate import is_identical
 from ..device.collectives import World
 from ..device.sharding import is_dtensor, to_local
+from .restore_forms import Restore
 from .run_state import RunState, run_modules
-from .snapshot import has_own_memory
-from trainer_nb.engine.user_state import (
-    PLAIN,
-    CannotCapture,
-    Capture,
-    NotState,
-    Restore,
-    capture_optimizer,
-    capture_user_state,
-    code_holders,
-    fetch_holders,
-    is_fetch_state,
-    restore_optimizer,
-    restore_user_state,
-    tensors_in,
-)
+from .snapshot_fields import has_own_memory
+from .state_forms import Capture, tensors_in
+from .state_holders import PLAIN, CannotCapture, NotState, code_holders, fetch_holders, is_fetch_state
+from .user_state import capture_optimizer, capture_user_state, restore_optimizer, restore_user_state
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 

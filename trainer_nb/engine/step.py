@@ -32,7 +32,7 @@ from trainer_nb.engine.rollback import (
 )
 from .run_state import RunState, add_tokens, count_step_tokens, run_modules
 from .signatures import positional_args
-from .snapshot import named_weights
+from .snapshot_fields import named_weights
 from .user_state import report_lost
 from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven

@@ -30,7 +30,8 @@ from trainer_nb.engine.run_state import (
     token_speed_metrics,
 )
 from .signatures import positional_args
-from .snapshot import Snapshot, capture_snapshot, restore_snapshot, undo_restore
+from .snapshot import capture_snapshot, restore_snapshot, undo_restore
+from .snapshot_tensors import Snapshot
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0

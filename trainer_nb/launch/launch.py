@@ -26,7 +26,8 @@ from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import AUTO_BATCH_SIZE_ERROR, check_eval_data, prepare
 from ..engine.run_state import record_act
 from ..engine.settings import check_own_loader
-from ..engine.snapshot import Snapshot, capture_snapshot
+from ..engine.snapshot import capture_snapshot
+from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
 from .launchers import start_method

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ..core.errors import warn
 from ..core.history import Place
 from ..engine.overrides import TrainerBase
-from ..engine.snapshot import Snapshot, merge_snapshots
+from ..engine.snapshot import merge_snapshots
+from ..engine.snapshot_tensors import Snapshot
 from .remote_calls import HistoryMirror, ProcessDied
 from trainer_nb.launch.replica import (
     buffered_snapshot,
@@ -21,8 +22,9 @@ from trainer_nb.launch.replica import (
     shard_state,
 )
 from .worker import INTERRUPT_KINDS, Done, Failed, find_root_failure
-from ..state.checkpoint import add_base_weights, read_checkpoint
+from ..state.checkpoint import read_checkpoint
 from ..state.checkpoint_dirs import find_latest_checkpoint
+from ..state.model_files import add_base_weights
 
 if TYPE_CHECKING:
     from trainer_nb.launch.remote_run import RemoteRun

@@ -17,7 +17,8 @@ from ..core.interrupts import InterruptGuard
 from ..display.tables import Table
 from ..engine.overrides import TrainerBase
 from ..engine.settings import SETTABLE
-from ..engine.snapshot import PROCESS_STATE_FIELDS, Snapshot
+from ..engine.snapshot import PROCESS_STATE_FIELDS
+from ..engine.snapshot_tensors import Snapshot
 from .launchers import free_port
 from trainer_nb.launch.replica import (
     StopBarrier,

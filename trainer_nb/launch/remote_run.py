@@ -29,7 +29,7 @@ from trainer_nb.engine.loop import (
 )
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState, record_act
-from ..engine.snapshot import Snapshot
+from ..engine.snapshot_tensors import Snapshot
 from .recovery import recover_run
 from .remote_calls import ProcessDied, RemoteProcesses, check_local_changes, settings_changed_locally
 from trainer_nb.launch.replica import (
@@ -41,7 +41,7 @@ from trainer_nb.launch.replica import (
     run_until_limit,
     run_verb,
 )
-from ..state.time_travel import get_named_snapshot
+from ..state.restore import get_named_snapshot
 
 # %% auto #0
 __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS', 'MIRRORED_VERBS',

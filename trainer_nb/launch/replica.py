@@ -44,11 +44,13 @@ from ..engine.loop import StepLimit, pause_run, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
-from ..engine.snapshot import Snapshot, capture_snapshot, gather_snapshot
+from ..engine.snapshot import capture_snapshot, gather_snapshot
+from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..live.progress import ProgressCallback
 from ..state.async_save import Saver, wait_for_save
-from ..state.time_travel import RewindBuffer, Snapshots
+from ..state.restore import Snapshots
+from ..state.rewind_buffer import RewindBuffer
 from ..tune.batch_size import read_proc_status
 
 # %% auto #0

@@ -23,7 +23,6 @@ from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_wei
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, change_settings, extend_run
 from trainer_nb.engine.snapshot import (
-    Snapshot,
     capture_snapshot,
     check_snapshot,
     environment_info,
@@ -31,10 +30,11 @@ from trainer_nb.engine.snapshot import (
     restore_fields,
     undo_restore,
 )
+from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
-from .async_save import describe_train_data, logged_rows, wait_for_other_savers, wait_for_save
-from .checkpoint import add_base_weights, read_checkpoint, read_weights_for_model
+from .async_save import logged_rows, wait_for_other_savers, wait_for_save
+from .checkpoint import read_checkpoint
 from trainer_nb.state.checkpoint_dirs import (
     MANIFEST_NAME,
     clean_leftovers,
@@ -45,7 +45,9 @@ from trainer_nb.state.checkpoint_dirs import (
     read_manifest,
     verify_checkpoint,
 )
+from .data_fingerprint import describe_train_data
 from .hf_checkpoint import read_trainer_checkpoint
+from .model_files import add_base_weights, read_weights_for_model
 
 # %% auto #0
 __all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_checkpoint', 'no_checkpoint_message', 'edited_settings',

@@ -29,8 +29,10 @@ from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import is_identical
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.snapshot import Snapshot
-from .checkpoint import state_dict_entries, write_weights
+from ..engine.snapshot_tensors import Snapshot
+from .checkpoint import state_dict_entries
+from .model_files import write_weights
+from .rewind_buffer import ACTS
 from trainer_nb.state.script_source import (
     ProgramSlice,
     SessionCode,
@@ -48,7 +50,6 @@ from trainer_nb.state.script_source import (
     statement_names,
     store_value,
 )
-from .time_travel import ACTS
 
 # %% auto #0
 __all__ = ['LEARNER_PARTS', 'RESERVED_FILE_NAMES', 'ancestor_run_ids', 'explicit_settings', 'RunStart', 'find_run_start',

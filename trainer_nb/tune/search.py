@@ -17,7 +17,7 @@ from ..engine.loop import check_can_train, describe_position
 from ..engine.overrides import TrainerBase, trial_parameter
 from ..engine.snapshot import restore_fields
 from ..state.async_save import Saver
-from ..state.time_travel import clone_learner
+from ..state.clone import clone_learner
 
 # %% auto #0
 __all__ = ['BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'cast_number', 'make_trial_learner',
