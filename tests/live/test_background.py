@@ -214,7 +214,7 @@ def test_memory_of_an_error_is_let_go():
     held = []
     learn = Learner(Big(), train_dataset=rows(), use_cpu=True, disable_tqdm=True)
     run = learn.start()
-    run._budget.over.wait(30)
+    run._budget.idle.wait(30)
     assert held[2]() is not None               # a debugger could look at it
     with pytest.warns(UserWarning, match="big"): learn.snapshot()
     gc.collect()
@@ -345,11 +345,11 @@ def test_following_a_process(tmp_path):
         while time.monotonic() < end:
             with contextlib.suppress(FileNotFoundError): view = view or follow(tmp_path/"out")
             if view is not None:
-                view.board.message()
-                status = view.board.told["status"]
+                view.view_model.message()
+                status = view.view_model.sent["status"]
                 seen.add((status["state"], status["step"]))
                 if status["state"] == "finished": break
             time.sleep(0.1)
     assert status["state"] == "finished" and status["step"] == 155 and status["total"] == 155, status
     assert len([step for state, step in seen if state == "training" and 0 < step < 150]) >= 1, seen     # while it went on
-    assert "eval_loss" in str(view.board.told["evaluations"]["columns"]) and view.board.told["title"] == "over <there>" and view.commands is None
+    assert "eval_loss" in str(view.view_model.sent["evaluations"]["columns"]) and view.view_model.sent["title"] == "over <there>" and view.commands is None

@@ -200,7 +200,7 @@ def test_nobody_looks_for_the_rest_of_the_run(page, lab):
     second = lab.open(page.name)
     second.stands("finished")
     second.says("700").says("eval_accuracy")
-    assert second.ask("learn.run_state.finished and len(view.board.curves[0].blocks.table)") == 700
+    assert second.ask("learn.run_state.finished and len(view.view_model.curves[0].blocks.table)") == 700
     page.tab, page.client = second.tab, second.client     # the fixture closes them
     lab.pages.append(page)
     lab.pages.remove(second)

@@ -171,7 +171,7 @@ class Snapshot:
 
     # a copy has its own memory
     def __getstate__(self):
-        return vars(self) | {"_tensors": self.tensors, "_copying": None, "file": None}
+        return vars(self) | {"_tensors": self.tensors, "_pending_copies": None, "file": None}
 
     def __repr__(self):
         epoch = self.values["state"].epoch
@@ -700,7 +700,7 @@ def _restore_callbacks(run: RunState, snapshot: Snapshot):
 
 def _capture_tasks(run: RunState, tensors, values):
     number = {id(c): i for i, c in enumerate(run.callbacks.callbacks)}
-    def todo(d): return None if d.todo is None else [number[id(c)] for c in d.todo if id(c) in number]
+    def todo(d): return None if d.pending_callbacks is None else [number[id(c)] for c in d.pending_callbacks if id(c) in number]
     values["due"] = [(d.kind, d.name, copy.deepcopy(d.data), todo(d)) for d in run.due]
 
 def _restore_tasks(run: RunState, snapshot: Snapshot):

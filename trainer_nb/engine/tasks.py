@@ -71,24 +71,24 @@ def eval_mode(model: torch.nn.Module):
 
 def do_event(learner: TrainerBase, due: Task):
     "Dispatch an event to the callbacks."
-    if due.todo is None:
-        due.todo = list(learner.run_state.callbacks.listeners(due.name))
+    if due.pending_callbacks is None:
+        due.pending_callbacks = list(learner.run_state.callbacks.listeners(due.name))
     try:
         with eval_mode(learner.model) if due.name in ("on_evaluate", "on_predict") else nullcontext():
-            fire_event(learner, due.name, due.todo, **due.data)
+            fire_event(learner, due.name, due.pending_callbacks, **due.data)
     finally:
         # the callback that raised has received the event
-        due.done = not due.todo
+        due.done = not due.pending_callbacks
 
 def do_step_end(learner: TrainerBase, due: Task):
     "Dispatch on_step_end to the callbacks; then, even after an error, check the control flags and the end of the epoch."
     run = learner.run_state
-    if due.todo is None:
-        due.todo = list(run.callbacks.listeners("on_step_end"))
+    if due.pending_callbacks is None:
+        due.pending_callbacks = list(run.callbacks.listeners("on_step_end"))
     try:
-        fire_event(learner, "on_step_end", due.todo)
+        fire_event(learner, "on_step_end", due.pending_callbacks)
     finally:
-        due.done = not due.todo
+        due.done = not due.pending_callbacks
         if due.done:
             schedule_step_tasks(run)
 
@@ -458,7 +458,7 @@ def restore_all(learner: TrainerBase, snapshot: Snapshot):
 def begin_callbacks(learner: TrainerBase):
     "Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before."
     run = learner.run_state
-    waiting = {d.name: d.todo for d in run.due if d.kind == "event"}   # None: all of them
+    waiting = {d.name: d.pending_callbacks for d in run.due if d.kind == "event"}   # None: all of them
     held, run.due = run.due, deque()
     for event in ("on_train_begin", "on_epoch_begin") if run.epoch_open else ("on_train_begin",):
         left = waiting.get(event, ())

@@ -107,7 +107,7 @@ class Holder:
 LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itself data_collator model_init
     compute_loss_func loss_func compute_metrics
     preprocess_logits_for_metrics metrics _gen_kwargs optimizers optimizer_cls_and_kwargs
-    current_gradient_accumulation_steps _facts _takes_items current_weight current_micro_batch run_state snapshots
+    current_gradient_accumulation_steps _model_facts _loss_takes_items current_weight current_micro_batch run_state snapshots
     _signature_columns _ignored _trial hp_search_backend""".split())
 MODULE = frozenset(vars(torch.nn.Module())) | {"_is_full_backward_hook", "_version", "forward"}
 # a schedule of torch's replaces `step` to note in `_opt_called` that it was called

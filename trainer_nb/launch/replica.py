@@ -62,7 +62,7 @@ __all__ = ['NOT_COPIED', 'NEVER_STEP', 'FLUSH_INTERVAL', 'learner_parts', 'histo
 
 # %% ../../nbs/11_launch/05_replica.ipynb #c19b634b
 # attributes that are created anew
-NOT_COPIED = {"run_state": None, "snapshots": None, "_facts": None, "_takes_items": None}
+NOT_COPIED = {"run_state": None, "snapshots": None, "_model_facts": None, "_loss_takes_items": None}
 
 def learner_parts(learner: TrainerBase) -> dict:
     "Return the parts of a learner by name. The model, the data and the callbacks are not copied."

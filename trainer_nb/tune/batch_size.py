@@ -265,8 +265,8 @@ NOT_SENT = {
     "compute_metrics": None,
     "metrics": None,
     "model_init": None,
-    "_facts": None,
-    "_takes_items": None,
+    "_model_facts": None,
+    "_loss_takes_items": None,
 }
 
 class LearnerPayload:
