@@ -104,7 +104,7 @@ def test_pressed_while_a_worker_is_asked_for_a_batch(monkeypatch, persistent, af
 
 
 @pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("name", ["__enter__", "take", "__exit__", "leave"])
+@pytest.mark.parametrize("name", ["__enter__", "acquire", "__exit__", "release"])
 def test_pressed_while_the_turn_is_taken(monkeypatch, name, early):
     "The turn is nobody's afterwards, so a run in the background goes on."
     learn = make()
@@ -118,7 +118,7 @@ def test_pressed_while_the_turn_is_taken(monkeypatch, name, early):
     assert learn.start().wait(LIMIT).global_step == 18
 
 
-@pytest.mark.parametrize("name", ["__enter__", "take"])
+@pytest.mark.parametrize("name", ["__enter__", "acquire"])
 def test_a_press_at_the_first_line_of_a_long_verb(monkeypatch, name):
     "It waits for the turn to be taken, and no longer."
     learn = make()
