@@ -176,7 +176,7 @@ def test_free_ends_it():
 def test_wait_with_a_limit():
     learn = make(nap=0.02)
     run = learn.start()
-    with pytest.raises(TimeoutError, match="it goes on"): run.wait(0.05)
+    with pytest.raises(TimeoutError, match="and continues"): run.wait(0.05)
     assert run.training
     with run.paused() as same:
         at = same.state.global_step
@@ -194,8 +194,8 @@ def test_an_error_is_raised_where_somebody_waits_and_said_at_the_next_verb():
     reach(learn, 3)
     learn.model.bad = ValueError("a bad batch.")
     with pytest.raises(ValueError, match="a bad batch"): run.wait()
-    assert "stopped after step" in run.status and "a bad batch" in repr(run)
-    with pytest.warns(UserWarning, match="stopped after step .* by ValueError: a bad batch\\. Nothing is lost: learn.start"): learn.snapshot()
+    assert "failed after step" in run.status and "a bad batch" in repr(run)
+    with pytest.warns(UserWarning, match="failed after step .* with ValueError: a bad batch\\. Nothing is lost: learn.start"): learn.snapshot()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         learn.snapshot()                       # said once
@@ -266,7 +266,7 @@ def test_an_interrupted_wait_leaves_it_going(kernel):
     kernel.run(CELL)
     kernel.run("run = learn.start()")
     cell = kernel.pressed("import contextvars, threading\nthreading.Timer(0.5, contextvars.copy_context().run, [print, 'here'], {'flush': True}).start(); run.wait()")   # pressed when it waits
-    assert cell.ename == "Interrupted" and "No longer waiting. Training goes on in the background" in cell.shown and len(cell.error) == 1
+    assert cell.ename == "Interrupted" and "No longer waiting. Training continues in the background" in cell.shown and len(cell.error) == 1
     kernel.run(GOES_ON)
     cell = kernel.pressed("print('here', flush=True); time.sleep(30)")     # any other cell, too
     assert kernel.run("print(run.training)") == "True"
@@ -274,7 +274,7 @@ def test_an_interrupted_wait_leaves_it_going(kernel):
 
 
 def test_an_interrupted_verb_of_a_cell(kernel):
-    "It is paused by the button, as always; the background run goes on, once nobody is in its way."
+    "It is paused by the button, as always; the background run continues when the cell is done."
     kernel.run(CELL)
     kernel.run("run = learn.start(); other = Learner(Net(4, 3), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True)")
     kernel.run(GOES_ON)

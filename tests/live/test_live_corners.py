@@ -175,7 +175,7 @@ def test_following_a_log_that_is_damaged_and_put_right(tmp_path):
     for garbage in (b"garbage\n", b"\xff\xfe\n"):
         path.write_bytes(whole + garbage)
         view.refresh()
-        assert view.view_model.sent["status"]["state"] == "stopped" and "damaged" in view.view_model.sent["status"]["words"]
+        assert view.view_model.sent["status"]["state"] == "failed" and "damaged" in view.view_model.sent["status"]["words"]
         path.write_bytes(whole)
         view.refresh()
         assert view.view_model.sent["status"]["state"] == "training"

@@ -84,11 +84,11 @@ def test_the_bar():
     assert ProgressView(step=120, total=500).fraction == 0.24 and ProgressView(step=1).fraction == 0 and ProgressView(step=9, total=5).fraction == 1
     assert ProgressView(step=150, total=200, start=100).fraction == 0.5 and ProgressView(evaluating=(15, 60)).fraction == 0.25 and ProgressView(evaluating=(15, None)).fraction == 0
     assert "width:24.0%" in view_html(ProgressView(step=120, total=500))
-    assert len({screens.bar_color(ProgressView(step=1, over=True, status=s)) for s in ("", "done", "paused", "stopped by ValueError")}) == 4
+    assert len({screens.bar_color(ProgressView(step=1, over=True, status=s)) for s in ("", "done", "paused", "failed: ValueError")}) == 4
 
 
 def test_names_and_words_are_escaped():
-    html = view_html(ProgressView(step=1, evaluations=[{"<script>": 1.0, "x": "<img src=x>"}], status="stopped by <b>"))
+    html = view_html(ProgressView(step=1, evaluations=[{"<script>": 1.0, "x": "<img src=x>"}], status="failed: <b>"))
     assert "<script" not in html and "<img" not in html and "<b>" not in html
     assert view_html(ProgressView(step=1, evaluations=[{"step": i} for i in range(1000)])).count("<tr>") == screens.MAX_LOGGED_ROWS + 1
 
@@ -256,7 +256,7 @@ def test_an_evaluation_by_itself(clock, screen):
 
 @pytest.mark.parametrize("error, paused, finished, status", [
     (None, False, True, "done"), (None, False, False, ""), (None, True, False, "paused"), (Paused("x"), True, False, "paused"),
-    (KeyboardInterrupt(), False, False, "interrupted"), (ValueError("x"), False, False, "stopped by ValueError")])
+    (KeyboardInterrupt(), False, False, "interrupted"), (ValueError("x"), False, False, "failed: ValueError")])
 def test_the_end_says_how(clock, screen, error, paused, finished, status):
     run = a_run()
     try:
@@ -432,7 +432,7 @@ def test_a_paused_and_a_failed_run(monkeypatch, screen):
     learn.train()
     assert screen.last.status == "paused" and screen.last.step == 7
     with pytest.raises(ValueError): learn.train()
-    assert screen.last.status == "stopped by ValueError" and screen.last.step == 12
+    assert screen.last.status == "failed: ValueError" and screen.last.step == 12
 
 
 # ---- on real screens
