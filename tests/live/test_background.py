@@ -233,7 +233,7 @@ def test_what_is_shown_keeps_no_learner_alive():
     view = learn.dashboard()
     del learn
     gc.collect()
-    assert dead() is None and "gone" in run.status
+    assert dead() is None and "deleted" in run.status
     with pytest.raises(InvalidOperation, match="no variable holds it"): run.resume()
     view.refresh()
     assert "gone" in repr(view)

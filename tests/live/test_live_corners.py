@@ -183,7 +183,7 @@ def test_following_a_log_that_is_damaged_and_put_right(tmp_path):
 
 def test_a_view_that_fails_says_so_once(kernel):
     kernel.run(CELL + "learn.step(2)\nview = learn.dashboard()\nview")
-    kernel.run("def fails(): raise OSError('gone')\nview.board.sources[0].refresh = fails; import time; time.sleep(0.6)")
+    kernel.run("def fails(): raise OSError('gone')\nview.view_model.sources[0].refresh = fails; import time; time.sleep(0.6)")
     cells = [kernel.taken(f"{i}") for i in range(2)]
     assert all("Error in callback" not in c.text + c.shown and "gone" not in c.text for c in cells)
 
