@@ -11,7 +11,7 @@ import torch
 
 from .core.errors import InvalidOperation
 from .engine.loss import label_smoothed_loss
-from .live.reporting import write_model_card
+from .live.model_card import write_model_card
 
 # %% auto #0
 __all__ = ['NO_HUB_MESSAGE', 'NOT_CALLED', 'LabelSmoother', 'TrainerCompatMixin', 'check_overrides']

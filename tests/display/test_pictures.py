@@ -180,7 +180,7 @@ def test_nothing_from_outside_is_markup(nasty):
 
 @pytest.mark.browser
 def test_a_browser_shows_them_without_asking_anybody(browser, tmp_path):
-    from trainer_nb.live.progress import ProgressView, view_html as progress
+    from trainer_nb.live.screens import ProgressView, view_html as progress
     rng = np.random.default_rng(0)
     html = image_grid(rng.random((6, 3, 8, 8)), [f"no. {i}" for i in range(6)]) + matrix_table(rng.integers(0, 9, (4, 4)), "abcd", "abcd") \
         + html_table([{"loss": 0.1}]) + progress(ProgressView(step=30, total=40, evaluations=[{"step": 10, "eval_loss": 1.0}]))

@@ -311,7 +311,7 @@ def test_several_sets_are_shown_side_by_side():
     "A row for each step in the tables, a curve for each set, and each is watched for learning by heart."
     from trainer_nb.live.run_view import evaluation_table, metric_points as of_metrics
     from trainer_nb.core.history import History
-    from trainer_nb.live.run_view import assess_health
+    from trainer_nb.live.health import assess_health
     learn = hard_learner(eval_dataset={"near": Augmented(10), "far": Augmented(7)}, eval_strategy="steps", eval_steps=2, eval_on_start=True, metrics={"right": right},
                          metric_for_best_model="far_right", greater_is_better=True)
     learn.train()

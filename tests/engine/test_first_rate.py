@@ -7,7 +7,7 @@ import torch
 from toys import SETTINGS, finish, hard_learner, unequal
 from trainer_nb import Learner
 from trainer_nb.live.run_view import settings_form
-from trainer_nb.live.dashboard import COMMANDS
+from trainer_nb.live.commands import COMMANDS
 
 SCHEDULES = {"linear": {}, "cosine": {}, "constant_with_warmup": {}, "constant": {"warmup_steps": 0}, "polynomial": {"lr_scheduler_kwargs": {"lr_end": 1e-4}},
              "cosine_with_min_lr": {"lr_scheduler_kwargs": {"min_lr": 1e-4}}, "inverse_sqrt": {}, "linear without": {"warmup_steps": 0}}

@@ -151,7 +151,7 @@ def test_pressed_while_a_background_run_is_waited_for(monkeypatch):
     learn = make()
     learn.model.wait = lambda: time.sleep(0.02)
     handle = learn.start()
-    struck = Struck(monkeypatch, threading.Condition, "__enter__", 1, where=lambda condition: condition is handle._budget.over._cond)
+    struck = Struck(monkeypatch, threading.Condition, "__enter__", 1, where=lambda condition: condition is handle._budget.idle._cond)
     with pytest.raises(Interrupted):
         handle.wait()
         time.sleep(1)

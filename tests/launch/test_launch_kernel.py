@@ -101,7 +101,7 @@ def test_in_the_background_with_a_view(kernel):
     "The view shows the steps as they come, and its state."
     kernel.run("learn = make(nap={'train': 0.01}, num_train_epochs=30); learn.launch(2); view = learn.dashboard(); run = learn.start()")
     time.sleep(1)
-    status = eval(kernel.run("view.board.message(); s = view.board.told['status']; print({k: s[k] for k in ('state', 'step', 'words')})"))
+    status = eval(kernel.run("view.view_model.message(); s = view.view_model.sent['status']; print({k: s[k] for k in ('state', 'step', 'words')})"))
     assert status["state"] == "training" and status["step"] > 5 and "2 processes" in status["words"]
     assert kernel.run("run.pause(); learn.state.global_step == steps()[0] == steps()[1]") == "True"
     assert kernel.run("before = learn.state.global_step; run.step(3).wait(20); learn.state.global_step - before") == "3"

@@ -176,7 +176,7 @@ def test_free_ends_it():
 def test_wait_with_a_limit():
     learn = make(nap=0.02)
     run = learn.start()
-    with pytest.raises(TimeoutError, match="it goes on"): run.wait(0.05)
+    with pytest.raises(TimeoutError, match="and continues"): run.wait(0.05)
     assert run.training
     with run.paused() as same:
         at = same.state.global_step
@@ -194,8 +194,8 @@ def test_an_error_is_raised_where_somebody_waits_and_said_at_the_next_verb():
     reach(learn, 3)
     learn.model.bad = ValueError("a bad batch.")
     with pytest.raises(ValueError, match="a bad batch"): run.wait()
-    assert "stopped after step" in run.status and "a bad batch" in repr(run)
-    with pytest.warns(UserWarning, match="stopped after step .* by ValueError: a bad batch\\. Nothing is lost: learn.start"): learn.snapshot()
+    assert "failed after step" in run.status and "a bad batch" in repr(run)
+    with pytest.warns(UserWarning, match="failed after step .* with ValueError: a bad batch\\. Nothing is lost: learn.start"): learn.snapshot()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         learn.snapshot()                       # said once
@@ -214,7 +214,7 @@ def test_memory_of_an_error_is_let_go():
     held = []
     learn = Learner(Big(), train_dataset=rows(), use_cpu=True, disable_tqdm=True)
     run = learn.start()
-    run._budget.over.wait(30)
+    run._budget.idle.wait(30)
     assert held[2]() is not None               # a debugger could look at it
     with pytest.warns(UserWarning, match="big"): learn.snapshot()
     gc.collect()
@@ -233,7 +233,7 @@ def test_what_is_shown_keeps_no_learner_alive():
     view = learn.dashboard()
     del learn
     gc.collect()
-    assert dead() is None and "gone" in run.status
+    assert dead() is None and "deleted" in run.status
     with pytest.raises(InvalidOperation, match="no variable holds it"): run.resume()
     view.refresh()
     assert "gone" in repr(view)
@@ -266,7 +266,7 @@ def test_an_interrupted_wait_leaves_it_going(kernel):
     kernel.run(CELL)
     kernel.run("run = learn.start()")
     cell = kernel.pressed("import contextvars, threading\nthreading.Timer(0.5, contextvars.copy_context().run, [print, 'here'], {'flush': True}).start(); run.wait()")   # pressed when it waits
-    assert cell.ename == "Interrupted" and "No longer waiting. Training goes on in the background" in cell.shown and len(cell.error) == 1
+    assert cell.ename == "Interrupted" and "No longer waiting. Training continues in the background" in cell.shown and len(cell.error) == 1
     kernel.run(GOES_ON)
     cell = kernel.pressed("print('here', flush=True); time.sleep(30)")     # any other cell, too
     assert kernel.run("print(run.training)") == "True"
@@ -274,7 +274,7 @@ def test_an_interrupted_wait_leaves_it_going(kernel):
 
 
 def test_an_interrupted_verb_of_a_cell(kernel):
-    "It is paused by the button, as always; the background run goes on, once nobody is in its way."
+    "It is paused by the button, as always; the background run continues when the cell is done."
     kernel.run(CELL)
     kernel.run("run = learn.start(); other = Learner(Net(4, 3), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True)")
     kernel.run(GOES_ON)
@@ -345,11 +345,11 @@ def test_following_a_process(tmp_path):
         while time.monotonic() < end:
             with contextlib.suppress(FileNotFoundError): view = view or follow(tmp_path/"out")
             if view is not None:
-                view.board.message()
-                status = view.board.told["status"]
+                view.view_model.message()
+                status = view.view_model.sent["status"]
                 seen.add((status["state"], status["step"]))
                 if status["state"] == "finished": break
             time.sleep(0.1)
     assert status["state"] == "finished" and status["step"] == 155 and status["total"] == 155, status
     assert len([step for state, step in seen if state == "training" and 0 < step < 150]) >= 1, seen     # while it went on
-    assert "eval_loss" in str(view.board.told["evaluations"]["columns"]) and view.board.told["title"] == "over <there>" and view.commands is None
+    assert "eval_loss" in str(view.view_model.sent["evaluations"]["columns"]) and view.view_model.sent["title"] == "over <there>" and view.commands is None

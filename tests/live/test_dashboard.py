@@ -42,7 +42,7 @@ def page(lab):
     "A notebook with a learner and its dashboard, and room for two more cells."
     name = f"n{len(lab.pages)}.ipynb"
     page = lab.notebook([SETUP, "view = learn.dashboard()\nview", "run = learn.start()", "run.wait()", "learn.evaluate()"], name)
-    page.run(0).run(1).says("not begun")
+    page.run(0).run(1).says("not started")
     yield page
     assert page.errors == []
     page.close()
@@ -97,7 +97,7 @@ def test_every_control(page):
     page.press("Stop")
     page.stands("finished")
     assert page.ask("learn.run_state.finished and learn.state.global_step < learn.state.max_steps")
-    page.press("Step")                                  # refused, in words
+    page.press("Step")                                  # rejected, with the reason
     page.says("There is nothing to do")
     page.save(keys=True)                                # the notebook's own shortcut, with the focus in the view
 
@@ -175,7 +175,7 @@ def test_what_stays_of_a_page_that_was_loaded_anew(page):
 
 
 def test_two_browsers(page, lab):
-    "Both show the same and both are heard."
+    "Both show the same, and the buttons of both work."
     page.run(2).stands("training")
     page.save()
     second = lab.open(page.name)
@@ -200,7 +200,7 @@ def test_nobody_looks_for_the_rest_of_the_run(page, lab):
     second = lab.open(page.name)
     second.stands("finished")
     second.says("700").says("eval_accuracy")
-    assert second.ask("learn.run_state.finished and len(view.board.curves[0].blocks.table)") == 700
+    assert second.ask("learn.run_state.finished and len(view.view_model.curves[0].blocks.table)") == 700
     page.tab, page.client = second.tab, second.client     # the fixture closes them
     lab.pages.append(page)
     lab.pages.remove(second)
@@ -221,11 +221,11 @@ def test_following_from_another_notebook(page, lab):
 
 
 def test_an_error_in_the_thread(page):
-    "It is said in the view, in the cell that started the run, and raised where somebody waits; then the run goes on."
+    "It is shown in the view and in the cell that started the run, and raised in wait(); then the run continues."
     page.ask("setattr(learn.model, 'bad', 20)")
-    page.run(2).stands("stopped")
+    page.run(2).stands("failed")
     page.says("ValueError: a <b>bad</b> batch").says("after step 19")
-    assert "was stopped after step 19" in page.output(2)
+    assert "failed after step 19" in page.output(2)
     page.run(3)
     assert "ValueError" in page.output(3)
     page.ask("setattr(learn.model, 'bad', 0)")
@@ -250,7 +250,7 @@ def test_names_are_text(page):
 
 
 def test_training_in_a_cell(lab):
-    "The view is live, says that clicks are not heard, and names what works."
+    "The view is live, reports that clicks wait, and names what works."
     page = lab.notebook([SETUP, "learn.dashboard()", "learn.run(steps=200)"], "cell.ipynb")
     page.run(0).run(1).start(2)
     page.stands("training")
@@ -266,7 +266,7 @@ def test_training_in_a_cell(lab):
 def test_the_colours_of_the_theme(browser, dark):
     lab = Lab(browser, dark=dark)
     try:
-        page = lab.notebook([SETUP, "learn.dashboard()"]).run(0).run(1).says("not begun")
+        page = lab.notebook([SETUP, "learn.dashboard()"]).run(0).run(1).says("not started")
         paper, ink = (page.board().evaluate(f"e => getComputedStyle(e).{o}") for o in ("backgroundColor", "color"))
         bright = lambda color: sum(map(float, re.findall(r"[\d.]+", color)[:3])) / 3
         assert bright(ink) > 150 if dark else bright(ink) < 100, (paper, ink)
@@ -276,7 +276,7 @@ def test_the_colours_of_the_theme(browser, dark):
 def test_notebook_7(browser):
     lab = Lab(browser, kind="notebook")
     try:
-        page = lab.notebook([SETUP, "learn.dashboard()", "run = learn.start()"]).run(0).run(1).says("not begun").run(2)
+        page = lab.notebook([SETUP, "learn.dashboard()", "run = learn.start()"]).run(0).run(1).says("not started").run(2)
         page.stands("training")
         page.press("Pause")
         at = still(page)

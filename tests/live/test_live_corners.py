@@ -7,7 +7,7 @@ from backgrounds import CELL, kernel, like, make, reach  # noqa: F401 (kernel is
 from trainer_nb import TrainerCallback, differences, follow
 from trainer_nb.live.background import StepBudget, get_handle
 from trainer_nb.core.errors import InvalidOperation
-from trainer_nb.live.dashboard import still_bundle
+from trainer_nb.live.static_view import still_bundle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -104,13 +104,13 @@ def test_paused_keeps_what_is_left():
 
 
 def test_a_resume_while_the_thread_ends_is_not_lost():
-    wish = StepBudget()
-    assert wish.request(5)
-    wish.request(0)
-    assert not wish.is_pending()      # the thread is about to end
-    wish.request(2)                 # somebody wants it to go on
-    wish.ended()
-    assert wish.goes_on() and wish.steps == 2
+    budget = StepBudget()
+    assert budget.request(5)
+    budget.request(0)
+    assert not budget.is_pending()      # the thread is about to end
+    budget.request(2)                 # somebody wants it to go on
+    budget.end_training()
+    assert budget.has_more() and budget.steps == 2
 
 
 def test_steps_in_a_loop_while_it_trains():
@@ -165,7 +165,7 @@ def test_following_a_log_that_is_exchanged(tmp_path):
     view = follow(path)
     path.write_bytes(long)                                     # longer than what was there: not told by its size
     view.refresh()
-    assert len(view.board.sources[0].history) == 30 and view.board.told["status"]["step"] == 30
+    assert len(view.view_model.sources[0].history) == 30 and view.view_model.sent["status"]["step"] == 30
 
 
 def test_following_a_log_that_is_damaged_and_put_right(tmp_path):
@@ -175,15 +175,15 @@ def test_following_a_log_that_is_damaged_and_put_right(tmp_path):
     for garbage in (b"garbage\n", b"\xff\xfe\n"):
         path.write_bytes(whole + garbage)
         view.refresh()
-        assert view.board.told["status"]["state"] == "stopped" and "damaged" in view.board.told["status"]["words"]
+        assert view.view_model.sent["status"]["state"] == "failed" and "damaged" in view.view_model.sent["status"]["words"]
         path.write_bytes(whole)
         view.refresh()
-        assert view.board.told["status"]["state"] == "training"
+        assert view.view_model.sent["status"]["state"] == "training"
 
 
 def test_a_view_that_fails_says_so_once(kernel):
     kernel.run(CELL + "learn.step(2)\nview = learn.dashboard()\nview")
-    kernel.run("def fails(): raise OSError('gone')\nview.board.sources[0].look = fails; import time; time.sleep(0.6)")
+    kernel.run("def fails(): raise OSError('gone')\nview.view_model.sources[0].refresh = fails; import time; time.sleep(0.6)")
     cells = [kernel.taken(f"{i}") for i in range(2)]
     assert all("Error in callback" not in c.text + c.shown and "gone" not in c.text for c in cells)
 
@@ -212,7 +212,7 @@ def test_a_still_of_many_long_metrics_is_small():
         learn.history.append(step, step / 10, 1e-3, 8, step * 0.1, 1.0, 1.0)
         learn.history.note("evaluate", step, **{f"eval_set{i}_loss": 1 + step * i % 7 for i in range(60)}, **{f"eval_{i}_" + "x" * 5000: step * i % 5 for i in range(20)})
     view = learn.dashboard()
-    made = still_bundle(view.board, "7")
+    made = still_bundle(view.view_model, "7")
     assert sum(map(len, made.values())) < 200_000 and "<img" in made["text/html"]
 
 
@@ -224,5 +224,5 @@ def test_a_still_of_many_branches_is_small():
         branches[-1].step(2)
         for step in range(53, 900): branches[-1].history.append(step, step / 10, 1e-3, 8, step * 0.1, step * i % 11, 1.0)
     view = learn.dashboard()
-    made = still_bundle(view.board, "7")
-    assert len(view.board.curves) == 31 and sum(map(len, made.values())) < 200_000
+    made = still_bundle(view.view_model, "7")
+    assert len(view.view_model.curves) == 31 and sum(map(len, made.values())) < 200_000

@@ -47,7 +47,7 @@ def a_run(rows, run="r1", buffer=0, **changes):
 
 def status(**changes):
     return {"state": "training", "words": "training in the background", "where": "background", "step": 50, "total": 100, "epoch": 0.5, "epochs": 1, "share": 0.5, "loss": "1.02",
-            "rate": "9 steps/s", "left": "5 s", "elapsed": "5 s", "memory": None, "evaluating": None, "tone": "good", "verdict": "The loss falls", **changes}
+            "rate": "9 steps/s", "left": "5 s", "elapsed": "5 s", "memory": None, "evaluating": None, "tone": "good", "verdict": "The loss is falling", **changes}
 
 
 SETTINGS = [{"name": "lr", "value": 1e-3, "kind": "float", "log": True, "help": "of the next step"}, {"name": "learning_rate", "value": 1e-3, "kind": "float", "log": True, "help": ""}, {"name": "max_steps", "value": 100, "kind": "int", "help": ""},
@@ -186,7 +186,7 @@ def test_a_field_under_the_hand_keeps_its_text(live):
     assert field.input_value() == "120"
     field.fill("1")
     field.press("Enter")
-    live.answer("refused", live.sent()[-1]["id"], "max_steps is at least 50: step 50 has been made.")
+    live.answer("rejected", live.sent()[-1]["id"], "max_steps is at least 50: step 50 has been made.")
     assert field.input_value() == "120" and "at least 50" in live.text(".tnb-notice")
 
 
@@ -198,25 +198,25 @@ def test_three_clicks_are_three_commands(live):
     ids = [o["id"] for o in live.sent()]
     assert live.orders() == [("step", {"n": 1})] * 3 and len(set(ids)) == 3 and all(o.startswith(live.js("view.id")) for o in ids)
     assert (step.get_attribute("data-phase"), step.get_attribute("aria-busy"), step.locator(".tnb-badge").text_content()) == ("sent", "true", "3")
-    for id in ids: live.answer("heard", id)
+    for id in ids: live.answer("received", id)
     live.answer("done", ids[0], "made step 51")
     live.answer("done", ids[1], "made step 52")
-    assert (step.get_attribute("data-phase"), step.locator(".tnb-badge").text_content()) == ("heard", "…")
+    assert (step.get_attribute("data-phase"), step.locator(".tnb-badge").text_content()) == ("received", "…")
     live.answer("done", ids[2], "made step 53")
     assert (step.get_attribute("data-phase"), step.get_attribute("aria-busy"), step.locator(".tnb-badge").text_content()) == ("done", None, "✓")
     assert live.text(".tnb-notice") == "made step 53"
 
 
-def test_sent_heard_done_refused(live):
+def test_sent_received_done_rejected(live):
     evaluate, line = live.button("Evaluate"), live.tab.locator(".tnb-notice")
     assert (line.get_attribute("aria-live"), line.get_attribute("role")) == ("polite", "status")
     evaluate.click()
     id = live.sent()[-1]["id"]
     assert evaluate.get_attribute("data-phase") == "sent" and "sent" in line.text_content()
-    live.answer("heard", id)
-    assert evaluate.get_attribute("data-phase") == "heard" and "heard" in line.text_content()
-    live.answer("refused", id, "There is no eval_dataset: give Learner one.")
-    assert (evaluate.get_attribute("data-phase"), line.get_attribute("data-tone"), line.text_content()) == ("refused", "bad", "There is no eval_dataset: give Learner one.")
+    live.answer("received", id)
+    assert evaluate.get_attribute("data-phase") == "received" and "received" in line.text_content()
+    live.answer("rejected", id, "There is no eval_dataset: give Learner one.")
+    assert (evaluate.get_attribute("data-phase"), line.get_attribute("data-tone"), line.text_content()) == ("rejected", "bad", "There is no eval_dataset: give Learner one.")
     live.button("Rewind").click()
     live.answer("done", live.sent()[-1]["id"], "rewound to step 40")   # without a word before it
     assert (line.get_attribute("data-tone"), line.text_content()) == ("good", "rewound to step 40")
@@ -230,7 +230,7 @@ def test_answers_to_others_are_passed_over(live):
     live.button("Evaluate").click()
     before = live.text(".tnb-notice")
     for id in ("somebody-1", live.sent()[-1]["id"] + "0", "", None):
-        for kind in ("heard", "done", "refused"): live.answer(kind, id, "meant for another page")
+        for kind in ("received", "done", "rejected"): live.answer(kind, id, "meant for another page")
     assert live.text(".tnb-notice") == before and live.button("Evaluate").get_attribute("data-phase") == "sent"
 
 
@@ -244,7 +244,7 @@ def test_a_kernel_that_does_not_hear_is_said_to_be_busy(timed):
     assert page.button("Evaluate").get_attribute("data-phase") == "sent"
     tab.clock.run_for(200)
     assert page.button("Evaluate").get_attribute("data-phase") == "busy" and "sent; the kernel is busy with a cell" in page.text(".tnb-notice")
-    page.answer("heard", page.sent()[-1]["id"])
+    page.answer("received", page.sent()[-1]["id"])
     page.answer("done", page.sent()[-1]["id"], "evaluated at step 50")
     assert page.text(".tnb-notice") == "evaluated at step 50"
     page.feed({"kind": "news", "status": status()})
@@ -256,7 +256,7 @@ def test_a_kernel_that_is_gone(live):
     live.js("fire('comm:close')")
     assert live.text(".tnb-link") == "not connected" and live.tab.locator(".tnb-link").is_visible() and live.tab.locator(".tnb-grid").is_visible()
     live.button("Step").click()
-    assert live.orders() == [] and "not connected" in live.text(".tnb-notice") and live.button("Step").get_attribute("data-phase") == "refused"
+    assert live.orders() == [] and "not connected" in live.text(".tnb-notice") and live.button("Step").get_attribute("data-phase") == "rejected"
     live.feed({"kind": "news", "status": status(step=51)})
     assert live.tab.locator(".tnb-link").is_hidden()
     live.button("Step").click()
@@ -338,9 +338,9 @@ def test_what_was_left_behind_goes_on_from_where_it_left(live):
     left = blocks(5, first=31, loss=3.0)
     gap = np.full((1, 15), np.nan, "<f4")
     live.feed(everything(runs=[a_run(50, left_rows=9, left_buffer=1)]), [blocks(50), np.concatenate([left, gap, blocks(3, first=41)])])
-    parts = live.js("view.main().leftBehind(0, 5, 0)")
+    parts = live.js("view.main().abandonedSegments(0, 5, 0)")
     assert [[o[0] for o in part] for part in parts] == [[30, 31, 32, 33, 34, 35], [40, 41, 42, 43]] and [o[1] for o in parts[0]] == [pytest.approx(1 + 1 / 30)] + [3] * 5
-    assert "left behind" in live.text(".tnb-legend")
+    assert "abandoned" in live.text(".tnb-legend")
     live.feed({"kind": "news", "changed_runs": [a_run(1, first=50)]}, [blocks(1, first=51)])   # news without it: it stays
     assert live.js("view.main().left.length") == 9 * 15
     live.feed({"kind": "news", "changed_runs": [a_run(25, generation=2, width=2)]}, [blocks(25, 2)])   # nor do coarser blocks end it
@@ -425,7 +425,7 @@ def test_hiding_a_run_hides_it_in_all_charts(live):
 
 def test_the_state_is_said_in_words_and_shape(live):
     shapes = set()
-    for state in ("new", "training", "paused", "finished", "stopped", "waiting", "quiet"):
+    for state in ("new", "training", "paused", "finished", "failed", "waiting", "inactive"):
         live.feed({"kind": "news", "status": status(state=state)})
         assert live.text(".tnb-pill") == state
         shapes.add(live.js("document.querySelector('.tnb-pill path').getAttribute('d')"))

@@ -8,10 +8,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import trainer_nb.live.progress as P
+from trainer_nb.live import screens
 from trainer_nb.core.errors import Paused
 from trainer_nb.core.callbacks import CallbackHandler, TrainerCallback
 from trainer_nb.core.history import History
-from trainer_nb.live.progress import LossPeek, ProgressCallback, ProgressView, view_line, make_progress, view_html
+from trainer_nb.live.progress import LossPeek, ProgressCallback, make_progress
+from trainer_nb.live.screens import ProgressView, view_line, view_html
 from trainer_nb.engine.run_state import RunState
 from trainer_nb.engine.snapshot import differences
 from progress_runs import make   # noqa: F401
@@ -79,16 +81,16 @@ def test_one_line(view, said):
 
 
 def test_the_bar():
-    assert ProgressView(step=120, total=500).share == 0.24 and ProgressView(step=1).share == 0 and ProgressView(step=9, total=5).share == 1
-    assert ProgressView(step=150, total=200, start=100).share == 0.5 and ProgressView(evaluating=(15, 60)).share == 0.25 and ProgressView(evaluating=(15, None)).share == 0
+    assert ProgressView(step=120, total=500).fraction == 0.24 and ProgressView(step=1).fraction == 0 and ProgressView(step=9, total=5).fraction == 1
+    assert ProgressView(step=150, total=200, start=100).fraction == 0.5 and ProgressView(evaluating=(15, 60)).fraction == 0.25 and ProgressView(evaluating=(15, None)).fraction == 0
     assert "width:24.0%" in view_html(ProgressView(step=120, total=500))
-    assert len({P.bar_color(ProgressView(step=1, over=True, status=s)) for s in ("", "done", "paused", "stopped by ValueError")}) == 4
+    assert len({screens.bar_color(ProgressView(step=1, over=True, status=s)) for s in ("", "done", "paused", "failed: ValueError")}) == 4
 
 
 def test_names_and_words_are_escaped():
-    html = view_html(ProgressView(step=1, evaluations=[{"<script>": 1.0, "x": "<img src=x>"}], status="stopped by <b>"))
+    html = view_html(ProgressView(step=1, evaluations=[{"<script>": 1.0, "x": "<img src=x>"}], status="failed: <b>"))
     assert "<script" not in html and "<img" not in html and "<b>" not in html
-    assert view_html(ProgressView(step=1, evaluations=[{"step": i} for i in range(1000)])).count("<tr>") == P.MAX_LOGGED_ROWS + 1
+    assert view_html(ProgressView(step=1, evaluations=[{"step": i} for i in range(1000)])).count("<tr>") == screens.MAX_LOGGED_ROWS + 1
 
 
 # ---- when it is drawn
@@ -136,7 +138,7 @@ def test_the_rate_is_that_of_the_last_seconds(clock, screen):
         assert screen.views[-1].rate == pytest.approx(1.0)
         for _ in range(2000): advance(run); clock.now += 0.01; bar.tick()
         assert screen.views[-1].rate == pytest.approx(100.0, rel=0.01)
-        assert screen.views[-1].left == pytest.approx((100_000 - 2010) / 100, rel=0.02)
+        assert screen.views[-1].seconds_left == pytest.approx((100_000 - 2010) / 100, rel=0.02)
 
 
 @pytest.mark.parametrize("first, total, max_steps, share, shown", [(0, None, 500, 0.2, 500), (0, 200, 500, 0.5, 200), (300, 600, 900, 1 / 3, 600), (200, 500, 500, 0.6, 500),
@@ -148,7 +150,7 @@ def test_where_the_bar_begins_and_ends(clock, screen, first, total, max_steps, s
     advance(run, 100)
     clock.now += 1
     bar.tick()
-    assert screen.views[0].share == pytest.approx(share) and screen.views[0].total == shown
+    assert screen.views[0].fraction == pytest.approx(share) and screen.views[0].total == shown
 
 
 # ---- evaluations
@@ -206,8 +208,8 @@ def test_logs_are_lines_in_a_terminal_and_a_table_where_nothing_is_evaluated(clo
         clock.now += 1; bar.tick()
     view = screen.last
     assert [o["train loss"] for o in view.logs] == [0.5, 0.25, 0.5 / 3] and view.logs[0] == {"step": 1, "epoch": 0.01, "train loss": 0.5, "learning_rate": 0.1, "note": "[101 characters]"}
-    assert P.UnprintedRows().lines(view) == ["step 1  epoch 0.01  train loss 0.5  learning_rate 0.1  note [101 characters]", *P.UnprintedRows().lines(view)[1:]] and len(P.UnprintedRows().lines(view)) == 4
-    news = P.UnprintedRows()
+    assert screens.UnprintedRows().lines(view) == ["step 1  epoch 0.01  train loss 0.5  learning_rate 0.1  note [101 characters]", *screens.UnprintedRows().lines(view)[1:]] and len(screens.UnprintedRows().lines(view)) == 4
+    news = screens.UnprintedRows()
     assert news.lines(view) and news.lines(view) == []
     assert "learning_rate" not in view_html(view)   # there is an evaluation: that is the table
     view.evaluations = []
@@ -247,14 +249,14 @@ def test_an_evaluation_by_itself(clock, screen):
     evaluate(run, clock, n=3, seconds=0.1)    # short
     assert len(screen.views) == shown
     callback = run.callbacks.callbacks[0]
-    assert callback.alone is None and callback.progress is None
+    assert callback.evaluation is None and callback.progress is None
 
 
 # ---- how it ends
 
 @pytest.mark.parametrize("error, paused, finished, status", [
     (None, False, True, "done"), (None, False, False, ""), (None, True, False, "paused"), (Paused("x"), True, False, "paused"),
-    (KeyboardInterrupt(), False, False, "interrupted"), (ValueError("x"), False, False, "stopped by ValueError")])
+    (KeyboardInterrupt(), False, False, "interrupted"), (ValueError("x"), False, False, "failed: ValueError")])
 def test_the_end_says_how(clock, screen, error, paused, finished, status):
     run = a_run()
     try:
@@ -292,7 +294,7 @@ def test_errors_of_the_display_are_said_once_and_stop_nothing(clock, screen):
     def broken(view): raise RuntimeError("no paper")
     screen.show = screen.close = broken
     run = a_run()
-    with pytest.warns(UserWarning, match="no paper.*Training goes on") as said:
+    with pytest.warns(UserWarning, match="no paper.*Training continues") as said:
         with make_progress(run) as bar:
             for _ in range(10): advance(run); clock.now += 1; bar.tick()
     assert len(said) == 1
@@ -309,7 +311,7 @@ def test_odd_metrics_do_no_harm(clock, screen):
         evaluate(run, clock, eval_loss=torch.tensor(0.5), eval_matrix=np.eye(3), eval_text="x" * 999, eval_none=None, step=3)
         clock.now += 1
         bar.tick()
-    assert view_html(screen.last) and view_line(screen.last) and P.format_evaluation(screen.last.evaluations[0])
+    assert view_html(screen.last) and view_line(screen.last) and screens.format_row(screen.last.evaluations[0])
 
 
 # ---- the loss, without waiting
@@ -324,9 +326,9 @@ class Waits(TorchFunctionMode):
 
 
 def test_a_device_is_never_asked():
-    h, glimpse = History(), LossPeek()
+    h, peek = History(), LossPeek()
     for i in range(1, 131): h.append(i, 0.1, 1e-3, 32, 0.0, torch.empty((), device="meta"), torch.empty((), device="meta"))
-    with Waits() as waits: assert glimpse.look(h) is None
+    with Waits() as waits: assert peek.read(h) is None
     assert waits.seen == [] and h.pending
 
 
@@ -334,18 +336,18 @@ def test_a_device_is_never_asked():
 def test_a_loss_on_the_cpu_is_known_at_once_and_nothing_is_fetched(n):
     h = History()
     for i in range(1, n + 1): h.append(i, 0.1, torch.tensor(0.5), 32, 0.0, torch.tensor(1.0 / i), torch.tensor(9.0))
-    assert LossPeek().look(h) == pytest.approx(1 / n) and h.rows.fetched == 0
+    assert LossPeek().read(h) == pytest.approx(1 / n) and h.rows.fetched == 0
     h.fetch()
-    assert LossPeek().look(h) == pytest.approx(1 / n)
+    assert LossPeek().read(h) == pytest.approx(1 / n)
     h.append(n + 1, 0.1, 0.5, 32, 0.0, 0.25)
-    assert LossPeek().look(h) == 0.25
+    assert LossPeek().read(h) == 0.25
     h.append(n + 2, 0.1, 0.5, 32, 0.0, None, torch.tensor(9.0))
-    assert LossPeek().look(h) is None
-    assert LossPeek().look(History()) is None and LossPeek().look(h, len(h)) is None
+    assert LossPeek().read(h) is None
+    assert LossPeek().read(History()) is None and LossPeek().read(h, len(h)) is None
 
 
 def test_a_number_that_travels_is_seen_when_it_has_arrived(monkeypatch):
-    "The device is stood in for: `_send` is what a CUDA device does (see the test marked gpu)."
+    "The device is stood in for: `_copy_to_host` is what a CUDA device does (see the test marked gpu)."
     class Event:
         arrived = False
         def query(self): return self.arrived
@@ -355,34 +357,34 @@ def test_a_number_that_travels_is_seen_when_it_has_arrived(monkeypatch):
     def send(self, tensor):
         sent.append(tensor)
         return event, torch.tensor(float(len(sent)))
-    monkeypatch.setattr(LossPeek, "_send", send)
+    monkeypatch.setattr(LossPeek, "_copy_to_host", send)
     monkeypatch.setattr(P, "newest_loss", lambda history, start: last)
     monkeypatch.setattr(P.torch, "Tensor", (torch.Tensor, Far))
-    glimpse, last = LossPeek(), Far()
-    assert [glimpse.look(None), glimpse.look(None)] == [None, None] and len(sent) == 1   # one at a time
+    peek, last = LossPeek(), Far()
+    assert [peek.read(None), peek.read(None)] == [None, None] and len(sent) == 1   # one at a time
     event.arrived = True
-    assert glimpse.look(None) == 1.0 and len(sent) == 2
+    assert peek.read(None) == 1.0 and len(sent) == 2
 
 
 @pytest.mark.gpu
 def test_a_loss_on_a_gpu_arrives_without_waiting():
-    h, glimpse = History(), LossPeek()
+    h, peek = History(), LossPeek()
     x = torch.randn(4096, 4096, device="cuda")
     h.append(1, 0.1, 1e-3, 32, 0.0, torch.tensor(0.5, device="cuda"))
-    glimpse.look(h)
+    peek.read(h)
     torch.cuda.synchronize()
-    assert glimpse.look(h) == 0.5
+    assert peek.read(h) == 0.5
     for _ in range(200): x = x @ x / 4096   # some hundred milliseconds of work
     h.append(2, 0.1, 1e-3, 32, 0.0, x[0, 0])
     torch.cuda.set_sync_debug_mode("error")
     try:
         start = time.perf_counter()
-        assert glimpse.look(h) == 0.5
+        assert peek.read(h) == 0.5
         assert time.perf_counter() - start < 0.02
-        assert glimpse._travelling is not None and not glimpse._travelling[0].query()
+        assert peek._pending is not None and not peek._pending[0].query()
     finally: torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    assert glimpse.look(h) == x[0, 0].item()
+    assert peek.read(h) == x[0, 0].item()
 
 
 # ---- with a learner
@@ -430,7 +432,7 @@ def test_a_paused_and_a_failed_run(monkeypatch, screen):
     learn.train()
     assert screen.last.status == "paused" and screen.last.step == 7
     with pytest.raises(ValueError): learn.train()
-    assert screen.last.status == "stopped by ValueError" and screen.last.step == 12
+    assert screen.last.status == "failed: ValueError" and screen.last.step == 12
 
 
 # ---- on real screens
@@ -463,7 +465,7 @@ def test_a_shell_without_a_kernel(tmp_path):
 
 
 def test_long_runs_leave_lines_in_a_log_file(capsys):
-    screen, row = P.LinesScreen(), {"step": 100, "eval_loss": 0.5}
+    screen, row = screens.LinesScreen(), {"step": 100, "eval_loss": 0.5}
     for second in range(1, 101): screen.show(ProgressView(step=second * 10, seconds=float(second), evaluations=[row] * (second > 12)))
     screen.close(ProgressView(step=1000, seconds=100.0, evaluations=[row], over=True, status="done"))
     said = capsys.readouterr().err.splitlines()

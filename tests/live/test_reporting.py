@@ -9,7 +9,7 @@ import torch
 from callback_runs import Counts, make, net, points
 from trainer_nb import Learner, ReportCallback, TrainerCallback, TrainingArguments
 from trainer_nb.live.reporting import make_report_callbacks
-from trainer_nb.live.reporting import Tracker, resolve_trackers, tracker_config, prefix_log_names
+from trainer_nb.live.trackers import Tracker, resolve_trackers, tracker_config, prefix_log_names
 
 board = pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed")
 COMMON = dict(metric_for_best_model=None, logging_strategy="steps", logging_steps=2, eval_steps=5, max_steps=20, disable_tqdm=False)
@@ -238,7 +238,7 @@ def test_accelerates_trackers_and_ones_own(monkeypatch):
     fake.config = {}
     fake.init = lambda **given: made.append(given) or types.SimpleNamespace(log=lambda values, step: made.append((step, values)), finish=lambda: made.append("finish"))
     monkeypatch.setitem(sys.modules, "swanlab", fake)
-    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: True)
+    monkeypatch.setattr("trainer_nb.live.trackers.is_tracker_installed", lambda name: True)
     class Config(dict):
         def update(self, values, allow_val_change): made.append(len(values))
     fake.config = Config()
@@ -250,7 +250,7 @@ def test_accelerates_trackers_and_ones_own(monkeypatch):
 
 def test_which_trackers(tmp_path, monkeypatch):
     here = {"tensorboard", "mlflow"}
-    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: name in here)
+    monkeypatch.setattr("trainer_nb.live.trackers.is_tracker_installed", lambda name: name in here)
     assert resolve_trackers("none") == [] and resolve_trackers("all") == ["tensorboard", "mlflow"] == resolve_trackers(["mlflow", "tensorboard", "mlflow"])[::-1]
     with pytest.raises(ImportError, match="`pip install comet-ml`"): make(report_to="comet_ml")
     learn = make(report_to="all", output_dir=str(tmp_path), save_strategy="no")
@@ -263,7 +263,7 @@ def test_which_trackers(tmp_path, monkeypatch):
     assert "leaves TensorBoard out" in said(report_to="all") and "logging_dir='x' does nothing" in said(logging_dir="x") and "project='p' does nothing" in said(project="p")
     assert said(logging_dir="x", callbacks=[type("Theirs", (TrainerCallback,), {})()]) == "" == said(project="p", report_to="mlflow")
     here.clear()
-    assert "found no tracker" in said(report_to="all") and said() == ""
+    assert "found no installed tracker" in said(report_to="all") and said() == ""
     learn = Learner(net(), train_dataset=points(8), use_cpu=True)
     assert not any(isinstance(c, ReportCallback) for c in learn.callback_handler.callbacks)   # and a step pays nothing
 
@@ -303,7 +303,7 @@ def fake_wandb(monkeypatch):
     def finish(): wandb.run = None; told.append("finish")
     wandb.run, wandb.init = None, init
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: True)
+    monkeypatch.setattr("trainer_nb.live.trackers.is_tracker_installed", lambda name: True)
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     return wandb, told
 
@@ -334,7 +334,7 @@ def test_mlflow_finds_its_run_by_a_tag(monkeypatch):
     mlflow, told, there = types.ModuleType("mlflow"), [], {}
     active = []
     def start_run(run_id=None, run_name=None, tags=None):
-        if run_id is None: run_id = f"run{len(there)}"; there[run_id] = tags["trainer_nb.engine.run_state"]
+        if run_id is None: run_id = f"run{len(there)}"; there[run_id] = tags["trainer_nb.run"]
         told.append(("start", run_id, run_name))
         active.append(types.SimpleNamespace(info=types.SimpleNamespace(run_id=run_id)))
         return active[-1]
@@ -344,12 +344,12 @@ def test_mlflow_finds_its_run_by_a_tag(monkeypatch):
                         log_metrics=lambda m, step, run_id: told.append((step, run_id, set(m))),
                         utils=types.SimpleNamespace(validation=types.SimpleNamespace(MAX_PARAM_VAL_LENGTH=500)))
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: True)
+    monkeypatch.setattr("trainer_nb.live.trackers.is_tracker_installed", lambda name: True)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     learn = make(report_to="mlflow", run_name="mine", **COMMON | dict(max_steps=6))
     learn.step(2)
     assert told[0] == ("start", "run0", "mine") and told[1] == ("params", 100) and told[-1] == (2, "run0", {"loss", "grad_norm", "learning_rate", "epoch"})
-    next(c for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)).put_down()
+    next(c for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)).close()
     learn.train()
     assert [o for o in told if o[0] == "start"] == [("start", "run0", "mine"), ("start", "run0", None)] and told[-1] == ("end", "run0") and not active
     assert len([o for o in told if o[0] == "params"]) == 2   # not again
@@ -395,7 +395,7 @@ def test_trackios_spaces_are_handed_on(monkeypatch):
     fake.context_vars = types.SimpleNamespace(current_space_id=types.SimpleNamespace(get=lambda: "me/space"))
     fake.freeze = lambda **given: told.append(given)
     monkeypatch.setitem(sys.modules, "trackio", fake)
-    monkeypatch.setattr("trainer_nb.live.reporting.is_tracker_installed", lambda name: True)
+    monkeypatch.setattr("trainer_nb.live.trackers.is_tracker_installed", lambda name: True)
     given = dict(report_to="trackio", project="p", trackio_space_id="me/space", trackio_bucket_id="me/bucket", trackio_static_space_id="me/static")
     make(**COMMON | given | dict(max_steps=2)).train()
     assert {k: told[0][k] for k in ("project", "space_id", "bucket_id")} == {"project": "p", "space_id": "me/space", "bucket_id": "me/bucket"}
@@ -427,7 +427,7 @@ def test_mlflow_goes_on_in_its_run(tmp_path, monkeypatch):
     mlflow.set_tracking_uri(f"file:{tmp_path}")
     learn = make(**COMMON | dict(report_to="mlflow", run_name="mine", project="p", max_steps=8))
     learn.step(4)
-    next(c for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)).put_down()
+    next(c for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)).close()
     learn.train()
     assert mlflow.active_run() is None
     client = mlflow.MlflowClient()

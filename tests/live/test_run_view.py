@@ -10,8 +10,8 @@ from trainer_nb.core import log_file as runlog
 from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
 from trainer_nb.live.run_view import HistorySource, ViewModel, LearnerSource, progress_numbers, recent_speed
 from trainer_nb.core.history import History
-from trainer_nb.live.dashboard import still_bundle
-from trainer_nb.live.run_view import assess_health
+from trainer_nb.live.static_view import still_bundle
+from trainer_nb.live.health import assess_health
 
 HOSTILE = "<img src=x onerror=\"alert(1)\">"
 
@@ -19,7 +19,7 @@ HOSTILE = "<img src=x onerror=\"alert(1)\">"
 class Held:
     "A source that is only a history."
     def __init__(self, history, label="a run"): self.history, self.label = history, label
-    def look(self): pass
+    def refresh(self): pass
     def settings(self): return []
     def status(self): return {"state": "training", "words": "training", "verdict": assess_health(self.history).sentence} | progress_numbers(self.history, len(self.history), None, True)
 
@@ -115,7 +115,7 @@ def test_a_branch_is_drawn_beside_by_itself():
     learn.step(5)
     branch = learn.branch(learning_rate=1.0)
     branch.step(3)
-    content, _ = view.board.message()
+    content, _ = view.view_model.message()
     assert content["kind"] == "all" and [o["run"] for o in content["runs"]] == [learn.history.run_id, branch.history.run_id]
 
 
@@ -159,13 +159,13 @@ def test_after_a_rewind():
     then = learn.history[11].loss
     assert learn.rewind(8).replayed == 0
     learn.set(lr=0.01)
-    said = told(learn).told
+    said = told(learn).sent
     assert [(o["kind"], o["step"]) for o in said["marks"]] == [("rewind", 12), ("set", 12)]
     assert float(said["status"]["loss"]) == float(f"{then:.4g}") and then != learn.history.frame(all=True).loss.iloc[-1]
     learn.step(3)
-    assert [o["step"] for o in told(learn).told["marks"]] == [12, 12]
+    assert [o["step"] for o in told(learn).sent["marks"]] == [12, 12]
     learn.rewind(15)
-    assert told(learn).told["marks"][-1]["step"] == 0 and told(learn).told["status"]["loss"] is None
+    assert told(learn).sent["marks"][-1]["step"] == 0 and told(learn).sent["status"]["loss"] is None
 
 
 def test_after_free():
@@ -175,10 +175,10 @@ def test_after_free():
     board = told(learn)
     learn.free()
     board.message()
-    assert board.told["status"]["words"] == "freed" and board.told["status"]["step"] == 20 and len(board.curves[0].history) == 20
+    assert board.sent["status"]["words"] == "freed" and board.sent["status"]["step"] == 20 and len(board.curves[0].history) == 20
     learn.step(2)
     board.message()
-    assert board.told["status"]["step"] == 2 and len(board.curves[0].history) == 2
+    assert board.sent["status"]["step"] == 2 and len(board.curves[0].history) == 2
 
 
 def test_a_claim_outlives_its_module(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-// The colours in force. The style sheet takes them from the front end; the canvas has to be told, again whenever they change.
+// The colours in force. The style sheet takes them from the front end; the canvas needs them explicitly, and again whenever they change.
 
 // Blue for the run, orange for its evaluations, the others for runs beside it: the hues of the static pictures, apart for the colour-blind too.
 const HUES = {
@@ -45,9 +45,9 @@ class Theme {
     this.root.classList.toggle("tnb-dark", this.dark);   // before the others are read: it changes some of them
     const names = { surface: "--tnb-surface", ink: "--tnb-ink", muted: "--tnb-muted", grid: "--tnb-grid", line: "--tnb-line" }, found = {};
     for (const [key, name] of Object.entries(names)) found[key] = resolved(this.probe, name);
-    const said = JSON.stringify(found);
-    if (said === this.said) return;
-    this.said = said;
+    const key = JSON.stringify(found);
+    if (key === this.key) return;
+    this.key = key;
     Object.assign(this, found);
     this.hues = HUES[this.dark ? "dark" : "light"];
     this.changed();

@@ -88,8 +88,8 @@ class Run {
     return curve;
   }
 
-  // What a rewind left behind, as segments of [x, y]; each goes on from the curve at the place where it left.
-  leftBehind(axis, column, weight) {
+  // The abandoned steps, as segments of [x, y]; each begins on the curve, at the last step before it.
+  abandonedSegments(axis, column, weight) {
     const segments = [], { y, shares } = this.curve(column, weight);
     let segment = null, mean = null, before = 0;
     for (let i = 0; (i + 1) * WIDE <= this.left.length; i++) {

@@ -31,12 +31,12 @@ class Card {
     this.size = [width, height];
     this.ratio = ratio;
     this.stale = true;   // the canvas is sized when it is drawn: sizing clears it
-    this.soil();
+    this.invalidate();
   }
 
-  soil() { this.dirty = true; this.view.wake(); }
+  invalidate() { this.dirty = true; this.view.wake(); }
 
-  // Draw, if that is due and somebody can see it.
+  // Draw, if that is due and the card is in sight.
   refresh() {
     if (!this.dirty || !this.visible || this.size[0] < 20) return;
     if (this.ratio !== (window.devicePixelRatio || 1)) this.fit();
@@ -56,7 +56,7 @@ class Card {
 
   say(text) { setText(this.empty, text || ""); show(this.empty, Boolean(text)); }
 
-  // ---- the pointer and the keys: a place on the common axis is told to the view, which tells all cards
+  // ---- the pointer and the keys: a position on the common axis is sent to the view, which sends it to all cards
   listen() {
     const { plot } = this, place = event => event.clientX - plot.getBoundingClientRect().left;
     plot.addEventListener("pointerdown", event => {

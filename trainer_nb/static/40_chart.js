@@ -1,4 +1,4 @@
-// A chart of curves: each step faint, the running mean strong, evaluations as marks, what was left behind in dashes.
+// A chart of curves: each step faint, the running mean strong, evaluations as marks, abandoned steps dashed.
 
 class Chart extends Card {
   constructor(view, key, title, quantity, belongs, cls = "") {
@@ -13,7 +13,7 @@ class Chart extends Card {
   setLog(log) {
     this.log = log;
     setAttribute(this.toggle, "aria-pressed", String(log));
-    this.soil();
+    this.invalidate();
   }
 
   get weight() { return this.quantity && this.quantity.smooth ? this.view.weight : 0; }
@@ -115,7 +115,7 @@ class Chart extends Card {
         every.add(high);
         if ((i - first) % stride === 0) some.push(low, high);
       }
-      if (!this.view.hidden.has("kind:left")) for (const part of run.leftBehind(this.axis.column, this.column + MEAN, this.weight)) {
+      if (!this.view.hidden.has("kind:left")) for (const part of run.abandonedSegments(this.axis.column, this.column + MEAN, this.weight)) {
         for (const [x, value] of part) if (x >= range[0] && x <= range[1]) sure.add(value);
       }
     }
@@ -197,7 +197,7 @@ class Chart extends Card {
     pen.lineWidth = run.place ? 1.5 : 2;
     pen.lineJoin = "round";
     this.path(pen, run, first, end, i => y[i]);
-    if (end - first <= this.area.width / 16) for (let i = first; i < end; i++) this.spot(pen, run, i, y[i]);   // few enough to be told apart
+    if (end - first <= this.area.width / 16) for (let i = first; i < end; i++) this.spot(pen, run, i, y[i]);   // few enough to be distinguished
   }
 
   // A line through blocks: at most four points for each column of pixels, the ones that shape it.
@@ -233,7 +233,7 @@ class Chart extends Card {
     pen.globalAlpha = 0.75;
     pen.lineWidth = 1.4;
     pen.setLineDash([5, 4]);
-    for (const run of runs) for (const part of run.leftBehind(this.axis.column, this.column + MEAN, this.weight)) {
+    for (const run of runs) for (const part of run.abandonedSegments(this.axis.column, this.column + MEAN, this.weight)) {
       pen.beginPath();
       for (const [x, value] of part) { const y = this.y.at(value); if (!Number.isNaN(y)) pen.lineTo(this.x.at(x), y); }
       pen.stroke();
@@ -307,9 +307,9 @@ class Chart extends Card {
     let value = NaN;
     if (main) { const { y } = main.curve(this.column + MEAN, this.weight); for (let i = y.length - 1; i >= 0 && Number.isNaN(value); i--) value = y[i]; }
     else if (!this.quantity && own) value = own.points[own.points.length - 1][1];
-    const said = Number.isNaN(value) ? "" : number(value);
-    setText(this.value, said);
-    setAttribute(this.plot, "aria-label", said ? `${this.title}: now ${said}` : `${this.title}: ${this.nothing()}`);
+    const text = Number.isNaN(value) ? "" : number(value);
+    setText(this.value, text);
+    setAttribute(this.plot, "aria-label", text ? `${this.title}: now ${text}` : `${this.title}: ${this.nothing()}`);
   }
 }
 

@@ -23,7 +23,7 @@ class Heat extends Card {
     setText(this.label, layer.label || "");
     this.plot.style.height = Math.min(460, Math.max(90, this.given.rows.length * 15 + 42)) + "px";
     this.paint();
-    this.soil();
+    this.invalidate();
   }
 
   get(row, column) { return this.values[row * this.given.columns + column]; }

@@ -7,15 +7,15 @@ class Tooltip {
     this.box.hidden = true;
     this.title = make("div", "tnb-tooltip-title");
     this.rows = make("div", "tnb-tooltip-rows");
-    this.acts = make("div", "tnb-tooltip-acts");
-    this.box.append(this.title, this.rows, this.acts);
+    this.changes = make("div", "tnb-tooltip-changes");
+    this.box.append(this.title, this.rows, this.changes);
     root.append(this.box);
   }
 
   hide() { show(this.box, false); }
 
-  // title: text; values: rows of a card; acts: texts; at: [left, top] of the crosshair in the root.
-  show(title, values, acts, at) {
+  // title: text; values: rows of a card; changes: texts; at: [left, top] of the crosshair in the root.
+  show(title, values, changes, at) {
     setText(this.title, title);
     this.fill(this.rows, values, value => {
       const row = make("div", "tnb-tooltip-row"), swatch = make("i", "tnb-swatch tnb-swatch-" + value.kind);
@@ -23,7 +23,7 @@ class Tooltip {
       row.append(swatch, make("span", "tnb-tooltip-label", value.label), make("b", "", value.text), make("span", "tnb-tooltip-each", value.each));
       return row;
     });
-    this.fill(this.acts, acts, act => make("div", "", act));
+    this.fill(this.changes, changes, change => make("div", "", change));
     show(this.box, true);
     const width = this.root.clientWidth, own = this.box.offsetWidth, right = at[0] + 14 + own < width;
     this.box.style.left = Math.max(4, right ? at[0] + 14 : at[0] - 14 - own) + "px";
@@ -31,9 +31,9 @@ class Tooltip {
   }
 
   fill(box, items, row) {
-    const said = JSON.stringify(items);
-    if (box.said === said) return;
-    box.said = said;
+    const key = JSON.stringify(items);
+    if (box.key === key) return;
+    box.key = key;
     box.replaceChildren(...items.map(row));
   }
 }

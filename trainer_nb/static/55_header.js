@@ -1,8 +1,8 @@
-// The head of the dashboard: what the run does, whether that is well, how far it is.
+// The head of the dashboard: the status of the run, its health, its progress.
 
 const STATES = {
-  new: ["ring", "plain"], training: ["play", "good"], paused: ["pause", "warn"], finished: ["good", "done"], stopped: ["stop", "plain"],
-  waiting: ["wait", "warn"], quiet: ["plain", "plain"],
+  new: ["ring", "plain"], training: ["play", "good"], paused: ["pause", "warn"], finished: ["good", "done"], failed: ["bad", "bad"],
+  waiting: ["wait", "warn"], inactive: ["plain", "plain"],
 };
 
 class Header {
@@ -49,15 +49,15 @@ class Header {
   }
 
   update(status) {
-    const state = String(status.state || "new"), [shape, tone] = STATES[state] || STATES.quiet, evaluating = status.evaluating;
+    const state = String(status.state || "new"), [shape, tone] = STATES[state] || STATES.inactive, evaluating = status.evaluating;
     setText(this.state, evaluating ? "evaluating" : state);
     setIcon(this.pillIcon, evaluating ? "evaluate" : shape);
     setAttribute(this.pill, "data-tone", tone);
     setAttribute(this.pill, "data-live", state === "training" || evaluating ? "" : null);
     setText(this.words, evaluating ? `evaluating: ${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches` : status.words);
-    const said = ["good", "plain", "warn", "bad"].includes(status.tone) ? status.tone : "plain";
-    setAttribute(this.verdict, "data-tone", said);
-    setIcon(this.verdictIcon, said);
+    const health = ["good", "plain", "warn", "bad"].includes(status.tone) ? status.tone : "plain";
+    setAttribute(this.verdict, "data-tone", health);
+    setIcon(this.verdictIcon, health);
     setText(this.sentence, status.verdict);
     this.verdict.classList.toggle("tnb-blank", !status.verdict);
     this.progress(status);
@@ -79,7 +79,7 @@ class Header {
     setAttribute(this.bar, "data-state", state);
   }
 
-  // How the page stands with the kernel: nothing is said when all is well.
+  // The state of the connection to the kernel: empty when it works.
   connection(words) {
     setText(this.link, words);
     show(this.link, Boolean(words));

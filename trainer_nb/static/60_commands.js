@@ -1,6 +1,6 @@
-// What was asked of the kernel and has not been answered: a command is sent, heard, and then done or refused.
+// The commands that have not been answered yet: each is sent, received, and then done or rejected.
 
-const UNHEARD = 1500, LONG = 10000;   // ms after which a command that nobody has heard is said to wait; after which the kernel may be gone
+const SLOW = 1500, LONG = 10000;   // ms after which an unanswered command counts as waiting; after which the kernel may be gone
 
 class Commands {
   constructor(view) {
@@ -9,16 +9,16 @@ class Commands {
     this.count = 0;
   }
 
-  // control: whose place on the page shows how it stands: {name, phase(phase, waiting)}.
+  // control: the element that shows the phase of the command: {name, phase(phase, waiting)}.
   send(verb, given, control) {
     const id = `${this.view.id}-${++this.count}`, command = { id, verb, control, phase: "sent" };
     this.pending.set(id, command);
     command.timer = setTimeout(() => {
       this.move(command, "busy", `${control.name}: sent; the kernel is busy with a cell`);
-      command.timer = setTimeout(() => this.move(command, "busy", `${control.name}: not heard yet; the kernel is busy with a cell, or gone`), LONG - UNHEARD);
-    }, UNHEARD);
+      command.timer = setTimeout(() => this.move(command, "busy", `${control.name}: not received yet; the kernel is busy with a cell, or gone`), LONG - SLOW);
+    }, SLOW);
     this.move(command, "sent", `${control.name}: sent …`);
-    if (!this.view.post({ kind: "do", id, verb, with: given })) this.end(command, "refused", `${control.name}: not sent, this page is not connected to a kernel`);
+    if (!this.view.post({ kind: "do", id, verb, with: given })) this.end(command, "rejected", `${control.name}: not sent, this page is not connected to a kernel`);
     return id;
   }
 
@@ -30,20 +30,20 @@ class Commands {
 
   waiting(control) { return [...this.pending.values()].filter(o => o.control === control).length; }
 
-  // An answer from the kernel; those to other pages' commands are passed over.
+  // An answer from the kernel; those to other pages' commands are ignored.
   answer({ kind, id, text }) {
     const command = this.pending.get(id);
     if (!command) return;
-    if (kind === "heard") {
+    if (kind === "received") {
       clearTimeout(command.timer);
-      this.move(command, "heard", `${command.control.name}: heard, the kernel is on it`);
+      this.move(command, "received", `${command.control.name}: received, the kernel is working on it`);
     } else this.end(command, kind, text || `${command.control.name}: ${kind}`);
   }
 
   end(command, phase, text) {
     clearTimeout(command.timer);
     this.pending.delete(command.id);
-    this.move(command, phase, text, phase === "refused" ? "bad" : "good");
+    this.move(command, phase, text, phase === "rejected" ? "bad" : "good");
     command.control.answered && command.control.answered(phase);
   }
 

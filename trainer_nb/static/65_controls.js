@@ -1,6 +1,6 @@
 // The buttons.
 
-// A button whose icon tells how its command stands: "…" under way (a number when there are several), ✓ done, ! refused.
+// A button whose icon shows the phase of its command: "…" pending (a number when there are several), ✓ done, ! rejected.
 class Button {
   constructor(name, shape, press, cls = "") {
     this.name = name;
@@ -24,13 +24,13 @@ class Button {
   phase(phase, waiting) {
     clearTimeout(this.timer);
     const under = waiting > 0;
-    setAttribute(this.node, "data-phase", under && (phase === "done" || phase === "refused") ? "heard" : phase);
+    setAttribute(this.node, "data-phase", under && (phase === "done" || phase === "rejected") ? "received" : phase);
     setAttribute(this.node, "aria-busy", under ? "true" : null);
-    setText(this.badge, under ? (waiting > 1 ? waiting : "…") : { done: "✓", refused: "!" }[phase]);
-    if (!under) this.timer = setTimeout(() => { setAttribute(this.node, "data-phase", null); setText(this.badge, ""); }, phase === "refused" ? 6000 : 2000);
+    setText(this.badge, under ? (waiting > 1 ? waiting : "…") : { done: "✓", rejected: "!" }[phase]);
+    if (!under) this.timer = setTimeout(() => { setAttribute(this.node, "data-phase", null); setText(this.badge, ""); }, phase === "rejected" ? 6000 : 2000);
   }
 
-  // Faint where it would come to nothing now; the kernel decides, so it may be pressed all the same.
+  // Faint where it would have no effect now; the kernel decides, so it can still be pressed.
   fade(faint, why) {
     this.node.classList.toggle("tnb-faint", Boolean(faint));
     setAttribute(this.node, "title", faint ? why : null);
@@ -101,23 +101,23 @@ class Controls {
     this.name.value = "";
   }
 
-  // The number in a field, or null with a word to the user.
+  // The number in a field, or null with a notice.
   read(input) {
     const text = input.value.replace(/[,_\s]/g, ""), good = /^\d+$/.test(text) && Number(text) > 0 && Number(text) < 1e9;
     setAttribute(input, "aria-invalid", good ? null : "true");
     if (good) return Number(text);
-    this.view.say(`A ${input.getAttribute("aria-label")} is a whole number from 1 on, not "${input.value}"`, "bad");
+    this.view.say(`A ${input.getAttribute("aria-label")} must be a whole number of at least 1, not "${input.value}"`, "bad");
     input.focus();
     return null;
   }
 
   update(status) {
-    const state = status.state, over = state === "finished" || state === "stopped", words = `The run has ${state === "stopped" ? "been stopped" : "finished"}`;
+    const state = status.state, over = state === "finished", words = "The run has finished";
     this.running = state === "training";
     this.buttons.pause.rename(this.running ? "Pause" : state === "new" ? "Start" : "Resume", this.running ? "pause" : "play");
     for (const name of ["pause", "step", "steps", "stop"]) this.buttons[name].fade(over, words);
-    this.buttons.rewind.fade(!status.step, "No step has been made yet");
-    setAttribute(this.box, "data-deaf", status.where === "cell" ? "" : null);
+    this.buttons.rewind.fade(!status.step, "No step has been done yet");
+    setAttribute(this.box, "data-busy", status.where === "cell" ? "" : null);
   }
 
   stop() { for (const button of Object.values(this.buttons)) button.stop(); }

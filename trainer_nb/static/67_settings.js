@@ -32,12 +32,12 @@ class Setting {
     this.sign("↵");
   }
 
-  // Under way "…", not applied yet "↵", done "✓", refused "!".
+  // Pending "…", not applied yet "↵", done "✓", rejected "!".
   sign(mark, state = null) {
     clearTimeout(this.timer);
     setText(this.mark, mark);
     setAttribute(this.box, "data-phase", state);
-    setAttribute(this.input, "aria-invalid", state === "refused" ? "true" : null);
+    setAttribute(this.input, "aria-invalid", state === "rejected" ? "true" : null);
   }
 
   read() {
@@ -49,7 +49,7 @@ class Setting {
 
   apply(value = this.read()) {
     if (value === undefined) {
-      this.sign("!", "refused");
+      this.sign("!", "rejected");
       this.view.say(`${this.name} takes a ${this.given.kind === "int" ? "whole number" : "number"}, not "${this.input.value}"`, "bad");
       return;
     }
@@ -58,12 +58,12 @@ class Setting {
   }
 
   phase(phase, waiting) {
-    this.sign(waiting ? "…" : { done: "✓", refused: "!" }[phase], phase);
-    if (!waiting) this.timer = setTimeout(() => this.sign(this.touched ? "↵" : ""), phase === "refused" ? 6000 : 2000);
+    this.sign(waiting ? "…" : { done: "✓", rejected: "!" }[phase], phase);
+    if (!waiting) this.timer = setTimeout(() => this.sign(this.touched ? "↵" : ""), phase === "rejected" ? 6000 : 2000);
   }
 
-  // After a refusal the field shows again what is in force.
-  answered(phase) { if (phase === "refused" && !this.touched) this.put(this.given.value); }
+  // After a rejection the field shows the present value again.
+  answered(phase) { if (phase === "rejected" && !this.touched) this.put(this.given.value); }
 
   put(value) { const text = value === null || value === undefined ? "" : inWords(value); if (this.input.value !== text) this.input.value = text; }
 
@@ -78,7 +78,7 @@ class Setting {
   stop() { clearTimeout(this.timer); }
 }
 
-// A number as somebody would type it.
+// A number as a user would type it.
 function inWords(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);

@@ -9,7 +9,7 @@ class Toolbar {
     const smooth = make("label", "tnb-smooth");
     this.slider = make("input", "tnb-slider", null, { type: "range", min: "0", max: "40", step: "1", "aria-label": "smoothing: steps in the running mean" });
     this.words = make("output", "tnb-smooth-words");
-    this.slider.addEventListener("input", () => { this.own = true; this.view.smooth(this.window()); this.told(); });
+    this.slider.addEventListener("input", () => { this.own = true; this.view.smooth(this.window()); this.describe(); });
     smooth.append(make("span", "", "Smoothing"), this.slider, this.words);
     this.reset = make("button", "tnb-button tnb-quiet tnb-reset", "Whole run", { type: "button" });
     this.reset.addEventListener("click", () => this.view.zoomTo(null));
@@ -30,13 +30,13 @@ class Toolbar {
   // The slider runs over powers of ten: 1 to 10,000 steps.
   window() { return 10 ** (Number(this.slider.value) / 10); }
 
-  told() {
+  describe() {
     const steps = Math.round(this.window()), text = steps < 2 ? "off" : plural(steps, "step");
     setText(this.words, text);
     setAttribute(this.slider, "aria-valuetext", text);
   }
 
-  // Until somebody moves it, the smoothing grows with the run: about a hundredth of it.
+  // Until the user moves it, the smoothing grows with the run: about a hundredth of it.
   follow(steps) {
     if (this.own) return;
     const wanted = steps < 60 ? 1 : Math.min(10000, Math.max(4, steps / 100)), place = Math.round(Math.log10(wanted) * 10 / 3) * 3;
@@ -45,7 +45,7 @@ class Toolbar {
       this.slider.value = place;
       this.view.smooth(this.window());
     }
-    this.told();
+    this.describe();
   }
 
   zoomed(yes) { this.reset.classList.toggle("tnb-away", !yes); this.reset.disabled = !yes; }

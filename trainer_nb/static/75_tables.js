@@ -1,4 +1,4 @@
-// The evaluations as a table, and what was said.
+// The table of evaluations, and the notices.
 
 class Evaluations {
   constructor() {
@@ -60,11 +60,11 @@ class Notices {
     this.phase = phase;
     setAttribute(this.line, "data-tone", tone);
     setAttribute(this.line, "data-phase", phase || null);
-    setIcon(this.icon, phase === "sent" || phase === "heard" ? "dot" : phase === "busy" ? "wait" : tone === "plain" ? "info" : tone);
+    setIcon(this.icon, phase === "sent" || phase === "received" ? "dot" : phase === "busy" ? "wait" : tone === "plain" ? "info" : tone);
     setText(this.text, text);
   }
 
-  // The line says the newest, unless it is one that was there before.
+  // The line shows the newest notice, unless it was there before.
   update(list) {
     const last = list[list.length - 1], before = this.held[this.held.length - 1], key = o => o ? JSON.stringify([o.text, o.at]) : "";
     const bottom = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 4;
@@ -83,9 +83,9 @@ class Notices {
   }
 
   put(row, { tone, text, at }) {
-    const said = ["good", "plain", "warn", "bad"].includes(tone) ? tone : "plain";
-    setAttribute(row, "data-tone", said);
-    setIcon(row.children[0], said === "plain" ? "info" : said);
+    const shown = ["good", "plain", "warn", "bad"].includes(tone) ? tone : "plain";
+    setAttribute(row, "data-tone", shown);
+    setIcon(row.children[0], shown === "plain" ? "info" : shown);
     setText(row.children[1], text);
     setText(row.children[2], typeof at === "number" ? "step " + whole(at) : at);
   }

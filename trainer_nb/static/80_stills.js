@@ -29,8 +29,8 @@ class Stills {
   }
 
   means(node) {
-    const said = name => (node.getAttribute(name) || "").startsWith("trainer_nb still ") && node.getAttribute(name).slice(17).split(/[\s,;:.]/)[0] === this.id;
-    return node.getAttribute("data-trainer-nb-still") === this.id || said("alt") || said("title");
+    const matches = name => (node.getAttribute(name) || "").startsWith("trainer_nb still ") && node.getAttribute(name).slice(17).split(/[\s,;:.]/)[0] === this.id;
+    return node.getAttribute("data-trainer-nb-still") === this.id || matches("alt") || matches("title");
   }
 
   wrapper(node) {

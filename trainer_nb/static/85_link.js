@@ -1,21 +1,21 @@
-// The way to the kernel: hello until somebody answers, and what is known of the connection.
+// The connection to the kernel: hello until it is answered, and the state of the connection.
 
-const AGAIN = 2000, SILENCE = 1000;   // ms between two hellos; ms after which waiting is said
+const AGAIN = 2000, SILENCE = 1000;   // ms between two hellos; ms after which the page shows that it waits
 
 class Link {
   constructor(view, model) {
     Object.assign(this, { view, model, seen: 0, answered: false, closed: false });
     window.__trainer_nb_page = window.__trainer_nb_page || randomId();
     this.page = window.__trainer_nb_page;
-    this.heard = (content, buffers) => this.receive(content, buffers || []);
+    this.onMessage = (content, buffers) => this.receive(content, buffers || []);
     this.gone = () => this.close();
     this.moved = () => this.alive() ? this.hello() : this.close();
-    model.on("msg:custom", this.heard);
+    model.on("msg:custom", this.onMessage);
     model.on("comm:close", this.gone);
     model.on("comm_live_update", this.moved);
   }
 
-  // The widget manager marks a view whose kernel is gone; anywidget's model does not tell.
+  // The widget manager marks a view whose kernel is gone; anywidget's model does not.
   alive() { return this.model.comm_live !== undefined ? this.model.comm_live : !this.view.el.closest(".jupyter-widgets-disconnected"); }
 
   hello() {
@@ -55,7 +55,7 @@ class Link {
     if (this.answered && (this.closed || content.kind === "all")) { this.closed = false; this.view.connection(""); }
     if (content.kind === "all") this.view.begin(content, buffers);
     else if (content.kind === "news" && this.seen && !this.view.take(content, buffers)) this.hello();
-    else if (["heard", "done", "refused"].includes(content.kind)) this.view.commands.answer(content);
+    else if (["received", "done", "rejected"].includes(content.kind)) this.view.commands.answer(content);
   }
 
   close() {
@@ -68,7 +68,7 @@ class Link {
   stop() {
     clearInterval(this.timer);
     clearTimeout(this.patience);
-    this.model.off("msg:custom", this.heard);
+    this.model.off("msg:custom", this.onMessage);
     this.model.off("comm:close", this.gone);
     this.model.off("comm_live_update", this.moved);
   }

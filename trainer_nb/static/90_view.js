@@ -1,4 +1,4 @@
-// The dashboard: what is held of the run, and the parts that show it. A part is only told what concerns it.
+// The dashboard: the values received from the kernel, and the parts that show them.
 
 const isLoss = name => /loss$/.test(name);
 
@@ -88,9 +88,9 @@ class View {
     this.status = status;
     this.header.update(status);
     this.controls.update(status);
-    const deaf = status.where === "cell" && this.controlled;
-    setText(this.hintText, deaf ? this.cellHint || "A cell is training: clicks are heard when it has ended." : "");
-    show(this.hint, deaf);
+    const busy = status.where === "cell" && this.controlled;
+    setText(this.hintText, busy ? this.cellHint || "A cell is training: clicks take effect when it ends." : "");
+    show(this.hint, busy);
   }
 
   setRuns(list) {
@@ -161,7 +161,7 @@ class View {
     this.arrange();
     this.toolbar.follow(this.main().last(0) || 0);
     this.legend();
-    this.soil();
+    this.invalidate();
   }
 
   cards() { return [...this.charts.values(), ...this.heats.values()]; }
@@ -182,16 +182,16 @@ class View {
     const { theme } = this, entries = this.all().map(run => ({ key: "run:" + run.id, text: run.label, kind: "line", color: theme.hue(run.place ? run.place + 1 : 0) }));
     if (this.all().some(o => o.rows)) entries.push({ key: "kind:steps", text: "each step", kind: "band", color: theme.hue(0) });
     if (Object.values(this.metrics).some(o => Object.keys(o).length)) entries.push({ key: "kind:evaluations", text: "evaluations", kind: "ring", color: theme.hue(1) });
-    if (this.all().some(o => o.left.length)) entries.push({ key: "kind:left", text: "left behind", kind: "dashes", color: theme.muted });
-    if (this.marks.length) entries.push({ key: "kind:marks", text: "acts", kind: "flag", color: theme.muted });
+    if (this.all().some(o => o.left.length)) entries.push({ key: "kind:left", text: "abandoned", kind: "dashes", color: theme.muted });
+    if (this.marks.length) entries.push({ key: "kind:marks", text: "changes", kind: "flag", color: theme.muted });
     this.toolbar.list(entries);
   }
 
-  // ---- what somebody asks for on the page
+  // ---- requests of the user on the page
   toggle(key) {
     if (!this.hidden.delete(key)) this.hidden.add(key);
     this.legend();
-    this.soil();
+    this.invalidate();
   }
 
   setAxis(name) {
@@ -209,12 +209,12 @@ class View {
       if (b > a && (a > whole[0] || b < whole[1])) this.zoom = [a, b];
     }
     this.toolbar.zoomed(Boolean(this.zoom));
-    this.soil();
+    this.invalidate();
   }
 
   smooth(steps) {
     this.weight = steps < 1.5 ? 0 : 1 - 1 / steps;
-    this.soil();
+    this.invalidate();
   }
 
   // The crosshair, in all charts; in words beside the one that is pointed at.
@@ -230,15 +230,15 @@ class View {
     if (!at || !at.card.x) { this.tooltip.hide(); return; }
     const { card, x } = at, box = card.plot.getBoundingClientRect(), own = this.root.getBoundingClientRect(), place = card.x.at(x), main = this.main();
     const values = card.valuesAt(x), under = o => !this.hidden.has("kind:marks") && Math.abs(card.x.at(this.placeOf(o)) - place) < 6;
-    const acts = this.marks.filter(under).slice(0, 8);
+    const changes = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
     const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
-    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, acts.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (left behind)" : ""}`),
+    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (abandoned)" : ""}`),
       [box.left - own.left + place, box.top - own.top + 18]);
   }
 
   // ---- drawing: at most once a frame, and only what is due and in sight
-  soil() {
+  invalidate() {
     for (const card of this.cards()) card.dirty = true;
     this.wake();
   }
@@ -246,7 +246,7 @@ class View {
   recolor() {
     if (!this.toolbar) return;
     this.legend();
-    this.soil();
+    this.invalidate();
   }
 
   wake() {
