@@ -178,9 +178,9 @@ def test_accelerator_config_key_by_key(tmp_path):
     assert given(str(tmp_path / "a.json")) == given({"split_batches": True}) == given('{"split_batches": true}')
     steps = given({"gradient_accumulation_kwargs": {"num_steps": 4}})
     assert steps == TrainingArguments(gradient_accumulation_steps=4)
-    for wrong, said in (({"dispatch_batches": True}, "none waits for the first one"), ({"use_seedable_sampler": False}, "function of the seed"), ({"use_configured_state": True}, "Accelerator of its own"),
+    for wrong, said in (({"dispatch_batches": True}, "none waits for rank 0"), ({"use_seedable_sampler": False}, "function of the seed"), ({"use_configured_state": True}, "its own Accelerator"),
                         ({"split_batch": True}, "Did you mean 'split_batches'"), ({"gradient_accumulation_kwargs": {"sync": 1}}, "no key 'sync'"), ({"gradient_accumulation_kwargs": 3}, "should be a dict"),
-                        ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "goes on by one"), ("none.json", "path of a JSON file"), ({"split_batches": 3}, "True or False")):
+                        ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "advances once per optimizer step"), ("none.json", "path of a JSON file"), ({"split_batches": 3}, "True or False")):
         with pytest.raises(ValueError, match=said): given(wrong)
     with pytest.raises(ValueError, match="leave one of them out"): given({"non_blocking": True}, dataloader_pin_memory=False)
     with pytest.raises(ValueError, match="leave num_steps out"): given({"gradient_accumulation_kwargs": {"num_steps": 4}}, gradient_accumulation_steps=2)

@@ -8,7 +8,7 @@ from sharded import Block, Net, counted, make, rows, same
 from trainer_nb import Learner, TrainerCallback, TrainingArguments
 from trainer_nb.state import resume
 from trainer_nb.core.errors import InvalidOperation
-from trainer_nb.args.validation import ShardingConfig, resolve_sharding
+from trainer_nb.args.parallel import ShardingConfig, resolve_sharding
 from trainer_nb.device.sharding import to_local
 from trainer_nb.device.collectives import SINGLE_PROCESS, World
 

@@ -269,7 +269,7 @@ def test_which_trackers(tmp_path, monkeypatch):
 
 
 def test_names_that_are_refused():
-    for name, text in (("wanb", "Did you mean 'wandb'"), ("neptune", "NeptuneCallback"), (["all", "wandb"], "stands alone"), ("tensorboard", "output_dir= or logging_dir=")):
+    for name, text in (("wanb", "Did you mean 'wandb'"), ("neptune", "NeptuneCallback"), (["all", "wandb"], "combines 'all' with other names"), ("tensorboard", "output_dir= or logging_dir=")):
         with pytest.raises(ValueError, match=text): TrainingArguments(report_to=name)
 
 

@@ -300,7 +300,7 @@ def test_which_layers_an_optimizer_is_for():
     model.embed.weight = model.head.weight
     model.get_output_embeddings = lambda: model.head
     assert target_parameter_names(model, None, "muon") == {"mlp.0.weight", "mlp.2.weight", "attn.q.weight"}
-    for given, message in ((dict(optim="sgd", optim_target_modules="a"), "takes all parameters alike"), (dict(optim="muon", optim_target_modules=True), "names no modules")):
+    for given, message in ((dict(optim="sgd", optim_target_modules="a"), "updates all parameters by one rule"), (dict(optim="muon", optim_target_modules=True), "names no modules")):
         with pytest.raises(ValueError, match=message): TrainingArguments(**given)
     with pytest.raises(ValueError, match="has to be told which"): target_parameter_names(model, None, "apollo_adamw")
 
@@ -452,7 +452,7 @@ def test_the_direction_follows_the_metric():
         assert create_scheduler(o, TrainingArguments(lr_scheduler_type=name, **args), 9).mode == "max"
         assert create_scheduler(o, TrainingArguments(lr_scheduler_type=name, lr_scheduler_kwargs=dict(mode="min"), **args), 9).mode == "min"
         assert create_scheduler(o, TrainingArguments(lr_scheduler_type=name, eval_strategy="epoch"), 9).mode == "min"
-        with pytest.raises(ValueError, match="goes by evaluations, and there are none; give eval_strategy='epoch'"): TrainingArguments(lr_scheduler_type=name)
+        with pytest.raises(ValueError, match="requires evaluations, and there are none; give eval_strategy='epoch'"): TrainingArguments(lr_scheduler_type=name)
 
 
 def test_transformers_own_greedy_schedule_may_be_brought():

@@ -25,9 +25,13 @@ GOLDEN = Path(__file__).resolve().parents[1]/"golden"
 
 # Names that a later version has given up for others. The old one still works, as a deprecated alias.
 RENAMED_NAMES = {"trainer_nb.Refused": "trainer_nb.InvalidOperation", "trainer_nb.Learner.each": "trainer_nb.Learner.run_on_all"}
-RENAMED_PARAMETERS = {"trainer_nb.Learner.launch": {"hear": "output"}}
-# Fields of TrainingArguments.
 RENAMED_FIELDS = {"ring_every": "rewind_every", "ring_memory": "rewind_memory", "transaction": "rollback"}
+RENAMED_PARAMETERS = {
+    **{f"trainer_nb.{learner}.launch": {"hear": "output"} for learner in ("Learner", "Trainer", "Seq2SeqTrainer")},
+    **{f"trainer_nb.{arguments}": RENAMED_FIELDS for arguments in ("TrainingArguments", "Seq2SeqTrainingArguments")},
+}
+RENAMED_NAMES |= {f"{cls}.{old}": f"{cls}.{new}" for cls, names in RENAMED_PARAMETERS.items() if names is RENAMED_FIELDS for old, new in names.items()}
+RENAMED_NAMES |= {f"trainer_nb.{learner}.each": f"trainer_nb.{learner}.run_on_all" for learner in ("Trainer", "Seq2SeqTrainer")}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -155,17 +159,17 @@ def lost_parameters(name, then, now):
     if then is None or now is None: return [] if then is None else [f"{name} cannot be called any more"]
     old, new = parse(then), parse(now)
     renamed = RENAMED_PARAMETERS.get(name, {})
-    lost = [f"{name} has no {p!r} any more" for p in old if p not in new and not (renamed.get(p) in new and "**" in new)]
+    lost = [f"{name} has no {p!r} any more" for p in old if p not in new and renamed.get(p) not in new]
     for p, (kind, default) in old.items():
         if p not in new: continue
         if kind == "positional" and new[p][0] != "positional": lost.append(f"{name}: {p!r} cannot be given by position any more")
         if kind == "keyword" and new[p][0] == "many": lost.append(f"{name}: {p!r} is none of its own any more")
         if default != new[p][1] and "..." not in (default, new[p][1]): lost.append(f"{name}: {p}={default} is now {new[p][1]}")
     # Those that were positional stay in their places; new ones come behind them and have a default.
-    places = [p for p, (kind, _) in old.items() if kind == "positional"]
-    if [p for p, (kind, _) in new.items() if kind == "positional"][:len(places)] != places and not renamed:
+    places = [renamed.get(p, p) for p, (kind, _) in old.items() if kind == "positional"]
+    if [p for p, (kind, _) in new.items() if kind == "positional"][:len(places)] != places:
         lost.append(f"{name}: its positional parameters are others")
-    needed = [p for p, (kind, default) in new.items() if p not in old and kind != "many" and default is None]
+    needed = [p for p, (kind, default) in new.items() if p not in old and p not in renamed.values() and kind != "many" and default is None]
     return lost + [f"{name} cannot be called without {p!r}" for p in needed]
 
 
@@ -213,6 +217,13 @@ def test_no_setting_is_lost():
     missing = [name for name in then if name not in now and RENAMED_FIELDS.get(name) not in now]
     assert missing == []
     assert {name: (then[name], now[name]) for name in then if name in now and then[name] != now[name]} == {}
+
+
+def test_renamed_fields_are_accepted():
+    "With a warning that names the new one."
+    for old, value in (("ring_every", 5), ("ring_memory", 0.5), ("transaction", "copy")):
+        with pytest.warns(UserWarning, match=f"{old} is an older name: give {RENAMED_FIELDS[old]}="): args = trainer_nb.TrainingArguments(**{old: value})
+        assert getattr(args, old) == value and RENAMED_FIELDS[old] in args.changed()
 
 
 def test_the_comparison_sees_what_is_lost():

@@ -5,35 +5,39 @@
 # %% ../../nbs/02_args/00_fields.ipynb #1b0f7889
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+import os
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import Enum, StrEnum
 from functools import cache
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 # %% auto #0
-__all__ = ['EXTRA_TYPES', 'OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'TARGETED_OPTIMIZERS', 'METRIC_SCHEDULES', 'LOG_LEVELS',
-           'TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'arg_field', 'field_default', 'field_types', 'DurationArgs',
-           'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs', 'DistributedArgs', 'LoggingArgs', 'EvaluationArgs',
-           'GenerationArgs', 'CheckpointingArgs', 'HubArgs', 'DataArgs', 'ScriptArgs']
+__all__ = ['EXTRA_TYPES', 'ENUM_FIELDS', 'OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'TARGETED_OPTIMIZERS', 'METRIC_SCHEDULES',
+           'LOG_LEVELS', 'TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'arg_field', 'field_default', 'field_types', 'Choice',
+           'IntervalStrategy', 'SaveStrategy', 'HubStrategy', 'SchedulerType', 'OptimizerNames', 'to_builtin',
+           'DurationArgs', 'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs', 'DistributedArgs', 'LoggingArgs',
+           'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs', 'HubArgs', 'DataArgs', 'ScriptArgs']
 
-# %% ../../nbs/02_args/00_fields.ipynb #39034465
-def arg_field(default,    # default value
-        help: str,  # one line: the effect of the argument, and the meaning of None
-        bare: bool = False  # on a command line the option may be given without a value, which means True
-       ):
+# %% ../../nbs/02_args/00_fields.ipynb #cc957b19
+def arg_field(
+    default: Any,  # default value; a list or dictionary is copied for each object
+    help: str,  # one line: the effect of the argument, and the meaning of None
+    bare: bool = False,  # on a command line the option may be given without a value, which means True
+) -> Any:  # any, because the value of a field has the type of its annotation
     "Return a dataclass field with its help."
-    # argparse's keywords, which transformers' parser passes on
-    metadata = {"help": help, **({"nargs": "?", "const": True} if bare else {})}
+    metadata: dict[str, Any] = {"help": help}
+    if bare:
+        # argparse's keywords, which transformers' parser passes on
+        metadata |= {"nargs": "?", "const": True}
     if isinstance(default, (list, dict)): return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
-def field_default(
-    f,  # a dataclass field
-):
+def field_default(f: Field) -> Any:
     "Return the default of a field."
-    return f.default_factory() if f.default is MISSING else f.default
+    return f.default_factory() if f.default_factory is not MISSING else f.default
 
 # types that a field accepts beyond its annotation
-EXTRA_TYPES = {
+EXTRA_TYPES: dict[str, Any] = {
     "learning_rate": list[float],
     "layer_groups": list[str | list[str]],
     "optim_target_modules": bool,
@@ -45,67 +49,106 @@ EXTRA_TYPES = {
     "resume_from_checkpoint": bool,
 }
 
-# cls: a dataclass; the annotations are used as written, even if a parser has changed `Field.type`
 @cache
-def field_types(cls) -> dict:
-    "Return the accepted types of each field of a dataclass, including those in `ALSO`."
+def field_types(cls: type) -> dict[str, Any]:  # name of a field -> type or union of types
+    "Return the accepted types of each field of a dataclass, including those in `EXTRA_TYPES`."
+    # not `Field.type`, which transformers' parser changes
     hints = get_type_hints(cls)
-    return {
-        f.name: hints[f.name] | EXTRA_TYPES[f.name] if f.name in EXTRA_TYPES else hints[f.name] for f in fields(cls)
-    }
+    types = {f.name: hints[f.name] for f in fields(cls)}
+    return {name: kind | EXTRA_TYPES[name] if name in EXTRA_TYPES else kind for name, kind in types.items()}
 
-# %% ../../nbs/02_args/00_fields.ipynb #718bd8f7
-OPTIMIZER_NAMES = (
-    "adamw_torch",
-    "adamw_torch_fused",
-    "sgd",
-    "adagrad",
-    "rmsprop",
-    "adafactor",
-    "muon",
-    "adamw_8bit",
-    "adamw_bnb_8bit",
-    "paged_adamw_32bit",
-    "paged_adamw_8bit",
-    "ademamix",
-    "ademamix_8bit",
-    "paged_ademamix_32bit",
-    "paged_ademamix_8bit",
-    "lion_32bit",
-    "lion_8bit",
-    "paged_lion_32bit",
-    "paged_lion_8bit",
-    "rmsprop_bnb",
-    "rmsprop_bnb_8bit",
-    "rmsprop_bnb_32bit",
-    "adamw_torch_4bit",
-    "adamw_torch_8bit",
-    "galore_adamw",
-    "galore_adamw_8bit",
-    "galore_adafactor",
-    "apollo_adamw",
-    "schedule_free_radam",
-    "schedule_free_adamw",
-    "schedule_free_sgd",
-    "stable_adamw",
-    "grokadamw",
-    "adamw_anyprecision",
-)
-SCHEDULE_NAMES = (
-    "linear",
-    "cosine",
-    "cosine_with_restarts",
-    "cosine_with_min_lr",
-    "cosine_warmup_with_min_lr",
-    "constant",
-    "constant_with_warmup",
-    "polynomial",
-    "inverse_sqrt",
-    "warmup_stable_decay",
-    "one_cycle",
-    "reduce_lr_on_plateau",
-    "greedy",
-)
+# %% ../../nbs/02_args/00_fields.ipynb #28da6247
+class Choice(StrEnum):
+    "Base of the enums: a string that prints as one, also in error messages."
+
+    def __repr__(self) -> str: return repr(self.value)
+
+class IntervalStrategy(Choice):
+    "List when to log or to evaluate."
+    NO = "no"
+    STEPS = "steps"
+    EPOCH = "epoch"
+
+class SaveStrategy(Choice):
+    "List when to write a checkpoint."
+    NO = "no"
+    STEPS = "steps"
+    EPOCH = "epoch"
+    BEST = "best"
+
+class HubStrategy(Choice):
+    "List what to push to the Hub."
+    END = "end"
+    EVERY_SAVE = "every_save"
+    CHECKPOINT = "checkpoint"
+    ALL_CHECKPOINTS = "all_checkpoints"
+
+class SchedulerType(Choice):
+    "List the learning-rate schedules."
+    LINEAR = "linear"
+    COSINE = "cosine"
+    COSINE_WITH_RESTARTS = "cosine_with_restarts"
+    COSINE_WITH_MIN_LR = "cosine_with_min_lr"
+    COSINE_WARMUP_WITH_MIN_LR = "cosine_warmup_with_min_lr"
+    CONSTANT = "constant"
+    CONSTANT_WITH_WARMUP = "constant_with_warmup"
+    POLYNOMIAL = "polynomial"
+    INVERSE_SQRT = "inverse_sqrt"
+    WARMUP_STABLE_DECAY = "warmup_stable_decay"
+    ONE_CYCLE = "one_cycle"
+    REDUCE_ON_PLATEAU = "reduce_lr_on_plateau"
+    GREEDY = "greedy"
+
+class OptimizerNames(Choice):
+    "List the optimizers."
+    ADAMW_TORCH = "adamw_torch"
+    ADAMW_TORCH_FUSED = "adamw_torch_fused"
+    SGD = "sgd"
+    ADAGRAD = "adagrad"
+    RMSPROP = "rmsprop"
+    ADAFACTOR = "adafactor"
+    MUON = "muon"
+    ADAMW_8BIT = "adamw_8bit"
+    ADAMW_BNB = "adamw_bnb_8bit"
+    PAGED_ADAMW = "paged_adamw_32bit"
+    PAGED_ADAMW_8BIT = "paged_adamw_8bit"
+    ADEMAMIX = "ademamix"
+    ADEMAMIX_8BIT = "ademamix_8bit"
+    PAGED_ADEMAMIX = "paged_ademamix_32bit"
+    PAGED_ADEMAMIX_8BIT = "paged_ademamix_8bit"
+    LION = "lion_32bit"
+    LION_8BIT = "lion_8bit"
+    PAGED_LION = "paged_lion_32bit"
+    PAGED_LION_8BIT = "paged_lion_8bit"
+    RMSPROP_BNB = "rmsprop_bnb"
+    RMSPROP_8BIT = "rmsprop_bnb_8bit"
+    RMSPROP_32BIT = "rmsprop_bnb_32bit"
+    ADAMW_TORCH_4BIT = "adamw_torch_4bit"
+    ADAMW_TORCH_8BIT = "adamw_torch_8bit"
+    GALORE_ADAMW = "galore_adamw"
+    GALORE_ADAMW_8BIT = "galore_adamw_8bit"
+    GALORE_ADAFACTOR = "galore_adafactor"
+    APOLLO_ADAMW = "apollo_adamw"
+    SCHEDULE_FREE_RADAM = "schedule_free_radam"
+    SCHEDULE_FREE_ADAMW = "schedule_free_adamw"
+    SCHEDULE_FREE_SGD = "schedule_free_sgd"
+    STABLE_ADAMW = "stable_adamw"
+    GROKADAMW = "grokadamw"
+    ADAMW_ANYPRECISION = "adamw_anyprecision"
+
+# fields whose value is read as a member of an enum
+ENUM_FIELDS: dict[str, type[Choice]] = {
+    "optim": OptimizerNames,
+    "lr_scheduler_type": SchedulerType,
+    "logging_strategy": IntervalStrategy,
+    "eval_strategy": IntervalStrategy,
+    "save_strategy": SaveStrategy,
+    "hub_strategy": HubStrategy,
+}
+
+# %% ../../nbs/02_args/00_fields.ipynb #da11b186
+OPTIMIZER_NAMES = tuple(member.value for member in OptimizerNames)
+SCHEDULE_NAMES = tuple(member.value for member in SchedulerType)
 # applied to some linear layers, with another rule for the rest
 TARGETED_OPTIMIZERS = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw", "muon")
 # driven by evaluation metrics instead of the step
@@ -123,61 +166,70 @@ TRACKERS = (
     "swanlab",
     "codecarbon",
 )
-CHOICES = {
+CHOICES: dict[str, tuple] = {
+    **{name: tuple(member.value for member in enum) for name, enum in ENUM_FIELDS.items()},
     "optim": OPTIMIZER_NAMES,
     "lr_scheduler_type": SCHEDULE_NAMES,
-    "logging_strategy": ("no", "steps", "epoch"),
-    "eval_strategy": ("no", "steps", "epoch"),
-    "save_strategy": ("no", "steps", "epoch", "best"),
     "rollback": ("light", "full"),
     "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"),
     "save_format": ("safetensors", "trainer"),
     "include_num_input_tokens_seen": ("no", "all", "non_padding"),
     "log_level": LOG_LEVELS,
     "log_level_replica": LOG_LEVELS,
-    "hub_strategy": ("end", "every_save", "checkpoint", "all_checkpoints"),
     "dataloader_multiprocessing_context": (None, "fork", "spawn", "forkserver"),
 }
+
+# %% ../../nbs/02_args/00_fields.ipynb #48f22908
+def to_builtin(value: Any) -> Any:
+    "Convert enums, paths, tuples, numpy scalars and configurations to plain Python values; return other values unchanged."
+    if isinstance(value, Enum): return to_builtin(value.value)
+    if isinstance(value, os.PathLike): return os.fspath(value)
+    if isinstance(value, (list, tuple)): return [to_builtin(o) for o in value]
+    if isinstance(value, dict): return {k: to_builtin(v) for k, v in value.items()}
+    if getattr(value, "shape", None) == () and hasattr(value, "item"): return value.item()
+    # a configuration of transformers
+    if hasattr(value, "to_diff_dict"): return to_builtin(value.to_dict())
+    return value
 
 # %% ../../nbs/02_args/00_fields.ipynb #7821e185
 @dataclass
 class DurationArgs:
-    output_dir: str | None = arg_field(None, "folder for what the run writes; None: nothing is written")
-    per_device_train_batch_size: int = arg_field(8, "examples in one micro-batch of training, on each device")
-    per_device_eval_batch_size: int = arg_field(8, "examples in one batch of evaluation, on each device")
-    num_train_epochs: float = arg_field(3.0, "passes over the training data; may end inside one")
-    max_steps: int = arg_field(-1, "optimizer steps in all; above 0 it overrides num_train_epochs")
+    output_dir: str | None = arg_field(None, "folder for the run's files; None: nothing is written")
+    per_device_train_batch_size: int = arg_field(8, "examples in one micro-batch of training, per device")
+    per_device_eval_batch_size: int = arg_field(8, "examples in one batch of evaluation, per device")
+    num_train_epochs: float = arg_field(3.0, "passes over the training data; may be fractional")
+    max_steps: int = arg_field(-1, "total number of optimizer steps; above 0 it overrides num_train_epochs")
     gradient_accumulation_steps: int = arg_field(1, "micro-batches in one optimizer step")
     average_tokens_across_devices: bool = arg_field(
-        True, "a loss per token counts the tokens of all processes; False: each its own"
+        True, "average a loss per token over the tokens of all processes; False: of each process"
     )
     auto_find_batch_size: bool = arg_field(
-        False, "where memory runs out, halve the micro-batch and double the accumulation"
+        False, "when memory runs out, halve the micro-batch and double the accumulation"
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #62df14f3
 @dataclass
 class OptimizationArgs:
     learning_rate: float = arg_field(5e-5, "highest learning rate of the schedule; a list: one per layer group")
-    layer_groups: list[str] | None = arg_field(None, "prefixes of parameter names, a group each, from input to output")
-    lr_scheduler_type: str = arg_field("linear", "name of the schedule, one of SCHEDULE_NAMES")
+    layer_groups: list[str] | None = arg_field(None, "prefixes of parameter names, one group each, from input to output")
+    lr_scheduler_type: SchedulerType | str = arg_field("linear", "name of the schedule, one of SchedulerType")
     lr_scheduler_kwargs: dict | str | None = arg_field(
-        None, "further arguments of the schedule, such as num_cycles; a dict, or the same as JSON"
+        None, "further arguments of the schedule, such as num_cycles; a dict or JSON"
     )
     warmup_steps: float = arg_field(0, "steps of warm-up; below 1 a ratio of all steps")
-    optim: str = arg_field("adamw_torch_fused", "name of the optimizer, one of OPTIMIZER_NAMES")
+    optim: OptimizerNames | str = arg_field("adamw_torch_fused", "name of the optimizer, one of OptimizerNames")
     optim_args: dict | str | None = arg_field(None, "further arguments of the optimizer, 'a=1,b=2' or a dict")
     optim_target_modules: None | str | list[str] = arg_field(
-        None, "linear layers that a low-rank optimizer or muon is for: names, a pattern, or 'all-linear'"
+        None, "linear layers for a low-rank optimizer or muon: names, a pattern, or 'all-linear'"
     )
-    weight_decay: float = arg_field(0.0, "for all parameters but biases and norms")
+    weight_decay: float = arg_field(0.0, "weight decay of all parameters except biases and norms")
     adam_beta1: float = arg_field(0.9, "AdamW: decay of the running mean of gradients")
     adam_beta2: float = arg_field(0.999, "AdamW: decay of the running mean of their squares")
     adam_epsilon: float = arg_field(1e-8, "AdamW: added to the denominator")
-    max_grad_norm: float = arg_field(1.0, "gradients are clipped to this norm; 0: not clipped")
+    max_grad_norm: float = arg_field(1.0, "clip gradients to this norm; 0: no clipping")
     label_smoothing_factor: float = arg_field(0.0, "share of the target spread over all classes, in [0, 1)")
     neftune_noise_alpha: float | None = arg_field(
-        None, "strength of uniform noise on the embeddings in training; None: none"
+        None, "strength of uniform noise added to the embeddings in training; None: no noise"
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #d203229a
@@ -186,25 +238,25 @@ class PrecisionArgs:
     bf16: bool = arg_field(False, "mixed precision with bfloat16")
     fp16: bool = arg_field(False, "mixed precision with float16 and a loss scaler")
     bf16_full_eval: bool = arg_field(
-        False, "evaluations have the weights themselves in bfloat16; afterwards they are as they were"
+        False, "evaluate with the weights in bfloat16 and restore them afterwards"
     )
     fp16_full_eval: bool = arg_field(
-        False, "evaluations have the weights themselves in float16; afterwards they are as they were"
+        False, "evaluate with the weights in float16 and restore them afterwards"
     )
     tf32: bool | None = arg_field(
-        None, "TF32 in matrix products of newer NVIDIA GPUs, on or off; None: torch's own setting"
+        None, "TF32 in matrix products of newer NVIDIA GPUs, on or off; None: unchanged"
     )
-    full_determinism: bool = arg_field(False, "ask torch for deterministic kernels, also where they are slower")
-    seed: int = arg_field(42, "where all randomness of the run starts from")
-    data_seed: int | None = arg_field(None, "the same for the order of the data; None: seed")
-    use_cpu: bool = arg_field(False, "stay on the CPU even if there is an accelerator")
+    full_determinism: bool = arg_field(False, "use deterministic kernels, even where they are slower")
+    seed: int = arg_field(42, "seed of all random generators of the run")
+    data_seed: int | None = arg_field(None, "seed of the order of the data; None: the same as seed")
+    use_cpu: bool = arg_field(False, "train on the CPU even if there is an accelerator")
     rollback: str = arg_field(
-        "light", "'light': a failed step puts back buffers; 'full': weights and optimizer state too"
+        "light", "what a failed step restores: 'light': buffers; 'full': weights and optimizer state too"
     )
     rewind_every: int | None = arg_field(
         None,
-        "steps between two snapshots to rewind to; None: so many that they cost at most 0.5 % of the time; 0: none are"
-        " taken",
+        "steps between two snapshots to rewind to; None: as many as take at most 0.5 % of the time; 0: no"
+        " snapshots",
     )
     rewind_memory: float | None = arg_field(
         None,
@@ -216,194 +268,193 @@ class PrecisionArgs:
 @dataclass
 class MemoryArgs:
     activation_checkpointing: bool | None = arg_field(
-        None, "keep few activations and compute the others again in the backward pass", bare=True
+        None, "keep few activations and recompute the others in the backward pass", bare=True
     )
     activation_checkpointing_kwargs: dict | str | None = arg_field(
-        None, "its further arguments, such as use_reentrant and every_n_layers"
+        None, "further arguments of activation_checkpointing, such as use_reentrant and every_n_layers"
     )
     gradient_checkpointing: bool | None = arg_field(None, "older name of activation_checkpointing", bare=True)
     gradient_checkpointing_kwargs: dict | str | None = arg_field(None, "older name of activation_checkpointing_kwargs")
     torch_compile: bool = arg_field(False, "compile the model with torch.compile")
-    torch_compile_backend: str | None = arg_field(None, "its backend; a name switches compiling on")
-    torch_compile_mode: str | None = arg_field(None, "its mode; a name switches compiling on")
-    use_liger_kernel: bool = arg_field(False, "Liger's fused kernels in transformers' models, on a GPU")
+    torch_compile_backend: str | None = arg_field(None, "backend of torch.compile; a name enables torch_compile")
+    torch_compile_mode: str | None = arg_field(None, "mode of torch.compile; a name enables torch_compile")
+    use_liger_kernel: bool = arg_field(False, "use Liger's fused kernels in transformers' models, on a GPU")
     liger_kernel_config: dict[str, bool] | None = arg_field(
-        None, "which of its kernels are put in; None: its own choice"
+        None, "which of its kernels to use; None: Liger's default"
     )
-    use_cache: bool = arg_field(False, "leave the cache of keys and values on in training")
+    use_cache: bool = arg_field(False, "use the cache of keys and values in training")
     torch_empty_cache_steps: int | None = arg_field(
-        None, "steps between two calls that hand unused device memory back; None: never"
+        None, "steps between two calls that release unused device memory; None: never"
     )
-    skip_memory_metrics: bool = arg_field(True, "False: memory used is measured and put into the metrics")
+    skip_memory_metrics: bool = arg_field(True, "False: measure the memory used and add it to the metrics")
     debug: None | str | list[str] = arg_field(
-        "", "'underflow_overflow': stop at the first activation or weight that is not finite, and say where"
+        "", "'underflow_overflow': stop at the first activation or weight that is not finite, and report where"
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #4840655e
 @dataclass
 class DistributedArgs:
-    ddp_backend: str | None = arg_field(None, "of torch.distributed, 'nccl' or 'gloo'; None: what fits the device")
+    ddp_backend: str | None = arg_field(None, "backend of torch.distributed, 'nccl' or 'gloo'; None: the one for the device")
     ddp_find_unused_parameters: bool | None = arg_field(
         None,
-        "True: DDP looks for parameters without a gradient in every step; None: it does not have to, some may have"
-        " none; False: one without is an error",
+        "True: DDP searches for parameters without a gradient in every step; None: such parameters are allowed"
+        " without the search; False: such a parameter is an error",
     )
-    ddp_bucket_cap_mb: int | None = arg_field(None, "MB of gradients that are averaged at once; None: torch's own")
+    ddp_bucket_cap_mb: int | None = arg_field(None, "MB of gradients that are averaged at once; None: torch's default")
     ddp_broadcast_buffers: bool | None = arg_field(
-        None, "whether all have the first one's buffers after every step; None: they have"
+        None, "copy the buffers of rank 0 to all ranks after every step; None: True"
     )
-    ddp_static_graph: bool | None = arg_field(None, "whether every step uses the same parameters, in the same way")
+    ddp_static_graph: bool | None = arg_field(None, "every step uses the same parameters, in the same way")
     ddp_timeout: int = arg_field(1800, "seconds that a process waits for the others")
     fsdp: str | None = arg_field(
-        None, "True: each process holds a part of every weight, of its gradient and of the optimizer's state", bare=True
+        None, "True: each process holds a shard of every weight, of its gradient and of the optimizer state", bare=True
     )
     fsdp_config: dict | str | None = arg_field(
         None, "which layers are wrapped, and how: a dict, or the path of a JSON file"
     )
     deepspeed: dict | str | None = arg_field(None, "a DeepSpeed configuration: a dict, or the path of a JSON file")
     accelerator_config: dict | str | None = arg_field(
-        None, "how processes share batches, by the keys of Accelerate: a dict, or the path of a JSON file"
+        None, "how processes share batches, with the keys of Accelerate: a dict, or the path of a JSON file"
     )
     parallelism_config: dict | None = arg_field(None, "Accelerate's configuration of parallelism in several dimensions")
 
 # %% ../../nbs/02_args/00_fields.ipynb #3135232e
 @dataclass
 class LoggingArgs:
-    logging_strategy: str = arg_field("steps", "when to log: 'no', 'steps', 'epoch'")
+    logging_strategy: IntervalStrategy | str = arg_field("steps", "when to log: 'no', 'steps', 'epoch'")
     logging_steps: float = arg_field(500, "steps between two logs; below 1 a ratio of all steps")
     logging_first_step: bool = arg_field(False, "log the first step too")
     logging_nan_inf_filter: bool = arg_field(
-        True, "a loss that is not finite counts in the logged mean as the mean so far"
+        True, "in the logged mean, replace a loss that is not finite by the mean so far"
     )
     logging_dir: str | None = arg_field(
-        None, "folder for TensorBoard's event files, a folder in it for each run; None: runs/ in output_dir"
+        None, "folder for TensorBoard's event files, with a subfolder per run; None: runs/ in output_dir"
     )
     include_num_input_tokens_seen: str = arg_field(
         "no", "count the tokens trained on: 'no', 'all' (also True), 'non_padding'", bare=True
     )
     disable_tqdm: bool | None = arg_field(
         None,
-        "True: no progress bar; what is logged is printed, but not in a notebook. None: decided where the bar is drawn",
+        "True: no progress bar; logs are printed, except in a notebook. None: decided when the bar is drawn",
     )
     log_level: str = arg_field(
         "passive",
-        "level of this package's logger, and of transformers' and datasets', on the first process; 'passive': as it is",
+        "level of the loggers of this package, transformers and datasets, on rank 0; 'passive': unchanged",
     )
-    log_level_replica: str = arg_field("warning", "the same on the other processes")
+    log_level_replica: str = arg_field("warning", "log_level of the other processes")
     log_on_each_node: bool = arg_field(
         True,
-        "the first process of every machine shows its progress and has log_level, not only that of the first machine",
+        "the first process of every machine shows progress and has log_level, not only rank 0",
     )
     report_to: None | str | list[str] = arg_field(
-        "none", "trackers that get what is logged: names among TRACKERS; 'all': those that are installed; 'none'"
+        "none", "trackers that receive the logs: names from TRACKERS; 'all': those that are installed; 'none'"
     )
-    run_name: str | None = arg_field(None, "a name for the run, for people and trackers")
+    run_name: str | None = arg_field(None, "name of the run, for display and trackers")
     project: str = arg_field(
         "huggingface",
-        "name of the project at a tracker, the experiment at MLflow; WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME go"
-        " before it",
+        "name of the project at a tracker, the experiment at MLflow; WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME take"
+        " precedence",
     )
     trackio_space_id: str | None = arg_field(None, "Trackio: the Space to send to")
-    trackio_bucket_id: str | None = arg_field(None, "Trackio: the bucket to keep in")
+    trackio_bucket_id: str | None = arg_field(None, "Trackio: the bucket to store in")
     trackio_static_space_id: str | None = arg_field(
-        None, "Trackio: the Space for a view that stays when the run is over; False: none"
+        None, "Trackio: the Space for a view that remains after the run; False: none"
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #9d5daa5d
 @dataclass
 class EvaluationArgs:
-    eval_strategy: str = arg_field("no", "when to evaluate: 'no', 'steps', 'epoch'")
+    eval_strategy: IntervalStrategy | str = arg_field("no", "when to evaluate: 'no', 'steps', 'epoch'")
     eval_steps: float | None = arg_field(None, "steps between two evaluations; None: as logging_steps; below 1 a ratio")
     eval_delay: float = arg_field(0, "steps or epochs before the first evaluation")
     eval_on_start: bool = arg_field(False, "evaluate once before the first step")
     prediction_loss_only: bool = arg_field(False, "evaluation keeps the loss only, no predictions")
     eval_accumulation_steps: int | None = arg_field(
-        None, "move predictions to the CPU each so many batches; None: at the end"
+        None, "move predictions to the CPU every n batches; None: at the end"
     )
     eval_do_concat_batches: bool = arg_field(
         True, "join the predictions of all batches; False: a list with one entry per batch"
     )
     eval_use_gather_object: bool = arg_field(
-        False, "predictions may be any objects: what cannot be joined is kept as a list with one entry per batch"
+        False, "predictions may be any objects; those that cannot be joined become a list with one entry per batch"
     )
     batch_eval_metrics: bool = arg_field(
-        False, "compute_metrics is called for each batch, at last with compute_result=True"
+        False, "call compute_metrics for each batch, the last time with compute_result=True"
     )
-    include_for_metrics: list[str] = arg_field([], "what compute_metrics gets besides: 'inputs', 'loss'")
+    include_for_metrics: list[str] = arg_field([], "additional arrays for compute_metrics: 'inputs', 'loss'")
     metric_for_best_model: str | None = arg_field(
-        None, "name of the metric that says which model is best; None: the loss, where a best one is asked for"
+        None, "name of the metric that decides which model is best; None: the loss, if a best model is requested"
     )
-    greater_is_better: bool | None = arg_field(None, "None: True unless that name ends in 'loss'")
+    greater_is_better: bool | None = arg_field(None, "whether a greater metric is better; None: True unless its name ends in 'loss'")
 
 # %% ../../nbs/02_args/00_fields.ipynb #217e306d
 @dataclass
 class GenerationArgs:
-    predict_with_generate: bool = arg_field(False, "evaluation and prediction let the model generate")
+    predict_with_generate: bool = arg_field(False, "generate in evaluation and prediction")
     generation_max_length: int | None = arg_field(
-        None, "tokens at most, the prompt included for models without encoder; None: the model's own"
+        None, "maximum number of tokens, including the prompt for models without encoder; None: the model's default"
     )
-    generation_num_beams: int | None = arg_field(None, "beams of the search; None: the model's own")
+    generation_num_beams: int | None = arg_field(None, "beams of the search; None: the model's default")
     generation_config: str | None = arg_field(
-        None, "a generation configuration: an object, a dict of its values, or the path of one; it is put on the model"
+        None, "a generation configuration: an object, a dict of its values, or a path; it is assigned to the model"
     )
     sortish_sampler: bool = arg_field(False, "older name of train_sampling_strategy='group_by_length'")
 
 # %% ../../nbs/02_args/00_fields.ipynb #18c9f249
 @dataclass
 class CheckpointingArgs:
-    save_strategy: str = arg_field("steps", "when to write a checkpoint: 'no', 'steps', 'epoch', 'best'")
+    save_strategy: SaveStrategy | str = arg_field("steps", "when to write a checkpoint: 'no', 'steps', 'epoch', 'best'")
     save_steps: float = arg_field(500, "steps between two checkpoints; below 1 a ratio of all steps")
-    save_total_limit: int | None = arg_field(None, "so many checkpoints are kept, the best one besides; None: all")
-    save_only_model: bool = arg_field(False, "write the weights only: nothing can be resumed from that")
+    save_total_limit: int | None = arg_field(None, "number of checkpoints to keep, besides the best one; None: all")
+    save_only_model: bool = arg_field(False, "write the weights only; such a checkpoint cannot be resumed")
     save_format: str = arg_field(
         "safetensors", "'safetensors': our own files; 'trainer': files that transformers' Trainer resumes from too"
     )
     load_best_model_at_end: bool = arg_field(
-        False, "at the end take the weights of the best evaluation, which is saved for that"
+        False, "load the weights of the best evaluation at the end of training; they are saved for that purpose"
     )
     save_on_each_node: bool = arg_field(
-        False, "every machine writes, not only the first; for machines that share no disk"
+        False, "every machine writes, not only the first; for machines without a shared disk"
     )
     enable_jit_checkpoint: bool = arg_field(
-        False, "write a checkpoint when the system asks the process to end (SIGTERM)"
+        False, "write a checkpoint when the process receives SIGTERM"
     )
-    ignore_data_skip: bool = arg_field(False, "after a resume in the middle of an epoch, begin its data anew")
+    ignore_data_skip: bool = arg_field(False, "after resuming within an epoch, start its data from the beginning")
     restore_callback_states_from_checkpoint: bool = arg_field(
         False,
-        "going back and resuming give callbacks the arguments too that they were made with then, not only what they had"
-        " counted",
+        "rewinding and resuming restore the constructor arguments of callbacks, not only their state",
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #97a7353a
 @dataclass
 class HubArgs:
-    push_to_hub: bool = arg_field(False, "push to the Hub what is saved")
-    hub_model_id: str | None = arg_field(None, "name of the repository there")
-    hub_strategy: str = arg_field("every_save", "what is pushed: 'end', 'every_save', 'checkpoint', 'all_checkpoints'")
-    hub_token: str | None = arg_field(None, "the token for it; None: that of the machine")
+    push_to_hub: bool = arg_field(False, "push checkpoints to the Hub")
+    hub_model_id: str | None = arg_field(None, "name of the repository on the Hub")
+    hub_strategy: HubStrategy | str = arg_field("every_save", "when to push: 'end', 'every_save', 'checkpoint', 'all_checkpoints'")
+    hub_token: str | None = arg_field(None, "access token; None: the one stored on this machine")
     hub_private_repo: bool | None = arg_field(
-        None, "whether the repository is private; None: the organization's own default"
+        None, "whether the repository is private; None: the organization's default"
     )
-    hub_always_push: bool = arg_field(False, "push even if the push before has not ended")
+    hub_always_push: bool = arg_field(False, "push even if the previous push has not finished")
     hub_revision: str | None = arg_field(None, "branch to push to")
 
 # %% ../../nbs/02_args/00_fields.ipynb #86e702c6
 @dataclass
 class DataArgs:
-    dataloader_drop_last: bool = arg_field(False, "leave out the last batch if it is not full")
-    dataloader_num_workers: int = arg_field(0, "processes that load data; 0: the training process itself")
+    dataloader_drop_last: bool = arg_field(False, "drop the last batch if it is not full")
+    dataloader_num_workers: int = arg_field(0, "processes that load data; 0: the training process loads it")
     dataloader_pin_memory: bool = arg_field(
-        True, "batches go to a GPU through page-locked memory, so that no step waits for it"
+        True, "copy batches to a GPU from page-locked memory, so that no step waits for the copy"
     )
     dataloader_persistent_workers: bool = arg_field(False, "keep the workers from one epoch to the next")
     dataloader_prefetch_factor: int | None = arg_field(
         None, "batches that each worker loads ahead; None: torch's default"
     )
     dataloader_multiprocessing_context: str | None = arg_field(
-        None, "how workers are started: 'fork', 'spawn', 'forkserver'; None: the system's own way"
+        None, "how workers are started: 'fork', 'spawn', 'forkserver'; None: the system's default"
     )
-    dataloader_in_order: bool = arg_field(True, "batches come in the order of the data, whichever is ready first")
-    remove_unused_columns: bool = arg_field(True, "drop the columns that the model's forward does not take")
+    dataloader_in_order: bool = arg_field(True, "return batches in the order of the data, whichever is ready first")
+    remove_unused_columns: bool = arg_field(True, "drop the columns that the model's forward does not accept")
     label_names: list[str] | None = arg_field(
         None, "names of the labels among the inputs; None: found by their usual names"
     )
@@ -411,17 +462,17 @@ class DataArgs:
         "random", "order of the training data: 'random', 'sequential', 'group_by_length', 'batch_rebalance'"
     )
     length_column_name: str = arg_field(
-        "length", "column that holds the lengths of the samples, for orders that go by them"
+        "length", "column with the lengths of the samples, for train_sampling_strategy='group_by_length'"
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #52cf8bda
 @dataclass
 class ScriptArgs:
-    do_train: bool = arg_field(False, "for scripts; train() is what trains")
-    do_eval: bool = arg_field(False, "for scripts, and True where eval_strategy asks for evaluations")
-    do_predict: bool = arg_field(False, "for scripts; predict() is what predicts")
-    resume_from_checkpoint: str | None = arg_field(None, "for scripts; train(resume_from_checkpoint=) is what resumes")
-    local_rank: int = arg_field(-1, "for old launchers; today a process finds its number in the environment")
+    do_train: bool = arg_field(False, "for scripts; has no effect on train()")
+    do_eval: bool = arg_field(False, "for scripts; True if eval_strategy requests evaluations")
+    do_predict: bool = arg_field(False, "for scripts; has no effect on predict()")
+    resume_from_checkpoint: str | None = arg_field(None, "for scripts, which pass it to train(resume_from_checkpoint=)")
+    local_rank: int = arg_field(-1, "for old launchers; now the rank is read from the environment")
 
 FIELD_GROUPS = (
     DurationArgs,

@@ -15,7 +15,7 @@ from functools import cache
 import torch
 
 from ..args.training_args import TrainingArguments
-from ..args.validation import resolve_sharding
+from ..args.parallel import resolve_sharding
 from .collectives import SINGLE_PROCESS, World, world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment

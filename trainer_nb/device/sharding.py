@@ -10,7 +10,7 @@ import os
 import torch
 
 from ..args.training_args import TrainingArguments
-from ..args.validation import ShardingConfig, resolve_sharding
+from ..args.parallel import ShardingConfig, resolve_sharding
 from ..core.errors import InvalidOperation
 from .collectives import World
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from ..args.training_args import TrainingArguments
-from ..args.validation import splits_batches
+from ..args.parallel import splits_batches
 from ..core.errors import warn
 from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, sample_lengths

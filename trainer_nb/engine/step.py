@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..args.validation import syncs_each_batch
+from ..args.parallel import syncs_each_batch
 from ..core.callbacks import fire_event, fire_event_safely
 from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
