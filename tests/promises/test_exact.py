@@ -804,7 +804,7 @@ def counting_questions(monkeypatch):
             frame = sys._getframe(1)
             while frame is not None and not frame.f_globals.get("__name__", "").startswith(("trainer_nb", "torch.")): frame = frame.f_back
             where = "" if frame is None else f"{frame.f_globals['__name__']}.{frame.f_code.co_name}"
-            if where.startswith("trainer_nb") and where != "trainer_nb.data.sources.from_": asked[f"{name} in {where}"] += 1   # that one slices the order, which is on the host
+            if where.startswith("trainer_nb") and where != "trainer_nb.data.sources.iterate_from": asked[f"{name} in {where}"] += 1   # that one slices the order, which is on the host
             return method(tensor, *args, **kwargs)
         return wrapper
     with monkeypatch.context() as patch:

@@ -14,8 +14,6 @@ import tempfile
 
 import torch
 
-from ..core.memory import peak_memory
-
 # %% auto #0
 __all__ = ['MEMORY_SHARE', 'DISK_SHARE', 'SMALLEST', 'disk_folder', 'disk_space', 'SnapshotFile']
 
