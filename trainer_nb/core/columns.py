@@ -9,19 +9,22 @@ import math
 import threading
 from array import array
 from collections.abc import Callable
+from typing import SupportsFloat, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from .errors import suggest_names
 
 # %% auto #0
-__all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'PACK_SIZE', 'MAX_READINGS', 'GrowableColumns', 'DeferredScalar',
-           'resolve_deferred', 'as_scalar', 'DeferredScalars', 'to_host', 'split_deferred', 'RowStore', 'fill_values',
-           'throughput', 'get_column', 'kept_losses', 'mean_loss', 'mean_or_nan', 'mark_abandoned', 'last_row_of_step',
-           'copy_rows', 'columns_to_lists', 'append_rows', 'Readings']
+__all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'T', 'PACK_SIZE', 'Scalar', 'MAX_READINGS', 'GrowableColumns',
+           'DeferredScalar', 'resolve_deferred', 'as_scalar', 'DeferredScalars', 'to_host', 'split_deferred',
+           'RowStore', 'fill_values', 'throughput', 'get_column', 'kept_losses', 'mean_loss', 'mean_or_nan',
+           'mark_abandoned', 'last_row_of_step', 'copy_rows', 'columns_to_lists', 'append_rows', 'Readings']
 
 # %% ../../nbs/01_core/04_columns.ipynb #8064edf7
+# type codes of `array`
 COLUMN_TYPES = dict(
     step="q",
     epoch="d",
@@ -40,6 +43,16 @@ DEFERRED = ("loss", "grad_norm", "learning_rate")
 # %% ../../nbs/01_core/04_columns.ipynb #dc7a0d1b
 class GrowableColumns:
     "Store growable columns of numbers; a row counts once it is complete."
+    step: array[int]
+    epoch: array[float]
+    loss: array[float]
+    learning_rate: array[float]
+    grad_norm: array[float]
+    samples: array[int]
+    seconds: array[float]
+    unknown: array[int]     # bits of the deferred columns whose value was not given
+    abandoned: array[int]   # 0 or 1
+
     def __init__(self):
         self.rows = 0
         for name, code in COLUMN_TYPES.items():
@@ -53,7 +66,17 @@ class GrowableColumns:
             missing = max(0, size - len(column)) * column.itemsize
             setattr(self, name, column + array(code, bytes(missing)))
 
-    def append(self, step, epoch, loss, learning_rate, grad_norm, samples, seconds: float, unknown=0) -> int:
+    def append(
+        self,
+        step: int,
+        epoch: float,
+        loss: float,
+        learning_rate: float,
+        grad_norm: float,
+        samples: int,
+        seconds: float,
+        unknown: int = 0,  # bits of the deferred columns whose value was not given
+    ) -> int:
         "Append a row and return its index."
         row = self.rows
         if row >= len(self.abandoned):
@@ -73,132 +96,171 @@ class DeferredScalar:
     "Hold a number that depends on an asynchronous operation of several processes."
     def __init__(
         self,
-        get: Callable,  # waits and returns the number as a tensor
-        there: Callable,  # returns True if `get` would not wait
+        get: Callable[[], torch.Tensor],  # waits and returns the number
+        is_ready: Callable[[], bool],  # returns True if `get` would not wait
     ):
-        self._get, self._there, self._lock, self._found = get, there, threading.Lock(), None
+        self._get = get
+        self._is_ready = is_ready
+        self._lock = threading.Lock()
+        self._value: torch.Tensor | None = None
 
     @property
-    def known(self) -> bool: return self._found is not None or self._there()
+    def known(self) -> bool:
+        "True if `tensor()` does not wait."
+        return self._value is not None or self._is_ready()
 
     def tensor(self) -> torch.Tensor:
         "Wait for the number and return it. If it cannot be obtained, raise once; it is nan from then on."
         with self._lock:
-            if self._found is not None: return self._found
-            self._found = torch.tensor(math.nan)
-            self._found = self._get()
-            return self._found
+            if self._value is None:
+                self._value = torch.tensor(math.nan)
+                self._value = self._get()
+            return self._value
 
-# return a value unchanged, or the number of a Soon
-def resolve_deferred(value):
+T = TypeVar("T")
+
+def resolve_deferred(value: T | DeferredScalar) -> T | torch.Tensor:
+    "Return a value unchanged; wait for a deferred one."
     return value.tensor() if isinstance(value, DeferredScalar) else value
 
 # number of rows after which single tensors are stacked
 PACK_SIZE = 64
 
-def as_scalar(value: torch.Tensor,  # one number, of any shape; detached from its graph
-         which: int            # index of its column in `DEFERRED`, for the error
-        ) -> torch.Tensor:
+def as_scalar(
+    value: torch.Tensor,  # one number, of any shape
+    column: int,  # index of its column in `DEFERRED`, for the error
+) -> torch.Tensor:
     "Return the tensor detached and with shape (), on its device; raise ValueError if it has several elements."
     if not (value.requires_grad or value.dim()): return value
     if value.numel() == 1: return value.detach().reshape(())
-    name = DEFERRED[which]
+    name = DEFERRED[column]
     raise ValueError(
-        f"The {name} of a row is one number, and this tensor has the shape {tuple(value.shape)}: give its mean,"
+        f"The {name} of a row must be one number, but the tensor has shape {tuple(value.shape)}. Pass its mean,"
         f" `{name}.mean()`."
     )
 
 # %% ../../nbs/01_core/04_columns.ipynb #b7af6a7e
 class DeferredScalars:
-    "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `LATE`."
-    # pairs (position, tensor or Soon), and pairs (positions, tensor) once stacked
+    "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `DEFERRED`."
     def __init__(self):
-        self.unpacked = []
-        self.packed = []
-    def __bool__(self): return bool(self.unpacked or self.packed)
-    def add(self, place: int, tensor: torch.Tensor | DeferredScalar): self.unpacked.append((place, tensor))
+        # positions with single values, and positions with values that are stacked
+        self.unpacked: list[tuple[int, torch.Tensor | DeferredScalar]] = []
+        self.packed: list[tuple[np.ndarray, torch.Tensor]] = []
 
-    def hear(self):
+    def __bool__(self): return bool(self.unpacked or self.packed)
+
+    def add(self, position: int, value: torch.Tensor | DeferredScalar):
+        "Add a value, without waiting for it."
+        self.unpacked.append((position, value))
+
+    def wait(self):
         "Wait for all values that are being reduced."
         for _, value in list(self.unpacked):
             resolve_deferred(value)
 
     def pack(self):
         "Stack the single tensors, one stack per device, without transferring or waiting."
-        waiting = [o for o in self.unpacked if isinstance(o[1], DeferredScalar) and not o[1].known]
-        held = set(map(id, waiting))
+        waiting = []
+        by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+        for position, value in self.unpacked:
+            if isinstance(value, DeferredScalar) and not value.known:
+                waiting.append((position, value))
+            else:
+                tensor = resolve_deferred(value)
+                by_device.setdefault(tensor.device, []).append((position, tensor))
         packed = []
-        fresh = [(o[0], resolve_deferred(o[1])) for o in self.unpacked if id(o) not in held]
-        for device in (devices := {o.device for _, o in fresh}):
-            mine = fresh if len(devices) == 1 else [o for o in fresh if o[1].device == device]
-            packed.append((np.array([place for place, _ in mine]), torch.stack([o for _, o in mine])))
+        for pairs in by_device.values():
+            positions, tensors = zip(*pairs)
+            packed.append((np.array(positions), torch.stack(tensors)))
         self.packed += packed
         self.unpacked = waiting
 
-    def find(self, place: int) -> torch.Tensor | None:
+    def find(self, position: int) -> torch.Tensor | None:
         "Return the tensor at a position, on its device, or None; the newest is found fastest."
-        for at, tensor in reversed(self.unpacked):
-            if at == place: return resolve_deferred(tensor)
-        for places, tensors in reversed(self.packed):
-            for i in np.flatnonzero(places == place):
+        for at, value in reversed(self.unpacked):
+            if at == position: return resolve_deferred(value)
+        for positions, tensors in reversed(self.packed):
+            for i in np.flatnonzero(positions == position):
                 return tensors[int(i)]
+        return None
 
-    def drop(self, done: list):
+    def drop(
+        self,
+        fetched: list[tuple[np.ndarray, torch.Tensor]],  # elements of `packed`
+    ):
         "Discard the stacks that were fetched; keep those added since."
-        done = set(map(id, done))
-        self.packed = [o for o in self.packed if id(o) not in done]
+        fetched_ids = set(map(id, fetched))
+        self.packed = [stack for stack in self.packed if id(stack) not in fetched_ids]
 
 # %% ../../nbs/01_core/04_columns.ipynb #21365257
 def to_host(
-    packed: list,  # pairs (positions, values), both numpy arrays
-) -> list:
-    "Copy the values to the host, with one transfer per device."
-    found = []
+    packed: list[tuple[np.ndarray, torch.Tensor]],  # positions and their values
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    "Copy the values to the host, with one transfer per device; return positions and values by device."
+    copied = []
     for device in dict.fromkeys(values.device for _, values in packed):
-        mine = [o for o in packed if o[1].device == device]
-        values = torch.cat([o[1] for o in mine]).cpu()
-        found.append((np.concatenate([o[0] for o in mine]), values.double().numpy()))
-    return found
+        stacks = [stack for stack in packed if stack[1].device == device]
+        values = torch.cat([values for _, values in stacks]).cpu()
+        copied.append((np.concatenate([positions for positions, _ in stacks]), values.double().numpy()))
+    return copied
 
 # %% ../../nbs/01_core/04_columns.ipynb #63789fa6
+# a number, a tensor with one element, a number that is being reduced, or None if unknown
+Scalar = SupportsFloat | torch.Tensor | DeferredScalar | None
+
 def split_deferred(
-    given: list,  # the values given for `DEFERRED`
-):
-    "Return the numbers (nan for the others), the tensors with their index in `LATE`, and the bits of unknown values."
-    late = ()
+    values: tuple[Scalar, Scalar, Scalar],  # of the columns in `DEFERRED`
+) -> tuple[list[float], list[tuple[int, torch.Tensor | DeferredScalar]], int]:
+    "Return the numbers (nan for the others), the deferred values with their column, and the bits of unknown values."
+    numbers = [math.nan] * len(values)
+    deferred: list[tuple[int, torch.Tensor | DeferredScalar]] = []
     unknown = 0
-    for which, value in enumerate(given):
-        if isinstance(value, (float, int)): continue
-        given[which] = math.nan
-        if value is None:
-            unknown |= 1 << which
+    for column, value in enumerate(values):
+        if isinstance(value, (float, int)):
+            numbers[column] = value
+        elif value is None:
+            unknown |= 1 << column
         elif isinstance(value, torch.Tensor):
-            late += (which, as_scalar(value, which)),
+            deferred.append((column, as_scalar(value, column)))
         elif isinstance(value, DeferredScalar):
-            late += (which, value),
+            deferred.append((column, value))
         else:
-            given[which] = float(value)
-    return given, late, unknown
+            numbers[column] = float(value)
+    return numbers, deferred, unknown
 
 # %% ../../nbs/01_core/04_columns.ipynb #251bd6e0
 class RowStore:
-    "Store rows of numbers; the columns in `LATE` are valid once they are fetched."
+    "Store rows of numbers; the columns in `DEFERRED` are valid once they are fetched."
     def __init__(self):
-        self.columns, self.pending = GrowableColumns(), DeferredScalars()
+        self.columns = GrowableColumns()
+        self.pending = DeferredScalars()
         # number of leading rows that are complete
         self.fetched = 0
         self.new_locks()
 
-    def new_locks(self): self.lock, self.fetching = threading.RLock(), threading.RLock()
+    def new_locks(self):
+        "Replace the locks; a forked child may have copies that another thread holds."
+        self.lock = threading.RLock()
+        self.fetching = threading.RLock()
+
     def __len__(self): return self.columns.rows
 
-    def append(self, step, epoch, learning_rate, samples, seconds: float, loss=None, grad_norm=None) -> int:
+    def append(
+        self,
+        step: int,
+        epoch: float,
+        learning_rate: Scalar,
+        samples: int,
+        seconds: float,
+        loss: Scalar = None,
+        grad_norm: Scalar = None,
+    ) -> int:
         "Append a row and return its index, without waiting for the device."
-        (loss, grad_norm, learning_rate), late, unknown = split_deferred([loss, grad_norm, learning_rate])
+        numbers, deferred, unknown = split_deferred((loss, grad_norm, learning_rate))
         with self.lock:
-            row = self.columns.append(step, epoch, loss, learning_rate, grad_norm, samples, seconds, unknown)
-            for which, tensor in late:
-                self.pending.add(3 * row + which, tensor)
+            row = self.columns.append(step, epoch, numbers[0], numbers[2], numbers[1], samples, seconds, unknown)
+            for column, value in deferred:
+                self.pending.add(3 * row + column, value)
         if row % PACK_SIZE == PACK_SIZE - 1:
             self.pack()
         return row
@@ -214,16 +276,16 @@ class RowStore:
     def fetch(self):
         "Copy all values that are still on a device to the host, with one transfer per device."
         with self.fetching:
-            self.pending.hear()
+            self.pending.wait()
             with self.lock:
                 self.pending.pack()
-                taken = list(self.pending.packed)
-                rows = min((place // 3 for place, _ in self.pending.unpacked), default=len(self))
-            found = to_host(taken)
+                packed = list(self.pending.packed)
+                rows = min((position // 3 for position, _ in self.pending.unpacked), default=len(self))
+            copied = to_host(packed)
             with self.lock:
-                for places, values in found:
-                    fill_values(self.columns, places, values)
-                self.pending.drop(taken)
+                for positions, values in copied:
+                    fill_values(self.columns, positions, values)
+                self.pending.drop(packed)
                 self.fetched = rows
 
     def whole(self) -> int:
@@ -234,19 +296,24 @@ class RowStore:
         "Return True if this value of the row was given."
         return name not in DEFERRED or not self.columns.unknown[row] >> DEFERRED.index(name) & 1
 
-    def peek(self, name: str, row: int):
+    def peek(self, name: str, row: int) -> float | torch.Tensor | None:
         "Return the current value: a number, a tensor that is still on its device, or None if unknown."
         if not self.known(name, row): return None
-        late = self.pending.find(3 * row + DEFERRED.index(name)) if name in DEFERRED and row >= self.fetched else None
-        return getattr(self.columns, name)[row] if late is None else late
+        if name in DEFERRED and row >= self.fetched:
+            tensor = self.pending.find(3 * row + DEFERRED.index(name))
+            if tensor is not None: return tensor
+        return getattr(self.columns, name)[row]
 
 # %% ../../nbs/01_core/04_columns.ipynb #31db87e3
-# as returned by `to_host`
-def fill_values(columns: GrowableColumns, places, values):
+def fill_values(
+    columns: GrowableColumns,
+    positions: np.ndarray,  # as returned by `to_host`
+    values: np.ndarray,
+):
     "Write values to their positions."
-    for which, name in enumerate(DEFERRED):
-        mine = places % 3 == which
-        columns.view(name)[places[mine] // 3] = values[mine]
+    for column, name in enumerate(DEFERRED):
+        selected = positions % 3 == column
+        columns.view(name)[positions[selected] // 3] = values[selected]
 
 # %% ../../nbs/01_core/04_columns.ipynb #764dc823
 def throughput(rows: RowStore, start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -284,41 +351,47 @@ def mean_or_nan(losses: np.ndarray) -> float:
         return float(losses.mean()) if len(losses) else math.nan
 
 # %% ../../nbs/01_core/04_columns.ipynb #61801483
-# one flag for each of the first rows
-def mark_abandoned(rows: RowStore, gone: np.ndarray):
+def mark_abandoned(
+    rows: RowStore,
+    flags: np.ndarray,  # one bool for each of the first rows
+):
     "Mark the first rows as abandoned or as counting."
     with rows.lock:
-        rows.columns.view("abandoned")[:len(gone)] = gone
+        rows.columns.view("abandoned")[:len(flags)] = flags
 
 def last_row_of_step(rows: RowStore, step: int, among: int) -> int | None:
     "Return the index of the last row of a step among the first `among` rows, or None."
     with rows.lock:
-        found = np.flatnonzero(rows.columns.view("step")[:among] == step)
-    return int(found[-1]) if len(found) else None
+        indices = np.flatnonzero(rows.columns.view("step")[:among] == step)
+    return int(indices[-1]) if len(indices) else None
 
 # %% ../../nbs/01_core/04_columns.ipynb #4218ebed
-def copy_rows(rows: RowStore, start: int, stop: int) -> dict:
+def copy_rows(rows: RowStore, start: int, stop: int) -> dict[str, array]:
     "Return copies of the columns from row `start` to row `stop`."
     return {o: getattr(rows.columns, o)[start:stop] for o in COLUMN_TYPES if o != "abandoned"}
 
-def columns_to_lists(part: dict) -> dict:
-    "Return a range of the columns as lists, with None for unknown values."
-    lists = {k: v.tolist() for k, v in part.items()}
-    unknown = part["unknown"]
-    for which, name in enumerate(DEFERRED):
-        lists[name] = [None if u >> which & 1 else o for o, u in zip(lists[name], unknown)]
+def columns_to_lists(
+    columns: dict[str, array],  # as returned by `copy_rows`
+) -> dict[str, list]:
+    "Return columns as lists, with None for unknown values."
+    lists = {name: column.tolist() for name, column in columns.items()}
+    for bit, name in enumerate(DEFERRED):
+        lists[name] = [
+            None if unknown >> bit & 1 else value for value, unknown in zip(lists[name], columns["unknown"])
+        ]
     del lists["unknown"]
     return lists
 
 def append_rows(
-    rows: RowStore, lists: dict,
+    rows: RowStore,
+    lists: dict[str, list],  # as returned by `columns_to_lists`; nan and inf may be strings, as in a file
     skip: int = 0,  # number of leading rows that are known already
 ):
-    "Append rows from lists; nan and inf may also be given by name, as in a file."
-    every = list(zip(*(lists[o] for o in ("step", "epoch", "samples", "seconds", *DEFERRED)), strict=True))
-    for step, epoch, samples, seconds, *late in every[skip:]:
-        unknown = sum(1 << which for which, o in enumerate(late) if o is None)
-        loss, norm, rate = (math.nan if o is None else float(o) for o in late)
+    "Append rows from lists."
+    complete = list(zip(*(lists[o] for o in ("step", "epoch", "samples", "seconds", *DEFERRED)), strict=True))
+    for step, epoch, samples, seconds, *deferred in complete[skip:]:
+        unknown = sum(1 << bit for bit, value in enumerate(deferred) if value is None)
+        loss, norm, rate = (math.nan if value is None else float(value) for value in deferred)
         rows.columns.append(step, float(epoch), loss, rate, norm, samples, float(seconds), unknown)
     rows.fetched = len(rows)
 
@@ -329,30 +402,35 @@ MAX_READINGS = 2000
 class Readings:
     "Store values of some rows, with tables that describe them."
     def __init__(self):
-        # kept: [number, row, table, values]; count: number of readings ever added
-        self.tables = []
-        self.kept = []
-        self.count = 0
+        self.tables: list[dict] = []
+        self.kept: list[list] = []   # [number, row, table, values]
+        self.count = 0               # number of readings ever added
         self.new_locks()
 
-    def new_locks(self): self.lock = threading.RLock()   # a thread that writes a checkpoint fetches as well
+    def new_locks(self):
+        "Replace the lock; a thread that writes a checkpoint fetches as well."
+        self.lock = threading.RLock()
 
     def table(
         self,
-        says: dict,  # description made of plain values
+        description: dict,  # made of plain values
     ) -> int:
         "Return the index of a table that describes values; equal tables are stored once."
-        if says not in self.tables:
-            self.tables.append(says)
-        return self.tables.index(says)
+        if description not in self.tables:
+            self.tables.append(description)
+        return self.tables.index(description)
 
-    # a tensor on any device, or numbers
-    def add(self, row: int, table: int, values):
+    def add(
+        self,
+        row: int,
+        table: int,
+        values: torch.Tensor | ArrayLike,  # numbers; a tensor may be on any device
+    ):
         "Add the values of a row."
+        if not isinstance(values, torch.Tensor):
+            values = np.asarray(values, np.float32)
         with self.lock:
-            self.kept.append(
-                [self.count, row, table, values if isinstance(values, torch.Tensor) else np.asarray(values, np.float32)]
-            )
+            self.kept.append([self.count, row, table, values])
             self.count += 1
 
     def fetch(self):
@@ -363,9 +441,10 @@ class Readings:
     def _fetch(self):
         waiting = [entry for entry in self.kept if isinstance(entry[3], torch.Tensor)]
         for device in {entry[3].device for entry in waiting}:
-            mine = [entry for entry in waiting if entry[3].device == device]
-            values = torch.cat([entry[3].detach().reshape(-1).float() for entry in mine]).cpu().numpy()
-            for entry, part in zip(mine, np.split(values, np.cumsum([entry[3].numel() for entry in mine])[:-1])):
+            entries = [entry for entry in waiting if entry[3].device == device]
+            values = torch.cat([entry[3].detach().reshape(-1).float() for entry in entries]).cpu().numpy()
+            ends = np.cumsum([entry[3].numel() for entry in entries])
+            for entry, part in zip(entries, np.split(values, ends[:-1])):
                 entry[3] = part
         if len(self.kept) > MAX_READINGS:
             self.kept = self.kept[:MAX_READINGS // 2:2] + self.kept[MAX_READINGS // 2:]
@@ -373,5 +452,6 @@ class Readings:
     def of(self, table: int) -> tuple[list, np.ndarray]:
         "Return the rows that have values of a table, and the values with shape (rows, values)."
         self.fetch()
-        mine = [(row, values) for _, row, t, values in self.kept if t == table]
-        return [row for row, _ in mine], np.stack([v for _, v in mine]) if mine else np.zeros((0, 0), np.float32)
+        rows = [row for _, row, t, _ in self.kept if t == table]
+        values = [values for _, _, t, values in self.kept if t == table]
+        return rows, np.stack(values) if values else np.zeros((0, 0), np.float32)

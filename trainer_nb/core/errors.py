@@ -11,6 +11,9 @@ import inspect
 import signal
 import sys
 import warnings
+from collections.abc import Iterable
+from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 
@@ -19,13 +22,14 @@ __all__ = ['suggest_names', 'InvalidOperation', 'warn', 'Interrupted', 'Paused',
            'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory', 'free_after_failure']
 
 # %% ../../nbs/01_core/00_errors.ipynb #f515edba
-def suggest_names(name: str,   # name that was given
-            names,  # valid names
-            n=3     # maximum number of suggestions
-           ) -> str:
+def suggest_names(
+    name: object,  # name that was given
+    names: Iterable[object],  # valid names
+    n: int = 3,  # maximum number of suggestions
+) -> str:
     "Return a sentence that suggests similar names, or an empty string."
-    found = difflib.get_close_matches(str(name), [str(o) for o in names], n=n, cutoff=0.6)
-    return f" Did you mean {' or '.join(repr(o) for o in found)}?" if found else ""
+    similar = difflib.get_close_matches(str(name), [str(o) for o in names], n=n, cutoff=0.6)
+    return f" Did you mean {' or '.join(repr(o) for o in similar)}?" if similar else ""
 
 # %% ../../nbs/01_core/00_errors.ipynb #ec8d1025
 class InvalidOperation(RuntimeError):
@@ -37,7 +41,7 @@ _INTERNAL_PACKAGES = ("trainer_nb", "contextlib", "functools", "threading")
 
 def warn(text: str):
     "Issue a UserWarning that points to the innermost frame of user code."
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     level = 2
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES:
         frame = frame.f_back
@@ -47,13 +51,13 @@ def warn(text: str):
 # %% ../../nbs/01_core/00_errors.ipynb #18925e1b
 class Interrupted(KeyboardInterrupt):
     "Raised after an interrupt; displayed as a single line."
-    def _render_traceback_(self): return [str(self)]
+    def _render_traceback_(self) -> list[str]: return [str(self)]
 
 class Paused(Interrupted):
     "Raised when training stops between two steps; no progress is lost and any operation continues from there."
 
 # %% ../../nbs/01_core/00_errors.ipynb #f5ff3dc9
-def _ipython_shell():
+def _ipython_shell() -> Any:
     "Return the active IPython shell, or None."
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
@@ -61,19 +65,19 @@ def install_excepthook():
     "Outside IPython, print an uncaught `Interrupted` as one line and end a script with status 130."
     before = sys.excepthook
     if _ipython_shell() is not None or getattr(before, "shows_pauses", False): return
-    def hook(kind: str, error: BaseException, trace):
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None):
         if not isinstance(error, Interrupted): return before(kind, error, trace)
         print(error, file=sys.stderr)
         if not (hasattr(sys, "ps1") or sys.flags.interactive): raise SystemExit(128 + signal.SIGINT)
-    hook.shows_pauses = True
+    setattr(hook, "shows_pauses", True)
     sys.excepthook = hook
 
 # %% ../../nbs/01_core/00_errors.ipynb #ee675d91
-# frame of a cell or a module, not of a function
-def _is_cell_frame(frame) -> bool:
+def _is_cell_frame(frame: FrameType) -> bool:
+    "Return True for the frame of a cell or a module, False for that of a function."
     return not frame.f_code.co_flags & inspect.CO_OPTIMIZED
 
-def _clear_frame(frame):
+def _clear_frame(frame: FrameType):
     "Clear the local variables of a function's frame if it has returned; leave those of a cell."
     if _is_cell_frame(frame): return
     try:
@@ -86,18 +90,18 @@ def _clear_frame(frame):
         frame.f_locals.clear()
 
 # %% ../../nbs/01_core/00_errors.ipynb #faee28a0
-def _error_chain(error: BaseException) -> list:
+def _error_chain(error: BaseException | None) -> list[BaseException]:
     "Return an error with its causes, contexts and, for a group, its members."
-    todo = [error]
-    found = []
-    while todo:
-        error = todo.pop()
-        if error is None or any(error is o for o in found): continue
-        found.append(error)
-        todo += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
-    return found
+    pending = [error]
+    chain: list[BaseException] = []
+    while pending:
+        error = pending.pop()
+        if error is None or any(error is known for known in chain): continue
+        chain.append(error)
+        pending += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+    return chain
 
-def _traceback_entries(error: BaseException) -> list:
+def _traceback_entries(error: BaseException) -> list[TracebackType]:
     "Return the entries of an error's own traceback, outermost first."
     entries = []
     tb = error.__traceback__
@@ -110,8 +114,8 @@ def release_traceback_memory(
     error: BaseException | None,  # None: no-op
 ):
     "Clear the local variables of all frames held by an error and by the errors that it is chained to."
-    for one in _error_chain(error):
-        for tb in _traceback_entries(one):
+    for linked in _error_chain(error):
+        for tb in _traceback_entries(linked):
             _clear_frame(tb.tb_frame)
 
 # %% ../../nbs/01_core/00_errors.ipynb #000719ff
@@ -119,37 +123,38 @@ def _involves_package(error: BaseException) -> bool:
     "Return True if a traceback of the error, or of an error that it is chained to, contains a frame of this package."
     return any(
         str(tb.tb_frame.f_globals.get("__name__")).startswith("trainer_nb.")
-        for one in _error_chain(error)
-        for tb in _traceback_entries(one)
+        for linked in _error_chain(error)
+        for tb in _traceback_entries(linked)
     )
 
 def _trim_traceback(error: BaseException):
     "Truncate the tracebacks to the entries that lead to the cell."
-    for one in _error_chain(error):
-        entries = _traceback_entries(one)
+    for linked in _error_chain(error):
+        entries = _traceback_entries(linked)
         cells = [tb for tb in entries if _is_cell_frame(tb.tb_frame)]
         if entries:
             (cells[-1] if cells else entries[0]).tb_next = None
-        if isinstance(one, AttributeError):
-            one.obj = None
+        if isinstance(linked, AttributeError):
+            linked.obj = None
 
 def release_last_traceback():
     "Release all that is held by the last uncaught error if it passed through this package; at most once per error."
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if error is None or getattr(error, "_looked_at", None) is error.__traceback__: return
-    # a new traceback if it is raised again
-    ours, error._looked_at = _involves_package(error), error.__traceback__
-    if not ours: return
+    # an error that is raised again has a new traceback
+    if error is None or getattr(error, "_released_traceback", None) is error.__traceback__: return
+    is_ours = _involves_package(error)
+    setattr(error, "_released_traceback", error.__traceback__)
+    if not is_ours: return
     release_traceback_memory(error)
     _trim_traceback(error)
     gc.collect()
 
 # %% ../../nbs/01_core/00_errors.ipynb #dfacc415
 def release_traceback_after_cell():
-    "Call `let_go_last` at the end of the running cell; no-op outside IPython."
+    "Call `release_last_traceback` at the end of the running cell; no-op outside IPython."
     shell = _ipython_shell()
     if shell is None: return
-    def once(*ignored):
+    def once(*ignored: object):
         shell.events.unregister("post_run_cell", once)
         try:
             release_last_traceback()
@@ -158,7 +163,7 @@ def release_traceback_after_cell():
     shell.events.register("post_run_cell", once)
 
 # %% ../../nbs/01_core/00_errors.ipynb #3c2c173a
-def is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
     "Return True if an error, or an error that it is chained to, reports that memory ran out."
     while error is not None:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)): return True

@@ -14,17 +14,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from types import FrameType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 
 from .errors import Interrupted
 
 # %% auto #0
-__all__ = ['AWAITED', 'RUN_LOCK', 'P', 'R', 'torn_by', 'Reminder', 'Awaited', 'InterruptGuard', 'Button', 'RunLock', 'exclusive',
-           'show_pending_messages', 'no_preemption', 'low_priority', 'Answered', 'answered']
+__all__ = ['Handler', 'AWAITED', 'RUN_LOCK', 'L', 'P', 'R', 'torn_by', 'Reminder', 'Awaited', 'InterruptGuard', 'Button',
+           'RunLock', 'exclusive', 'show_pending_messages', 'no_preemption', 'low_priority', 'Answered', 'answered']
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
@@ -47,34 +48,38 @@ _ENDS = frozenset(("__enter__", "__exit__", "__del__"))
 _METHODS = ("RunLock.", "InterruptGuard.", "Button.", "Reminder.", "_MultiProcessingDataLoaderIter.", "Popen.poll",
             "Popen.wait")
 # functions in which such code waits for an unbounded time
-_WAITS = frozenset(
-    (
-        ("threading", "wait"),
-        ("selectors", "select"),
-        ("multiprocessing.connection", "_recv"),
-        ("zmq.sugar.poll", "poll"),
-    )
-)
+_WAITS = frozenset((
+    ("threading", "wait"),
+    ("selectors", "select"),
+    ("multiprocessing.connection", "_recv"),
+    ("zmq.sugar.poll", "poll"),
+))
 
-def torn_by(frame) -> str:
-    "Classify an interrupt at a frame: '' if it is safe, 'wait' inside a wait that may be interrupted, 'inside' if it would leave a lock behind."
+def torn_by(
+    frame: FrameType | None,  # the running frame; None: unknown
+) -> str:
+    "Classify an interrupt at a frame: '' if safe, 'wait' inside a wait, 'inside' if it would leave a lock behind."
+    if frame is None: return ""
     first = frame
     # up to the cell or the module
     while frame is not None and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         code = frame.f_code
         module = frame.f_globals.get("__name__")
         if module in _DELICATE or code.co_name in _ENDS or code.co_qualname.startswith(_METHODS):
-            where = first.f_globals.get("__name__"), first.f_code.co_name
-            return "wait" if where in _WAITS else "inside"
+            function = first.f_globals.get("__name__"), first.f_code.co_name
+            return "wait" if function in _WAITS else "inside"
         frame = frame.f_back
     return ""
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a16
-def _to_main_thread(number):
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident, number)
+Handler = Callable[[int, FrameType | None], object]   # of a signal
+
+def _interrupt_main_thread():
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, signal.SIGINT)
     else:
-        _thread.interrupt_main(number)
+        _thread.interrupt_main(signal.SIGINT)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a05
 class Reminder:
@@ -82,23 +87,32 @@ class Reminder:
     LIMIT = 1.0   # maximum delay of an interrupt in seconds
 
     def __init__(self):
-        self.lock, self.token = _thread.allocate_lock(), None
+        self.lock = _thread.allocate_lock()
+        # identifies the current thread; None: no interrupt is deferred
+        self.token: object | None = None
         # True: repeat until the interrupt is handled; False: only when a wait exceeds its limit
         self.soon = False
         self.sent = False
-        self.since = None
-        self.place = None
+        # time of the first deferral, and the instruction at the last one
+        self.since: float | None = None
+        self.instruction: tuple[int, int] | None = None
 
-    def may_break(self, frame) -> bool:
+    def may_break(self, frame: FrameType | None) -> bool:
         "Return True if an interrupt may be raised at this frame now."
-        kind, place, before = torn_by(frame), frame and (id(frame), frame.f_lasti), self.place
+        kind = torn_by(frame)
+        before = self.instruction
+        self.instruction = None if frame is None else (id(frame), frame.f_lasti)
         if self.since is None:
             self.since = time.monotonic()
-        self.place = place
-        return not kind or (kind == "wait" and place == before) or time.monotonic() - self.since > self.LIMIT
+        is_waiting = kind == "wait" and self.instruction == before
+        return not kind or is_waiting or time.monotonic() - self.since > self.LIMIT
 
-    def begin(self, handler, ready=None):
-        "Start calling a handler repeatedly until `stop()`; if `ready` is given, only once it returns True (called in the thread)."
+    def begin(
+        self,
+        handler: Handler,
+        ready: Callable[[], bool] | None = None,  # called in the thread; the handler is called once it returns True
+    ):
+        "Start calling a handler repeatedly until `stop()`."
         token = self.token = object()
         self.soon = ready is None
         try:
@@ -107,48 +121,52 @@ class Reminder:
             # a thread could not be started: the next interrupt is raised anywhere
             self.since = -self.LIMIT
 
-    def _remind(self, handler, ready, token):
+    def _remind(self, handler: Handler, ready: Callable[[], bool], token: object):
         pause = 0.002
         while self.token is token:
             time.sleep(pause if ready() else 0.1)
             # stop() waits for this lock until the signal has arrived
             with self.lock:
                 if self.token is token and ready() and _signal.getsignal(signal.SIGINT) == handler:
-                    self.sent, pause = True, min(2 * pause, 0.05)
-                    _to_main_thread(signal.SIGINT)
+                    self.sent = True
+                    pause = min(2 * pause, 0.05)
+                    _interrupt_main_thread()
 
-    def lose_patience(self, interrupts: InterruptGuard):
+    def limit_wait(self, interrupts: InterruptGuard):
         "After the first interrupt, abandon the step if the wait for a batch exceeds its limit."
-        now = time.monotonic()
-        def in_vain():
-            if AWAITED.in_vain(now):
+        if self.token is not None: return
+        interrupted_at = time.monotonic()
+        def has_timed_out() -> bool:
+            if AWAITED.in_vain(interrupted_at):
                 interrupts.enough = 1
                 interrupts.in_vain = True
             return interrupts.in_vain
-        if self.token is None:
-            self.begin(interrupts._press, in_vain)
+        self.begin(interrupts._press, has_timed_out)
 
     def stop(self):
         "Stop calling the handler."
         if self.token is not None:
-            # a forked process has no copy of the thread
-            free = self.lock.acquire(timeout=1)
+            # a forked process has no copy of the thread that may hold the lock
+            acquired = self.lock.acquire(timeout=1)
             self.token = None
-            if free:
+            if acquired:
                 self.lock.release()
         self.sent = False
         self.soon = False
         self.since = None
-        self.place = None
+        self.instruction = None
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a07
 class Awaited:
     "Record the wait of the main thread for another process."
     PATIENCE = 10.0   # maximum wait for one batch after an interrupt, in seconds
-    since = None      # start of the wait; None: not waiting
+    since: float | None = None   # start of the wait; None: not waiting
 
-    def in_vain(self, since: float) -> bool:
-        "Return True if the current wait, measured from its start or from `since`, whichever is later, exceeds the limit."
+    def in_vain(
+        self,
+        since: float,  # time of the interrupt
+    ) -> bool:
+        "Return True if the current wait has exceeded the limit since the interrupt."
         return self.since is not None and time.monotonic() - max(self.since, since) > self.PATIENCE
 
 AWAITED = Awaited()
@@ -157,14 +175,17 @@ AWAITED = Awaited()
 class InterruptGuard:
     "Count interrupts, and raise them only where that is safe."
     def __init__(self):
-        # in_vain: the step is abandoned because a data worker did not answer
-        self.pressed = 0
-        self.enough = 2
-        self.abortable = False
-        self.in_vain = False
-        self._depth, self._before, self._pid, self._grad, self._reminder = 0, None, 0, True, Reminder()
+        self.pressed = 0         # interrupts since the handler was installed
+        self.enough = 2          # number of them that raises
+        self.abortable = False   # True: the running code may be interrupted
+        self.in_vain = False     # True: the step is abandoned because a data worker did not answer
+        self._depth = 0          # number of nested blocks
+        self._before: Any = None   # previous handler, as signal.signal returns it
+        self._pid = 0
+        self._grad = True
+        self._reminder = Reminder()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         if not _in_main_thread(): return self
         if self._depth == 0:
             self.pressed = 0
@@ -175,11 +196,11 @@ class InterruptGuard:
             if _sigint_is_handled():
                 self._before = _signal.signal(signal.SIGINT, self._press)
             if isinstance(outer := getattr(self._before, "__self__", None), InterruptGuard):
-                self.pressed = outer.handed_on()
+                self.pressed = outer.take_pressed()
         self._depth += 1
         return self
 
-    def __exit__(self, kind: str, *error):
+    def __exit__(self, kind: type[BaseException] | None, *error: object):
         if not _in_main_thread(): return
         self._depth -= 1
         if self._depth: return
@@ -197,16 +218,19 @@ class InterruptGuard:
             unanswered = self.pressed if kind is None else 0
             self.pressed = 0
         for _ in range(unanswered):
-            before(signal.SIGINT, None) if callable(before) else signal.raise_signal(signal.SIGINT)
+            if callable(before):
+                before(signal.SIGINT, None)
+            else:
+                signal.raise_signal(signal.SIGINT)
 
-    def _press(self, number, frame):
+    def _press(self, number: int, frame: FrameType | None):
         if os.getpid() != self._pid: return
         if self._reminder.sent:
             self._reminder.sent = False
         else:
             self.pressed += 1
         if self.pressed < self.enough:
-            self._reminder.lose_patience(self)
+            self._reminder.limit_wait(self)
         elif not self.abortable:
             pass
         elif self._reminder.may_break(frame):
@@ -219,37 +243,43 @@ class InterruptGuard:
         if self.pressed < self.enough: return
         self.abortable = False
         self._reminder.stop()
-        raise KeyboardInterrupt("given up at the second interrupt") if self.enough > 1 else KeyboardInterrupt
+        if self.enough > 1: raise KeyboardInterrupt("given up at the second interrupt")
+        raise KeyboardInterrupt
 
     def open(self):
         "Allow interrupts from here on, until `abortable` is set to False."
         self.abortable = True
         self.check()
 
-    # as a context manager
     @contextmanager
-    def opened(self):
+    def opened(self) -> Iterator[None]:
+        "Allow interrupts while the block runs."
         self.open()
         try:
             yield
         finally:
             self.abortable = False
 
-    def raise_on_first_press(self): self.enough = 1   # raise at the first interrupt
-    def handed_on(self) -> int: return 0      # number of interrupts left to another handler
+    def raise_on_first_press(self):
+        "Raise at the first interrupt."
+        self.enough = 1
+
+    def take_pressed(self) -> int:
+        "Return the number of interrupts that the handler that replaces this one has to handle, and reset it."
+        return 0
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a09
 class Button(InterruptGuard):
     "Raise at the first interrupt, except where that would leave a lock behind."
-    def __enter__(self):
+    def __enter__(self) -> Self:
         super().__enter__()
         if _in_main_thread() and self._depth == 1:
             self.enough = 1
             self.abortable = True
         return self
 
-    def handed_on(self) -> int:
-        "Return the number of interrupts that are deferred, for the handler that replaces this one, and reset it."
+    def take_pressed(self) -> int:
+        "Return the number of deferred interrupts, for the handler that replaces this one, and reset it."
         pressed = self.pressed
         self.pressed = 0
         self._reminder.stop()
@@ -266,25 +296,31 @@ class Button(InterruptGuard):
 class RunLock:
     "Serialize the threads that use learners: one at a time, in order of arrival, low-priority threads last."
     FAIR = 0.05   # seconds for which one low-priority thread may delay another
-    def __init__(self):
-        self.changed, self.owner, self.depth, self.acquired_at = threading.Condition(), None, 0, 0.0
+    def __init__(self): self.reset()
+
+    def reset(self):
+        "Release the lock and forget all threads; for a forked child, which has no other threads."
+        self.changed = threading.Condition()
+        self.owner: int | None = None   # thread id
+        self.depth = 0
+        self.acquired_at = 0.0
         # thread ids in order of arrival, with the time at which the wait began
-        self.waiting, self.low_priority_waiting, self.low_priority_threads = {}, {}, set()
+        self.waiting: dict[int, float] = {}
+        self.low_priority_waiting: dict[int, float] = {}
+        self.low_priority_threads: set[int] = set()
         # True if the last owner did not have low priority
         self.urgent = False
         self.button = Button()
         # True while the lock must not be released between steps
         self.no_preemption = False
 
-    def _next_owner(self):
+    def _next_owner(self) -> int | None:
         "Return the id of the next thread: normal before low priority, unless a low-priority thread has waited too long."
-        late = any(time.monotonic() - since > self.FAIR for since in self.low_priority_waiting.values())
-        lines = (
-            (self.low_priority_waiting, self.waiting)
-            if late and self.urgent
-            else (self.waiting, self.low_priority_waiting)
-        )
-        return next((next(iter(line)) for line in lines if line), None)
+        queues = [self.waiting, self.low_priority_waiting]
+        is_late = any(time.monotonic() - since > self.FAIR for since in self.low_priority_waiting.values())
+        if is_late and self.urgent:
+            queues.reverse()
+        return next((next(iter(queue)) for queue in queues if queue), None)
 
     def acquire(self, depth: int = 1):
         "Acquire the lock, or increment its depth if this thread holds it. Raise `Interrupted` if interrupted while waiting."
@@ -292,29 +328,30 @@ class RunLock:
         if self.owner == me:
             self.depth += 1
             return
-        line = self.low_priority_waiting if me in self.low_priority_threads else self.waiting
+        queue = self.low_priority_waiting if me in self.low_priority_threads else self.waiting
         try:
             with self.changed:
                 try:
-                    line[me] = time.monotonic()
+                    queue[me] = time.monotonic()
                     self.changed.wait_for(lambda: self.owner is None and self._next_owner() == me)
-                    self.owner, self.depth, self.acquired_at, self.urgent = (
-                        me,
-                        depth,
-                        time.monotonic(),
-                        me not in self.low_priority_threads,
-                    )
+                    # first, so that an interrupt after it releases the lock
+                    self.owner = me
+                    self.depth = depth
+                    self.acquired_at = time.monotonic()
+                    self.urgent = me not in self.low_priority_threads
                 finally:
-                    line.pop(me, None)
+                    queue.pop(me, None)
                     self.changed.notify_all()
         except KeyboardInterrupt:
             if self.owner == me:
                 self.release()
-            raise Interrupted("Given up while it waited for its turn. What trains in the background goes on.") from None
+            raise Interrupted(
+                "Interrupted while waiting for another operation to end. Background training continues."
+            ) from None
 
     def release(self) -> int:
         "Release the lock and return its depth; raise RuntimeError if this thread does not hold it."
-        if self.owner != threading.get_ident(): raise RuntimeError("It is not this thread's turn.")
+        if self.owner != threading.get_ident(): raise RuntimeError("This thread does not hold the run lock.")
         with self.changed:
             depth = self.depth
             self.owner = None
@@ -332,7 +369,7 @@ class RunLock:
             and time.monotonic() - self.acquired_at > self.FAIR
         )
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.button.__enter__()
         try:
             self.acquire()
@@ -341,13 +378,13 @@ class RunLock:
             raise
         return self
 
-    def __exit__(self, kind: str, *error):
+    def __exit__(self, kind: type[BaseException] | None, *error: object):
         last = self.depth == 1
         try:
-            if not last:
-                self.depth -= 1
-            else:
+            if last:
                 self.release()
+            else:
+                self.depth -= 1
         finally:
             if last and kind is not None and issubclass(kind, KeyboardInterrupt):
                 answered()
@@ -356,36 +393,38 @@ class RunLock:
 # %% ../../nbs/01_core/02_interrupts.ipynb #dac30a15
 RUN_LOCK = RunLock()
 if hasattr(os, "register_at_fork"):
-    # a forked child has no other threads
-    os.register_at_fork(after_in_child=RUN_LOCK.__init__)
+    os.register_at_fork(after_in_child=RUN_LOCK.reset)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #7d80a28f
+L = TypeVar("L")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-def exclusive(method: Callable[P, R]) -> Callable[P, R]:
+def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
     "Decorate a method so that it holds the run lock of the process while it runs."
     @functools.wraps(method)
-    def in_its_turn(self, *args, **kwargs):
+    def locked(self: L, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with RUN_LOCK:
-            if (run := getattr(self, "run_state", None)) is not None:   # self is a learner
+            # of a learner; other classes have none
+            run = getattr(self, "run_state", None)
+            if run is not None:
                 run.verb_called = True
                 if RUN_LOCK.depth == 1:
                     show_pending_messages(run.pending_messages)
                 if run.remote_run is not None and run.remote_run.handles_verb(method.__name__):
                     return run.remote_run.do(self, method.__name__, args, kwargs)
             return method(self, *args, **kwargs)
-    return in_its_turn
+    return locked
 
 def show_pending_messages(
-    news: list,  # callables without arguments
+    messages: list[Callable[[], object]],  # functions that show one each; emptied
 ):
     "Call pending notifications once, unless this thread has low priority."
-    while news and threading.get_ident() not in RUN_LOCK.low_priority_threads:
-        news.pop(0)()
+    while messages and threading.get_ident() not in RUN_LOCK.low_priority_threads:
+        messages.pop(0)()
 
 @contextmanager
-def no_preemption():
+def no_preemption() -> Iterator[None]:
     "Keep the run lock between steps while the block runs."
     with RUN_LOCK:
         before = RUN_LOCK.no_preemption
@@ -396,7 +435,7 @@ def no_preemption():
             RUN_LOCK.no_preemption = before
 
 @contextmanager
-def low_priority():
+def low_priority() -> Iterator[None]:
     "Give this thread low priority while the block runs."
     me = threading.get_ident()
     RUN_LOCK.low_priority_threads.add(me)
@@ -409,8 +448,11 @@ def low_priority():
 class Answered:
     "Ignore interrupts for `SECONDS` after a handled one, then restore the previous handler."
     SECONDS = 1.0
-    def __init__(self, before): self.before, self.until = before, time.monotonic() + self.SECONDS
-    def __call__(self, number, frame):
+    def __init__(self, before: Handler):
+        self.before = before
+        self.until = time.monotonic() + self.SECONDS
+
+    def __call__(self, number: int, frame: FrameType | None):
         if time.monotonic() < self.until: return
         _signal.signal(signal.SIGINT, self.before)
         self.before(number, frame)
@@ -419,12 +461,12 @@ def answered():
     "In a kernel, ignore further interrupts until the cell has ended."
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is None or not _in_main_thread(): return
-    def over(*ignored):
-        shell.events.unregister("post_run_cell", over)
+    def after_cell(*ignored: object):
+        shell.events.unregister("post_run_cell", after_cell)
         if _in_main_thread():
             # as the kernel does shortly afterwards
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-    shell.events.register("post_run_cell", over)
+    shell.events.register("post_run_cell", after_cell)
     before = getattr(RUN_LOCK.button._before, "before", RUN_LOCK.button._before)
     if callable(before):
         RUN_LOCK.button._before = Answered(before)

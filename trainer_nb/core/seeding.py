@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -19,11 +20,12 @@ __all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'mix_see
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
 
-# integers that identify a position; their order matters
-def mix_seed(*place: int) -> int:
+def mix_seed(
+    *position: int,  # integers that identify a position; their order matters
+) -> int:
     "Return a 64-bit seed computed from a few integers."
     h = 0
-    for x in place:
+    for x in position:
         h = (h + x + 0x9E3779B97F4A7C15) & _MASK
         h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -34,8 +36,9 @@ def mix_seed(*place: int) -> int:
 SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE = range(1, 5)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #94bdc0b2
-_PYTHON_RANDOM = random.seed.__self__                           # generator used by random.random()
-# what random.seed() calls for an integer, without its type checks
+# generator used by random.random()
+_PYTHON_RANDOM: random.Random = getattr(random.seed, "__self__")
+# the method that random.seed() calls for an integer, without its type checks
 _seed_python = super(random.Random, _PYTHON_RANDOM).seed
 
 def seed_all(
@@ -47,7 +50,7 @@ def seed_all(
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     _seed_python(seed)
-    _PYTHON_RANDOM.gauss_next = None
+    setattr(_PYTHON_RANDOM, "gauss_next", None)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #89dd32a5
 def generator_states() -> tuple:
@@ -70,7 +73,7 @@ def set_generator_states(
     random.setstate(states[3])
 
 @contextmanager
-def preserve_generators():
+def preserve_generators() -> Iterator[None]:
     "Restore the states of the generators of torch, numpy and Python when the block ends."
     before = generator_states()
     try:
