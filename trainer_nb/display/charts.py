@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainer_nb.display.panels import (
     Heatmap,
@@ -32,265 +35,234 @@ from trainer_nb.display.svg import (
 )
 from .tables import escape_html
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 # %% auto #0
-__all__ = ['DASH_STYLES', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'TRACE_BUILDERS', 'PLOTLY_MIME', 'SVG_MIME',
-           'round_values', 'exact_x_values', 'line_trace', 'histogram_trace', 'heatmap_trace', 'panel_domain',
-           'axes_layout', 'panel_annotations', 'panel_traces', 'plotly_spec', 'PanelDisplay', 'Chart']
+__all__ = ['LINE_OPACITY', 'GRID_RGBA', 'TRACE_BUILDERS', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'ROW_GAP',
+           'PLOTLY_MIME', 'SVG_MIME', 'round_values', 'exact_x_values', 'line_trace', 'histogram_trace',
+           'heatmap_trace', 'add_axes', 'add_texts', 'add_markers', 'add_traces', 'plotly_figure', 'PanelDisplay',
+           'Chart']
 
 # %% ../../nbs/00_display/03_charts.ipynb #d2bbaae7
-def round_values(values) -> list:
+def round_values(values: ArrayLike) -> list[float | None]:
     "Return floats rounded to five significant digits, and None for values that are not finite."
     return [float(f"{v:.5g}") if math.isfinite(v) else None for v in np.asarray(values, float).tolist()]
 
 def exact_x_values(
-    values,  # steps: integers that several traces often share
-) -> list:
+    values: ArrayLike,  # steps: integers that several traces often share
+) -> list[float | None]:
     "Return x coordinates unrounded; integral values as int, values that are not finite as None."
-    return [
-        int(v) if math.isfinite(v) and v == int(v) else v if math.isfinite(v) else None
-        for v in np.asarray(values, float).tolist()
-    ]
+    exact: list[float | None] = []
+    for value in np.asarray(values, float).tolist():
+        if not math.isfinite(value):
+            exact.append(None)
+        else:
+            exact.append(int(value) if value == int(value) else value)
+    return exact
 
-DASH_STYLES = {"dashed": "dot"}
+LINE_OPACITY = {"faint": 0.4, "dashed": 0.6}
 
-def line_trace(line: LineSeries) -> dict:
+def line_trace(line: LineSeries) -> dict[str, Any]:
     "Return a series as a plotly trace of points or of a line."
     x, y = downsample(line.x, line.y)
-    look = {
-        "color": series_color(line.color),
-        "width": 1 if line.style == "faint" else 2,
-        "dash": DASH_STYLES.get(line.style, "solid"),
-    }
-    points = line.style == "points" or len(x) == 1
-    return {
+    color = series_color(line.color)
+    trace = {
         "type": "scatter",
-        "mode": "markers" if points else "lines",
         "x": exact_x_values(x),
         "y": round_values(y),
         "name": line.name,
-        "opacity": {"faint": 0.4, "dashed": 0.6}.get(line.style, 1),
-        **({"marker": {"color": series_color(line.color), "size": 7}} if points else {"line": look}),
+        "opacity": LINE_OPACITY.get(line.style, 1),
     }
+    if line.style == "points" or len(x) == 1:
+        return trace | {"mode": "markers", "marker": {"color": color, "size": 7}}
+    width = 1 if line.style == "faint" else 2
+    dash = "dot" if line.style == "dashed" else "solid"
+    return trace | {"mode": "lines", "line": {"color": color, "width": width, "dash": dash}}
 
-def histogram_trace(bars: Histogram) -> dict:
+def histogram_trace(bars: Histogram) -> dict[str, Any]:
     "Return a histogram as a plotly trace with a stepped outline."
-    edges = np.asarray(bars.edges, float)
-    counts = np.asarray(bars.counts, float)
     return {
         "type": "scatter",
         "mode": "lines",
         "fill": "tozeroy",
         "line": {"shape": "hv", "width": 1, "color": series_color(bars.color)},
-        "x": round_values(edges),
-        "y": round_values([*counts, 0]),
+        "x": round_values(bars.edges),
+        "y": round_values([*np.asarray(bars.counts, float), 0]),
         "name": bars.name,
     }
 
 # %% ../../nbs/00_display/03_charts.ipynb #41bd8197
-def heatmap_trace(heat: Heatmap) -> dict:
+def heatmap_trace(heat: Heatmap) -> dict[str, Any]:
     "Return a heat map as a plotly trace, with the first row at the top."
     heat = reduce_columns(heat)
-    shown, low, high = color_values(heat)
-    scale = [[i / (len(VIRIDIS) - 1), f"rgb({r:.0f},{g:.0f},{b:.0f})"] for i, (r, g, b) in enumerate(VIRIDIS)]
-    at = [low, (low + high) / 2, high]
-    bar = {
-        "thickness": 8,
-        "outlinewidth": 0,
-        "tickvals": at,
-        "ticktext": [format_tick(float(f"{(10 ** o if heat.log else o):.2g}")) for o in at],
-    }
-    names = [f"{i} {n}" if heat.rows.count(n) > 1 else n for i, n in enumerate(heat.rows)]
-    return {
+    values, low, high = color_values(heat)
+    ticks = [low, (low + high) / 2, high]
+    labels = [10**tick if heat.log else tick for tick in ticks]
+    # plotly would merge rows of the same name
+    names = [f"{i} {name}" if heat.rows.count(name) > 1 else name for i, name in enumerate(heat.rows)]
+    trace = {
         "type": "heatmap",
         "x": exact_x_values(heat.x),
         "y": names,
-        "z": [round_values(row) for row in shown],
+        "z": [round_values(row) for row in values],
         "zmin": low,
         "zmax": high,
-        "colorscale": scale,
-        "colorbar": bar,
-        "customdata": [round_values(row) for row in heat.values] if heat.log else None,
-        "hovertemplate": "%{y}, " + "%{x}: " + ("%{customdata:.3g}" if heat.log else "%{z:.3g}") + "<extra></extra>",
+        "colorscale": [[i / (len(VIRIDIS) - 1), "rgb({:.0f},{:.0f},{:.0f})".format(*c)] for i, c in enumerate(VIRIDIS)],
+        "colorbar": {
+            "thickness": 8,
+            "outlinewidth": 0,
+            "tickvals": ticks,
+            "ticktext": [format_tick(float(f"{label:.2g}")) for label in labels],
+        },
+        "hovertemplate": "%{y}, %{x}: %{z:.3g}<extra></extra>",
     }
+    if heat.log:
+        trace["customdata"] = [round_values(row) for row in heat.values]
+        trace["hovertemplate"] = "%{y}, %{x}: %{customdata:.3g}<extra></extra>"
+    return trace
 
 # %% ../../nbs/00_display/03_charts.ipynb #d34d0020
-# height of a row of panels in pixels; gap between two panels as a share of the width, without and with row names or a colour bar
-FIGURE_PANEL_HEIGHT = 290
-COLUMN_GAP = 0.1
-WIDE_COLUMN_GAP = 0.2
+GRID_RGBA = "rgba(125,125,125,.22)"
 
-# panel i of n; between: gap as a share of the width
-def panel_domain(i: int, n: int, columns: int, between: float = COLUMN_GAP) -> tuple[list, list]:
-    "Return the domains of a panel in its figure: [left, right] and [bottom, top] as shares of the area."
-    rows = math.ceil(n / columns)
-    gap = 0.26 / max(math.ceil(n / columns), 1)
-    width = (1 - between * (columns - 1)) / columns
-    height = (1 - gap * (rows - 1)) / rows
-    left = (i % columns) * (width + between)
-    top = 1 - (i // columns) * (height + gap)
-    return [round(left, 4), round(left + width, 4)], [round(max(top - height, 0), 4), round(top, 4)]
-
-def axes_layout(
-    panel: Panel,
-    n: str,  # axis suffix: "" for the first panel, then "2", "3", ...
-    across, up,
-) -> dict:
-    "Return the layout of the two axes of a panel."
-    look = {
-        "gridcolor": "rgba(125,125,125,.22)",
+def add_axes(figure: Figure, panel: Panel, row: int, col: int):
+    "Set the scales, labels and colours of the axes of a panel."
+    common = {
         "zeroline": False,
+        "ticks": "",
         "automargin": True,
         "linecolor": GRID_COLOR,
         "tickcolor": GRID_COLOR,
+        "gridcolor": GRID_RGBA,
+        "exponentformat": "e",
     }
-    heat = bool(panel.of(Heatmap))
-    names = {"range": [len(panel.rows) - 0.5, -0.5], "tickvals": list(range(len(panel.rows))), "ticktext": panel.rows}
-    return {
-        f"xaxis{n}": (
-            look | {
-                "domain": across,
-                "anchor": f"y{n}",
-                "showgrid": False,
-                "type": "log" if panel.xlog else "linear",
-                "title": {"text": panel.x, "standoff": 6, "font": {"size": 11}},
-                "exponentformat": "e",
-            }
-        ),
-        f"yaxis{n}": (
-            look
-            | {
-                "domain": up,
-                "anchor": f"x{n}",
-                "type": "log" if panel.ylog else "category" if heat else "linear",
-                "title": {"text": panel.y, "font": {"size": 11}},
-                "exponentformat": "e",
-            }
-            | ({"autorange": "reversed"} if heat else names if panel.rows else {})
-        ),
-    }
-
-def panel_annotations(panel: Panel, n: str, across, up) -> tuple[list, list]:
-    "Return the title, note and marks of a panel as plotly annotations and shapes."
-    words = [
-        {
-            "text": f"<b>{panel.title}</b>",
-            "xref": "paper",
-            "yref": "paper",
-            "x": across[0],
-            "y": up[1],
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "yshift": 8,
-            "showarrow": False,
-            "font": {"size": 13},
-        }
-    ]
-    if panel.note:
-        words.append(
-            {
-                "text": f"<b>{panel.note}</b>",
-                "xref": f"x{n} domain",
-                "yref": f"y{n} domain",
-                "x": 0,
-                "y": 0,
-                "xanchor": "left",
-                "yanchor": "top",
-                "yshift": -24,
-                "showarrow": False,
-                "font": {"size": 11},
-            }
+    figure.update_xaxes(
+        common,
+        type="log" if panel.xlog else "linear",
+        showgrid=False,
+        title={"text": panel.x, "standoff": 6, "font": {"size": 11}},
+        row=row, col=col,
+    )
+    figure.update_yaxes(
+        common,
+        type="log" if panel.ylog else "linear",
+        title={"text": panel.y, "font": {"size": 11}},
+        row=row, col=col,
+    )
+    if panel.of(Heatmap):
+        figure.update_yaxes(type="category", autorange="reversed", row=row, col=col)
+    elif panel.rows:
+        n = len(panel.rows)
+        figure.update_yaxes(
+            range=[n - 0.5, -0.5], tickvals=list(range(n)), ticktext=panel.rows, row=row, col=col
         )
-    shapes = []
+
+def add_texts(figure: Figure, panel: Panel, row: int, col: int):
+    "Add the title above a panel and the note below it."
+    corner = {"xref": "x domain", "yref": "y domain", "x": 0, "xanchor": "left", "showarrow": False}
+    figure.add_annotation(
+        corner, text=f"<b>{panel.title}</b>", y=1, yanchor="bottom", yshift=8, font={"size": 13}, row=row, col=col
+    )
+    if panel.note:
+        figure.add_annotation(
+            corner, text=f"<b>{panel.note}</b>", y=0, yanchor="top", yshift=-24, font={"size": 11}, row=row, col=col
+        )
+
+def add_markers(figure: Figure, panel: Panel, row: int, col: int):
+    "Add the moments of a panel as labelled vertical lines, and its labelled points as arrows."
     for i, mark in enumerate(panel.of(Marker)):
-        x = math.log10(mark.x) if panel.xlog and mark.x > 0 else mark.x
-        said = {"text": mark.word, "xref": f"x{n}", "x": x, "font": {"size": 11, "color": series_color(mark.color)}}
+        color = series_color(mark.color)
+        label = {
+            "text": mark.word,
+            # on a logarithmic axis plotly takes logarithms for annotations, values for lines
+            "x": math.log10(mark.x) if panel.xlog and mark.x > 0 else mark.x,
+            "font": {"size": 11, "color": color},
+        }
         if mark.y is None:
-            shapes.append(
-                {
-                    "type": "line",
-                    "xref": f"x{n}",
-                    "yref": f"y{n} domain",
-                    "x0": mark.x,
-                    "x1": mark.x,
-                    "y0": 0,
-                    "y1": 1,
-                    "line": {"dash": "dot", "width": 1, "color": series_color(mark.color)},
-                }
+            figure.add_vline(
+                mark.x, line={"dash": "dot", "width": 1, "color": color}, exclude_empty_subplots=False, row=row, col=col
             )
-            words.append(
-                said | {
-                    "yref": f"y{n} domain",
-                    "y": 1 - 0.07 * (i % 4),
-                    "xanchor": "left",
-                    "yanchor": "top",
-                    "showarrow": False,
-                }
+            # on four levels, so that the labels of neighbours do not overlap
+            figure.add_annotation(
+                label,
+                yref="y domain", y=1 - 0.07 * (i % 4), xanchor="left", yanchor="top", showarrow=False,
+                row=row, col=col,
             )
         else:
-            words.append(
-                said | {
-                    "yref": f"y{n}",
-                    "y": math.log10(mark.y) if panel.ylog and mark.y > 0 else mark.y,
-                    "showarrow": True,
-                    "arrowhead": 2,
-                    "arrowcolor": series_color(mark.color),
-                    "ax": 24,
-                    "ay": -24 - 14 * (i % 3),
-                }
+            figure.add_annotation(
+                label,
+                y=math.log10(mark.y) if panel.ylog and mark.y > 0 else mark.y,
+                showarrow=True, arrowhead=2, arrowwidth=1, arrowcolor=color, ax=24, ay=-24 - 14 * (i % 3),
+                row=row, col=col,
             )
-    return words, shapes
 
 # %% ../../nbs/00_display/03_charts.ipynb #3c0c0181
 TRACE_BUILDERS = {LineSeries: line_trace, Histogram: histogram_trace, Heatmap: heatmap_trace}
 
-def panel_traces(panel: Panel, n: str) -> list[dict]:
-    "Return the traces of a panel, assigned to its axes and grouped in the legend by name."
-    many = len(panel.named()) > 1
-    found = [
-        TRACE_BUILDERS[type(o)](o) | {"xaxis": f"x{n}", "yaxis": f"y{n}"}
-        for o in panel.things
-        if type(o) in TRACE_BUILDERS
-    ]
-    return [
-        t if t["type"] == "heatmap" else t | {"showlegend": many and bool(t["name"]), "legendgroup": t["name"]}
-        for t in found
-    ]
+def add_traces(
+    figure: Figure,
+    panel: Panel,
+    row: int,
+    col: int,
+    listed: set[str],  # names in the legend; extended
+):
+    "Add the drawn elements of a panel."
+    has_legend = len(panel.named()) > 1
+    cell = figure.get_subplot(row, col)
+    for element in panel.things:
+        if type(element) not in TRACE_BUILDERS: continue
+        trace = TRACE_BUILDERS[type(element)](element)
+        if isinstance(element, Heatmap):
+            bottom, top = cell.yaxis.domain
+            trace["colorbar"] |= {"x": cell.xaxis.domain[1], "xpad": 4, "y": (bottom + top) / 2, "len": top - bottom}
+        else:
+            show = has_legend and bool(element.name) and element.name not in listed
+            trace |= {"showlegend": show, "legendgroup": element.name}
+            if show:
+                listed.add(element.name)
+        figure.add_trace(trace, row=row, col=col)
 
-def plotly_spec(panels: list, columns: int = 2) -> dict:
-    "Return a plotly figure with the panels side by side, as a dict with `data` and `layout`."
+# height of a row of panels in pixels
+FIGURE_PANEL_HEIGHT = 290
+# space between two columns as a share of the width, without and with row names or a colour bar; between rows, of the height
+COLUMN_GAP = 0.1
+WIDE_COLUMN_GAP = 0.2
+ROW_GAP = 0.26
+
+def plotly_figure(
+    panels: Sequence[Panel],
+    columns: int = 2,  # maximum number of panels side by side
+) -> Figure:
+    "Return a plotly figure with a cell for each panel."
+    from plotly.subplots import make_subplots
     columns = max(1, min(columns, len(panels)))
-    rows = math.ceil(len(panels) / columns)
-    data = []
-    words = []
-    shapes = []
-    axes = {}
-    listed = set()
-    between = WIDE_COLUMN_GAP if any(p.rows or p.of(Heatmap) for p in panels) else COLUMN_GAP
-    for i, panel in enumerate(panels):
-        n, (across, up) = "" if not i else str(i + 1), panel_domain(i, len(panels), columns, between)
-        for trace in panel_traces(panel, n):
-            if trace["type"] == "heatmap":
-                trace["colorbar"] |= {"x": across[1], "xpad": 4, "y": sum(up) / 2, "len": up[1] - up[0]}
-            elif trace["showlegend"]:
-                trace["showlegend"] = trace["name"] not in listed
-                listed.add(trace["name"])
-            data.append(trace)
-        axes |= axes_layout(panel, n, across, up)
-        more_words, more_shapes = panel_annotations(panel, n, across, up)
-        words = words + more_words
-        shapes = shapes + more_shapes
-    layout = {
-        "height": panel_height(panels, FIGURE_PANEL_HEIGHT) * max(rows, 1) + 60,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": TEXT_COLOR, "size": 11},
-        "margin": {"l": 50, "r": 30, "t": 60, "b": 45},
-        "hovermode": "closest",
-        "annotations": words,
-        "shapes": shapes,
-        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"},
-    }
-    return {"data": data, "layout": layout | axes}
+    rows = max(1, math.ceil(len(panels) / columns))
+    is_wide = any(panel.rows or panel.of(Heatmap) for panel in panels)
+    cells = [(i // columns + 1, i % columns + 1) for i in range(len(panels))]
+    figure = make_subplots(
+        rows,
+        columns,
+        horizontal_spacing=WIDE_COLUMN_GAP if is_wide else COLUMN_GAP,
+        vertical_spacing=ROW_GAP / rows,
+        # None: no axes in a cell without a panel
+        specs=[[{} if r * columns + c < max(1, len(panels)) else None for c in range(columns)] for r in range(rows)],
+    )
+    listed: set[str] = set()
+    for panel, (row, col) in zip(panels, cells):
+        add_traces(figure, panel, row, col, listed)
+        add_axes(figure, panel, row, col)
+        add_texts(figure, panel, row, col)
+        add_markers(figure, panel, row, col)
+    return figure.update_layout(
+        template="none",
+        height=panel_height(panels, FIGURE_PANEL_HEIGHT) * rows + 60,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": TEXT_COLOR, "size": 11},
+        margin={"l": 50, "r": 30, "t": 60, "b": 45},
+        hovermode="closest",
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"},
+    )
 
 # %% ../../nbs/00_display/03_charts.ipynb #c1027a17
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
@@ -309,10 +281,9 @@ class PanelDisplay:
         "Return the text above the panels, one sentence per line."
         return []
 
-    def figure(self):
-        "Return a plotly Figure, to modify or save."
-        import plotly.graph_objects as go
-        return go.Figure(plotly_spec(self.panels(), self.columns))
+    def figure(self) -> Figure:
+        "Return the panels as a plotly figure, to modify or save."
+        return plotly_figure(self.panels(), self.columns)
 
     def svg(self) -> str:
         "Return the panels as an SVG document."
@@ -321,25 +292,32 @@ class PanelDisplay:
     def save(self, path: str | Path) -> Path:
         "Write the chart to a `.svg` file, or to an interactive `.html` file; return the path. Raise ValueError for other suffixes."
         path = Path(path)
-        if path.suffix not in (".svg", ".html"):
-            raise ValueError(f"A chart is saved as .svg or .html, not as {path.name!r}.")
-        path.write_text(self.svg() if path.suffix == ".svg" else self.figure().to_html(), "utf-8")
+        if path.suffix == ".svg":
+            text = self.svg()
+        elif path.suffix == ".html":
+            text = self.figure().to_html()
+        else:
+            raise ValueError(f"{path.name!r} has an unsupported suffix: save a chart as .svg or .html.")
+        path.write_text(text, "utf-8")
         return path
 
     def html(self) -> str:
         "Return the text above the panels as HTML."
         return "".join(f'<div style="margin:2px 0">{escape_html(o, 400)}</div>' for o in self.said())
 
-    def bundle(self) -> dict:
+    def panel_lines(self) -> list[str]:
+        "Return the panels as lines of text."
+        return [line for panel in self.panels() for line in panel_to_text(panel)]
+
+    def bundle(self) -> dict[str, Any]:
         "Return all representations of the panels by MIME type."
         return {
-            PLOTLY_MIME: plotly_spec(self.panels(), self.columns),
+            PLOTLY_MIME: self.figure().to_plotly_json(),
             SVG_MIME: self.svg(),
-            "text/plain": "\n".join(line for panel in self.panels() for line in panel_to_text(panel)),
+            "text/plain": "\n".join(self.panel_lines()),
         }
 
-    def __repr__(self):
-        return "\n".join([*self.said(), *(line for panel in self.panels() for line in panel_to_text(panel))])
+    def __repr__(self): return "\n".join([*self.said(), *self.panel_lines()])
 
     def _ipython_display_(self):
         from IPython.display import display
@@ -351,7 +329,15 @@ class PanelDisplay:
 # %% ../../nbs/00_display/03_charts.ipynb #fbe55ee4
 class Chart(PanelDisplay):
     "Display given panels with given text."
-    def __init__(self, panels: list, said=(), columns: int = 2):
-        self._panels, self._said, self.columns = panels, list(said), columns
-    def panels(self): return self._panels
-    def said(self): return self._said
+    def __init__(
+        self,
+        panels: list[Panel],
+        said: Iterable[str] = (),  # text above the panels, one sentence per line
+        columns: int = 2,  # panels side by side
+    ):
+        self._panels = panels
+        self._said = list(said)
+        self.columns = columns
+
+    def panels(self) -> list[Panel]: return self._panels
+    def said(self) -> list[str]: return self._said

@@ -10,33 +10,18 @@ import math
 import mmap
 import os
 import shutil
-import sys
 import tempfile
 
 import torch
 
+from ..core.memory import peak_memory
+
 # %% auto #0
-__all__ = ['MEMORY_SHARE', 'DISK_SHARE', 'SMALLEST', 'peak_memory', 'disk_folder', 'disk_space', 'SnapshotFile']
+__all__ = ['MEMORY_SHARE', 'DISK_SHARE', 'SMALLEST', 'disk_folder', 'disk_space', 'SnapshotFile']
 
 # %% ../../nbs/06_engine/08_snapshot_file.ipynb #20700005
 # fraction of a run's peak memory, for the copies that it keeps by default
 MEMORY_SHARE = 0.1
-
-def peak_memory() -> int:
-    "Return the peak memory of this process in bytes, on the host and on its GPUs."
-    peak = 0
-    try:
-        with open("/proc/self/status") as file:
-            peak = next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        try:
-            import resource
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        except ImportError:
-            # Windows
-            pass
-    if torch.cuda.is_initialized(): peak += torch.cuda.max_memory_allocated()
-    return peak
 
 # %% ../../nbs/06_engine/08_snapshot_file.ipynb #20700008
 # fraction of a disk's free space, for temporary files

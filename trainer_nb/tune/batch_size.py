@@ -5,8 +5,6 @@
 # %% ../../nbs/09_tune/01_batch_size.ipynb #81e2bd21
 from __future__ import annotations
 
-import ctypes
-import gc
 import io
 import json
 import os
@@ -39,7 +37,15 @@ from trainer_nb.core.errors import (
     release_traceback_memory,
 )
 from ..core.interrupts import InterruptGuard
-from ..core.memory import free_host_memory
+from trainer_nb.core.memory import (
+    DeviceMemoryGauge,
+    HostMemoryGauge,
+    MemoryGauge,
+    free_host_memory,
+    host_memory,
+    read_proc_status,
+    trim_memory,
+)
 from ..core.seeding import preserve_generators
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch, ResumableLoader
@@ -62,10 +68,9 @@ from ..engine.step import take_step
 # %% auto #0
 __all__ = ['MAX_SAMPLES', 'MAX_SAMPLE_BYTES', 'MIN_SECONDS', 'MAX_REPEATS', 'NOT_SENT', 'MEMORY_SLACK', 'SERVE_CODE',
            'SAFETY_FACTOR', 'MEMORY_MARGIN', 'sample_nbytes', 'own_storage', 'heaviest_samples', 'StepTimer',
-           'time_step', 'time_forward', 'read_proc_status', 'trim_memory', 'HostMemoryGauge', 'DeviceMemoryGauge',
-           'BatchTrial', 'LearnerPayload', 'NullLoader', 'receive_learner', 'limit_memory', 'prefer_oom_kill',
-           'warm_up', 'serve_trials', 'TrialProcess', 'enqueue_lines', 'SizeResult', 'Proposal', 'propose_size',
-           'no_learner', 'BatchSizes', 'describe_result', 'describe_speedup', 'describe_evaluation',
+           'time_step', 'time_forward', 'BatchTrial', 'LearnerPayload', 'NullLoader', 'receive_learner', 'limit_memory',
+           'prefer_oom_kill', 'warm_up', 'serve_trials', 'TrialProcess', 'enqueue_lines', 'SizeResult', 'Proposal',
+           'propose_size', 'no_learner', 'BatchSizes', 'describe_result', 'describe_speedup', 'describe_evaluation',
            'describe_training', 'result_panels', 'SizeSearch', 'search_sizes', 'usable_host_memory', 'reading_only',
            'get_measurable_loader', 'SearchOptions', 'check_search_options', 'batch_size_find', 'prepare_search',
            'close_after', 'make_process_trial', 'device_trial', 'make_device_trial', 'current_proposal',
@@ -146,62 +151,6 @@ def time_forward(learner: TrainerBase, batch, watch) -> float:
             learner.preprocess_logits_for_metrics(predicted, labels)
         return watch.now() - begun
 
-# %% ../../nbs/09_tune/01_batch_size.ipynb #19bc0482
-def read_proc_status(name: str) -> int:
-    "Return a value of /proc/self/status, in bytes."
-    with open("/proc/self/status") as f:
-        return next(int(line.split()[1]) << 10 for line in f if line.startswith(name + ":"))
-
-def trim_memory():
-    "Return freed memory to the system where that is supported."
-    gc.collect()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):
-        # not glibc
-        pass
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #63ca7a52
-class HostMemoryGauge:
-    "Gauge of the peak memory of this process, above its present memory."
-    def __init__(self):
-        self.again = self._reset_peak()
-        self.base = read_proc_status("VmRSS") if self.again else self._max_rss()
-
-    def _reset_peak(self) -> bool:
-        try:
-            with open("/proc/self/clear_refs", "w") as f:
-                f.write("5")
-            return True
-        except OSError:
-            return False
-
-    def _max_rss(self):
-        import resource
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
-
-    def reset(self):
-        "Restart measuring."
-        trim_memory()
-        if self.again:
-            self._reset_peak()
-
-    # bytes
-    def peak(self) -> int:
-        return max((read_proc_status("VmHWM") if self.again else self._max_rss()) - self.base, 0)
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #503dd4f7
-class DeviceMemoryGauge:
-    "Gauge of the peak memory of tensors on a GPU."
-    again = True
-    def __init__(self, device): self.device = device
-    def reset(self):
-        "Restart measuring."
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(self.device)
-    def peak(self) -> int: return torch.cuda.max_memory_allocated(self.device)   # bytes
-
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5fcd3c03
 # minimum seconds of the timed steps of a size; maximum number of steps
 MIN_SECONDS = 0.2
@@ -209,7 +158,7 @@ MAX_REPEATS = 50
 
 class BatchTrial:
     "Learner that can be trained, with the samples for batches of any size."
-    def __init__(self, learner: TrainerBase, samples: list, collate, gauge, steps: int = 3, evaluate: bool = False):
+    def __init__(self, learner: TrainerBase, samples: list, collate, gauge: MemoryGauge, steps: int = 3, evaluate: bool = False):
         self.learner = learner
         self.samples = samples
         self.collate = collate
@@ -364,7 +313,7 @@ def limit_memory(
     "Limit the memory of this process; a no-op where that is unsupported."
     try:
         import resource
-        left, (_, hard) = max(limit - max(read_proc_status("VmRSS") - gauge.base, 0), 0), resource.getrlimit(
+        left, (_, hard) = max(limit - max(host_memory() - gauge.base, 0), 0), resource.getrlimit(
             resource.RLIMIT_DATA
         )
         resource.setrlimit(resource.RLIMIT_DATA, (int(read_proc_status("VmData") + 1.05 * left + MEMORY_SLACK), hard))
@@ -417,7 +366,7 @@ def serve_trials():
     with learner.run_state.device.activated():
         for line in told:
             limit_memory(gauge, limit)
-            answer(**trial(*json.loads(line)), again=gauge.again)
+            answer(**trial(*json.loads(line)), again=gauge.can_reset)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #08ceaec1
 SERVE_CODE = (
