@@ -13,6 +13,7 @@ import sys
 import torch
 
 from ..core.errors import warn
+from ..core.memory import peak_memory
 from ..core.seeding import enable_determinism
 from ..data.loader import ResumableLoader
 from ..device.accelerator import Device
@@ -24,7 +25,7 @@ from .rollback import weight_versions
 from .run_state import RunState, Task, run_modules
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from .snapshot_fields import has_own_memory
-from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
+from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from .snapshot_tensors import Snapshot
 from ..optim.schedules import stretch_schedule
 
