@@ -218,7 +218,6 @@ class LiveMixin:
 # %% ../nbs/learner.ipynb #ceec98eb
 class LaunchMixin:
     "Define the verbs for several processes."
-    # several machines: num_nodes, node_rank, master_addr, master_port; rdzv_id, a shared secret; timeout in seconds for the machines to connect
     @exclusive
     def launch(
         self,
@@ -229,36 +228,30 @@ class LaunchMixin:
         start: str | None = None,  # "fork" or "spawn"; None: fork where that is safe
         threads: int | None = None,  # torch threads per process; None: the processors divided among the processes
         output: str = "first",  # ranks whose output is shown: "first", "all", or a list of ranks
-        **nodes,
+        **other,  # hear, an older name of output
     ):
         "Move the run to n processes, where the same verbs continue it until close(). Raise ValueError for objects that cannot be sent there, and `InvalidOperation` in the middle of a step."
-        from trainer_nb.launch.launch import SERVED_MESSAGE, LaunchContext, ServeResult, launch, join_launched_run
+        from trainer_nb.launch.launch import LaunchContext, join_launched_run, launch, resolve_other_args
         from trainer_nb.device.collectives import world_size
-        if "hear" in nodes:
-            warn("launch(hear=) is an older name: give output=.")
-            output = nodes.pop("hear")
+        output = resolve_other_args(other, output)
         # a launcher has already started the processes, and this is one of them
         if world_size() > 1:
-            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output, **nodes)
+            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
-        if self.run_state.corrupted == SERVED_MESSAGE:
-            # serve again
-            self.run_state.corrupted = ""
         check_can_train(self, "launch()")
         if self.args.enable_jit_checkpoint:
             raise InvalidOperation(
                 "launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run"
                 " would be in others. A script started with torchrun or `accelerate launch` can; each of its processes"
-                " hears the signal itself."
+                " receives the signal itself."
             )
         if self.run_state.remote_run is not None:
             self.run_state.remote_run.refuse("launch()")
         release_last_traceback()
         with self.run_state.interrupts:
-            team = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output, **nodes)
-        if isinstance(team, ServeResult): return team
-        if not train: return LaunchContext(self, team)
+            remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
+        if not train: return LaunchContext(self, remote)
         try:
             return self.train()
         finally:
@@ -269,11 +262,12 @@ class LaunchMixin:
         "Bring the run back from the processes that have it; a no-op if it is here."
         from trainer_nb.launch.launch import close_remote_run
         # a corrupted run is brought back as well, as it is
-        torn, self.run_state.corrupted = self.run_state.corrupted, ""
+        corrupted = self.run_state.corrupted
+        self.run_state.corrupted = ""
         try:
             check_can_train(self, "close()")
         finally:
-            self.run_state.corrupted = torn
+            self.run_state.corrupted = corrupted
         with self.run_state.interrupts:
             close_remote_run(self)
 
@@ -285,8 +279,8 @@ class LaunchMixin:
         "Call a function with the learner of each process and return the results by rank; without other processes, call it here. Re-raise its errors here."
         if not callable(function):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
-        team = self.run_state.remote_run
-        return [function(self)] if team is None else team.run_on_all(self, function)
+        remote = self.run_state.remote_run
+        return [function(self)] if remote is None else remote.run_on_all(self, function)
 
     def each(self, function) -> list:
         "Call `run_on_all`, the present name of this verb."
@@ -296,8 +290,8 @@ class LaunchMixin:
     @property
     def processes(self):
         "Return the processes that have the run, how their time is spent, and which is the slowest; None if the run is here."
-        team = self.run_state.remote_run
-        return None if team is None else team.processes
+        remote = self.run_state.remote_run
+        return None if remote is None else remote.process_table()
 
 # %% ../nbs/learner.ipynb #6f601550
 class SettingsMixin:

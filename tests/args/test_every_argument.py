@@ -12,7 +12,7 @@ from torch import nn
 from conftest import ROOT
 from argument_values import NEEDS, OTHER
 from trainer_nb import Learner, TrainingArguments
-from trainer_nb.args.training_args import FIELD_ALIASES
+from trainer_nb.args.names import FIELD_ALIASES
 from trainer_nb.device.accelerator import kwargs_handlers
 from trainer_nb.args.fields import ScriptArgs
 from trainer_nb.args.validation import UNSUPPORTED

@@ -5,7 +5,8 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 import trainer_nb
-from trainer_nb.args.training_args import FIELD_ALIASES, TrainingArgumentsKwargs, TrainingArguments, resolve_args
+from trainer_nb.args.names import FIELD_ALIASES
+from trainer_nb.args.training_args import TrainingArgumentsKwargs, TrainingArguments, resolve_args
 from trainer_nb.args.fields import CHOICES, OPTIMIZER_NAMES, SCHEDULE_NAMES, ScriptArgs, field_default, field_types
 from trainer_nb.args.names import REPLACED, REMOVED, RENAMED
 from trainer_nb.args.validation import UNSUPPORTED

@@ -364,7 +364,7 @@ def test_a_process_that_dies_takes_its_part_with_it(like):
         learn.snapshot("three")
         learn.step(2)
         os.kill(learn.processes[1]["pid"], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="where it was last known"): learn.step()
+        with pytest.raises(RuntimeError, match="last known state"): learn.step()
         assert learn.state.global_step == 3
         learn.train()
     same(like, learn)

@@ -347,7 +347,7 @@ def test_it_goes_on_by_itself(like):
     with learn.launch(2, max_restarts=1):
         learn.step(5)
         os.kill(pids(learn)[1], signal.SIGKILL)
-        with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.*after step 5. The run is as it was before the step, and goes on by itself .max_restarts allows 0 more"): learn.train()
+        with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.*after step 5. The run is as it was before the step, and continues automatically .max_restarts allows 0 more"): learn.train()
         assert "restart" in [e["act"] for e in learn.journal]
     same(like, learn)
 
@@ -372,7 +372,7 @@ def test_a_step_that_fails_alike_on_all(tmp_path, like):
 
 def test_what_cannot_be_launched(tmp_path):
     learn = make()
-    with pytest.raises(ValueError, match="say how many processes"): learn.launch()
+    with pytest.raises(ValueError, match="needs the number of processes"): learn.launch()
     with pytest.raises(ValueError, match="from 1 on"): learn.launch(0)
     with pytest.raises(TypeError, match="whole number"): learn.launch("two")
     with pytest.raises(ValueError, match="fork|spawn"): learn.launch(2, start="thread")

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.state import resume
-from trainer_nb.launch.remote_calls import RemoteCalls
+from trainer_nb.launch.process_group import ProcessGroup
 from trainer_nb.live.run_view import view_status
 from trainer_nb.launch.worker import INTERRUPT_KINDS
 from trainer_nb.core.errors import InvalidOperation
@@ -224,7 +224,7 @@ def test_a_process_that_stands_still_is_left_by_the_button(hasty, like):
         learn.step(5)
         victims = pids(learn)
         os.kill(victims[1], signal.SIGSTOP)
-        learn.run_state.remote_run.said.clear()   # the first steps were slow
+        learn.run_state.remote_run.processes.reports.speeds.clear()   # the first steps were slow
         press(0.3, 0.1)
         with pytest.raises(KeyboardInterrupt, match="after step 5 of 18"): learn.train()
         assert all(map(is_gone, victims)) and learn.processes is not None and len(learn.history) == 5
@@ -244,7 +244,7 @@ def test_all_are_caught_and_the_button_is_pressed_once_more(hasty, like):
     with learn.launch(2):
         learn.step(5)
         press(0.3, 0.1, 1.2)
-        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="after step 4, the run stands where it was last known"): learn.run_on_all(caught)
+        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="after step 4, the run continues from its last known state"): learn.run_on_all(caught)
         assert learn.state.global_step == 4 and learn.processes is not None
         learn.train()
     same(like, learn)
@@ -266,8 +266,8 @@ def test_no_press_loses_a_run_that_comes_home():
     "Two while the processes end: it is at home, whole; and the button is heard after that."
     learn, other = make(), make()
     for o in (learn, other): o.launch(2); o.step(5)
-    crew = learn.run_state.remote_run.crew
-    end, crew.close = crew.close, lambda: (signal.raise_signal(signal.SIGINT), signal.raise_signal(signal.SIGINT), end())
+    pool = learn.run_state.remote_run.processes.pool
+    end, pool.close = pool.close, lambda: (signal.raise_signal(signal.SIGINT), signal.raise_signal(signal.SIGINT), end())
     with pytest.raises(KeyboardInterrupt): learn.close()
     other.close()
     assert learn.processes is None and acts(learn) == ["launch", "close"]
@@ -327,11 +327,11 @@ def test_a_restart_from_an_older_state_is_said(tmp_path, monkeypatch):
     with learn.launch(2):
         learn.step(4)
         bad.touch()
-        monkeypatch.setattr(RemoteCalls, "aside", lambda *args, **kwargs: None)   # nobody can say anything
+        monkeypatch.setattr(ProcessGroup, "call_out_of_band", lambda *args, **kwargs: None)   # nobody can say anything
         with pytest.raises(OSError, match="no such picture") as raised: learn.step(2)
-        assert "after step 0, the run stands where it was last known" in raised.value.__notes__[-1] and learn.state.global_step == 0
+        assert "after step 0, the run continues from its last known state" in raised.value.__notes__[-1] and learn.state.global_step == 0
     for what in (None, *(Failed(0, kind, "", "") for kind in INTERRUPT_KINDS)):
-        with pytest.warns(UserWarning, match="after step 3, the run stands where it was last known"): assert type(make_recovered_error(what, 3)) is KeyboardInterrupt
+        with pytest.warns(UserWarning, match="after step 3, the run continues from its last known state"): assert type(make_recovered_error(what, 3)) is KeyboardInterrupt
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert type(make_recovered_error(None, None)) is KeyboardInterrupt
@@ -340,7 +340,7 @@ def test_a_restart_from_an_older_state_is_said(tmp_path, monkeypatch):
 def test_a_block_ends_with_its_launch_though_a_process_has_died():
     learn, other = make(), make()
     with other.launch(2): other.step(5)
-    with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.* after step 5. The run is as it was before the step, and is at home."):
+    with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.* after step 5. The run is as it was before the step, and is back in this process."):
         with learn.launch(2):
             learn.step(5)
             victims = pids(learn)
@@ -382,7 +382,7 @@ def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
     with pytest.raises(KeyError, match="half-way") as raised: learn.train()
     # the other process is usually blocked in the exchange of the next step and cannot answer
     step = learn.state.global_step
-    said = f"after step {step}, the run stands where it was last known" if step == 5 else f"with the state after step {step}."
+    said = f"after step {step}, the run continues from its last known state" if step == 5 else f"with the state after step {step}."
     assert said in raised.value.__notes__[-1] and step in (5, 6)
     other.step(step)
     for o in (learn, other): o.close()
@@ -393,16 +393,16 @@ def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
     "Each mistake is named before anything begins; and the last steps can be taken back afterwards, also where it was the start that failed."
     learn = make()
     learn.step(6)
-    for kind, words, how in ((TypeError, "does not know 'max_restart'.*Did you mean 'max_restarts'", dict(max_restart=1)), (ValueError, "output='al': say whose prints are shown, 'first'", dict(output="al")),
-                             (ValueError, "output=1: .*output=.0, 1.", dict(output=1)), (ValueError, "threads='2': .* whole number from 1 on", dict(threads="2")), (ValueError, "threads=0", dict(threads=0)),
-                             (ValueError, "max_restarts=-1: .*from 0 on", dict(max_restarts=-1)), (ValueError, "start='thread': say 'fork' or 'spawn'", dict(start="thread"))):
+    for kind, words, how in ((TypeError, "has no argument 'max_restart'.*Did you mean 'max_restarts'", dict(max_restart=1)), (ValueError, "output='al' does not select.* give 'first'", dict(output="al")),
+                             (ValueError, "output=1 .*output=.0, 1.", dict(output=1)), (ValueError, "threads='2' .* whole number from 1 on", dict(threads="2")), (ValueError, "threads=0", dict(threads=0)),
+                             (ValueError, "max_restarts=-1 .*from 0 on", dict(max_restarts=-1)), (ValueError, "start='thread' is unknown: give 'fork', 'spawn'", dict(start="thread"))):
         with pytest.raises(kind, match=words): learn.launch(2, **how)
     assert not acts(learn)
     with open(__file__) as file:
         learn.train_dataset.file = file
         with pytest.raises(ValueError, match="train_dataset cannot be carried there"): learn.launch(2, start="spawn")
     assert [(row["act"], row["abandoned"]) for row in learn.journal if row["act"] in ("launch", "close")] == [("launch", True), ("close", True)]
-    monkeypatch.setattr("trainer_nb.launch.launch.capture_snapshot", lambda run: (_ for _ in ()).throw(MemoryError("no room for a snapshot")))
+    monkeypatch.setattr("trainer_nb.launch.remote_run.capture_snapshot", lambda run: (_ for _ in ()).throw(MemoryError("no room for a snapshot")))
     with pytest.raises(MemoryError): learn.launch(2)
     assert learn.processes is None and learn.run_state.num_processes == 1
     assert learn.rewind(1).step == 5 and learn.step(1)[0].step == 6
@@ -412,11 +412,11 @@ def test_a_launch_leaves_no_snapshot_in_memory():
     learn = make()
     with learn.launch(2):
         learn.step(1)
-        team = learn.run_state.remote_run
-        assert team.base is not None and team.finalizer.alive
-    assert team.base is None and not team.finalizer.alive
-    found = weakref.ref(team)
-    del team
+        remote = learn.run_state.remote_run
+        assert remote.base is not None and remote.finalizer.alive
+    assert remote.base is None and not remote.finalizer.alive
+    found = weakref.ref(remote)
+    del remote
     gc.collect()
     assert found() is None
 
@@ -456,27 +456,35 @@ def test_the_batch_that_stays_is_set_as_at_home():
     assert learn.args.per_device_train_batch_size == 16 and learn.args.gradient_accumulation_steps == 1 and learn.step(1)[0].samples == 16
 
 
+def test_arguments_for_several_machines_are_refused():
+    "The error names the argument and the command to type; nothing has been started. An older name is understood."
+    learn = make()
+    for name, value in dict(num_nodes=2, node_rank=1, master_addr="10.0.0.1", master_port=29500, rdzv_endpoint="10.0.0.1:1", timeout=5).items():
+        with pytest.raises(TypeError, match=f"takes no {name}: .*this machine only.*torchrun --nnodes 2.*accelerate launch"): learn.launch(2, **{name: value})
+    assert learn.processes is None and not acts(learn)
+    with pytest.warns(UserWarning, match="hear=. is an older name: give output="), pytest.raises(ValueError, match="output='al'"): learn.launch(2, hear="al")
+
+
 def test_a_launcher_with_another_number_is_refused(monkeypatch):
     "Two were asked for, four are there: nobody would see it."
     monkeypatch.setenv("WORLD_SIZE", "4")
     learn = make()
-    for how in (dict(num_processes=2), dict(num_processes=3, num_nodes=2)):
-        with pytest.raises(ValueError, match="one of 4 processes that a launcher has started"): learn.launch(**how)
-    for how in ({}, dict(num_processes=4), dict(num_processes=2, num_nodes=2, node_rank=0)): assert "One of several" in repr(learn.launch(**how))
+    with pytest.raises(ValueError, match="one of 4 processes that a launcher has started.* make the launcher start 2"): learn.launch(2)
+    for how in ({}, dict(num_processes=4)): assert "One of several" in repr(learn.launch(**how))
 
 
 def test_a_launcher_is_not_told_what_it_decides_itself(monkeypatch):
     "Unknown names are refused; what has no effect is named, once."
     for name, value in dict(WORLD_SIZE="2", RANK="0").items(): monkeypatch.setenv(name, value)
     warn_unused_launch_args.cache_clear()
-    with pytest.raises(TypeError, match="does not know 'bogus'"): make().launch(2, bogus=1)
-    with pytest.raises(ValueError, match=r"launch\(num_processes=2, num_nodes=2\) was called in one of 2 .* let it start 4"): make().launch(2, num_nodes=2)
+    with pytest.raises(TypeError, match="has no argument 'bogus'"): make().launch(2, bogus=1)
+    with pytest.raises(TypeError, match="takes no num_nodes.*torchrun"): make().launch(2, num_nodes=2)
     with pytest.warns(UserWarning, match="so max_restarts, start, threads, output has no effect") as heard:
         for _ in range(2): make().launch(2, max_restarts=3, start="spawn", threads=4, output="all")
     assert len(heard) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make().launch(2, keep_global_batch=True, num_nodes=1, timeout=5)
+        make().launch(2, keep_global_batch=True)
     warn_unused_launch_args.cache_clear()
 
 
@@ -573,7 +581,7 @@ def test_the_slowest_process_is_named_wherever_the_run_is_shown():
     learn = make()
     with learn.launch(2):
         learn.step(1)
-        learn.run_state.remote_run.said = {0: {"step": 1, "own": 0.008, "seconds": 0.02, "memory": 3e8}, 1: {"step": 1, "own": 0.019, "seconds": 0.02, "memory": 3e8}}
+        learn.run_state.remote_run.processes.reports.speeds = {0: {"step": 1, "own": 0.008, "seconds": 0.02, "memory": 3e8}, 1: {"step": 1, "own": 0.019, "seconds": 0.02, "memory": 3e8}}
         assert [row[""] for row in learn.processes] == ["", "the slowest"] and "MB" in learn.processes[0]
         status = view_status(learn.run_state)
         assert "on 2 processes, of which rank 1 is the slowest" in status["words"] and status["memory"] == "0.6 GB"

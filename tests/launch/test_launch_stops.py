@@ -71,7 +71,7 @@ def test_a_verb_that_only_looks_is_done_once_more(hasty, like):
         learn.step(5)
         here = learn.evaluate()["eval_loss"]
         os.kill(pids(learn)[1], signal.SIGKILL)
-        with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.* after step 5.*goes on by itself .max_restarts allows 0 more"): assert learn.evaluate()["eval_loss"] == here
+        with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.* after step 5.*continues automatically .max_restarts allows 0 more"): assert learn.evaluate()["eval_loss"] == here
         assert acts(learn) == ["launch", "restart"] and [e["step"] for e in learn.history.evaluations()] == [5, 5]
         victim = pids(learn)[1]
         os.kill(victim, signal.SIGKILL)
@@ -124,7 +124,7 @@ def test_a_run_that_nobody_brings_home_leaves_no_folder(tmp_path, monkeypatch):
 def test_a_launch_that_does_not_come_about_leaves_no_folder(tmp_path, monkeypatch):
     def fail(learner): raise LookupError("no such device")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("trainer_nb.launch.launch.release_local_run", fail)
+    monkeypatch.setattr("trainer_nb.launch.remote_run.release_local_run", fail)
     learn = make()
     with pytest.raises(LookupError): learn.launch(2)
     assert not os.listdir(tmp_path)

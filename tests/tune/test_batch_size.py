@@ -378,7 +378,7 @@ class Picky:
 def test_in_this_process_as_on_a_gpu(monkeypatch, error):
     "What is done on a GPU, done on the CPU: no trace, neither after sizes that failed nor after an interrupt."
     import trainer_nb.tune.batch_size as module
-    from trainer_nb.tune.batch_size import HostMemoryGauge
+    from trainer_nb.core.memory import HostMemoryGauge
     monkeypatch.setattr(module, "make_process_trial", module.make_device_trial)
     monkeypatch.setattr(module, "DeviceMemoryGauge", lambda device: HostMemoryGauge())
     hook = Picky(None, error)

@@ -12,7 +12,8 @@ from dataclasses import fields
 
 import torch
 
-from ..args.training_args import TrainingArguments, resolve_args, to_builtin
+from ..args.training_args import TrainingArguments, resolve_args
+from ..args.fields import to_builtin
 from ..core.callbacks import LoggerCallback, set_log_level
 from trainer_nb.core.errors import (
     is_out_of_memory,

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 
@@ -26,9 +27,9 @@ from .worker import worker_main
 
 # %% auto #0
 __all__ = ['PATCHED_VARIABLES', 'START_LOCK', 'HIDDEN_ENVIRONMENTS', 'INFINITE_GRACE', 'PATIENT_THREADS', 'PATCH_LOCK',
-           'MONITOR_INTERVAL', 'fork_is_safe', 'start_method', 'restore_environment', 'user_environment',
-           'launch_environment', 'silence_elastic_logs', 'keep_survivors', 'free_port', 'check_port', 'check_nodes',
-           'Rendezvous', 'launch_with_accelerate', 'launch_with_elastic', 'launch_workers', 'child_pids', 'log_folders',
+           'MONITOR_INTERVAL', 'fork_is_safe', 'choose_start_method', 'restore_environment', 'user_environment',
+           'launch_environment', 'silence_elastic_logs', 'keep_survivors', 'free_port', 'Rendezvous',
+           'launch_with_accelerate', 'launch_with_elastic', 'launch_workers', 'child_pids', 'log_folders',
            'worker_log_folder', 'remove_logs', 'default_threads']
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #b108020a
@@ -45,7 +46,7 @@ def _is_cuda_bad_fork() -> bool:
 
 def fork_is_safe(
     cpu: bool = False,  # the workers use no other device
-) -> tuple:
+) -> tuple[bool, str]:
     "Return whether workers can be forks of this process, and the reason if not."
     if not sys.platform.startswith("linux"):
         return False, "on this system, a fork of a process with threads is not reliable"
@@ -60,17 +61,18 @@ def fork_is_safe(
     return True, ""
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #cf763059
-def start_method(
-    asked: str | None,  # the user's choice
-    cpu: bool,
+def choose_start_method(
+    start: str | None,  # the user's choice; None: "fork" where it is safe
+    cpu: bool,  # the workers use no other device
 ) -> str:
     "Return the method to start workers. Raise ValueError if the user's choice is not possible."
-    if asked not in (None, "fork", "spawn"):
-        raise ValueError(f"start={asked!r}: say 'fork' or 'spawn', or nothing, and what is possible is taken.")
-    safe, why = (False, "") if asked == "spawn" else fork_is_safe(cpu)
-    if asked == "fork" and not safe:
-        raise ValueError(f"start='fork' is not possible: {why}. Say start='spawn', or nothing.")
-    return "fork" if safe else "spawn"
+    if start not in (None, "fork", "spawn"):
+        raise ValueError(f"start={start!r} is unknown: give 'fork', 'spawn', or leave it out.")
+    if start == "spawn": return "spawn"
+    is_safe, reason = fork_is_safe(cpu)
+    if start == "fork" and not is_safe:
+        raise ValueError(f"start='fork' is not possible: {reason}. Give start='spawn', or leave it out.")
+    return "fork" if is_safe else "spawn"
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #afacba6f
 # by notebook_launcher
@@ -86,8 +88,8 @@ PATCHED_VARIABLES = (
 )
 
 def restore_environment(
-    environment: dict,
-    names=None,  # only these
+    environment: dict[str, str],
+    names: Iterable[str] | None = None,  # the variables to restore; None: all
 ):
     "Restore the environment."
     for name in set(os.environ) | set(environment) if names is None else names:
@@ -96,41 +98,40 @@ def restore_environment(
         elif os.environ.get(name) != environment[name]:
             os.environ[name] = environment[name]
 
-def _accelerate_state() -> list:
-    "Return the dictionaries of Accelerate's state, if it is in use."
-    state = sys.modules.get("accelerate.state")
-    return (
-        [getattr(state, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")]
-        if state
-        else []
-    )
+def _accelerate_states() -> list[dict]:
+    "Return the dictionaries of Accelerate's state; an empty list if Accelerate is not imported."
+    module = sys.modules.get("accelerate.state")
+    if module is None: return []
+    return [getattr(module, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")]
 
 # environment and state belong to the process: one start at a time
 START_LOCK = threading.Lock()
 # the user's environment, while the workers' is active
-HIDDEN_ENVIRONMENTS = []
+HIDDEN_ENVIRONMENTS: list[dict[str, str]] = []
 
-def user_environment() -> dict: return dict(HIDDEN_ENVIRONMENTS[0] if HIDDEN_ENVIRONMENTS else os.environ)
+def user_environment() -> dict[str, str]:
+    "Return the user's environment, also while that of workers is active."
+    return dict(HIDDEN_ENVIRONMENTS[0] if HIDDEN_ENVIRONMENTS else os.environ)
 
 @contextmanager
 def launch_environment(
-    environment: dict,  # variables for the workers
+    environment: dict[str, str],  # variables for the workers
     script: bool,  # hide the user's script
-):
+) -> Iterator[None]:
     "Set the workers' environment and hide Accelerate's state, the script, and the announcement, while workers start."
     from accelerate import launchers
     before = dict(os.environ)
-    states = _accelerate_state()
-    top = sys.modules["__main__"]
-    contents = [dict(o) for o in states]
-    spec = getattr(top, "__spec__", None)
+    states = _accelerate_states()
+    contents = [dict(state) for state in states]
+    main_module = sys.modules["__main__"]
+    spec = getattr(main_module, "__spec__", None)
     HIDDEN_ENVIRONMENTS.append(before)
     os.environ.update(environment)
     for state in states:
         state.clear()
     if script:
         # multiprocessing leaves a module of this name alone
-        top.__spec__ = ModuleSpec("trainer_nb.__main__", None)
+        main_module.__spec__ = ModuleSpec("trainer_nb.__main__", None)
     launchers.print = lambda *args, **kwargs: None
     try:
         yield
@@ -140,62 +141,62 @@ def launch_environment(
         for state, content in zip(states, contents):
             state.clear()
             state.update(content)
-        top.__spec__ = spec
+        main_module.__spec__ = spec
         del launchers.print
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #bd3b8681
 @contextmanager
-def silence_elastic_logs():
+def silence_elastic_logs() -> Iterator[None]:
     "Suppress the logs of torch's launcher in this thread."
-    importlib.import_module("torch.distributed.launcher.api")   # creates its loggers
-    me = threading.get_ident()
-    known = ["torchelastic-events-null", *logging.root.manager.loggerDict]
-    loggers = [
-        logging.getLogger(name)
-        for name in known
-        if name.startswith(("torchelastic", "torch.distributed", "torch.multiprocessing"))
-    ]
-    def others(record): return record.thread != me
+    # the import creates its loggers
+    importlib.import_module("torch.distributed.launcher.api")
+    this_thread = threading.get_ident()
+    prefixes = ("torchelastic", "torch.distributed", "torch.multiprocessing")
+    names = ["torchelastic-events-null", *logging.root.manager.loggerDict]
+    loggers = [logging.getLogger(name) for name in names if name.startswith(prefixes)]
+    def is_of_other_thread(record: logging.LogRecord) -> bool: return record.thread != this_thread
     for logger in loggers:
-        logger.addFilter(others)
+        logger.addFilter(is_of_other_thread)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(others)
+            logger.removeFilter(is_of_other_thread)
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #2ae698ab
 # seconds; a thread cannot wait for longer
 INFINITE_GRACE = 1e6
 # by the id of a launcher's thread: a function that returns whether to wait
-PATIENT_THREADS = {}
+PATIENT_THREADS: dict[int, Callable[[], bool]] = {}
 PATCH_LOCK = threading.Lock()
 
 def _wrap_join(
-    join,  # of torch's ProcessContext
-):
+    join: Callable,  # of torch's ProcessContext
+) -> Callable:
     "Wrap join so that the survivors of a death are not ended if a function requests it, and error files are removed."
     @functools.wraps(join)
-    def wait(self, timeout=None, grace_period=None):
-        wanted = PATIENT_THREADS.get(threading.get_ident())
+    def wrapped(self, timeout=None, grace_period=None):
+        should_wait = PATIENT_THREADS.get(threading.get_ident())
+        if should_wait is None: return join(self, timeout, grace_period=grace_period)
         try:
-            return join(self, timeout, grace_period=INFINITE_GRACE if wanted and wanted() else grace_period)
-        except Exception:   # all have ended
-            for path in filter(os.path.exists, self.error_files if wanted else ()):
+            return join(self, timeout, grace_period=INFINITE_GRACE if should_wait() else grace_period)
+        except Exception:
+            # all processes have ended
+            for path in filter(os.path.exists, self.error_files):
                 os.remove(path)
             raise
-    return wait
+    return wrapped
 
 @contextmanager
 def keep_survivors(
-    wanted,  # called after a death; whether to wait until the survivors are ended elsewhere
-):
+    should_wait: Callable[[], bool],  # called after a death; True: wait until the survivors are ended elsewhere
+) -> Iterator[None]:
     "Prevent torch's launcher, in this thread, from ending the survivors of a death."
     context = importlib.import_module("torch.multiprocessing.spawn").ProcessContext
     with PATCH_LOCK:
         if not PATIENT_THREADS:
             context.join = _wrap_join(context.join)
-        PATIENT_THREADS[threading.get_ident()] = wanted
+        PATIENT_THREADS[threading.get_ident()] = should_wait
     try:
         yield
     finally:
@@ -211,94 +212,55 @@ def free_port() -> int:
         s.bind(("", 0))
         return s.getsockname()[1]
 
-def check_port(port: int):
-    "Raise ValueError if the port is in use."
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind(("", port))
-        except OSError as error:
-            raise ValueError(
-                f"Port {port} cannot be used on this machine ({error.strerror}): give another master_port, "
-                "or none, and one that is free is taken."
-            ) from None
-
-def check_nodes(
-    num_nodes: int, node_rank: int,
-    found,  # whether the machines can find each other
-):
-    "Raise ValueError for inconsistent settings of several machines."
-    if not 0 <= node_rank < num_nodes:
-        raise ValueError(f"node_rank={node_rank} is not one of {num_nodes} machines, which are numbered from 0.")
-    if not found:
-        raise ValueError(
-            f"num_nodes={num_nodes}: the machines find each other by master_addr= and master_port=, those of machine 0,"
-            " the same on all of them."
-        )
-
 class Rendezvous:
-    "Hold the settings by which the workers of all machines meet, in the form that the launchers take."
+    "Hold the settings by which the workers find each other, in the form that the launchers take."
+    address = "127.0.0.1"
+    backend = "static"
     def __init__(
         self,
-        n,
-        num_nodes=1,
-        node_rank=0,
-        master_addr=None,
-        master_port=None,
-        rdzv_backend=None,
-        rdzv_endpoint=None,
-        rdzv_id=None,
-        timeout=300,
+        num_processes: int,
+        timeout: float = 300,  # seconds for the workers to connect to each other
     ):
-        if not isinstance(n, int) or n < 1:
-            raise ValueError(f"num_processes={n!r}: it takes at least one.")
-        check_nodes(num_nodes, node_rank, num_nodes == 1 or rdzv_endpoint or master_addr and master_port)
-        self.n = n
-        self.nodes = num_nodes
-        self.node = node_rank
-        self.address = master_addr or "127.0.0.1"
+        if not isinstance(num_processes, int) or num_processes < 1:
+            raise ValueError(f"num_processes={num_processes!r}: give a whole number from 1 on.")
+        self.num_processes = num_processes
         self.timeout = timeout
-        self.backend = rdzv_backend or "static"
-        self.endpoint = rdzv_endpoint or ""
-        self.run_id = rdzv_id or ("none" if num_nodes > 1 else uuid.uuid4().hex)
-        self.asked = master_port
-        self.port = master_port
-        if master_port is not None and node_rank == 0:
-            check_port(int(master_port))
+        self.run_id = uuid.uuid4().hex
+        self.port = 0
 
-    def again(self):
-        "Choose a new port, unless the user has chosen one."
-        if self.asked is None:
-            self.port = free_port()
+    def choose_port(self):
+        "Choose a free port."
+        self.port = free_port()
 
     @property
-    def configs(self) -> dict:
-        return {"timeout": int(self.timeout)} | ({"rank": self.node} if self.backend == "static" else {})
+    def configs(self) -> dict[str, int]:
+        "Return the options of the rendezvous backend."
+        return {"timeout": int(self.timeout), "rank": 0}
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #a33cb30f
 # seconds between two checks of the workers by the launcher
 MONITOR_INTERVAL = 0.05
 
-def launch_with_accelerate(meeting, args):
+def launch_with_accelerate(rendezvous: Rendezvous, args: tuple):
     "Fork workers with Accelerate's notebook_launcher; return when they have ended."
     from accelerate import notebook_launcher
     notebook_launcher(
         worker_main,
         args,
-        num_processes=meeting.n,
-        use_port=str(meeting.port),
-        master_addr=meeting.address,
-        node_rank=meeting.node,
-        num_nodes=meeting.nodes,
-        rdzv_backend=meeting.backend,
-        rdzv_endpoint=meeting.endpoint,
-        rdzv_conf=meeting.configs,
-        rdzv_id=meeting.run_id,
+        num_processes=rendezvous.num_processes,
+        use_port=str(rendezvous.port),
+        master_addr=rendezvous.address,
+        node_rank=0,
+        num_nodes=1,
+        rdzv_backend=rendezvous.backend,
+        rdzv_conf=rendezvous.configs,
+        rdzv_id=rendezvous.run_id,
         monitor_interval=MONITOR_INTERVAL,
     )
 
 def launch_with_elastic(
-    meeting, args,
+    rendezvous: Rendezvous,
+    args: tuple,
     method: str,  # "fork" or "spawn"
     folder: str,  # for logs
 ):
@@ -306,15 +268,15 @@ def launch_with_elastic(
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     from torch.numa.binding import AffinityMode, NumaOptions
-    # otherwise it would check for CUDA, and no fork could use it
+    # with numa_options=None it would check for CUDA here, after which no fork could use it
     config = LaunchConfig(
-        min_nodes=meeting.nodes,
-        max_nodes=meeting.nodes,
-        nproc_per_node=meeting.n,
-        run_id=meeting.run_id,
-        rdzv_backend=meeting.backend,
-        rdzv_endpoint=meeting.endpoint or f"{meeting.address}:{meeting.port}",
-        rdzv_configs=meeting.configs,
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=rendezvous.num_processes,
+        run_id=rendezvous.run_id,
+        rdzv_backend=rendezvous.backend,
+        rdzv_endpoint=f"{rendezvous.address}:{rendezvous.port}",
+        rdzv_configs=rendezvous.configs,
         max_restarts=0,
         monitor_interval=MONITOR_INTERVAL,
         start_method=method,
@@ -324,25 +286,30 @@ def launch_with_elastic(
     config.numa_options = None
     elastic_launch(config, worker_main)(*args)
 
-def launch_workers(meeting, args, method: str, folder: str):
+def launch_workers(
+    rendezvous: Rendezvous,
+    args: tuple,
+    method: str,  # "fork" or "spawn"
+    folder: str,  # for logs
+):
     "Start workers with the launcher that fits, and return when they have ended."
     # notebook_launcher would call the function in this process
-    alone = meeting.n == 1 or "google.colab" in sys.modules
-    if method == "fork" and not alone:
-        launch_with_accelerate(meeting, args)
+    is_accelerate_local = rendezvous.num_processes == 1 or "google.colab" in sys.modules
+    if method == "fork" and not is_accelerate_local:
+        launch_with_accelerate(rendezvous, args)
     else:
-        launch_with_elastic(meeting, args, method, folder)
+        launch_with_elastic(rendezvous, args, method, folder)
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #050aabcb
-def child_pids(thread) -> list:
-    "Return the processes that a thread has started and that have not been waited for; an empty list where the system does not list them."
+def child_pids(thread: threading.Thread) -> list[int]:
+    "Return the ids of the processes that a thread has started and not yet waited for; an empty list where the system does not list them."
     try:
         with open(f"/proc/self/task/{thread.native_id}/children") as f:
             return [int(pid) for pid in f.read().split()]
     except OSError:
         return []
 
-def log_folders() -> set:
+def log_folders() -> set[str]:
     "Return the log folders of torch's launchers in the temp folder, including those of other programs."
     return set(glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), "torchelastic_*")))
 
@@ -354,25 +321,27 @@ def worker_log_folder(
     return folder if folder in log_folders() else ""
 
 def remove_logs(
-    meeting,
-    before: set,  # the folders before the launch
-    told,  # files in them, reported by workers
+    rendezvous: Rendezvous,
+    before: set[str],  # the folders before the launch
+    reported: set[str],  # files in them, reported by workers
 ):
     "Remove the log folders of a launch; also those that stay empty for a second, since another launcher may be about to use a new one."
-    own = {worker_log_folder(path) for path in told} - {""}
+    own = {worker_log_folder(path) for path in reported} - {""}
     for folder in log_folders() - before:
-        if folder in own or meeting.nodes == 1 and glob.glob(os.path.join(folder, meeting.run_id + "_*")):
+        if folder in own or glob.glob(os.path.join(folder, rendezvous.run_id + "_*")):
             shutil.rmtree(folder, ignore_errors=True)
-        else:
-            try:
-                if not os.listdir(folder):
-                    time.sleep(max(0.0, min(1.0, 1 + os.stat(folder).st_mtime - time.time())))
-                os.rmdir(folder)
-            except OSError:
-                pass
+            continue
+        try:
+            if not os.listdir(folder):
+                time.sleep(max(0.0, min(1.0, 1 + os.stat(folder).st_mtime - time.time())))
+            os.rmdir(folder)
+        except OSError:
+            # removed meanwhile, or not empty: it belongs to another launcher
+            pass
 
 def default_threads(n: int) -> int:
     "Return torch's threads for each of n processes: OMP_NUM_THREADS, or an equal share of the cores."
-    if (said := os.environ.get("OMP_NUM_THREADS", "")).isdigit() and int(said): return int(said)
+    configured = os.environ.get("OMP_NUM_THREADS", "")
+    if configured.isdigit() and int(configured): return int(configured)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // n)

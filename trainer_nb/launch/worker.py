@@ -22,9 +22,11 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Client
+from multiprocessing.connection import Client, Connection
 from multiprocessing.util import get_temp_dir
+from typing import Any
 
 import torch
 
@@ -49,7 +51,7 @@ class Done:
 @dataclass(frozen=True)
 class Failed:
     "Describe a command that raised an error."
-    rank: int | str    # or a description of the process, if it was none of the workers
+    rank: int
     kind: str          # the exception's type
     message: str
     traceback: str
@@ -59,8 +61,7 @@ class Failed:
     def error(self) -> Exception:
         "Return the exception to raise here."
         error = _rebuild_exception(self.carried) or RemoteError(f"{self.kind}: {self.message}")
-        who = f"the process of rank {self.rank}" if isinstance(self.rank, int) else self.rank
-        error.add_note(f"This happened in {who}:\n{self.traceback}")
+        error.add_note(f"This happened in the process of rank {self.rank}:\n{self.traceback}")
         return error
 
 # %% ../../nbs/11_launch/01_worker.ipynb #b35bce99
@@ -69,13 +70,11 @@ class Died:
     "Describe a process that ended without an answer."
     rank: int
     code: int | None   # the exit code, negative for a signal; None if unknown
-    lines: tuple = ()  # its last lines on stderr
-    machine: str = ""  # description of its machine, if the machine is lost
+    lines: tuple[str, ...] = ()  # its last lines on stderr
 
     @property
     def how(self) -> str:
         "Describe how the process ended, in words."
-        if self.machine: return f"is gone with {self.machine},"
         if self.code is None: return "has ended"
         if self.code >= 0: return f"ended with exit code {self.code}"
         try:
@@ -87,9 +86,9 @@ class Died:
     @property
     def error(self) -> Exception:
         "Return the exception to raise here."
-        error = RemoteError(f"The process of rank {self.rank} {self.how.rstrip(',')}.")
+        error = RemoteError(f"The process of rank {self.rank} {self.how}.")
         if self.lines:
-            error.add_note("The last that it wrote:\n" + "\n".join(self.lines))
+            error.add_note("Its last output:\n" + "\n".join(self.lines))
         return error
 
 # %% ../../nbs/11_launch/01_worker.ipynb #76b56c62
@@ -116,25 +115,25 @@ def make_failure(rank: int, error: BaseException) -> Failed:
 
 def run_and_report(
     rank: int,
-    act,  # a function without arguments
-    stem: str,  # of a file for the result's tensors
-) -> tuple:
+    function: Callable[[], object],
+    stem: str,  # of the name of a file for the result's tensors
+) -> tuple[str, bytes | Failed]:
     "Call a function and return its outcome in the form to send: ('done', bytes) or ('failed', Failed)."
     try:
-        return "done", pack_values({"result": act()}, "A result goes back to the notebook", stem)
+        return "done", pack_values({"result": function()}, "A result goes back to the notebook", stem)
     except BaseException as error:
         return "failed", make_failure(rank, error)
 
 # %% ../../nbs/11_launch/01_worker.ipynb #b9a083af
-def encode_message(message) -> bytes:
+def encode_message(message: tuple) -> bytes:
     "Pickle a message, with cloudpickle if it contains definitions from cells."
     try:
         return pickle.dumps(message, protocol=5)
     except Exception:
-        return pickle.dumps(("packed", pack_values({"message": message}, "It is told to the notebook")))
+        return pickle.dumps(("packed", pack_values({"message": message}, "It is sent to the notebook")))
 
 def decode_message(data: bytes) -> tuple:
-    "Unpickle a message of `as_bytes`."
+    "Unpickle a message of `encode_message`."
     message = pickle.loads(data)
     return unpack_values(message[1])["message"] if message[0] == "packed" else message
 
@@ -142,30 +141,39 @@ def decode_message(data: bytes) -> tuple:
 class MessageChannel:
     "Exchange messages over one connection, with a thread for writing and one for reading."
     def __init__(
-        self, connection,
-        heard,  # called with each message
-        ended,  # called after the last one
-        name: str = "line",
+        self,
+        connection: Connection,
+        on_message: Callable[[bytes], None],  # called with each message, by the reading thread
+        on_end: Callable[[], None],  # called after the last one, by the reading thread
+        name: str = "channel",  # prefix of the threads' names
     ):
-        self.connection, self.heard, self.ended, self.out = connection, heard, ended, queue.SimpleQueue()
+        self.connection = connection
+        self.on_message = on_message
+        self.on_end = on_end
+        # pickled messages; an event is set when all messages before it are sent; None ends the writer
+        self.outbox: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
         self.threads = [
-            threading.Thread(target=act, name=f"{name} {what}", daemon=True)
-            for act, what in ((self._write, "out"), (self._read, "in"))
+            threading.Thread(target=self._write, name=f"{name} writer", daemon=True),
+            threading.Thread(target=self._read, name=f"{name} reader", daemon=True),
         ]
         for thread in self.threads:
             thread.start()
 
-    def send(self, *message): self.out.put(encode_message(message))
-    def send_bytes(self, data: bytes): self.out.put(data)   # a message that is already pickled
+    def send(self, *message):
+        "Queue a message; return at once."
+        self.outbox.put(encode_message(message))
 
-    def flush(self, timeout: float = 10) -> bool:
+    def flush(
+        self,
+        timeout: float = 10,  # seconds
+    ) -> bool:
         "Wait until all messages have been sent; return False on timeout."
-        written = threading.Event()
-        self.out.put(written)
-        return written.wait(timeout)
+        sent = threading.Event()
+        self.outbox.put(sent)
+        return sent.wait(timeout)
 
     def _write(self):
-        for item in iter(self.out.get, None):
+        for item in iter(self.outbox.get, None):
             if isinstance(item, threading.Event):
                 item.set()
                 continue
@@ -181,10 +189,10 @@ class MessageChannel:
                 data = self.connection.recv_bytes()
             except (EOFError, OSError):
                 break
-            self.heard(data)
-        self.ended()
+            self.on_message(data)
+        self.on_end()
 
-    def shut(self):
+    def shutdown(self):
         "Shut the connection down for both sides."
         try:
             with socket.socket(fileno=os.dup(self.connection.fileno())) as end:
@@ -192,10 +200,13 @@ class MessageChannel:
         except OSError:
             pass
 
-    def close(self, timeout: float = 5):
-        "Close the connection, and end its threads."
-        self.shut()
-        self.out.put(None)
+    def close(
+        self,
+        timeout: float = 5,  # seconds, for each thread
+    ):
+        "Close the connection, and end the threads."
+        self.shutdown()
+        self.outbox.put(None)
         for thread in self.threads:
             thread.join(timeout)
         self.connection.close()
@@ -359,81 +370,89 @@ class Worker:
     "Hold the state of a worker process, and execute the kernel's commands."
     def __init__(
         self,
-        settings: dict,  # as in `worker_main`
+        settings: dict,  # as made by the worker pool
     ):
-        self.rank, self.local_rank, self.world = (
-            int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-        )
-        # without shared memory: answers go to another machine
-        self.payload = None
-        self.handler = None
-        self.stem = settings["stem"] if settings["shared"] else ""
-        self.heard, self.commands, self.line = (
-            is_output_forwarded(settings["output"], self.rank),
-            queue.SimpleQueue(),
-            None,
-        )
-        redirect_stderr(os.path.join(settings["folder"], f"stderr-{self.local_rank}"), not self.heard)
-        self.streams = replace_streams(self._printed)
+        self.rank = int(os.environ["RANK"])
+        self.local_rank = int(os.environ["LOCAL_RANK"])
+        self.world = int(os.environ["WORLD_SIZE"])
+        self.payload: Any = None
+        # the first argument of each command; returned by the pool's entry function
+        self.handler: Any = None
+        # of the names of files with the tensors of results
+        self.stem: str = settings["stem"]
+        self.forwards_output = is_output_forwarded(settings["output"], self.rank)
+        self.commands: queue.SimpleQueue[tuple] = queue.SimpleQueue()
+        self.channel: MessageChannel | None = None
+        redirect_stderr(os.path.join(settings["folder"], f"stderr-{self.local_rank}"), not self.forwards_output)
+        self.streams = replace_streams(self._on_output)
 
     def connect(self, settings: dict):
         "Connect to the kernel, and identify this process."
         connection = Client(settings["address"], "AF_UNIX", authkey=settings["token"])
-        connection.send(
-            (self.rank, self.local_rank, self.world, os.getpid(), os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
-        )
-        self.line = MessageChannel(connection, self._take, kill_process_group)
+        log_path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+        connection.send((self.rank, self.local_rank, self.world, os.getpid(), log_path))
+        self.channel = MessageChannel(connection, self._on_message, kill_process_group)
 
-    def _printed(self, kind: str, text: str):
-        if kind == "err":
-            # to the file: its last lines are reported if the process dies
-            os.write(2, text.encode(errors="backslashreplace"))
-        if self.heard and self.line is not None:
-            self.tell(kind, text)
+    def send_event(
+        self,
+        kind: str,
+        data: object = None,  # pickled before this method returns
+    ):
+        "Send an event to the kernel, without waiting."
+        self.channel.send("event", kind, data)
 
-    def tell(self, kind: str, data=None):
-        "Send a notification to the kernel, without waiting."
-        self.line.send("tell", kind, data)
+    def flush(
+        self,
+        timeout: float = 10,  # seconds
+    ) -> bool:
+        "Wait until all messages have been sent; return False on timeout."
+        return self.channel.flush(timeout)
 
-    def flush(self, timeout: float = 10) -> bool:
-        "Wait until all notifications have been sent; return False on timeout."
-        return self.line.flush(timeout)
-
-    def _take(self, data):
-        "Receive a message of the kernel, in the reading thread."
-        kind, *rest = decode_message(data)
-        if kind == "aside":
-            threading.Thread(target=self._run_out_of_band, args=rest, daemon=True).start()
-        else:
-            self.commands.put((kind, *rest))
-
-    def _run_out_of_band(self, number, blob):
-        self.line.send("aside", number, *run_and_report(self.rank, lambda: self._called(blob), self.stem))
-
-    def _called(self, blob):
-        called = unpack_values(blob, last=False)
-        register_cell_sources(called["cells"])
-        return called["function"](self.handler, *called["arguments"])
-
-    def obey(self):
+    def run_commands(self):
         "Execute commands, until the last."
         for kind, *rest in iter(self.commands.get, ("end", None)):
-            if kind == "go":
+            if kind == "ignore_sigterm":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            if kind == "call":
-                self.reply("answer", rest[0], *run_and_report(self.rank, lambda: self._called(rest[1]), self.stem))
-        self.reply("bye")
+            elif kind == "call":
+                number, blob = rest
+                self.reply("answer", number, *run_and_report(self.rank, lambda: self._execute(blob), self.stem))
+        self.reply("finished")
 
     def reply(self, *message):
         "Send a message, after all output so far."
         for stream in self.streams:
             stream.finish()
-        self.line.send(*message)
+        self.channel.send(*message)
+
+    def _on_output(self, kind: str, text: str):
+        "Forward a line of output."
+        if kind == "err":
+            # to the file: its last lines are reported if the process dies
+            os.write(2, text.encode(errors="backslashreplace"))
+        if self.forwards_output and self.channel is not None:
+            self.send_event(kind, text)
+
+    def _on_message(self, data: bytes):
+        "Receive a message of the kernel, in the reading thread."
+        kind, *rest = decode_message(data)
+        if kind == "out_of_band":
+            threading.Thread(target=self._run_out_of_band, args=rest, daemon=True).start()
+        else:
+            self.commands.put((kind, *rest))
+
+    def _run_out_of_band(self, number: tuple[int, int], blob: bytes):
+        self.channel.send("out_of_band", number, *run_and_report(self.rank, lambda: self._execute(blob), self.stem))
+
+    def _execute(self, blob: bytes) -> object:
+        "Unpack a command, and call its function."
+        command = unpack_values(blob, last=False)
+        register_cell_sources(command["cells"])
+        return command["function"](self.handler, *command["arguments"])
 
 # %% ../../nbs/11_launch/01_worker.ipynb #148546fd
 def worker_main(
     settings: dict,  # as made by the worker pool
-    inherited: dict | None = None,  # the payload of a fork
+    inherited: dict | None = None,  # what a fork inherits; a spawned process receives it from the kernel
 ):
     "Run a worker process, from its start to its end."
     detach_from_kernel(settings["kernel"])
@@ -453,19 +472,19 @@ def worker_main(
         kind, blob = worker.commands.get()
         if kind == "end":
             os._exit(1)
-        given = inherited if inherited is not None else unpack_values(blob, last=False)
-        worker.payload = given["payload"]
-        register_cell_sources(given["cells"])
-        worker.handler = given["entry function"](worker)
+        init = inherited if inherited is not None else unpack_values(blob, last=False)
+        worker.payload = init["payload"]
+        register_cell_sources(init["cells"])
+        worker.handler = init["entry function"](worker)
     except BaseException as error:
         worker.reply("failed", make_failure(worker.rank, error))
         worker.flush()
         os._exit(1)
     # the launcher's frames hold it, too
-    given.clear()
+    init.clear()
     del blob
     worker.reply("ready")
-    worker.obey()
+    worker.run_commands()
     worker.flush()
     threading.Event().wait()   # the kernel ends the process
 
@@ -488,7 +507,7 @@ def _failure_rank(
     outcome,  # Failed or Died; a lower value is more likely a cause
 ) -> float:
     if isinstance(outcome, Failed): return 2 if is_consequence(outcome) else 0
-    return 3 if outcome.code == -signal.SIGTERM else 1 + (outcome.code is None and not outcome.machine) / 2
+    return 3 if outcome.code == -signal.SIGTERM else 1 + (outcome.code is None) / 2
 
 def find_root_failure(
     outcomes,  # Done, Failed and Died in the order of their arrival, or a dictionary of them

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import linecache
 import multiprocessing
 import os
@@ -19,10 +18,11 @@ import socket
 import tempfile
 import threading
 import time
-import warnings
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Connection, Listener
+from typing import TYPE_CHECKING, Any
 
 from trainer_nb.launch.launchers import (
     HIDDEN_ENVIRONMENTS,
@@ -30,6 +30,7 @@ from trainer_nb.launch.launchers import (
     START_LOCK,
     Rendezvous,
     child_pids,
+    choose_start_method,
     default_threads,
     keep_survivors,
     launch_environment,
@@ -38,267 +39,62 @@ from trainer_nb.launch.launchers import (
     remove_logs,
     restore_environment,
     silence_elastic_logs,
-    start_method,
     user_environment,
 )
-from .serialization import pack_values, release_packed, remove_shared_files, unpack_values
-from trainer_nb.launch.worker import (
-    Died,
-    Done,
-    MessageChannel,
-    RemoteError,
-    decode_message,
-    encode_message,
-    find_root_failure,
-    make_failure,
+from trainer_nb.launch.pool_messages import (
+    MAX_KEPT_LINES,
+    THREAD_NAME,
+    CallRegistry,
+    EventReceiver,
+    PendingCall,
+    PoolMessages,
+    WorkerGroup,
+    WorkerHandle,
+    decode_outcome,
 )
+from .serialization import pack_values, release_packed, remove_shared_files
+from .worker import Died, Done, Failed, MessageChannel, RemoteError, find_root_failure
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 # %% auto #0
-__all__ = ['MAX_KEPT_LINES', 'THREAD_NAME', 'WorkerHandle', 'RemoteWorkerHandle', 'PendingCall', 'PoolMessages', 'PoolMonitor',
-           'decode_outcome', 'WorkerListener', 'PortInUse', 'launcher_traceback', 'PoolStartup', 'PoolConnections',
-           'PoolLauncher', 'PoolShutdown', 'unsent_cells', 'PoolCalls', 'WorkerPool']
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #399ad296
-# lines of stderr that are reported with a death
-MAX_KEPT_LINES = 50
-# prefix of the names of the pool's threads
-THREAD_NAME = "trainer_nb crew"
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #c4cb75e4
-class WorkerHandle:
-    "Hold a worker that has connected."
-    def __init__(
-        self, rank: int, local_rank, pid,
-        errors,  # the file of its stderr
-    ):
-        self.rank = rank
-        self.local_rank = local_rank
-        self.pid = pid
-        self.errors = errors
-        self.process = None
-        self.line = None
-        self.over = threading.Event()   # set after its last message
-
-    def code(
-        self,
-        seconds: float = 0,  # how long to wait for it
-    ) -> int | None:
-        "Return the exit code; None while the process lives, or if it is unknown."
-        if self.process is None: return None
-        end = time.monotonic() + seconds
-        while (code := self.process.exitcode) is None and time.monotonic() < end:
-            time.sleep(0.01)
-        return code
-
-    def last_lines(self) -> tuple:
-        "Return the last lines of its stderr."
-        if self.errors is None: return ()
-        self.errors.seek(max(0, os.fstat(self.errors.fileno()).st_size - (1 << 14)))
-        return tuple(self.errors.read().decode(errors="replace").splitlines()[-MAX_KEPT_LINES:])
-
-    def death(self) -> Died:
-        "Describe how the process ended."
-        return Died(self.rank, self.code(1), self.last_lines())
-
-    def forget_lines(self):
-        "Truncate the file of stderr when it has become large."
-        if os.fstat(self.errors.fileno()).st_size > 1 << 22:
-            os.ftruncate(self.errors.fileno(), 0)
-
-    def close_files(self):
-        "Close the files of a worker that has ended."
-        self.errors.close()
-        process = self.process
-        self.process = None
-        try:
-            process and process.close()
-        except ValueError:
-            # the system has not released it
-            pass
-
-    def kill(
-        self,
-        itself: bool = True,  # not only the processes that it left behind
-    ):
-        "End the process, and those that it has started."
-        # at the very beginning it has no group of its own
-        for end in (os.killpg, os.kill)[:1 + itself]:
-            try:
-                end(self.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #50b757b2
-class RemoteWorkerHandle:
-    "Represent a worker of another machine."
-    pid = process = errors = None
-    # end: as reported by its kernel
-    def __init__(self, rank: int, link):
-        self.rank, self.link, self.line, self.over, self.end = rank, link, self, threading.Event(), None
-
-    def send(self, *message): self.link.say("to", self.rank, encode_message(message))
-    def death(self) -> Died: return self.end or Died(self.rank, None, machine=self.link.words())
-    def code(self, seconds: float = 0): return self.end and self.end.code
-    def nothing(self, itself: bool = True): pass   # the other kernel does it
-    kill = shut = close = close_files = forget_lines = nothing
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #356660ee
-class PendingCall:
-    "Hold a command that was sent, and its outcomes so far."
-    def __init__(self, ranks): self.ranks, self.outcomes, self._done = tuple(ranks), {}, threading.Event()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        "Wait until all workers have answered or died; return False on timeout."
-        return self._done.wait(timeout)
-
-    def _answered(self, rank: int, outcome) -> bool:
-        self.outcomes.setdefault(rank, outcome)
-        if len(self.outcomes) == len(self.ranks):
-            self._done.set()
-        return self._done.is_set()
-
-    def __repr__(self): return f"Call({len(self.outcomes)} of {len(self.ranks)} workers have answered)"
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #0a0f7bd0
-class PoolMessages:
-    "Hold the workers, and process their messages and deaths."
-    def __init__(self, on_told):
-        self.on_told = on_told
-        self.workers = {}
-        self.deaths = {}
-        self.closing = False
-        # by rank, how it has ended; ranks without further messages
-        self._ends, self._lost_ranks = {}, set()
-        self._heard, self._events, self._calls, self._out_of_band = queue.SimpleQueue(), queue.SimpleQueue(), {}, {}
-        # the stages of the start, and the ranks that have reported them
-        self._steps = {"prepared": set(), "hello": set(), "ready": set()}
-        self._lock, self._stop, self._numbers = threading.RLock(), threading.Event(), itertools.count()
-        self._threads = [
-            threading.Thread(target=act, name=THREAD_NAME + act.__name__, daemon=True)
-            for act in (self._listen, self._watch)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _take(self, member, data):
-        "Receive a message, in the thread that reads this worker's connection."
-        try:
-            kind, *rest = decode_message(data)
-        except Exception as error:
-            return warnings.warn(f"Something that rank {member.rank} said cannot be read here ({error!r}).")
-        if kind != "aside": return self._heard.put((member, kind, rest))
-        if (asked := self._out_of_band.pop(rest[0], None)) is not None:
-            asked.put(rest[1:])
-
-    def _listen(self):
-        for member, kind, rest in iter(self._heard.get, None):
-            if kind == "tell":
-                self._told(member.rank, *rest)
-            elif kind == "answer":
-                self._answered(rest[0], member.rank, decode_outcome(member.rank, *rest[1:]))
-            elif kind == "gone":
-                self._on_disconnect(member)
-            elif kind == "bye":
-                member.over.set()
-            else:
-                self._events.put((kind, member.rank, *rest))
-
-    def _told(self, rank: int, kind: str, data):
-        try:
-            self.on_told and self.on_told(rank, kind, data)
-        except Exception as error:
-            warnings.warn(f"What rank {rank} told ({kind!r}) could not be taken in ({type(error).__name__}: {error}).")
-
-    def _answered(self, number, rank: int, found):
-        with self._lock:
-            call, blob = self._calls.get(number, (None, None))
-            if call is None or not call._answered(rank, found): return
-            del self._calls[number]
-        release_packed(blob)
-
-    def _on_disconnect(self, member):
-        "Record that a worker sends no further messages; its calls are answered with its death."
-        end = self._ended(member)
-        with self._lock:
-            self._lost_ranks.add(member.rank)
-            calls = list(self._calls)
-            asides = [number for number in self._out_of_band if number[0] == member.rank]
-        for number in calls:
-            self._answered(number, member.rank, end)
-        for number in asides:
-            self._take_back(number, end)
-        member.over.set()
-        self._events.put(("died", member.rank, end))
-
-    def _take_back(self, number, end):
-        if (asked := self._out_of_band.pop(number, None)) is not None:
-            asked.put(("died", end))
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #6737afee
-class PoolMonitor(PoolMessages):
-    "Detect the deaths of workers."
-    def _watch(self):
-        while not self._stop.wait(0.1):
-            for member in list(self.workers.values()):
-                if member.rank in self._lost_ranks: continue
-                if member.rank in self._ends:
-                    member.line.shut()
-                elif member.code() is not None:
-                    self._ended(member)
-                else:
-                    member.forget_lines()
-
-    def _ended(self, member) -> Died:
-        "Return how a worker has ended; end the processes that it left behind."
-        with self._lock:
-            if member.rank in self._ends: return self._ends[member.rank]
-            if member.code(1) is None:
-                # it has closed its connection, and cannot continue without
-                member.kill()
-            end = self._ends[member.rank] = member.death()
-            if not self.closing:
-                self.deaths[member.rank] = end
-        member.kill(itself=False)
-        return end
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #c1c011d5
-def decode_outcome(rank: int, kind: str, said):
-    "Convert an answer to Done, Failed or Died."
-    if kind != "done": return said
-    try:
-        return Done(unpack_values(said)["result"])
-    except Exception as error:
-        return make_failure(rank, error)
+__all__ = ['FAILURE_GRACE', 'MAX_PORT_ATTEMPTS', 'WorkerListener', 'StartupStages', 'PortInUse', 'launcher_traceback',
+           'launcher_failures', 'start_lock', 'PoolLauncher', 'Shutdown', 'unsent_cells', 'WorkerPool']
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #c8000351
 class WorkerListener:
     "Accept the connections of workers."
     def __init__(
-        self, n: int,
-        welcome,  # called with a connection and the worker's description of itself
+        self,
+        num_workers: int,
+        on_connect: Callable[[Connection, tuple], None],  # called with a connection and the worker's description of itself
     ):
-        self.n, self.on_connect, self.shut, self.key = n, welcome, False, secrets.token_bytes(32)
+        self.num_missing = num_workers
+        self.on_connect = on_connect
+        self.is_closed = False
+        self.key = secrets.token_bytes(32)
         # names of sockets are limited to about a hundred characters
-        short = None if len(tempfile.gettempdir()) <= 50 else "/tmp"
-        self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir=short)
-        self.listener = Listener(os.path.join(self.folder, "door"), "AF_UNIX", backlog=n, authkey=self.key)
+        parent = None if len(tempfile.gettempdir()) <= 50 else "/tmp"
+        self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir=parent)
+        self.listener = Listener(os.path.join(self.folder, "socket"), "AF_UNIX", backlog=num_workers, authkey=self.key)
         self.address = self.listener.address
-        self.thread = threading.Thread(target=self._let_in, name=THREAD_NAME + " door", daemon=True)
+        self.thread = threading.Thread(target=self._accept, name=THREAD_NAME + " listener", daemon=True)
         self.thread.start()
 
-    def _let_in(self):
-        while self.n and not self.shut:
+    def _accept(self):
+        while self.num_missing and not self.is_closed:
             try:
                 connection = self.listener.accept()
                 self.on_connect(connection, connection.recv())
-                self.n -= 1
+                self.num_missing -= 1
             except (AuthenticationError, EOFError, OSError):
                 # not a worker, or dead already
                 pass
 
     def close(self):
         "Stop accepting connections."
-        self.shut = True
+        self.is_closed = True
         try:
             with socket.socket(socket.AF_UNIX) as s:
                 # wakes the waiting thread
@@ -308,409 +104,457 @@ class WorkerListener:
         self.thread.join(5)
         self.listener.close()
 
-    def stderr(self, local_rank: int) -> str: return os.path.join(self.folder, f"stderr-{local_rank}")
+    def stderr_path(self, local_rank: int) -> str:
+        "Return the file that a worker writes its stderr to."
+        return os.path.join(self.folder, f"stderr-{local_rank}")
+
+    def last_lines(self, local_rank: int) -> tuple[str, ...]:
+        "Return the last stderr lines of a worker, also if it has never connected."
+        try:
+            with open(self.stderr_path(local_rank), errors="replace") as f:
+                return tuple(f.read().splitlines()[-MAX_KEPT_LINES:])
+        except OSError:
+            return ()
+
+# %% ../../nbs/11_launch/04_worker_pool.ipynb #2807961a
+# seconds in which the errors of other workers are collected after the first one
+FAILURE_GRACE = 0.5
+
+class StartupStages:
+    "Collect the events of a start, and wait for its stages."
+    descriptions = {"connected": "have connected", "ready": "were ready"}
+    def __init__(
+        self,
+        num_workers: int,
+        timeout: float,  # seconds for all stages together
+        should_abort: Callable[[], bool],  # called ten times a second
+    ):
+        self.num_workers = num_workers
+        self.timeout = timeout
+        self.end = time.monotonic() + timeout
+        self.should_abort = should_abort
+        self.ranks: dict[str, set[int]] = {stage: set() for stage in self.descriptions}
+        self._events: queue.SimpleQueue[tuple] = queue.SimpleQueue()
+
+    def post(
+        self,
+        kind: str,  # a stage, or the kind of a failure
+        rank: int | None,
+        failure: Failed | Died | Exception | None = None,
+    ):
+        "Add an event: a worker has reached a stage, or the start has failed."
+        self._events.put((kind, rank, failure))
+
+    def is_reached(self, stage: str) -> bool:
+        "Return True if all workers have reached a stage."
+        return len(self.ranks[stage]) >= self.num_workers
+
+    def seconds_left(self) -> float:
+        "Return the time that is left for the start."
+        return max(self.end - time.monotonic(), 0)
+
+    def wait_for(self, stage: str):
+        "Wait until all workers have reached a stage. Raise the error of a worker, TimeoutError, or KeyboardInterrupt if the start is aborted."
+        failures: list[Failed | Died | Exception] = []
+        end = self.end
+        while not self.is_reached(stage):
+            if self.should_abort(): raise KeyboardInterrupt("the start of the processes was aborted")
+            try:
+                kind, rank, failure = self._events.get(timeout=min(max(end - time.monotonic(), 0.001), 0.1))
+            except queue.Empty:
+                if time.monotonic() < end: continue
+                break
+            if kind in self.ranks:
+                self.ranks[kind].add(rank)
+            elif failure is not None:
+                failures.append(failure)
+                end = min(end, time.monotonic() + FAILURE_GRACE)
+        if failures:
+            root = find_root_failure(failures)
+            raise failures[0] if root is None else root.error
+        if not self.is_reached(stage):
+            raise TimeoutError(
+                f"After {self.timeout:.0f} s, {len(self.ranks[stage])} of {self.num_workers} workers"
+                f" {self.descriptions[stage]}."
+            )
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #95fe1b0b
 class PortInUse(RuntimeError):
     "Raised when another program has taken the port in the meantime."
 
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #a16bddad
-def launcher_traceback(
-    failure,  # the launcher's record
-) -> tuple:
+def launcher_traceback(failure: ProcessFailure) -> tuple[str, ...]:
     "Return the lines of the traceback of a worker's error; empty without an error."
     note = failure.message if isinstance(failure.message, dict) else {}
     return tuple(note.get("extraInfo", {}).get("py_callstack", note.get("message", "")).splitlines()[-MAX_KEPT_LINES:])
 
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #76491798
-class PoolStartup(PoolMonitor):
-    "Wait for the stages of a start, and for failures."
-    def _expect(
+def launcher_failures(
+    error: BaseException | None,  # with which the launcher has ended
+    port: int,
+    last_lines: Callable[[int], tuple[str, ...]],  # of a worker's stderr, by its local rank
+) -> list[Died | Exception]:
+    "Return the failures that the end of the launcher means for a start."
+    deaths: list[Died | Exception] = [
+        Died(rank, failure.exitcode, (*last_lines(failure.local_rank), *launcher_traceback(failure)))
+        for rank, failure in getattr(error, "failures", {}).items()
+    ]
+    if deaths: return deaths
+    if re.search("EADDRINUSE|address already in use", str(error)):
+        return [PortInUse(f"Port {port} is in use on this machine.")]
+    text = "the launcher has ended" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
+    return [RuntimeError(f"The workers could not be started ({text}).")]
+
+# %% ../../nbs/11_launch/04_worker_pool.ipynb #e9110be7
+# attempts to start the launcher, each with another port
+MAX_PORT_ATTEMPTS = 5
+
+@contextmanager
+def start_lock(
+    timeout: float,  # seconds
+) -> Iterator[None]:
+    "Hold the lock that allows one start at a time. Raise TimeoutError if other pools hold it too long."
+    if not START_LOCK.acquire(timeout=timeout):
+        raise TimeoutError("Other worker pools have been starting all the time; try again.")
+    try:
+        yield
+    finally:
+        START_LOCK.release()
+
+class PoolLauncher:
+    "Run a launcher in a thread, for as long as the workers live."
+    def __init__(
         self,
-        what: str,  # the stage to wait for, in n workers
-        words: str,  # its description
-        end: float,  # in time.monotonic
-        n: int,
+        rendezvous: Rendezvous,
+        method: str,  # "fork" or "spawn"
+        stages: StartupStages,
     ):
-        "Wait until n workers have reported a stage. Raise the error of a worker, TimeoutError, or KeyboardInterrupt if the start is aborted."
-        said = self._steps[what]
-        bad = []
-        while len(said) < n:
-            if self.given_up(): raise KeyboardInterrupt("given up while the processes started")
-            try:
-                kind, rank, *rest = self._events.get(timeout=min(max(end - time.monotonic(), 0.001), 0.1))
-            except queue.Empty:
-                if time.monotonic() < end: continue
-                break
-            if kind in self._steps:
-                # other machines may be ready before the local workers have connected
-                self._steps[kind].add(rank)
-            elif kind in ("failed", "died"):
-                bad.append(rest[0])
-            elif kind == "launcher":
-                bad += self._why(rest[0])
-            if bad: end = min(end, time.monotonic() + 0.5)
-        if bad: raise getattr(find_root_failure(bad), "error", None) or bad[0]
-        if len(said) < n:
-            raise TimeoutError(
-                f"After {self.meeting.timeout:.0f} s, {len(said)} of {n} workers {words}"
-                + (". Are the other machines starting, too?" if self.meeting.nodes > 1 else ".")
-            )
+        self.rendezvous = rendezvous
+        self.method = method
+        self.stages = stages
+        self.thread: threading.Thread | None = None
+        # log folders before the start, and log files that workers have reported
+        self.folders_before: set[str] = set()
+        self.log_paths: set[str] = set()
 
-    def _why(
+    def start(
         self,
-        error: BaseException,  # with which the launcher has ended
-    ) -> list:
-        "Return the failures that the launcher's end means for the start."
-        # one failure
-        deaths = [
-            Died(rank, failure.exitcode, (*self._said(failure.local_rank), *launcher_traceback(failure)))
-            for rank, failure in getattr(error, "failures", {}).items()
-        ]
-        if deaths: return deaths
-        if re.search("EADDRINUSE|address already in use", str(error)):
-            return [PortInUse(f"Port {self.meeting.port} is in use on this machine: give another master_port.")]
-        text = f"{type(error).__name__}: {error}".splitlines()[0] if error is not None else "the launcher has ended"
-        return [RuntimeError(f"The workers could not be started ({text}).")]
-
-    def _said(self, local_rank) -> tuple:
-        "Return the last stderr lines of a worker that has never connected."
-        try:
-            with open(self.door.stderr(local_rank), errors="replace") as f:
-                return tuple(f.read().splitlines()[-MAX_KEPT_LINES:])
-        except OSError:
-            return ()
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #394b193e
-class PoolConnections(PoolStartup):
-    "Accept workers: local ones at the listener, those of other machines over their links."
-    def _welcome(self, connection, hello):
-        "Register a worker that has connected."
-        rank, local_rank, self.world, pid, log = hello
-        self._logs.add(log)
-        member = WorkerHandle(rank, local_rank, pid, open(self.door.stderr(local_rank), "r+b", buffering=0))
-        member.line = MessageChannel(
-            connection,
-            lambda data: self._take(member, data),
-            lambda: self._heard.put((member, "gone", [])),
-            f"{THREAD_NAME} rank {rank}",
-        )
-        self.workers[rank] = member
-        self._events.put(("hello", rank))
-
-    def _from(self, link, kind: str, *rest):
-        "Process a message of another machine's kernel about its workers, in the thread that reads its link. Messages about workers of an earlier start are ignored."
-        if kind == "gone":
-            for member in list(self.workers.values()):
-                if getattr(member, "link", None) is link:
-                    self._heard.put((member, "gone", []))
-            self._events.put(("failed", None, RuntimeError(f"While the processes started, {link.words()} has gone.")))
-        elif rest[0] != link.round:
-            return
-        elif kind == "prepared":
-            self._events.put(("prepared", link.node))
-        elif kind == "ready":
-            for rank in rest[1]:
-                self.workers[rank] = RemoteWorkerHandle(rank, link)
-            for rank in rest[1]:
-                self._events.put(("ready", rank))
-        elif kind == "failed":
-            self._events.put(("failed", None, rest[1]))
-        elif (member := self.workers.get(rest[1])) is None:
-            return
-        elif kind == "said":
-            self._take(member, rest[2])
-        elif kind == "died":
-            member.end = rest[2]
-            self._heard.put((member, "gone", []))
-
-    def _wait_for_machines(self, end):
-        "Wait until other machines can start their workers: a launcher that waits for another machine cannot be aborted."
-        if not self.links: return
-        self._expect("prepared", "of other machines had their parts", end, len(self.links))
-        for link in self.links:
-            link.say("launch")
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #69063ef1
-class PoolLauncher(PoolConnections):
-    "Start the workers of a pool."
-    def _begin(
-        self, given,
-        blob,  # the payload, pickled, for processes that do not inherit it
-        environment, end,
+        args: tuple,  # of each worker's main function
+        environment: dict[str, str],  # of the workers
+        listener: WorkerListener,
     ):
-        "Start the workers and return when all are ready. Raise the error of one of them."
-        self.door = WorkerListener(self.n, self._welcome)
-        self.settings |= {"address": self.door.address, "token": self.door.key, "folder": self.door.folder}
-        try:
-            self._start_processes(given, environment, end)
-        finally:
-            self.door.close()
-        for member in list(self.workers.values()):
-            member.line.send("begin", blob)
-        self._expect("ready", "were ready", end, self.n + sum(link.n for link in self.links))
-        for member in self.workers.values():
-            member.line.send("go", None)
-        if blob is not None:
-            release_packed(blob)
-        remove_logs(self.meeting, self._before, self._logs)
-
-    def _start_processes(self, given, environment, end):
-        "Run a launcher, until all workers have connected."
-        if not START_LOCK.acquire(timeout=max(end - time.monotonic(), 0)):
-            raise TimeoutError("Another crew has been starting all the time.")
-        try:
-            self._before = log_folders()
-            self._wait_for_machines(end)
-            if self.start == "spawn":
-                # as a child of this thread, not of the launcher's
-                multiprocessing.resource_tracker.ensure_running()
-            for _ in range(5):
-                try:
-                    return self._start_once(given if self.start == "fork" else None, environment, end)
-                except PortInUse:
-                    if self.meeting.asked is not None: raise
-            raise PortInUse("Five ports that were free were taken by others before they could be used.")
-        finally:
-            # the launcher's frames hold it for as long as the workers live
-            given.clear()
-            processes = {p.pid: p for p in multiprocessing.active_children()}
-            for member in list(self.workers.values()):
-                member.process = processes.get(member.pid)
-            START_LOCK.release()
-
-    def _start_once(self, inherited, environment, end):
-        self.meeting.again()
-        self._launcher = threading.Thread(
-            target=self._launch, args=(inherited,), name=THREAD_NAME + " launcher", daemon=True
-        )
-        with launch_environment(environment, script=self.start == "spawn"):
-            self._launcher.start()
+        "Start the workers, and return when all have connected. Raise the error of one of them."
+        self.folders_before = log_folders()
+        if self.method == "spawn":
+            # as a child of this thread, not of the launcher's
+            multiprocessing.resource_tracker.ensure_running()
+        for _ in range(MAX_PORT_ATTEMPTS):
             try:
-                self._expect("hello", "have come in", end, self.n)
+                return self._start_once(args, environment, listener)
+            except PortInUse:
+                # another program was quicker
+                continue
+        raise PortInUse(
+            f"{MAX_PORT_ATTEMPTS} ports that were free were taken by other programs before they could be used; try again."
+        )
+
+    def _start_once(self, args: tuple, environment: dict[str, str], listener: WorkerListener):
+        self.rendezvous.choose_port()
+        self.thread = threading.Thread(
+            target=self._run, args=(args, listener), name=THREAD_NAME + " launcher", daemon=True
+        )
+        with launch_environment(environment, script=self.method == "spawn"):
+            self.thread.start()
+            try:
+                self.stages.wait_for("connected")
             except BaseException:
-                # inside the block: it would change the user's environment, and print its announcement
-                self._end_launcher()
+                # inside the block: the launcher would change the user's environment, and print its announcement
+                self.stop()
                 raise
 
-    def _launch(self, inherited):
+    def _run(self, args: tuple, listener: WorkerListener):
         "Run the launcher; the body of its thread."
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        error = None
+        error: BaseException | None = None
         try:
-            with silence_elastic_logs(), keep_survivors(lambda: len(self._steps["hello"]) >= self.n):
-                launch_workers(self.meeting, (self.settings, inherited), self.start, self.door.folder)
-        except BaseException as found:
-            error = found.with_traceback(None)
-        self._events.put(("launcher", None, error))
+            with silence_elastic_logs(), keep_survivors(lambda: self.stages.is_reached("connected")):
+                launch_workers(self.rendezvous, args, self.method, listener.folder)
+        except BaseException as raised:
+            error = raised.with_traceback(None)
+        for failure in launcher_failures(error, self.rendezvous.port, listener.last_lines):
+            self.stages.post("failed", None, failure)
 
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #81cfee70
-class PoolShutdown(PoolLauncher):
-    "End the workers of a pool."
+    def stop(
+        self,
+        timeout: float = 10,  # seconds
+    ):
+        "Wait for the launcher's thread; end the processes that it still starts."
+        end = time.monotonic() + timeout
+        while self.thread is not None and self.thread.is_alive() and time.monotonic() < end:
+            for pid in child_pids(self.thread):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            self.thread.join(0.02)
+
+    def remove_logs(self):
+        "Remove the log folders that the launcher has created."
+        remove_logs(self.rendezvous, self.folders_before, self.log_paths)
+
+# %% ../../nbs/11_launch/04_worker_pool.ipynb #82aa3c70
+class Shutdown:
+    "Run a cleanup until it has succeeded once; other threads wait for it."
+    def __init__(self, clean_up: Callable[[], None]):
+        self.clean_up = clean_up
+        self.is_done = False
+        self._is_running = False
+        self._lock = threading.RLock()
+
+    def run(self):
+        "Run the cleanup, unless it is done. A call from within the cleanup returns at once: the garbage collector may make one."
+        with self._lock:
+            if self.is_done or self._is_running: return
+            self._is_running = True
+            try:
+                self.clean_up()
+                self.is_done = True
+            finally:
+                self._is_running = False
+
+# %% ../../nbs/11_launch/04_worker_pool.ipynb #b6535d35
+def unsent_cells(
+    known: set[str],  # names of cells; new ones are added
+) -> dict[str, str]:
+    "Return the source of cells that the workers do not have yet, by their name in tracebacks."
+    cells = {
+        name: "".join(entry[2])
+        for name, entry in list(linecache.cache.items())
+        if name not in known and len(entry) == 4 and entry[1] is None
+    }
+    known.update(cells)
+    return cells
+
+# %% ../../nbs/11_launch/04_worker_pool.ipynb #948e2019
+class WorkerPool:
+    "Manage a pool of worker processes."
+    def __init__(
+        self,
+        num_workers: int,
+        entry: Callable[[Any], Any],  # called in each process with its `Worker`; returns the handler, the first argument of commands
+        payload: object = None,  # available in the workers as `worker.payload`
+        start: str | None = None,  # "fork" or "spawn"; None: fork where that is possible
+        *,
+        cpu: bool = True,  # the workers use no GPU
+        output: str | tuple[int, ...] | list[int] = "first",  # ranks whose output is sent: "first", "all", or a list of ranks
+        threads: int | None = None,  # torch threads per process; None: a share of the cores
+        on_event: EventReceiver | None = None,  # called with (rank, kind, data) for each event, by a thread of the pool
+        timeout: float = 300,  # seconds for the start
+        should_abort: Callable[[], bool] = lambda: False,  # called during the start; returns True to abort it
+    ):
+        self.method = choose_start_method(start, cpu)
+        rendezvous = Rendezvous(num_workers, timeout)
+        stages = StartupStages(num_workers, timeout, should_abort)
+        self.num_workers = num_workers
+        self.threads = threads or default_threads(num_workers)
+        self.settings = {
+            "kernel": os.getpid(),
+            "stem": f"trainer_nb-{secrets.token_hex(6)}",
+            "output": output,
+            "threads": self.threads,
+            "method": multiprocessing.get_start_method(allow_none=True),
+        }
+        self._known_cells: set[str] = set()
+        init: dict[str, Any] = {"entry function": entry, "payload": payload, "cells": {}}
+        blob = None
+        if self.method == "spawn":
+            init["cells"] = unsent_cells(self._known_cells)
+            blob = pack_values(init, "The workers are fresh processes", self.settings["stem"])
+        environment = {"OMP_NUM_THREADS": str(self.threads)}
+        if cpu:
+            environment["ACCELERATE_USE_CPU"] = "1"
+        self._group = WorkerGroup()
+        self._calls = CallRegistry()
+        self._messages = PoolMessages(self._group, self._calls, stages, on_event)
+        self._launcher = PoolLauncher(rendezvous, self.method, stages)
+        self._listener: WorkerListener | None = None
+        self._shutdown = Shutdown(self._clean_up)
+        atexit.register(self.kill)
+        try:
+            self._start(init, blob, environment, stages)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def workers(self) -> dict[int, WorkerHandle]:
+        "Return the workers by rank."
+        return self._group.handles
+
+    @property
+    def deaths(self) -> dict[int, Died]:
+        "Return the workers that have ended without a request, by rank, in order of time."
+        return self._group.deaths
+
+    @property
+    def is_closed(self) -> bool:
+        "Return True if all processes have ended and their files are removed."
+        return self._shutdown.is_done
+
+    def __repr__(self):
+        if self.is_closed: state = "closed"
+        elif self.deaths: state = f"{len(self.deaths)} of them have ended"
+        else: state = "ready"
+        return f"WorkerPool({self.num_workers} workers by {self.method}, {state})"
+
+    def call(
+        self,
+        function: Callable,  # called with the handler and the arguments
+        *args,
+    ) -> PendingCall:
+        "Run a function in every worker's main thread, after the earlier commands; return the call, without waiting. Raise a ValueError that names an object that cannot be sent."
+        blob = self._pack(function, args, self._known_cells)
+        with self._calls.lock:
+            number, call = self._calls.open(self.workers, blob)
+            # in the order of the deaths, since the first one counts
+            for rank, end in list(self._group.ends.items()):
+                if self.workers[rank].is_disconnected:
+                    self._calls.answer(number, rank, end)
+            for handle in self.workers.values():
+                if not handle.is_disconnected:
+                    handle.channel.send("call", number, blob)
+        return call
+
+    def call_out_of_band(
+        self,
+        rank: int,
+        function: Callable,  # called with the handler and the arguments
+        *args,
+        timeout: float = 10,  # seconds
+    ) -> Any:
+        "Run a function in a worker at once, in a separate thread, and return its result. Raise its error, or TimeoutError."
+        blob = self._pack(function, args, set(self._known_cells))
+        handle = self.workers[rank]
+        number, answers = self._calls.open_out_of_band(rank)
+        if handle.is_disconnected:
+            self._calls.answer_out_of_band(number, "died", self._group.ends[rank])
+        else:
+            handle.channel.send("out_of_band", number, blob)
+        try:
+            outcome = decode_outcome(rank, *answers.get(timeout=timeout))
+        except queue.Empty:
+            raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.") from None
+        finally:
+            self._calls.close_out_of_band(number)
+            release_packed(blob)
+        if isinstance(outcome, Done): return outcome.result
+        raise outcome.error
+
     def close(
         self,
-        timeout: float = 5,  # seconds
+        timeout: float = 5,  # seconds for the queued commands
     ):
         "Let the workers finish the queued commands for up to `timeout` seconds, then end them."
-        if os.getpid() != self.settings["kernel"]:
-            # a fork has a copy of the pool, too
-            return
+        # a fork has a copy of the pool, and must not end it
+        if os.getpid() != self.settings["kernel"]: return
         end = time.monotonic() + timeout
         try:
-            if self.closing: return
+            if self._group.is_closing: return
             # no further calls; a worker that ends from here on ends as expected
-            self.closing = True
-            for member in self.workers.values():
-                member.line.send("end", None)
-            for member in self.workers.values():
-                member.over.wait(max(end - time.monotonic(), 0))
+            self._group.is_closing = True
+            for handle in self.workers.values():
+                handle.channel.send("end", None)
+            for handle in self.workers.values():
+                handle.finished.wait(max(end - time.monotonic(), 0))
         finally:
             self.kill()
 
     def kill(self):
         "End all processes at once, and remove their files."
         if os.getpid() != self.settings["kernel"]: return
-        self.closing = True
-        for member in list(self.workers.values()):
-            if member.rank not in self._ends:
-                member.kill()
-        for link in self.links:
-            link.say("kill")
-        if threading.current_thread().name.startswith(THREAD_NAME):
-            # called from on_told or the garbage collector: another thread does the rest
-            return
-        with self._ending:
-            if self.closed or self._tidying:
-                # the garbage collector may call this during the cleanup
-                return
-            self._tidying = True
-            try:
-                self._clean_up()
-            finally:
-                self._tidying = False
+        self._group.kill()
+        # a thread of the pool, which runs on_event or the garbage collector, cannot wait for itself:
+        # another thread cleans up
+        if not threading.current_thread().name.startswith(THREAD_NAME):
+            self._shutdown.run()
+
+    def _start(
+        self,
+        init: dict[str, Any],  # what a fork inherits; cleared as soon as possible
+        blob: bytes | None,  # the same, pickled, for processes that do not inherit it
+        environment: dict[str, str],
+        stages: StartupStages,
+    ):
+        "Start the workers and return when all are ready. Raise the error of one of them."
+        listener = self._listener = WorkerListener(self.num_workers, self._on_connect)
+        self.settings |= {"address": listener.address, "token": listener.key, "folder": listener.folder}
+        try:
+            with start_lock(stages.seconds_left()):
+                try:
+                    self._launcher.start((self.settings, init if blob is None else None), environment, listener)
+                finally:
+                    self._find_processes()
+        finally:
+            # the launcher's frames hold it for as long as the workers live
+            init.clear()
+            listener.close()
+        for handle in list(self.workers.values()):
+            handle.channel.send("begin", blob)
+        stages.wait_for("ready")
+        for handle in self.workers.values():
+            handle.channel.send("ignore_sigterm", None)
+        if blob is not None:
+            release_packed(blob)
+        self._launcher.remove_logs()
+
+    def _on_connect(
+        self,
+        connection: Connection,
+        description: tuple[int, int, int, int, str],  # rank, local rank, number of workers, process id, log file
+    ):
+        "Register a worker that has connected, in the listener's thread."
+        rank, local_rank, _, pid, log_path = description
+        self._launcher.log_paths.add(log_path)
+        handle = WorkerHandle(rank, local_rank, pid, open(self._listener.stderr_path(local_rank), "r+b", buffering=0))
+        handle.channel = MessageChannel(
+            connection,
+            lambda data: self._messages.receive(handle, data),
+            lambda: self._messages.receive_end(handle),
+            f"{THREAD_NAME} rank {rank}",
+        )
+        self.workers[rank] = handle
+        self._messages.startup.post("connected", rank)
+
+    def _find_processes(self):
+        "Give each worker its process object, which has the exit code."
+        processes = {process.pid: process for process in multiprocessing.active_children()}
+        for handle in list(self.workers.values()):
+            handle.process = processes.get(handle.pid)
 
     def _clean_up(self):
+        "End all threads of the pool, and remove its files; the processes have been killed."
         environment = user_environment()
-        self._end_launcher()
-        for link in self.links:
-            link.listen(None)
+        self._launcher.stop()
         if not HIDDEN_ENVIRONMENTS:
             # the user may have set them meanwhile; another pool that is starting restores them itself
             restore_environment(environment, PATCHED_VARIABLES)
-        for member in self.workers.values():
-            member.line.close()
-        self._stop.set()
-        self._heard.put(None)
-        for thread in self._threads:
-            thread.join(5)
-        for member in self.workers.values():
-            member.close_files()
-        remove_logs(self.meeting, self._before, self._logs)
-        if self.door is not None:
-            shutil.rmtree(self.door.folder, ignore_errors=True)
+        for handle in self.workers.values():
+            handle.channel.close()
+        self._group.stop_watching()
+        self._messages.stop()
+        for handle in self.workers.values():
+            handle.close_files()
+        self._launcher.remove_logs()
+        if self._listener is not None:
+            shutil.rmtree(self._listener.folder, ignore_errors=True)
         remove_shared_files(self.settings["stem"])
         atexit.unregister(self.kill)
-        self.closed = True
 
-    def _end_launcher(self, seconds: float = 10):
-        "Wait for the launcher's thread; end the processes that it still starts."
-        end = time.monotonic() + seconds
-        while self._launcher is not None and self._launcher.is_alive() and time.monotonic() < end:
-            for pid in child_pids(self._launcher):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            self._launcher.join(0.02)
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #b6535d35
-def unsent_cells(
-    known: set,  # names of cells; new ones are added
-) -> dict:
-    "Return the source of cells that the workers do not have yet, by their name in tracebacks."
-    found = {
-        name: "".join(entry[2])
-        for name, entry in list(linecache.cache.items())
-        if name not in known and len(entry) == 4 and entry[1] is None
-    }
-    known.update(found)
-    return found
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #37ece2e7
-class PoolCalls(PoolShutdown):
-    "Send commands to the workers."
-    def call(self, f, *args) -> PendingCall:
-        "Run f(handler, *args) in every worker's main thread, after the earlier commands."
-        blob, far = self._packed(f, args, self._cells)
-        with self._lock:
-            number = next(self._numbers)
-            call = PendingCall(self.workers)
-            self._calls[number] = call, blob
-            # in the order of their deaths, since the first one counts
-            for rank, end in self._ends.items():
-                if rank in self._lost_ranks:
-                    self._answered(number, rank, end)
-            for rank, member in self.workers.items():
-                if rank not in self._lost_ranks:
-                    member.line.send("call", number, far if isinstance(member, RemoteWorkerHandle) else blob)
-        return call
-
-    def aside(
-        self, rank: int, f, *args,
-        timeout: float = 10,  # seconds
-    ):
-        "Run f(handler, *args) in a worker at once, in a separate thread, and return its result. Raise its error, or TimeoutError."
-        (blob, far), number, answers = (
-            self._packed(f, args, set(self._cells)),
-            (rank, next(self._numbers)),
-            queue.SimpleQueue(),
-        )
-        self._out_of_band[number] = answers
-        if rank in self._lost_ranks:
-            self._take_back(number, self._ends[rank])
-        else:
-            self.workers[rank].line.send(
-                "aside", number, far if isinstance(self.workers[rank], RemoteWorkerHandle) else blob
-            )
-        try:
-            found = decode_outcome(rank, *answers.get(timeout=timeout))
-        except queue.Empty:
-            raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.") from None
-        finally:
-            self._out_of_band.pop(number, None)
-            release_packed(blob)
-        if isinstance(found, Done): return found.result
-        raise found.error
-
-    def _packed(
-        self, f, args,
-        known,  # cells that need not be sent
-    ) -> tuple:
-        "Pickle a command, once for local workers and once for those of other machines, without shared memory."
-        if self.closing: raise RemoteError("The workers have ended.")
-        command = {"function": f, "arguments": args, "cells": unsent_cells(known)}
-        why = "The workers are other processes"
-        return pack_values(command, why, self.settings["stem"]), pack_values(command, why) if self.links else b""
-
-# %% ../../nbs/11_launch/04_worker_pool.ipynb #948e2019
-class WorkerPool(PoolCalls):
-    "Manage a pool of worker processes."
-    # num_nodes, node_rank, master_addr, master_port, rdzv_backend, rdzv_endpoint, rdzv_id
-    def __init__(
+    def _pack(
         self,
-        n: int,  # processes on this machine
-        entry,  # called in each process with its `Worker`; returns the handler, the first argument of commands
-        payload=None,  # available in the workers as `worker.payload`
-        start: str | None = None,  # "fork" or "spawn"; None: fork where that is possible
-        *,
-        cpu: bool = True,  # the workers use no GPU
-        output: str = "first",  # ranks whose output is sent: "first", "all", or a list of ranks
-        threads: int | None = None,  # torch threads per process
-        on_told=None,  # called with (rank, kind, data) for each notification, by a thread of the pool
-        timeout: float = 300,  # seconds for the start
-        given_up=lambda: False,  # called during the start; returns True to abort it
-        links=(),  # links to the kernels of other machines, which have been told to start their workers
-        shared: bool = True,  # large tensors of results are sent through shared memory
-        **meeting,
-    ):
-        self.start, self.meeting, end = (
-            start_method(start, cpu),
-            Rendezvous(n, timeout=timeout, **meeting),
-            time.monotonic() + timeout,
-        )
-        self.n, self.world, self.threads, self.closed, self.given_up, self.links = (
-            n,
-            0,
-            threads or default_threads(n),
-            False,
-            given_up,
-            list(links),
-        )
-        self.door, self._launcher, self._logs, self._cells, self._before = None, None, set(), set(), set()
-        self._ending, self._tidying = threading.RLock(), False
-        self.settings = {
-            "kernel": os.getpid(),
-            "stem": f"trainer_nb-{secrets.token_hex(6)}",
-            "output": output,
-            "threads": self.threads,
-            "shared": shared,
-            "method": multiprocessing.get_start_method(allow_none=True),
-        }
-        spawned = self.start == "spawn"
-        given = {"entry function": entry, "payload": payload, "cells": unsent_cells(self._cells) if spawned else {}}
-        blob = pack_values(given, "The workers are fresh processes", self.settings["stem"]) if spawned else None
-        super().__init__(on_told)
-        atexit.register(self.kill)
-        for link in self.links:
-            link.listen(partial(self._from, link))
-        try:
-            self._begin(
-                given, blob, {"OMP_NUM_THREADS": str(self.threads)} | ({"ACCELERATE_USE_CPU": "1"} if cpu else {}), end
-            )
-        except BaseException:
-            self.kill()
-            raise
-
-    def __repr__(self):
-        how = "closed" if self.closed else f"{len(self.deaths)} of them have ended" if self.deaths else "ready"
-        return f"WorkerPool({self.n} workers by {self.start}, {how})"
+        function: Callable,
+        args: tuple,
+        known: set[str],  # names of cells that need not be sent; new ones are added
+    ) -> bytes:
+        "Pickle a command."
+        if self._group.is_closing: raise RemoteError("The workers have ended.")
+        command = {"function": function, "arguments": args, "cells": unsent_cells(known)}
+        return pack_values(command, "The workers are other processes", self.settings["stem"])

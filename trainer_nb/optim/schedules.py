@@ -15,7 +15,8 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
 
 from ..args.fields import SCHEDULE_NAMES
-from ..args.training_args import TrainingArguments, to_builtin
+from ..args.training_args import TrainingArguments
+from ..args.fields import to_builtin
 from ..core.errors import suggest_names, warn
 
 # %% auto #0

@@ -10,7 +10,8 @@ import os
 import numpy as np
 import torch
 
-from ..args.training_args import TrainingArguments, resolve_args, to_builtin
+from ..args.training_args import TrainingArguments, resolve_args
+from ..args.fields import to_builtin
 from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.history import History, store_event
 from ..device.sharding import require_unsharded

@@ -17,7 +17,8 @@ from ..engine.overrides import TrainerBase
 from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot
-from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space, peak_memory
+from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space
+from ..core.memory import peak_memory
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import user_state_bytes
 

@@ -10,7 +10,8 @@ import os
 from typing import Any, NamedTuple, get_args
 
 from ..args.fields import field_types
-from ..args.training_args import TrainingArguments, resolve_args, to_builtin
+from ..args.training_args import TrainingArguments, resolve_args
+from ..args.fields import to_builtin
 from ..core.errors import InvalidOperation, Paused, install_excepthook, suggest_names
 from ..core.seeding import preserve_generators
 from ..engine.loop import check_can_train, describe_position
