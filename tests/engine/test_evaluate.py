@@ -336,7 +336,7 @@ def test_rounds_of_two_processes():
     class Two:
         is_single_process, size, theirs = False, 2, [[(1, torch.ones(1))], []]
         def gather_object(self, mine): return [mine, self.theirs.pop(0)]
-        def run_on_main(self, act, tell): return act()
+        def run_on_main(self, act, to_send): return act()
     heard = []
     rounds = OrderedBatches(Two(), lambda thing, last: heard.append((thing.item(), last)) or len(heard))
     for k, mine in enumerate((0, None, 2)):
