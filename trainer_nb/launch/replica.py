@@ -465,7 +465,7 @@ def run_function(aboard: Replica, function) -> Any:
     finally:
         if aboard.learn.run_state.device is not None:
             # the function may have called the model
-            aboard.learn.run_state.device.settle()
+            aboard.learn.run_state.device.reshard()
 
 # %% ../../nbs/11_launch/05_replica.ipynb #1b75aa7e
 def start_piece(
