@@ -24,13 +24,14 @@ from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment
 from .unused_parameters import UnusedParameters
 
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
 # %% auto #0
 __all__ = ['NO_CONTEXT', 'mixed_precision', 'should_use_cpu', 'kwargs_handlers', 'make_world', 'destroy_process_group_at_exit',
            'unwrap', 'IsolatedAccelerator', 'ReplicatedModel', 'Device', 'AsyncHostCopy', 'copy_in_stream_order',
            'empty_device_cache']
+
+# %% ../../nbs/04_device/04_accelerator.ipynb #nc35d799
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #d09e1712
 def _accelerate_state() -> list[dict]:
