@@ -696,7 +696,7 @@ class CallbackMixin:
     def accelerator(self):
         "Return the Accelerator, created if necessary, and make its state the active one."
         prepare_model(self)
-        self.run_state.device.hold()
+        self.run_state.device.activate()
         return self.run_state.device.accelerator
 
 # %% ../nbs/learner.ipynb #e4ac3fbe

@@ -399,10 +399,10 @@ def test_noise_on_the_embeddings_is_that_of_transformers_and_comes_again(tmp_pat
     resumed, quietly = Learner(gpt2(), train_dataset=rows(), eval_dataset=rows(6), **HOW), changed.snapshot()
     resumed.restore(noise)   # the noise belongs to the run: it comes with a snapshot, and goes
     resumed.step()
-    assert len(resumed.run_state.device.patches.all) == 2
+    assert len(resumed.run_state.device.patches.patches) == 2
     resumed.restore(quietly)
     resumed.step()
-    assert len(resumed.run_state.device.patches.all) == 1
+    assert len(resumed.run_state.device.patches.patches) == 1
     resumed.restore(noise)
     resumed.train()
     assert same(weights(resumed), weights(learn))
@@ -546,9 +546,9 @@ def test_ligers_kernels_are_put_on_and_taken_off(monkeypatch):
     monkeypatch.setitem(sys.modules, "liger_kernel", types.SimpleNamespace(transformers=fake))
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers", fake)
     fitting = liger_patch(model, args, cuda)
-    fitting.on()
+    fitting.apply()
     assert model(None) == "fused" and given == [{"rope": False}]
-    fitting.off()
+    fitting.remove()
     assert "forward" not in vars(model)
     with pytest.raises(ValueError, match="models of transformers"): liger_patch(Hard(), args, cuda)
 

@@ -210,13 +210,14 @@ def load_best_quietly(learn):
     with pytest.warns(UserWarning, match="could not be loaded .*on this machine"): resume.load_best_weights(learn)
 
 
-def test_who_speaks_for_a_machine_is_agreed_on():
+def test_each_machine_has_a_leader():
     "Machines may have different numbers of processes."
-    def speakers(*local):
-        world = World(0, len(local), local[0])
-        world.all_gather_object = lambda value: list(local)
+    def leaders(*local_ranks):
+        world = World(0, len(local_ranks), local_ranks[0])
+        world.all_gather_object = lambda value: list(local_ranks)
         return world.machine_leaders
-    assert [speakers(*local) for local in ((0,), (0, 1), (0, 1, 0), (0, 0, 1, 2), (0, 1, 0, 1))] == [[0], [0], [0, 2], [0, 1], [0, 2]] and SINGLE_PROCESS.speakers == [0]
+    assert [leaders(*local) for local in ((0,), (0, 1), (0, 1, 0), (0, 0, 1, 2), (0, 1, 0, 1))] == [[0], [0], [0, 2], [0, 1], [0, 2]]
+    assert SINGLE_PROCESS.machine_leaders == [0]
 
 
 def test_tools_leave_no_trace(like):

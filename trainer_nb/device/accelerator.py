@@ -8,11 +8,14 @@ from __future__ import annotations
 import atexit
 import os
 import warnings
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from ..args.training_args import TrainingArguments
 from ..args.parallel import resolve_sharding
@@ -23,8 +26,12 @@ from .unused_parameters import UnusedParameters
 
 # %% auto #0
 __all__ = ['NO_CONTEXT', 'mixed_precision', 'should_use_cpu', 'kwargs_handlers', 'make_world', 'destroy_process_group_at_exit',
-           'unwrap', 'AcceleratorHolder', 'ShardingDevice', 'Averaging', 'Device', 'AsyncHostCopy',
-           'copy_in_stream_order', 'empty_device_cache']
+           'unwrap', 'IsolatedAccelerator', 'ReplicatedModel', 'Device', 'AsyncHostCopy', 'copy_in_stream_order',
+           'empty_device_cache']
+
+# %% ../../nbs/04_device/04_accelerator.ipynb #nc35d799
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #d09e1712
 def _accelerate_state() -> list[dict]:
@@ -34,24 +41,22 @@ def _accelerate_state() -> list[dict]:
     return states if PartialState._shared_state.get("num_processes", 1) > 1 else [*states, PartialState._shared_state]
 
 def _swap_state(
-    contents: list[dict],  # as returned by _shared
+    contents: list[dict],  # as returned by `_accelerate_state`
 ) -> list[dict]:
     "Replace the contents of Accelerate's state; return the previous contents."
     shared = _accelerate_state()
     before = [dict(s) for s in shared]
-    for s, c in zip(shared, contents):
-        s.clear()
-        s.update(c)
+    for state, content in zip(shared, contents):
+        state.clear()
+        state.update(content)
     return before
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #305a0531
-def mixed_precision(
-    args: TrainingArguments,  # TrainingArguments
-) -> str:
+def mixed_precision(args: TrainingArguments) -> str:
     "Return Accelerate's name of the precision: 'no', 'bf16' or 'fp16'."
     return "bf16" if args.bf16 else "fp16" if args.fp16 else "no"
 
-def _check_precision(kind: str, device):
+def _check_precision(kind: str, device: torch.device):
     if kind == "fp16" and device.type == "cpu":
         raise ValueError(
             "fp16=True needs a GPU: on a CPU, mixed precision in fp16 would silently train in fp32. Pass bf16=True, or"
@@ -65,7 +70,7 @@ def _check_precision(kind: str, device):
 _PREPARED_FLAG = "_is_accelerate_prepared"
 _FORWARD_NAMES = ("forward", "_original_forward")
 
-def _pop_attributes(module: torch.nn.Module, names) -> dict:
+def _pop_attributes(module: torch.nn.Module, names: Iterable[str]) -> dict:
     "Remove these attributes from a module instance; return the existing ones."
     return {name: vars(module).pop(name) for name in names if name in vars(module)}
 
@@ -109,7 +114,7 @@ def kwargs_handlers(args: TrainingArguments) -> list:
         InitProcessGroupKwargs(timeout=timedelta(seconds=args.ddp_timeout), **backend),
     ]
 
-def make_world(accelerator) -> World:
+def make_world(accelerator: Accelerator) -> World:
     "Return the processes that Accelerate has connected. Raise RuntimeError if their number is not the one that was started."
     if accelerator.num_processes != world_size():
         raise RuntimeError(
@@ -126,199 +131,240 @@ def destroy_process_group_at_exit():
     "Leave the process group before the interpreter shuts down; registered once per process."
     atexit.register(lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group())
 
-NO_CONTEXT = nullcontext()
-
-def unwrap(wrapped):
+def unwrap(wrapped: torch.nn.Module) -> torch.nn.Module:
     "Return the model without the DDP wrapper: for evaluation, where a process may be the only one with a batch."
-    return wrapped.module if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) else wrapped
+    return wrapped.module if isinstance(wrapped, DistributedDataParallel) else wrapped
 
-# %% ../../nbs/04_device/04_accelerator.ipynb #41223f4a
-class AcceleratorHolder:
-    "Hold a learner's own Accelerator, and activate its state while the learner works."
-    def __init__(
-        self,
-        args: TrainingArguments,  # TrainingArguments: use_cpu, bf16, fp16
-    ):
+# %% ../../nbs/04_device/04_accelerator.ipynb #nbcb13c8
+class IsolatedAccelerator:
+    "Hold an Accelerator; its process-wide state and the model's patched `forward` are in place only inside `activated`."
+    def __init__(self, args: TrainingArguments):
         from accelerate import Accelerator
-        check_launch_environment(mixed_precision(args))
+        precision = mixed_precision(args)
+        check_launch_environment(precision)
         before = _swap_state([{}, {}, {}])
         try:
             self.accelerator = Accelerator(
-                cpu=should_use_cpu(args), mixed_precision=mixed_precision(args), kwargs_handlers=kwargs_handlers(args)
+                cpu=should_use_cpu(args), mixed_precision=precision, kwargs_handlers=kwargs_handlers(args)
             )
-            self.device, self.world = self.accelerator.device, make_world(self.accelerator)
-            (
-                self._patched_forwards,
-                self._ddp_wrappers,
-                self._wrapped_requires_grad,
-                self.patches,
-                self.sharded_model,
-            ) = ([], [], [], PatchSet(), None)
-            self._find_unused, self._unused = (
-                getattr(args, "ddp_find_unused_parameters", None),
-                getattr(args, "ddp_static_graph", None),
-            ), None
-            self._asked = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
-            _check_precision(mixed_precision(args), self.device)
+            self.device: torch.device = self.accelerator.device
+            self.world = make_world(self.accelerator)
+            _check_precision(precision, self.device)
         finally:
             self._state = _swap_state(before)
+        self._model: torch.nn.Module | None = None
+        # the attributes that Accelerate has set on the model
+        self._forward: dict = {}
 
     @contextmanager
-    def activated(self):
-        "Activate this learner's Accelerate state and model patches inside the block."
+    def activated(self) -> Iterator[None]:
+        "Put Accelerate's state and the model's patched `forward` in place inside the block."
         before = _swap_state(self._state)
-        found = [(m, _set_forward(m, forward)) for m, forward in self._patched_forwards]
+        model = self._model
+        forward_before = {} if model is None else _set_forward(model, self._forward)
         try:
-            with self.patches.activated():
-                yield self
+            yield
         finally:
-            for m, forward in found:
-                _pop_attributes(m, _FORWARD_NAMES)
-                vars(m).update(forward)
+            if model is not None:
+                _pop_attributes(model, _FORWARD_NAMES)
+                vars(model).update(forward_before)
             self._state = _swap_state(before)
 
-    def hold(self):
-        "Activate Accelerate's state until another learner's is activated: for direct use of the Accelerator."
+    def activate(self):
+        "Put Accelerate's state in place until another learner's is: for direct use of the Accelerator."
         _swap_state(self._state)
 
-# %% ../../nbs/04_device/04_accelerator.ipynb #34de0d4f
-class ShardingDevice(AcceleratorHolder):
-    "Add the operations of a sharded model; they have no effect on other models."
-    def _shard(self, model: torch.nn.Module, loss, optimizers):
-        "Shard the model; return it prepared for the precision."
-        # only the precision is left
-        prepared = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
-        self.sharded_model = ShardedModel(
-            model, self._asked, self.world, self.device, self.accelerator.mixed_precision, loss, optimizers
+    @contextmanager
+    def preparing(self, model: torch.nn.Module) -> Iterator[Accelerator]:
+        "Let the block prepare a model; then move the attributes that Accelerate has set from the model to this object."
+        self.release()
+        with self.activated():
+            attributes_before = _set_forward(model, {}) | _pop_attributes(model, [_PREPARED_FLAG])
+            try:
+                with warnings.catch_warnings():
+                    # DDP has renamed an argument that Accelerate passes
+                    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
+                    yield self.accelerator
+            finally:
+                patched = _pop_attributes(model, [*_FORWARD_NAMES, _PREPARED_FLAG])
+                vars(model).update(attributes_before)
+        self._model = model
+        # without the original, Accelerate has not patched it: full precision
+        self._forward = {name: patched[name] for name in _FORWARD_NAMES} if "_original_forward" in patched else {}
+
+    def release(self):
+        "Release the model."
+        self._model = None
+        self._forward = {}
+        self.accelerator._models.clear()
+
+# %% ../../nbs/04_device/04_accelerator.ipynb #n42f1dc4
+NO_CONTEXT = nullcontext()
+
+class ReplicatedModel:
+    "Average the gradients of a model that each process holds completely, with DDP; do nothing with one process."
+    def __init__(
+        self,
+        wrapped: torch.nn.Module,  # a DistributedDataParallel, or the model itself
+        args: TrainingArguments,
+        world: World,
+    ):
+        self.wrapped = wrapped
+        self._world = world
+        self._requires_grad = [p.requires_grad for p in wrapped.parameters()]
+        self._is_averaged = isinstance(wrapped, DistributedDataParallel)
+        self._unused: UnusedParameters | None = None
+        # with the other two values of these settings, DDP handles missing gradients itself
+        if self._is_averaged and not args.ddp_find_unused_parameters and not args.ddp_static_graph:
+            self._unused = UnusedParameters(wrapped, strict=args.ddp_find_unused_parameters is False)
+
+    def sync_context(
+        self,
+        now: bool,  # average with this backward pass; False: with a later one of the same step
+        first: bool,  # whether this is the first micro-batch of a step
+    ) -> AbstractContextManager:
+        "Return a context for the forward and the backward pass of a micro-batch."
+        if self._unused is not None:
+            self._unused.begin(now, first)
+            if now: return self._filling_in()
+        return NO_CONTEXT if now or not self._is_averaged else self.wrapped.no_sync()
+
+    @contextmanager
+    def _filling_in(self) -> Iterator[None]:
+        "Fill in missing gradients at the end of the block. Raise ValueError for one with ddp_find_unused_parameters=False."
+        yield
+        parameter = self._unused.complete(self.wrapped)
+        if parameter is None: return
+        name = next(n for n, p in unwrap(self.wrapped).named_parameters() if p is parameter)
+        raise ValueError(
+            f"{name!r} got no gradient in this step on rank {self._world.rank}, and with"
+            " ddp_find_unused_parameters=False the other processes would wait for it forever; leave"
+            " ddp_find_unused_parameters out."
         )
-        return prepared
+
+    def after_backward(self):
+        "Fill in the gradients that no later backward pass of this step can provide."
+        if self._unused is not None:
+            self._unused.after_backward(self.wrapped)
+
+    def unaveraged_parameters(
+        self,
+        params: list[torch.nn.Parameter],  # the model's first, as in `RunState.params`
+    ) -> list[torch.nn.Parameter]:
+        "Return the parameters outside of the model, whose gradients the wrapper does not average."
+        return params[len(self._requires_grad) :]
+
+    def unused_parameters(
+        self,
+        params: list[torch.nn.Parameter],  # the model's first
+    ) -> list[int]:
+        "Return the indices of the parameters without a gradient of their own in this step; DDP's are filled with zeros by now."
+        count = len(self._requires_grad)
+        others = [i for i in range(count, len(params)) if params[i].requires_grad and params[i].grad is None]
+        if self._unused is None or not self._unused.unused: return others
+        return [i for i in range(count) if id(params[i]) in self._unused.unused] + others
+
+    def matches_trainable(
+        self,
+        params: list[torch.nn.Parameter],  # the model's first; a list is read twenty times as fast as the modules
+    ) -> bool:
+        "Return whether the gradients of the parameters that are trainable now are averaged: DDP checks this once."
+        if self._world.is_single_process: return True
+        return self._requires_grad == [p.requires_grad for p in params[: len(self._requires_grad)]]
+
+    def discard_step(self) -> bool:
+        "Discard a failed step; return whether the wrapper can be used again. After a failed backward pass, DDP cannot."
+        return self._world.is_single_process
+
+    def reshard(self):
+        "Do nothing: there are no shards."
+
+    def release(self):
+        "Remove DDP's hooks from the parameters, even if other references to it exist, such as an error's frames."
+        if self._is_averaged:
+            self.wrapped.reducer = self.wrapped.logger = None
+
+# %% ../../nbs/04_device/04_accelerator.ipynb #0f055a45
+class Device:
+    "Provide what the loop needs of a learner's Accelerator, strategy and patches. A device has one model at a time."
+    def __init__(self, args: TrainingArguments):
+        self._args = args
+        self._isolated = IsolatedAccelerator(args)
+        self.device = self._isolated.device
+        self.world = self._isolated.world
+        self.patches = PatchSet()
+        self._strategy: ReplicatedModel | ShardedModel | None = None
+        self._sharding_config = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return self._isolated.accelerator
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        "Return the scaler of the gradients; None without fp16."
+        return self.accelerator.scaler
 
     @property
     def shards_model(self) -> bool:
-        return self._asked is not None  # whether models are sharded here
+        "Return whether models are sharded here."
+        return self._sharding_config is not None
 
-    def num_collectives(self) -> int:
-        "Return the number of exchanges between processes: equal if they are in sync."
-        return (
-            0
-            if self.world.is_single_process
-            else torch.distributed.group.WORLD._get_sequence_number_for_group()
-        )
-
-    def settle(self):
-        "Reshard a sharded model; leave any other one unchanged."
-        if self.sharded_model is not None:
-            self.sharded_model.settle()
-
-    def give_up(
-        self,
-        wrapped,  # the model of the failed step
-    ):
-        "Return the wrapped model to continue with after a failed step; None if it has to be wrapped again."
-        if self.world.is_single_process: return wrapped
-        if self.sharded_model is None:
-            # DDP fails in the next step after a failed backward pass
-            return None
-        self.sharded_model.give_up()
-        return wrapped
-
-# %% ../../nbs/04_device/04_accelerator.ipynb #16000010
-class Averaging(ShardingDevice):
-    "Control the averaging of gradients among processes, and track unused parameters."
     @property
-    def wrapped_parameters(self) -> int: return len(self._wrapped_requires_grad)   # number of parameters of the model
-
-    def _watch_unused(self, wrapped) -> UnusedParameters | None:
-        "Return the object that fills in missing gradients; None if DDP does so itself, or averages no gradients."
-        find, static = self._find_unused
-        if not isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) or find or static:
-            return None
-        return UnusedParameters(wrapped, strict=find is False)
-
-    def sync_context(
-        self, wrapped,
-        now: bool,  # with this backward pass; False: with a later one of the same step
-        first: bool = True,  # first micro-batch of a step
-    ):
-        "Return a context for the forward and the backward pass of a micro-batch."
-        if self.sharded_model is not None:
-            self.sharded_model.synchronize(now)
-        if self._unused is not None:
-            self._unused.begin(now, first)
-            if now: return self._completed(wrapped)
-        return NO_CONTEXT if now or self.world.is_single_process or unwrap(wrapped) is wrapped else wrapped.no_sync()
+    def sharded_model(self) -> ShardedModel | None:
+        return self._strategy if isinstance(self._strategy, ShardedModel) else None
 
     @contextmanager
-    def _completed(self, wrapped):
-        "Average missing gradients at the end of the block. Raise ValueError for one with ddp_find_unused_parameters=False."
-        yield
-        parameter = self._unused.complete(wrapped)
-        if parameter is None: return
-        name = next(n for n, p in unwrap(wrapped).named_parameters() if p is parameter)
-        raise ValueError(
-            f"{name!r} got no gradient in this step on rank {self.world.rank}, and with"
-            " ddp_find_unused_parameters=False the others would wait for it forever; leave ddp_find_unused_parameters"
-            " out."
-        )
+    def activated(self) -> Iterator[Device]:
+        "Activate Accelerate's state and the model's patches inside the block."
+        with self._isolated.activated(), self.patches.activated():
+            yield self
 
-    def unused_numbers(
-        self,
-        params: list,  # the model's first, as in Run.params
-    ) -> list[int]:
-        "Return the indices of the parameters without a gradient of their own in this step; DDP's are filled with zeros by now."
-        count = 0 if self.sharded_model is not None else self.wrapped_parameters
-        more = [i for i in range(count, len(params)) if params[i].requires_grad and params[i].grad is None]
-        if self._unused is None or not self._unused.unused: return more
-        return [i for i in range(count) if id(params[i]) in self._unused.unused] + more
-
-# %% ../../nbs/04_device/04_accelerator.ipynb #0f055a45
-class Device(Averaging):
-    "Provide the operations of a learner's Accelerator that the loop needs."
-    @property
-    def scaler(self): return self.accelerator.scaler   # of the gradients, None without fp16
+    def activate(self):
+        "Activate Accelerate's state until another learner's is activated: for direct use of the Accelerator."
+        self._isolated.activate()
 
     def prepare(
-        self, model: torch.nn.Module,
-        loss=None,  # the loss function, if it is a module
-        optimizers=(),  # existing ones with the model's parameters
-    ):
-        "Move a model to the device and wrap it for the precision and the strategy; release its previous wrapper."
-        self._unwrap(model)
-        with self.activated():
-            found = _set_forward(model, {}) | _pop_attributes(model, [_PREPARED_FLAG])
-            try:
-                with warnings.catch_warnings():
-                    # of DDP; Accelerate uses this name
-                    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
-                    prepared = (
-                        self.accelerator.prepare_model(model)
-                        if self._asked is None
-                        else self._shard(model, loss, optimizers)
-                    )
-            finally:
-                ours = _pop_attributes(model, [*_FORWARD_NAMES, _PREPARED_FLAG])
-                vars(model).update(found)
-        self._patched_forwards.append((model, {n: ours[n] for n in _FORWARD_NAMES if _FORWARD_NAMES[-1] in ours}))
-        self._wrapped_requires_grad = [p.requires_grad for p in model.parameters()]
-        if prepared is not model:
-            self._ddp_wrappers.append(prepared)
-        self._unused = self._watch_unused(prepared)
-        return prepared
+        self,
+        model: torch.nn.Module,
+        loss: torch.nn.Module | None = None,  # the loss function, if it is a module
+        optimizers: Iterable[torch.optim.Optimizer] = (),  # existing ones with the model's parameters
+    ) -> torch.nn.Module:
+        "Move a model to the device and wrap it for the precision and the strategy; release the previous wrapper."
+        self._release_strategy()
+        sharded = None
+        with self.patches.activated(), self._isolated.preparing(model) as accelerator:
+            if self._sharding_config is None:
+                wrapped = accelerator.prepare_model(model)
+            else:
+                # only for the precision
+                wrapped = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
+                sharded = ShardedModel(
+                    model,
+                    self._sharding_config,
+                    self.world,
+                    self.device,
+                    accelerator.mixed_precision,
+                    loss,
+                    optimizers,
+                )
+        self._strategy = sharded or ReplicatedModel(wrapped, self._args, self.world)
+        return wrapped
 
-    def _unwrap(self, model: torch.nn.Module):
-        "Remove the hooks of an earlier wrapper from the parameters, even if other references to it exist, such as an error's frames."
-        for old in self._ddp_wrappers:
-            if old.module is model:
-                old.reducer = old.logger = None
-        self._ddp_wrappers = [w for w in self._ddp_wrappers if w.module is not model]
-        self.accelerator._models[:] = [m for m in self.accelerator._models if unwrap(m) is not model]
-        self._patched_forwards = [(m, forward) for m, forward in self._patched_forwards if m is not model]
+    def sync_context(
+        self,
+        now: bool,  # average with this backward pass; False: with a later one of the same step
+        first: bool = True,  # whether this is the first micro-batch of a step
+    ) -> AbstractContextManager:
+        "Return a context for the forward and the backward pass of a micro-batch."
+        return self._strategy.sync_context(now, first)
 
-    def backward(self, loss):
+    def backward(self, loss: torch.Tensor):
         "Run backward; scale the loss if there is a scaler."
-        (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
-        if self._unused is not None:
-            self._unused.after_backward(self._ddp_wrappers[-1])
+        if self.scaler is not None:
+            loss = self.scaler.scale(loss)
+        loss.backward()
+        self._strategy.after_backward()
 
     def reset_scaler(self):
         "Replace the scaler by one with the same scale and no state of a failed step."
@@ -328,66 +374,85 @@ class Device(Averaging):
         self.accelerator.scaler = kind(self.device.type) if kind is torch.amp.GradScaler else kind()
         self.accelerator.scaler.load_state_dict(state)
 
-    def fits(
-        self,
-        params,  # the model's first; reading a list at each step is twenty times as fast as traversing the modules
-    ) -> bool:
-        "Return whether the wrapped model averages the gradients of the parameters that are trainable now: DDP checks this once."
-        return (
-            self.sharded_model.fits()
-            if self.sharded_model is not None
-            else self.world.is_single_process
-            or self._wrapped_requires_grad == [p.requires_grad for p in params[: len(self._wrapped_requires_grad)]]
-        )
+    def unaveraged_parameters(self, params: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+        "Return the parameters whose gradients the strategy does not average."
+        return self._strategy.unaveraged_parameters(params)
+
+    def unused_parameters(self, params: list[torch.nn.Parameter]) -> list[int]:
+        "Return the indices of the parameters that this process has not used in this step."
+        return self._strategy.unused_parameters(params)
+
+    def matches_trainable(self, params: list[torch.nn.Parameter]) -> bool:
+        "Return whether the gradients of the parameters that are trainable now are averaged; if not, prepare the model again."
+        return self._strategy is not None and self._strategy.matches_trainable(params)
+
+    def num_collectives(self) -> int:
+        "Return the number of exchanges between processes: equal if they are in sync."
+        return 0 if self.world.is_single_process else torch.distributed.group.WORLD._get_sequence_number_for_group()
+
+    def reshard(self):
+        "Reshard a sharded model; leave any other one unchanged."
+        if self._strategy is not None:
+            self._strategy.reshard()
+
+    def discard_step(self, wrapped: torch.nn.Module | None) -> torch.nn.Module | None:
+        "Discard a failed step; return the wrapped model, or None if the model has to be prepared again."
+        return wrapped if self._strategy is None or self._strategy.discard_step() else None
 
     def release(self):
-        "Release the models."
+        "Release the model."
         self.patches.clear()
-        for held in (self.accelerator._models, self._patched_forwards, self._ddp_wrappers):
-            held.clear()
-        self.sharded_model = self._unused = None
+        self._isolated.release()
+        self._release_strategy()
+
+    def _release_strategy(self):
+        if self._strategy is not None:
+            self._strategy.release()
+        self._strategy = None
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #0b8c7ff1
-_COPY_STREAMS = {}   # by device
+_COPY_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
 
 class AsyncHostCopy:
     "Copy tensors from a GPU asynchronously."
     def __init__(
         self,
-        pairs,  # pinned tensors on the host, with their sources
+        pairs: list[tuple[torch.Tensor, torch.Tensor]],  # pinned tensors on the host, with their sources
     ):
         self.device = pairs[0][1].device
         stream = _COPY_STREAMS.get(self.device) or _COPY_STREAMS.setdefault(self.device, torch.cuda.Stream(self.device))
         # copies start after the computations that are queued now
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            self.begun = stream.record_event(torch.cuda.Event(enable_timing=True))
+            self._start_event = stream.record_event(torch.cuda.Event(enable_timing=True))
             for copy, t in pairs:
                 copy.copy_(t, non_blocking=True)
                 # its memory is not reused before the copy
                 t.record_stream(stream)
-            self.event = stream.record_event(torch.cuda.Event(enable_timing=True))
+            self._end_event = stream.record_event(torch.cuda.Event(enable_timing=True))
 
-    def before_update(self):
+    def wait_before_update(self):
         "Make later computations wait for the copies."
-        torch.cuda.current_stream(self.device).wait_event(self.event)
+        torch.cuda.current_stream(self.device).wait_event(self._end_event)
 
     def wait(self):
         "Wait until the copies can be read."
-        self.event.synchronize()
+        self._end_event.synchronize()
 
     def seconds(self) -> float:
         "Return the duration of the copies; wait until they are done."
         self.wait()
-        return self.begun.elapsed_time(self.event) / 1000
+        return self._start_event.elapsed_time(self._end_event) / 1000
 
-def copy_in_stream_order(pairs):
+def copy_in_stream_order(
+    pairs: list[tuple[torch.Tensor, torch.Tensor]],  # as for `AsyncHostCopy`
+):
     "Copy on the main stream; the copies are done when a later event of the same GPU is."
     for copy, t in pairs:
         copy.copy_(t, non_blocking=True)
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #84401106
-def empty_device_cache(device):
+def empty_device_cache(device: torch.device):
     "Return unused cached memory of a device to its driver."
     library = getattr(torch, device.type, None)
     if device.type != "cpu" and hasattr(library, "empty_cache"):

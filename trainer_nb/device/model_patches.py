@@ -11,8 +11,9 @@ import os
 import shutil
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -21,68 +22,82 @@ from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
 
 # %% auto #0
-__all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'ModelPatch', 'GlobalPatch', 'PatchSet', 'BufferRestorer', 'buffer_context',
-           'find_blocks', 'checkpointed_forward', 'checkpoint_blocks', 'checkpoint_by_method',
+__all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'Patch', 'ModelPatch', 'GlobalPatch', 'PatchSet', 'BufferRestorer',
+           'buffer_context', 'find_blocks', 'checkpointed_forward', 'checkpoint_blocks', 'checkpoint_by_method',
            'enable_activation_checkpointing', 'activation_checkpointing_patch', 'use_cache_patch', 'should_compile',
            'check_compile_backend', 'compile_patches', 'supports_tf32', 'tf32_patch', 'liger_patch', 'neftune_hook',
            'neftune_patch', 'iter_named_tensors', 'LayerCall', 'NotFinite', 'OverflowDetector', 'overflow_patch',
            'make_patches', 'apply_patches']
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #7bfadb31
-# the hook tables of a module
-def _hook_tables(m) -> dict:
+class Patch(Protocol):
+    "A change that can be applied and removed, any number of times."
+    def apply(self): ...
+    def remove(self): ...
+
+def _hook_tables(m: torch.nn.Module) -> dict[str, OrderedDict]:
+    "Return the hook tables of a module, by the name of the attribute."
     return {k: v for k, v in vars(m).items() if isinstance(v, OrderedDict) and "hooks" in k}
 
 class ModelPatch:
     "Record a change of a model's modules once; apply and remove it afterwards."
     def __init__(
-        self, model: torch.nn.Module,
-        act,  # a function without arguments that changes the model; if it raises an error, its changes are undone
+        self,
+        model: torch.nn.Module,
+        change: Callable[[], Any],  # changes the model; if it raises an error, its changes are undone
     ):
         before = [(m, dict(vars(m)), {k: dict(v) for k, v in _hook_tables(m).items()}) for m in model.modules()]
         try:
-            act()
+            change()
         finally:
-            self.changes = [c for c in (self._change(*b) for b in before) if c[1] or c[3]]
-            self.off()
+            # for each changed module: its new attributes, the previous values of these, and the new hooks by table
+            self.changes = [c for c in (self._compare(*b) for b in before) if c[1] or c[3]]
+            self.remove()
 
-    def _change(self, m, had, hooks):
-        new = {k: v for k, v in vars(m).items() if k not in had or had[k] is not v}
-        hung = {k: {i: h for i, h in v.items() if i not in hooks.get(k, ())} for k, v in _hook_tables(m).items()}
-        return m, new, {k: had[k] for k in new if k in had}, {k: v for k, v in hung.items() if v}
+    def _compare(self, m: torch.nn.Module, attributes: dict, hooks: dict[str, dict]) -> tuple:
+        new = {k: v for k, v in vars(m).items() if k not in attributes or attributes[k] is not v}
+        old = {k: attributes[k] for k in new if k in attributes}
+        added = {k: {i: h for i, h in v.items() if i not in hooks.get(k, ())} for k, v in _hook_tables(m).items()}
+        return m, new, old, {k: v for k, v in added.items() if v}
 
-    def on(self):
+    def apply(self):
         "Apply the change."
-        for m, new, _, hung in self.changes:
+        for m, new, _, added in self.changes:
             vars(m).update(new)
-            for k, v in hung.items():
-                vars(m)[k].update(v)
+            for table, hooks in added.items():
+                vars(m)[table].update(hooks)
 
-    def off(self):
+    def remove(self):
         "Remove the change."
-        for m, new, old, hung in self.changes:
-            for k, v in hung.items():
-                for i in v:
-                    vars(m)[k].pop(i, None)
+        for m, new, old, added in self.changes:
+            for table, hooks in added.items():
+                for i in hooks:
+                    vars(m)[table].pop(i, None)
             for k in new.keys() - old.keys():
                 vars(m).pop(k, None)
             vars(m).update(old)
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #1b6226e9
 class GlobalPatch:
-    "Set a process-wide value while it is on; restore it afterwards."
-    # get: a function without arguments; put: a function of a value
-    def __init__(self, get, put, value):
-        self.get = get
-        self.put = put
-        self.value = value
-    def on(self):
+    "Set a process-wide value while the patch is applied; restore it afterwards."
+    def __init__(
+        self,
+        get: Callable[[], Any],
+        set: Callable[[Any], Any],
+        value: Any,
+    ):
+        self._get = get
+        self._set = set
+        self._value = value
+
+    def apply(self):
         "Set the value."
-        self.before = self.get()
-        self.put(self.value)
-    def off(self):
+        self._before = self._get()
+        self._set(self._value)
+
+    def remove(self):
         "Restore the previous value."
-        self.put(self.before)
+        self._set(self._before)
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #1715dd9a
 # the settings that patch a model
@@ -101,57 +116,65 @@ PATCH_ARGS = (
 )
 
 class PatchSet:
-    "Hold a learner's patches, which are applied inside `in_force`."
-    active = []   # of all learners, the innermost last
-    def __init__(self): self.all, self.key = [], None
+    "Hold a learner's patches, which are applied inside `activated`."
+    # of all learners, the innermost last
+    active: ClassVar[list[PatchSet]] = []
+
+    def __init__(self):
+        self.patches: list[Patch] = []
+        self._key: Hashable = None
 
     def set(
         self,
-        key,  # determines the patches
-        make,  # a function that returns a list of them
+        key: Hashable,  # determines the patches
+        make: Callable[[], list[Patch]],
     ):
         "Replace the patches if the key has changed."
-        if key == self.key: return
+        if key == self._key: return
         self.clear()
-        self.all, self.key = make(), key
-        if self.active[-1:] == [self]:
+        self.patches = make()
+        self._key = key
+        if self._is_active():
             self._apply()
 
     def clear(self):
         "Remove all patches."
-        if self.active[-1:] == [self]:
-            self._off()
-        self.all = []
-        self.key = None
+        if self._is_active():
+            self._remove()
+        self.patches = []
+        self._key = None
 
     @contextmanager
-    def activated(self):
+    def activated(self) -> Iterator[None]:
         "Apply these patches inside the block, and no other learner's."
-        outer = self.active[-1:]
-        for o in outer:
-            o._off()
+        outer = self.active[-1] if self.active else None
+        if outer is not None:
+            outer._remove()
         self.active.append(self)
         self._apply()
         try:
             yield
         finally:
-            self._off()
+            self._remove()
             self.active.pop()
-            for o in outer:
-                o._apply()
+            if outer is not None:
+                outer._apply()
+
+    def _is_active(self) -> bool:
+        return bool(self.active) and self.active[-1] is self
 
     def _apply(self):
-        for f in self.all:
-            f.on()
+        for patch in self.patches:
+            patch.apply()
 
-    def _off(self):
-        for f in reversed(self.all):
-            f.off()
+    def _remove(self):
+        for patch in reversed(self.patches):
+            patch.remove()
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #4b8ed28c
 class BufferRestorer:
     "Restore the earlier values of modules' buffers inside the block."
-    def __init__(self, modules):
+    def __init__(self, modules: Iterable[torch.nn.Module]):
         self.then = [(m, {k: None if b is None else b.clone() for k, b in m._buffers.items()}) for m in modules]
 
     def __enter__(self):
@@ -163,16 +186,16 @@ class BufferRestorer:
         for m, slots in self.now:
             m._buffers.update(slots)
 
-# further arguments of torch's `checkpoint`
-def buffer_context(modules):
+def buffer_context(modules: list[torch.nn.Module]) -> dict[str, Any]:
+    "Return the arguments with which torch's `checkpoint` restores buffers; empty without modules."
     return {"context_fn": lambda: (nullcontext(), BufferRestorer(modules))} if modules else {}
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #8e9f97ad
-# can be called, and has inner layers
-def _is_block(m) -> bool:
+def _is_block(m: torch.nn.Module) -> bool:
+    "Return whether a module can be called and has inner layers."
     return any(True for _ in m.children()) and type(m).forward is not torch.nn.Module.forward
 
-def find_blocks(model: torch.nn.Module) -> list:
+def find_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
     "Return the blocks in the outermost lists of layers; an empty list if there is none."
     inner = (
         [b for b in model.children() if _is_block(b)]
@@ -183,9 +206,9 @@ def find_blocks(model: torch.nn.Module) -> list:
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #e252d02c
 def checkpointed_forward(
-    block,
-    how: dict,  # further arguments of torch's `checkpoint`
-):
+    block: torch.nn.Module,
+    how: dict[str, Any],  # further arguments of torch's `checkpoint`
+) -> Callable:
     "Return a forward function for a block that computes it again in the backward pass."
     plain = block.forward
     how = buffer_context([m for m in block.modules() if m._buffers]) | how
@@ -195,7 +218,11 @@ def checkpointed_forward(
     return forward
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #88153521
-def checkpoint_blocks(model: torch.nn.Module, how: dict, every: int):
+def checkpoint_blocks(
+    model: torch.nn.Module,
+    how: dict[str, Any],  # further arguments of torch's `checkpoint`
+    every: int,
+):
     "Compute every n-th block of a plain module twice. Raise ValueError if it has no blocks."
     found = find_blocks(model)
     if not found:
@@ -213,16 +240,16 @@ def checkpoint_blocks(model: torch.nn.Module, how: dict, every: int):
         b.forward = checkpointed_forward(b, how)
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #21df1ccd
-def _accepted_names(method) -> set | None:
+def _accepted_names(method: Callable) -> set[str] | None:
     "Return the names of a method's parameters; None if it accepts any."
     taken = inspect.signature(method).parameters.values()
     return None if any(p.kind is p.VAR_KEYWORD for p in taken) else {p.name for p in taken}
 
 def checkpoint_by_method(
     model: torch.nn.Module,
-    method,  # its name
-    how: dict,
-    further: dict,  # every_n_layers and offload, if given
+    method: str,  # its name
+    how: dict[str, Any],  # arguments of torch's `checkpoint`
+    further: dict[str, Any],  # every_n_layers and offload, if given
 ):
     "Enable checkpointing by a model's own method. Raise ValueError for an argument that it does not accept."
     norms = [m for m in model.modules() if getattr(m, "track_running_stats", False)]
@@ -240,16 +267,13 @@ def checkpoint_by_method(
 # %% ../../nbs/04_device/02_model_patches.ipynb #c68ebb50
 CHECKPOINTING_METHODS = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
 
-def enable_activation_checkpointing(
-    model: torch.nn.Module,
-    args: TrainingArguments,  # TrainingArguments
-):
+def enable_activation_checkpointing(model: torch.nn.Module, args: TrainingArguments):
     "Enable activation checkpointing as the settings specify. Raise ValueError if the model does not support it."
     how = {"use_reentrant": False} | (args.activation_checkpointing_kwargs or {})
     further = {name: how.pop(name) for name in ("every_n_layers", "offload") if name in how}
     every = further.get("every_n_layers", 1)
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"every_n_layers={every!r} is no number of layers; give one from 1 on.")
+        raise ValueError(f"every_n_layers={every!r} is not a number of layers; pass an integer from 1 on.")
     method = next((m for m in CHECKPOINTING_METHODS if callable(getattr(model, m, None))), None)
     if method is not None:
         checkpoint_by_method(model, method, how, further)
@@ -279,15 +303,16 @@ def use_cache_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPat
     own = getattr(getattr(base, "config", None), "use_cache", None)
     if own is None or own == args.use_cache or "use_cache" not in inspect.signature(base.forward).parameters:
         return None
-    def told(module: torch.nn.Module, given, kwargs): return given, {"use_cache": args.use_cache} | kwargs
-    return ModelPatch(base, lambda: base.register_forward_pre_hook(told, with_kwargs=True))
+    def add_use_cache(module: torch.nn.Module, given: tuple, kwargs: dict):
+        return given, {"use_cache": args.use_cache} | kwargs
+    return ModelPatch(base, lambda: base.register_forward_pre_hook(add_use_cache, with_kwargs=True))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #c6f6b717
-# whether the settings enable compilation
 def should_compile(args: TrainingArguments) -> bool:
+    "Return whether the settings enable compilation."
     return bool(args.torch_compile or args.torch_compile_backend or args.torch_compile_mode)
 
-def check_compile_backend(name: str, device):
+def check_compile_backend(name: str, device: torch.device):
     "Raise ValueError for an unknown backend, or if its compiler is missing."
     if (
         name == "inductor"
@@ -307,7 +332,7 @@ def check_compile_backend(name: str, device):
             f" {', '.join(known)}.{suggest_names(name, known)}"
         )
 
-def compile_patches(model: torch.nn.Module, args: TrainingArguments, device) -> list:
+def compile_patches(model: torch.nn.Module, args: TrainingArguments, device: torch.device) -> list[Patch]:
     "Return the patches; an empty list if compilation is off."
     if not should_compile(args): return []
     backend = args.torch_compile_backend or "inductor"
@@ -319,16 +344,16 @@ def compile_patches(model: torch.nn.Module, args: TrainingArguments, device) -> 
         call, backend=backend, **({"mode": args.torch_compile_mode} if args.torch_compile_mode else {})
     )
     config = torch._dynamo.config
-    heeded = GlobalPatch(
+    hook_guards = GlobalPatch(
         lambda: config.skip_nnmodule_hook_guards, lambda v: setattr(config, "skip_nnmodule_hook_guards", v), False
     )
-    return [heeded, ModelPatch(model, lambda: vars(model).update(_compiled_call_impl=compiled))]
+    return [hook_guards, ModelPatch(model, lambda: vars(model).update(_compiled_call_impl=compiled))]
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #1e258c4b
-def supports_tf32(device) -> bool:
+def supports_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.cuda is not None and torch.cuda.get_device_capability(device)[0] >= 8
 
-def tf32_patch(args: TrainingArguments, device) -> GlobalPatch | None:
+def tf32_patch(args: TrainingArguments, device: torch.device) -> GlobalPatch | None:
     "Return the patch; None if tf32 is not set. Raise ValueError if the device does not support it."
     if args.tf32 is None: return None
     if not supports_tf32(device):
@@ -342,7 +367,7 @@ def tf32_patch(args: TrainingArguments, device) -> GlobalPatch | None:
     return GlobalPatch(lambda: torch.backends.fp32_precision, put, "tf32" if args.tf32 else "ieee")
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #e3fcc646
-def liger_patch(model: torch.nn.Module, args: TrainingArguments, device) -> ModelPatch | None:
+def liger_patch(model: torch.nn.Module, args: TrainingArguments, device: torch.device) -> ModelPatch | None:
     "Return the patch; None if use_liger_kernel is off. Raise ValueError without a GPU or for a model outside of transformers, ImportError without the library."
     if not args.use_liger_kernel: return None
     if device.type != "cuda":
@@ -360,9 +385,9 @@ def liger_patch(model: torch.nn.Module, args: TrainingArguments, device) -> Mode
     return ModelPatch(base, lambda: _apply_liger_kernel_to_instance(model=base, **(args.liger_kernel_config or {})))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #a8d8fff0
-def neftune_hook(args: TrainingArguments):
+def neftune_hook(args: TrainingArguments) -> Callable:
     "Return a forward hook that adds noise to the output of embeddings in training mode."
-    def add(module: torch.nn.Module, given, output):
+    def add(module: torch.nn.Module, given: tuple, output: torch.Tensor) -> torch.Tensor:
         if not module.training or not args.neftune_noise_alpha: return output
         most = args.neftune_noise_alpha / math.sqrt(output.size(1) * output.size(2))
         return output + torch.zeros_like(output).uniform_(-most, most)
@@ -383,7 +408,7 @@ def neftune_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPatch
     return ModelPatch(embeddings, lambda: embeddings.register_forward_hook(neftune_hook(args)))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #da375cbe
-def iter_named_tensors(label: str, value):
+def iter_named_tensors(label: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     "Yield the floating-point tensors in a value, each with its position."
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() and value.numel():
@@ -397,8 +422,15 @@ def iter_named_tensors(label: str, value):
 
 class LayerCall:
     "Record a layer's call: magnitudes of its weights, inputs and outputs."
-    def __init__(self, name: str, module: torch.nn.Module, given, output):
-        self.name, self.kind = name or "(the model)", type(module).__name__
+    def __init__(
+        self,
+        name: str,
+        module: torch.nn.Module,
+        given: tuple,  # positional inputs
+        output: Any,
+    ):
+        self.name = name or "(the model)"
+        self.kind = type(module).__name__
         found = [
             *((n, p) for n, p in module.named_parameters(recurse=False)),
             *iter_named_tensors("input", given),
@@ -426,8 +458,8 @@ class LayerCall:
 # %% ../../nbs/04_device/02_model_patches.ipynb #c00069e4
 class NotFinite(ValueError):
     "Signal a non-finite weight, input or output of a layer; `frames` has the last layers before it."
-    def __init__(self, said: str, frames: list):
-        super().__init__(said)
+    def __init__(self, message: str, frames: list[LayerCall]):
+        super().__init__(message)
         self.frames = frames
         self.add_note(
             f"(the last {len(frames)} layers, each with the smallest and the largest magnitude)\n"
@@ -437,15 +469,18 @@ class NotFinite(ValueError):
 class OverflowDetector:
     "Check the calls of all layers with hooks."
     def __init__(
-        self, model: torch.nn.Module,
-        where,  # a function that returns the step and micro-batch as text
-        most: int = 21,  # number of frames to keep
+        self,
+        model: torch.nn.Module,
+        where: Callable[[], str],  # returns the step and micro-batch as text
+        max_frames: int = 21,
     ):
-        self.names, self.where, self.frames = {m: n for n, m in model.named_modules()}, where, deque(maxlen=most)
+        self.names = {m: n for n, m in model.named_modules()}
+        self.where = where
+        self.frames: deque[LayerCall] = deque(maxlen=max_frames)
         for m in self.names:
-            m.register_forward_hook(self.look)
+            m.register_forward_hook(self.check)
 
-    def look(self, module: torch.nn.Module, given, output):
+    def check(self, module: torch.nn.Module, given: tuple, output: Any):
         "Check one call of a layer. Raise NotFinite for a non-finite value."
         frame = LayerCall(self.names[module], module, given, output)
         self.frames.append(frame)
@@ -491,8 +526,8 @@ def make_patches(learner) -> list:
     device = learner.run_state.device.device
     if args.debug and should_compile(args):
         raise ValueError(
-            "debug='underflow_overflow' looks at every layer, and torch_compile=True makes one piece of them; leave"
-            " torch_compile out to look."
+            "debug='underflow_overflow' checks every layer, and torch_compile=True compiles all of them into one; leave"
+            " torch_compile out to find the overflow."
         )
     made = (
         tf32_patch(args, device),

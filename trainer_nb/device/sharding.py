@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import torch
 
@@ -15,27 +18,35 @@ from ..core.errors import InvalidOperation
 from .collectives import World
 
 # %% auto #0
-__all__ = ['UNSUPPORTED_STRATEGIES', 'is_dtensor', 'to_local', 'is_sharded', 'full_tensor', 'local_nbytes', 'shard_rows',
-           'local_rows', 'shard_like', 'replicate_like', 'copy_into', 'gather_full', 'gather_full_per_machine',
-           'dtypes_and_shapes', 'broadcast_tensors', 'concat_shards', 'check_launch_environment',
-           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_shardable', 'ModelSharder',
-           'ShardedModel', 'clip_sharded_grad_norm']
+__all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'to_local', 'is_sharded', 'full_tensor', 'local_nbytes',
+           'shard_rows', 'local_rows', 'shard_like', 'replicate_like', 'copy_into', 'gather_full',
+           'gather_full_per_machine', 'dtypes_and_shapes', 'broadcast_tensors', 'concat_shards',
+           'check_launch_environment', 'HasShardedModel', 'HasDevice', 'require_several_processes', 'require_unsharded',
+           'wrapped_layers', 'check_shardable', 'shard_in_place', 'ShardedModel', 'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #08c909b8
-def is_dtensor(t) -> bool: return type(t).__name__ == "DTensor"
-def to_local(t): return t._local_tensor if is_dtensor(t) else t   # of this process, in the same memory
-def is_sharded(t) -> bool: return is_dtensor(t) and not t.placements[0].is_replicate()
-# a collective: all processes must call it at the same time
-def full_tensor(t):
+def is_dtensor(t: torch.Tensor) -> bool:
+    return type(t).__name__ == "DTensor"
+
+def to_local(t: torch.Tensor) -> torch.Tensor:
+    "Return the shard of this process, in the same memory; return any other tensor itself."
+    return t._local_tensor if is_dtensor(t) else t
+
+def is_sharded(t: torch.Tensor) -> bool:
+    return is_dtensor(t) and not t.placements[0].is_replicate()
+
+def full_tensor(t: torch.Tensor) -> torch.Tensor:
+    "Return the full tensor. For a DTensor this is a collective: all processes must call it at the same time."
     return t.full_tensor() if is_dtensor(t) else t
 
-def local_nbytes(t) -> int:
+def local_nbytes(t: torch.Tensor) -> int:
     "Return the number of bytes that a process holds of a tensor; the same in all processes."
     return t.numel() * t.element_size() // (t.device_mesh.size() if is_sharded(t) else 1)
 
 def shard_rows(
     n: int,  # number of rows of the full tensor
-    rank: int, size: int,
+    rank: int,
+    size: int,  # number of processes
 ) -> slice:
     "Return the slice of rows of a rank."
     each = -(-n // size)
@@ -43,39 +54,32 @@ def shard_rows(
 
 # %% ../../nbs/04_device/01_sharding.ipynb #d87b3fac
 def local_rows(
-    t,  # sharded
+    t: torch.Tensor,  # sharded
     value: torch.Tensor,  # full, or this process's shard
 ) -> torch.Tensor:
     "Return the rows of a value for this process."
-    part = to_local(t)
-    if value.shape == part.shape or not is_sharded(t): return value
+    if value.shape == to_local(t).shape or not is_sharded(t): return value
     return value[shard_rows(t.shape[0], t.device_mesh.get_local_rank(), t.device_mesh.size())]
 
 def shard_like(
-    t,  # sharded
-    value: torch.Tensor,  # as in local_rows
-):
+    t: torch.Tensor,  # sharded
+    value: torch.Tensor,  # full, or this process's shard
+) -> torch.Tensor:
     "Return a new tensor with the sharding of another one."
     from torch.distributed.tensor import DTensor
-    return DTensor.from_local(
-        local_rows(t, value).to(t.device, copy=True),
-        t.device_mesh,
-        t.placements,
-        run_check=False,
-        shape=t.shape,
-        stride=t.stride(),
-    )
+    rows = local_rows(t, value).to(t.device, copy=True)
+    return DTensor.from_local(rows, t.device_mesh, t.placements, run_check=False, shape=t.shape, stride=t.stride())
 
 def replicate_like(
-    t,  # sharded
+    t: torch.Tensor,  # sharded
     value: torch.Tensor,
-):
+) -> torch.Tensor:
     "Return a new replicated tensor, for computations with a sharded one."
     from torch.distributed.tensor import DTensor, Replicate
     return DTensor.from_local(value.to(t.device, copy=True), t.device_mesh, [Replicate()], run_check=False)
 
 def copy_into(
-    t,  # any tensor
+    t: torch.Tensor,  # any tensor
     value: torch.Tensor,  # of its shape, or this process's shard
 ):
     "Copy a value into a tensor."
@@ -83,289 +87,355 @@ def copy_into(
         t.copy_(shard_like(t, value) if is_dtensor(t) else value)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #62fa4b43
+# data type and shape of a tensor, by name
+Outline = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+
 def gather_full(
-    part: torch.Tensor,  # on the host
-    shape, world: World,
-    to=0,  # a rank
+    part: torch.Tensor,  # this process's shard, on the host
+    shape: tuple[int, ...],  # of the full tensor
+    world: World,
+    to: int = 0,  # a rank
 ) -> torch.Tensor | None:
     "Gather a full tensor on one process; return None on all others."
     import torch.distributed as dist
-    each = -(-shape[0] // world.size)
-    mine = torch.zeros(each, *shape[1:], dtype=part.dtype)
-    mine[:len(part)] = part
-    flat = mine.reshape(-1).view(torch.uint8)   # works for any dtype
-    found = [torch.empty_like(flat) for _ in range(world.size)] if world.rank == to else None
-    dist.gather(flat, found, dst=to, group=world.cpu_group)
-    if found is None: return None
-    def rows(rank: int): return slice(0, (own := shard_rows(shape[0], rank, world.size)).stop - own.start)
-    return torch.cat([f.view(part.dtype).view(mine.shape)[rows(rank)] for rank, f in enumerate(found)])
+    # gather needs equal sizes: the last shards are padded
+    padded = torch.zeros(-(-shape[0] // world.size), *shape[1:], dtype=part.dtype)
+    padded[:len(part)] = part
+    # bytes: gloo does not support every dtype
+    flat = padded.reshape(-1).view(torch.uint8)
+    received = [torch.empty_like(flat) for _ in range(world.size)] if world.rank == to else None
+    dist.gather(flat, received, dst=to, group=world.cpu_group)
+    if received is None: return None
+    parts = []
+    for rank, data in enumerate(received):
+        rows = shard_rows(shape[0], rank, world.size)
+        parts.append(data.view(part.dtype).view(padded.shape)[: rows.stop - rows.start])
+    return torch.cat(parts)
 
-def gather_full_per_machine(part, shape, world: World) -> torch.Tensor | None:
+def gather_full_per_machine(
+    part: torch.Tensor,  # as for `gather_full`
+    shape: tuple[int, ...],
+    world: World,
+) -> torch.Tensor | None:
     "Gather a full tensor on the first process of each machine; return None on all others."
-    found = [gather_full(part, shape, world, rank) for rank in world.machine_leaders]
-    return next((t for t in found if t is not None), None)
+    results = [gather_full(part, shape, world, rank) for rank in world.machine_leaders]
+    return next((t for t in results if t is not None), None)
 
-# the argument of broadcast_tensors on the other processes
-def dtypes_and_shapes(tensors: dict) -> dict:
+def dtypes_and_shapes(tensors: Mapping[str, torch.Tensor]) -> Outline:
+    "Return the outline that `broadcast_tensors` needs on the ranks that receive."
     return {n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()}
 
 def broadcast_tensors(
-    tensors: dict,  # on the host, by name, on rank 0; an outline on all others
+    tensors: Mapping[str, torch.Tensor] | Outline,  # on the host, on rank 0; an outline on all others
     world: World,
-) -> dict:
+) -> dict[str, torch.Tensor]:
     "Broadcast the tensors of rank 0 by name; return them on all processes."
     if world.is_single_process: return tensors
     import torch.distributed as dist
-    found = {
+    result = {
         n: t.detach().contiguous() if world.is_main_process else torch.empty(t[1], dtype=t[0])
         for n, t in tensors.items()
     }
-    for t in found.values():
+    for t in result.values():
         if t.numel():
-            # works for any dtype
+            # bytes: gloo does not support every dtype
             dist.broadcast(t.reshape(-1).view(torch.uint8), src=0, group=world.cpu_group)
-    return found
+    return result
 
 # %% ../../nbs/04_device/01_sharding.ipynb #7cfe3141
 def concat_shards(
-    parts: list,  # tensors by name, one dictionary per rank
-    shapes: dict,  # of the sharded tensors, by name
-) -> dict:
+    parts: list[dict[str, torch.Tensor]],  # by rank
+    shapes: Iterable[str],  # names of the sharded tensors
+) -> dict[str, torch.Tensor]:
     "Return the full tensors from the shards of all ranks."
     return {n: torch.cat([p[n] for p in parts]) for n in shapes}
 
 # %% ../../nbs/04_device/01_sharding.ipynb #94a744c5
 UNSUPPORTED_STRATEGIES = {
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed, which is not connected yet; use fsdp=True of the Learner, or DDP",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM, which is not connected; use fsdp=True of the Learner, or DDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed, which is not supported yet; use fsdp=True of the Learner, or DDP",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM, which is not supported; use fsdp=True of the Learner, or DDP",
     "ACCELERATE_USE_PARALLELISM_CONFIG": (
-        "a parallelism_config (tensor or context parallel), which is not connected yet; use fsdp=True of the Learner,"
+        "a parallelism_config (tensor or context parallel), which is not supported yet; use fsdp=True of the Learner,"
         " or DDP"
     ),
-    "ACCELERATE_USE_FSDP": "FSDP; say it to the Learner instead: fsdp=True, fsdp_config={...}",
+    "ACCELERATE_USE_FSDP": "FSDP; pass it to the Learner instead: fsdp=True, fsdp_config={...}",
 }
 
 def check_launch_environment(
-    kind: str,  # of mixed precision, from the settings
-    environment=os.environ,
+    precision: str,  # from the settings: 'no', 'bf16' or 'fp16'
+    environment: Mapping[str, str] = os.environ,
 ):
     "Raise ValueError if a launcher's configuration conflicts with the settings."
-    def asks(name: str): return environment.get(name, "").lower() in ("true", "1", "yes")
-    for name, what in UNSUPPORTED_STRATEGIES.items():
-        if asks(name):
+    for name, strategy in UNSUPPORTED_STRATEGIES.items():
+        if environment.get(name, "").lower() in ("true", "1", "yes"):
             raise ValueError(
-                f"The launcher was configured for {what}. Take it out of the configuration of accelerate launch ({name}"
-                " in the environment)."
+                f"The launcher was configured for {strategy}. Remove it from the configuration of accelerate launch"
+                f" ({name} in the environment)."
             )
     if environment.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() not in ("", "no"):
         raise ValueError(
-            "The launcher was configured to compile the model, which is not connected; take it out of the configuration"
-            " of accelerate launch (ACCELERATE_DYNAMO_BACKEND in the environment)."
+            "The launcher was configured to compile the model, which is not supported; remove it from the configuration"
+            " of accelerate launch (ACCELERATE_DYNAMO_BACKEND in the environment), and pass torch_compile=True."
         )
-    told = environment.get("ACCELERATE_MIXED_PRECISION") or kind
-    if told not in ("no", kind):
+    configured = environment.get("ACCELERATE_MIXED_PRECISION") or precision
+    if configured not in ("no", precision):
         raise ValueError(
-            f"The launcher was configured for mixed precision in {told}, and the settings say {kind!r}; give the"
-            f" Learner {told}=True."
+            f"The launcher was configured for mixed precision in {configured}, and the settings for {precision!r}; pass"
+            f" {configured}=True to the Learner."
         )
 
 # %% ../../nbs/04_device/01_sharding.ipynb #7137bf71
-def require_several_processes(args: TrainingArguments, processes: int, verb: str):
+class HasShardedModel(Protocol):
+    "A device that may hold a sharded model."
+    sharded_model: object | None
+
+class HasDevice(Protocol):
+    "A run whose device may not exist yet."
+    device: HasShardedModel | None
+
+def require_several_processes(
+    args: TrainingArguments,
+    num_processes: int,
+    verb: str,  # for the message
+):
     "Raise ValueError if fsdp is set and there is only one process."
-    if processes > 1 or resolve_sharding(args.fsdp, args.fsdp_config) is None: return
+    if num_processes > 1 or resolve_sharding(args.fsdp, args.fsdp_config) is None: return
     raise ValueError(
-        f"{verb} has one process, and fsdp={args.fsdp!r} divides the model among several: learn.launch(num_processes=2)"
+        f"{verb} has one process, and fsdp={args.fsdp!r} shards the model among several: learn.launch(num_processes=2)"
         " starts them here, torchrun or accelerate launch starts a script in them; learn.args.fsdp = None trains in"
         " one process."
     )
 
-def require_unsharded(run, verb: str, why: str):
+def require_unsharded(
+    run: HasDevice,
+    verb: str,  # for the message
+    reason: str,  # what the operation needs, as the rest of a sentence
+):
     "Raise InvalidOperation for an operation that needs a full model in each process."
     if run.device is not None and run.device.sharded_model is not None:
         raise InvalidOperation(
-            f"{verb} {why}, and this process has a part of the model (fsdp). Save it with learn.save_checkpoint(), and"
-            " go on from that in a notebook or in one process."
+            f"{verb} {reason}, and this process has a part of the model (fsdp). Save it with learn.save_checkpoint(),"
+            " and continue from that in a notebook or in one process."
         )
 
 # %% ../../nbs/04_device/01_sharding.ipynb #407d35ee
 def wrapped_layers(
-    model: torch.nn.Module,  # returns modules
-    asked: ShardingConfig,  # inner ones before outer ones
-) -> list:
-    "Return the layers that are wrapped separately, without the root. Raise ValueError for a class that does not occur."
-    below = [m for m in model.modules() if m is not model][::-1]
-    if asked.policy == "NO_WRAP": return []
-    if asked.policy == "SIZE_BASED_WRAP":
+    model: torch.nn.Module,
+    config: ShardingConfig,
+) -> list[torch.nn.Module]:
+    "Return the layers that are wrapped separately, inner ones first, without the root. Raise ValueError for a class that does not occur."
+    layers = [m for m in model.modules() if m is not model][::-1]
+    if config.policy == "NO_WRAP": return []
+    if config.policy == "SIZE_BASED_WRAP":
         return [
-            m for m in below if sum(p.numel() for p in m.parameters()) > asked.min_params and not _holds_modules_only(m)
+            m
+            for m in layers
+            if sum(p.numel() for p in m.parameters()) > config.min_params and not _is_module_container(m)
         ]
-    names = asked.classes if asked.classes is not None else tuple(getattr(model, "_no_split_modules", None) or ())
-    there = {c.__name__ for m in below for c in type(m).__mro__}
-    missing = next((n for n in names if n not in there), None)
-    if missing is not None and asked.classes is not None:
+    names = config.classes if config.classes is not None else tuple(getattr(model, "_no_split_modules", None) or ())
+    present = {c.__name__ for m in layers for c in type(m).__mro__}
+    missing = next((n for n in names if n not in present), None)
+    if missing is not None and config.classes is not None:
         raise ValueError(
             f"transformer_layer_cls_to_wrap has {missing!r}, and no layer of the model is of such a class; there are"
-            f" {', '.join(sorted({type(m).__name__ for m in below}))}."
+            f" {', '.join(sorted({type(m).__name__ for m in layers}))}."
         )
-    return [m for m in below if any(c.__name__ in names for c in type(m).__mro__)]
+    return [m for m in layers if any(c.__name__ in names for c in type(m).__mro__)]
 
-# their forward is never called
-def _holds_modules_only(m) -> bool:
+def _is_module_container(m: torch.nn.Module) -> bool:
+    "Return whether the module only holds others: its forward is never called."
     return isinstance(m, (torch.nn.ModuleList, torch.nn.ModuleDict))
 
 # %% ../../nbs/04_device/01_sharding.ipynb #fad46c23
 def check_shardable(
     model: torch.nn.Module,
-    loss,  # the loss function, if it is a module
-    layers: list,
+    loss: torch.nn.Module | None,  # the loss function, if it is a module
+    layers: list[torch.nn.Module],  # from `wrapped_layers`
 ):
     "Raise ValueError for a model that sharding would train incorrectly."
-    limited = next(
-        (n for n, m in model.named_modules() if getattr(m, "max_norm", None) is not None and hasattr(m, "weight")), None
-    )
-    if limited is not None:
-        raise ValueError(
-            f"{limited!r} has max_norm, so it changes its weights as it looks them up, and in shards (fsdp) that would"
-            " be lost; leave max_norm out."
-        )
-    group = {}
-    of = {}   # by module, by parameter
+    for name, m in model.named_modules():
+        if getattr(m, "max_norm", None) is not None and hasattr(m, "weight"):
+            raise ValueError(
+                f"{name!r} has max_norm, so each lookup changes its weights, and a sharded model (fsdp) would lose that"
+                " change; leave max_norm out."
+            )
+    # inner layers come first, so a module belongs to the innermost layer around it
+    group_of_module: dict[torch.nn.Module, int] = {}
     for i, layer in enumerate([*layers, model]):
         for m in layer.modules():
-            # inner layers come first
-            group.setdefault(m, i)
+            group_of_module.setdefault(m, i)
+    group_of_parameter: dict[torch.nn.Parameter, int] = {}
     for path, m in model.named_modules():
-        for k, p in m._parameters.items():
-            if p is not None and of.setdefault(p, group[m]) != group[m]:
+        for name, p in m._parameters.items():
+            if p is not None and group_of_parameter.setdefault(p, group_of_module[m]) != group_of_module[m]:
                 raise ValueError(
-                    f"{f'{path}.{k}'.lstrip('.')!r} is shared with a layer that is wrapped by itself, and a weight can"
-                    " be in one group only (fsdp); wrap neither, or untie them."
+                    f"{f'{path}.{name}'.lstrip('.')!r} is shared with a layer that is wrapped by itself, and a weight"
+                    " can be in one group only (fsdp); wrap neither, or untie them."
                 )
-    if loss is not None and any(p in of for p in loss.parameters()):
-        raise ValueError("The loss shares weights with the model, which cannot be divided (fsdp) yet.")
+    if loss is not None and any(p in group_of_parameter for p in loss.parameters()):
+        raise ValueError("The loss shares weights with the model, which cannot be sharded (fsdp) yet.")
 
 # %% ../../nbs/04_device/01_sharding.ipynb #9bbb0c12
-class ModelSharder:
-    "Shard a model in place."
-    def _shard(self, asked, world: World, mesh, kind: str, loss, optimizers):
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-        model, layers = self.model, wrapped_layers(self.model, asked)
-        check_shardable(model, loss, layers)
-        named = self._detach_optimizers(optimizers)
-        self._broadcast_from_main(world)
-        whole = {p for p in model.parameters() if not p.ndim}
-        for p in whole:
-            p.data = p.data.to(self.device)
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if kind == "bf16" else MixedPrecisionPolicy()
-        for m in layers:
-            fully_shard(m, mesh=mesh, reshard_after_forward=asked.reshard, mp_policy=policy, ignored_params=whole)
+def shard_in_place(
+    model: torch.nn.Module,
+    config: ShardingConfig,
+    world: World,
+    device: torch.device,
+    precision: str,  # 'no', 'bf16' or 'fp16'
+    loss: torch.nn.Module | None,  # the loss function, if it is a module
+    optimizers: Iterable[torch.optim.Optimizer],  # created for the model, without state
+):
+    "Shard the parameters of a model; replace them in optimizers. Raise ValueError for a model or optimizer that is not supported."
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    mesh = init_device_mesh(device.type, (world.size,))
+    layers = wrapped_layers(model, config)
+    check_shardable(model, loss, layers)
+    groups = _detach_optimizers(model, optimizers)
+    _broadcast_model(model, device, world)
+    replicated = {p for p in model.parameters() if not p.ndim}
+    for p in replicated:
+        p.data = p.data.to(device)
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if precision == "bf16" else MixedPrecisionPolicy()
+    for layer in layers:
         fully_shard(
-            model, mesh=mesh, mp_policy=policy, ignored_params=whole, reshard_after_forward=asked.reshard and None
+            layer, mesh=mesh, mp_policy=policy, ignored_params=replicated, reshard_after_forward=config.reshard
         )
-        new = dict(model.named_parameters())
-        for group in named:
-            group["params"] = [new[p] if isinstance(p, str) else p for p in group["params"]]
+    # None is torch's default for the root: it stays gathered until the backward pass
+    fully_shard(
+        model, mesh=mesh, mp_policy=policy, ignored_params=replicated, reshard_after_forward=config.reshard and None
+    )
+    params = dict(model.named_parameters())
+    for group in groups:
+        group["params"] = [params[p] if isinstance(p, str) else p for p in group["params"]]
 
-    def _detach_optimizers(self, optimizers) -> list:
-        "Replace the parameters in optimizers by their names: a reference would keep the full parameter in device memory. Raise ValueError for an optimizer with state."
-        names = {id(p): n for n, p in self.model.named_parameters()}
-        found = [(o, g) for o in optimizers for g in o.param_groups if any(id(p) in names for p in g["params"])]
-        if any(o.state for o, _ in found):
+def _detach_optimizers(model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> list[dict]:
+    "Replace the model's parameters by their names, so that their memory can be freed; return the groups. Raise ValueError for an optimizer with state."
+    names = {id(p): n for n, p in model.named_parameters()}
+    groups = []
+    for optimizer in optimizers:
+        mine = [g for g in optimizer.param_groups if any(id(p) in names for p in g["params"])]
+        if mine and optimizer.state:
             raise ValueError(
-                "The optimizer that was given has a state already, of weights that are about to be divided (fsdp); give"
-                " a new one, or optimizer_cls_and_kwargs=."
+                "The optimizer has a state already, of weights that are about to be sharded (fsdp); pass a new one, or"
+                " optimizer_cls_and_kwargs=."
             )
-        for _, g in found:
-            g["params"] = [names.get(id(p), p) for p in g["params"]]
-        return [g for _, g in found]
+        groups += mine
+    for group in groups:
+        group["params"] = [names.get(id(p), p) for p in group["params"]]
+    return groups
 
-    def _broadcast_from_main(self, world: World):
-        "Broadcast rank 0's weights and buffers, on any device; one at a time if they are not on the target device yet."
-        for t in (*self.model.parameters(), *self.model.buffers()):
-            if not all(stride or size < 2 for stride, size in zip(t.stride(), t.shape)):
-                # expanded
-                continue
-            there = t.detach().to(self.device)
-            world.broadcast_tensors([there])
-            if there.data_ptr() != t.data_ptr():
-                t.data.copy_(there)
+def _broadcast_model(model: torch.nn.Module, device: torch.device, world: World):
+    "Broadcast rank 0's weights and buffers, one at a time, since only one of them may fit on the device."
+    for t in (*model.parameters(), *model.buffers()):
+        is_expanded = any(stride == 0 and size > 1 for stride, size in zip(t.stride(), t.shape))
+        if is_expanded: continue
+        on_device = t.detach().to(device)
+        world.broadcast_tensors([on_device])
+        if on_device.data_ptr() != t.data_ptr():
+            t.data.copy_(on_device)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #342c2190
-class ShardedModel(ModelSharder):
-    "Wrap a model whose parameters are sharded among processes."
+class ShardedModel:
+    "Hold a model whose parameters are sharded among processes, and reduce its gradients."
     def __init__(
-        self, model: torch.nn.Module, asked: ShardingConfig, world: World, device,
-        kind: str,  # of mixed precision
-        loss=None,  # a module, or None
-        optimizers=(),  # created for the model
+        self,
+        model: torch.nn.Module,
+        config: ShardingConfig,
+        world: World,
+        device: torch.device,
+        precision: str,  # 'no', 'bf16' or 'fp16'
+        loss: torch.nn.Module | None = None,  # the loss function, if it is a module
+        optimizers: Iterable[torch.optim.Optimizer] = (),  # created for the model
     ):
-        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule
         if not hasattr(FSDPModule, "reset_iter_state"):
             raise RuntimeError(
-                "fsdp needs torch 2.13 or newer, where a step that has failed can be put right; this is"
-                f" {torch.__version__}."
+                f"fsdp needs torch 2.13 or newer, which can reset a failed step; this is {torch.__version__}."
             )
-        self.model = model
-        self.device = device
-        self.is_syncing = True
         if not isinstance(model, FSDPModule):
-            self._shard(asked, world, init_device_mesh(device.type, (world.size,)), kind, loss, optimizers)
-        self.parts = [m for m in model.modules() if isinstance(m, FSDPModule)]
-        self.requires_grad = [p.requires_grad for p in model.parameters()]
+            shard_in_place(model, config, world, device, precision, loss, optimizers)
+        self.model = model
+        self._modules = [m for m in model.modules() if isinstance(m, FSDPModule)]
+        self._requires_grad = [p.requires_grad for p in model.parameters()]
+        self._is_syncing = True
 
-    def groups(self): return [g for m in self.parts for g in m._get_fsdp_state()._fsdp_param_groups]
+    def _groups(self) -> list:
+        "Return torch's parameter groups."
+        return [group for m in self._modules for group in m._get_fsdp_state()._fsdp_param_groups]
 
-    def settle(self):
+    def _sharded_parameters(self) -> list:
+        "Return torch's records of the sharded parameters."
+        return [p for group in self._groups() for p in group.fsdp_params]
+
+    def reshard(self):
         "Reshard all parameters."
-        for m in self.parts:
+        for m in self._modules:
             m.reshard()
 
-    def give_up(self):
-        "Reset the state of a failed step."
+    def discard_step(self) -> bool:
+        "Discard the state of a failed step; return True: the model can be used again."
         self.model.reset_iter_state()
-        for p in (p for g in self.groups() for p in g.fsdp_params):
+        for p in self._sharded_parameters():
             p.unsharded_accumulated_grad = None
             if hasattr(p, "_unsharded_param"):
                 p._unsharded_param.grad = None
+        return True
 
     def register_shards(self):
         "Register the shards as the modules' parameters, and change nothing else: another thread may be in the middle of a step."
-        for p in (p for g in self.groups() for p in g.fsdp_params):
+        for p in self._sharded_parameters():
             p._setattr_on_modules(p.sharded_param)
 
-    def synchronize(self, now: bool):
+    def sync_context(self, now: bool, first: bool) -> AbstractContextManager:
         "Set whether the next backward pass reduces gradients, or keeps them for a later one of the same step."
-        if now == self.is_syncing: return
-        self.model.set_requires_gradient_sync(now)
-        self.model.set_is_last_backward(now)
-        self.is_syncing = now
+        if now != self._is_syncing:
+            self.model.set_requires_gradient_sync(now)
+            self.model.set_is_last_backward(now)
+            self._is_syncing = now
+        return nullcontext()
 
-    def fits(self) -> bool:
-        "Return True; update the model if parameters were frozen or unfrozen."
-        if (now := [p.requires_grad for p in self.model.parameters()]) != self.requires_grad:
-            self.requires_grad = now
-            for g in self.groups():
-                g._init_mp_dtypes()
+    def after_backward(self):
+        "Do nothing: gradients have been reduced."
+
+    def unaveraged_parameters(self, params: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+        "Return the replicated parameters: those without dimensions, and those outside of the model."
+        return [p for p in params if not is_dtensor(p)]
+
+    def unused_parameters(self, params: list[torch.nn.Parameter]) -> list[int]:
+        "Return an empty list: all processes have gradients for the same parameters."
+        return []
+
+    def matches_trainable(self, params: list[torch.nn.Parameter]) -> bool:
+        "Return True; update torch's groups if parameters were frozen or unfrozen."
+        requires_grad = [p.requires_grad for p in self.model.parameters()]
+        if requires_grad != self._requires_grad:
+            self._requires_grad = requires_grad
+            for group in self._groups():
+                group._init_mp_dtypes()
         return True
 
+    def release(self):
+        "Do nothing: torch keeps the state of a sharded model with its modules."
+
 # %% ../../nbs/04_device/01_sharding.ipynb #140a7447
-def _sum_of_squares(grads: list, device) -> torch.Tensor:
-    return (
-        torch.stack([n.float() for n in torch._foreach_norm(grads)]).square().sum()
-        if grads
-        else torch.zeros((), device=device)
-    )
+def _sum_of_squares(
+    grads: list[torch.Tensor],
+    device: torch.device,  # of the result
+) -> torch.Tensor:
+    if not grads: return torch.zeros((), device=device)
+    return torch.stack([n.float() for n in torch._foreach_norm(grads)]).square().sum()
 
 def clip_sharded_grad_norm(
-    params: list,  # with gradients
-    limit: float,  # maximum norm, 0: no clipping
+    params: list[torch.nn.Parameter],  # with gradients
+    max_norm: float,  # 0: no clipping
     world: World,
 ) -> torch.Tensor:
     "Clip gradients in place, some of which are sharded; return their norm before clipping."
-    parts, whole = ([to_local(p.grad) for p in params if is_dtensor(p.grad) == divided] for divided in (True, False))
-    device = (parts or whole)[0].device
-    norm = (world.all_reduce_sum(_sum_of_squares(parts, device)) + _sum_of_squares(whole, device)).sqrt()
-    if limit > 0:
-        torch._foreach_mul_([*parts, *whole], (limit / (norm + 1e-6)).clamp(max=1.0))
+    shards = [to_local(p.grad) for p in params if is_dtensor(p.grad)]
+    replicated = [p.grad for p in params if not is_dtensor(p.grad)]
+    device = (shards or replicated)[0].device
+    norm = (world.all_reduce_sum(_sum_of_squares(shards, device)) + _sum_of_squares(replicated, device)).sqrt()
+    if max_norm > 0:
+        torch._foreach_mul_([*shards, *replicated], (max_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm

@@ -28,11 +28,11 @@ def missing_indices(wrapped: DistributedDataParallel) -> list[int]:
         return [int(i) for i in found[1].replace(",", " ").split()]
     return []
 
-def reduced_parameters(wrapped: DistributedDataParallel) -> list:
+def reduced_parameters(wrapped: DistributedDataParallel) -> list[tuple[torch.nn.Parameter, bool]]:
     "Return all parameters whose gradients are averaged, each with whether its gradients are sparse."
     return list(zip(*wrapped._build_params_for_reducer()))
 
-def missing_parameters(wrapped: DistributedDataParallel) -> list:
+def missing_parameters(wrapped: DistributedDataParallel) -> list[tuple[torch.nn.Parameter, bool]]:
     "Return the parameters that the reducer waits for, each with whether its gradients are sparse."
     if not (indices := missing_indices(wrapped)): return []
     every = reduced_parameters(wrapped)
@@ -45,8 +45,8 @@ def expect_gradients(wrapped: DistributedDataParallel):
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900007
 def fill_with_zeros(
-    parameters: list,
-    sparse: list,  # whether the gradients of each are sparse
+    parameters: list[torch.nn.Parameter],
+    sparse: list[bool],  # whether the gradients of each are sparse
 ):
     "Run a backward pass that gives these parameters gradients of zeros."
     if not parameters: return
@@ -55,8 +55,8 @@ def fill_with_zeros(
     torch.autograd.backward(parameters, zeros)
 
 def reachable_parameters(
-    nodes: list,  # `grad_fn` of the outputs of a forward pass
-) -> set:
+    nodes: list[torch.autograd.graph.Node],  # `grad_fn` of the outputs of a forward pass
+) -> set[int]:
     "Return the ids of the parameters that a backward pass from these nodes can reach."
     found = set()
     seen = set(nodes)
@@ -71,8 +71,8 @@ def reachable_parameters(
     return found
 
 def output_nodes(
-    output,  # a tensor, a container of tensors, or an object with tensors as attributes
-) -> list:
+    output: object,  # a tensor, a container of tensors, or an object with tensors as attributes
+) -> list[torch.autograd.graph.Node]:
     "Return the `grad_fn` of each tensor in a model's output."
     tensors = [*_find_tensors(output)] or [*_find_tensors(dict(getattr(output, "__dict__", {})))]
     return [t.grad_fn for t in tensors if t.grad_fn is not None]
@@ -80,22 +80,23 @@ def output_nodes(
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900009
 class UnusedParameters:
     "Track the parameters that a process has not used in a step, and give them gradients of zeros."
-    # raise an error instead of filling in zeros
-    def __init__(self,
-                 wrapped: DistributedDataParallel,
-                 strict: bool = False):
+    def __init__(
+        self,
+        wrapped: DistributedDataParallel,
+        strict: bool = False,  # return a missing parameter instead of filling in zeros
+    ):
         self.strict = strict
         # parameters by id, once gradients have been averaged in this step
-        self.unused = None
+        self.unused: dict[int, torch.nn.Parameter] | None = None
         # of the current reduction: already filled in
-        self._missing = {}
+        self._missing: dict[int, torch.nn.Parameter] = {}
         # of the outputs of the forward passes since the last reduction
-        self._nodes = []
+        self._nodes: list[torch.autograd.graph.Node] = []
         # whether the current micro-batch averages gradients
         self._active = False
         self._watched = next((p for p in wrapped._module_parameters if p.requires_grad), None)
         # the gradient of that parameter, and its version counter, before the backward pass
-        self._before = None
+        self._before: tuple[torch.Tensor | None, int | None] = None, None
         if strict: return
         wrapped.register_forward_pre_hook(self._before_forward)
         wrapped.register_forward_hook(self._after_forward)
@@ -118,10 +119,11 @@ class UnusedParameters:
         grad = None if self._watched is None else self._watched.grad
         self._before = grad, None if grad is None else grad._version
 
-    def _before_forward(self, wrapped, inputs):
+    def _before_forward(self, wrapped: DistributedDataParallel, inputs: tuple):
         if self._active and torch.is_grad_enabled() and missing_indices(wrapped):
             self.complete(wrapped)
-    def _after_forward(self, wrapped, inputs, output):
+
+    def _after_forward(self, wrapped: DistributedDataParallel, inputs: tuple, output: object):
         if self._active and torch.is_grad_enabled():
             self._nodes += output_nodes(output)
 
@@ -132,7 +134,7 @@ class UnusedParameters:
         reached = reachable_parameters(self._nodes)
         self._fill([one for one in found if id(one[0]) not in reached])
 
-    def complete(self, wrapped: DistributedDataParallel):
+    def complete(self, wrapped: DistributedDataParallel) -> torch.nn.Parameter | None:
         "Fill in all parameters that are still missing; in strict mode, return the first such parameter instead."
         if not self._active or self._watched is None: return None
         found = missing_parameters(wrapped)
@@ -152,7 +154,7 @@ class UnusedParameters:
 
     def _fill(
         self,
-        found: list,  # parameters, and whether their gradients are sparse
+        found: list[tuple[torch.nn.Parameter, bool]],  # with whether their gradients are sparse
     ):
         # A parameter with a gradient was used by an earlier micro-batch of the same step.
         self._missing |= {

@@ -142,7 +142,7 @@ def evaluation_mode(
                 try:
                     shadows.put_back()
                 finally:
-                    run.device.settle()
+                    run.device.reshard()
                     set_generator_states(generators)
                     run.phase = before
         interrupts.abortable = within

@@ -384,7 +384,7 @@ def check_between_steps(learner: TrainerBase, verb: str):
 def ensure_prepared(learner: TrainerBase):
     "Prepare missing parts: a verb or a callback may have discarded them."
     run = learner.run_state
-    if run.wrapped_model is not None and not run.device.fits(run.params):
+    if run.wrapped_model is not None and not run.device.matches_trainable(run.params):
         # parameters were frozen or unfrozen in the meantime
         run.wrapped_model = None
     if run.loader is None or run.wrapped_model is None or run.optimizer is None:

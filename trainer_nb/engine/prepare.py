@@ -54,7 +54,7 @@ def prepare_model(learner: TrainerBase):
         # absolute, because the program may change its directory
         run.args.output_dir = os.path.abspath(run.args.output_dir)
     if run.wrapped_model is not None:
-        run.device.settle()
+        run.device.reshard()
         return apply_patches(learner)
     if isinstance(run.model, torch.jit.ScriptModule):
         raise TypeError(

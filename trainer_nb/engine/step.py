@@ -14,7 +14,7 @@ from ..core.callbacks import fire_event, fire_event_safely
 from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
-from ..device.sharding import clip_sharded_grad_norm, copy_into, is_dtensor
+from ..device.sharding import clip_sharded_grad_norm, copy_into
 from .loss import describe_output
 from .overrides import BatchOverrides, StepOverrides, TrainerBase
 from trainer_nb.engine.rollback import (
@@ -73,7 +73,7 @@ class Step:
         "Fetch the micro-batches and back up the state that the step changes; return False at the end of the epoch."
         run = self.run
         run.pending_logs = []
-        run.device.settle()
+        run.device.reshard()
         for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step
             p.grad = None
@@ -149,7 +149,7 @@ def take_micro_batch(step: Step):
     # an override may omit the mode switch with which the method of the base class begins
     if type(step.learner).training_step is not StepOverrides.training_step:
         run.modes.enter(run.wrapped_model, run.model)
-    with run.device.sync_context(run.wrapped_model, should_sync_gradients(step), not step.done):
+    with run.device.sync_context(should_sync_gradients(step), not step.done):
         return step.training_step(run.wrapped_model, step.batch(), step.items)
 
 def seen_weights(run: RunState) -> list[tuple[torch.Tensor, int]]:
@@ -171,18 +171,14 @@ def check_step_loss(loss):
 # %% ../../nbs/06_engine/12_step.ipynb #66dfe42c
 def sync_processes(run: RunState, loss):
     "Average gradients, loss and buffers over all processes; return the loss, which may be deferred."
-    sharded = run.device.sharded_model
     world = run.device.world
-    unused = run.device.unused_numbers(run.params) if sharded is None else []
-    mean, unused_by_all = world.all_reduce_mean_async(loss, unused, 0 if sharded is not None else len(run.params))
-    # the model's parameters come first; the wrapper averages those
-    for p in (
-        run.params[run.device.wrapped_parameters :] if sharded is None else (p for p in run.params if not is_dtensor(p))
-    ):
+    unused = run.device.unused_parameters(run.params)
+    mean, unused_by_all = world.all_reduce_mean_async(loss, unused, len(run.params))
+    for p in run.device.unaveraged_parameters(run.params):
         if not p.requires_grad: continue
         p.grad = world.all_reduce_mean(torch.zeros_like(p) if p.grad is None else p.grad)
     # with one process these have no gradient, and the optimizer skips them
-    if sharded is None and unused:
+    if unused:
         for i in unused_by_all():
             run.params[i].grad = None
     if run.args.ddp_broadcast_buffers is not False:
@@ -312,7 +308,7 @@ def optimizer_step(run: RunState) -> bool:
     scaler = run.device.scaler
     for copying in run.pending_copies:
         # snapshots that are still being copied from the GPU
-        copying.before_update()
+        copying.wait_before_update()
     run.pending_copies = []
     if scaler is None:
         run.optimizer.step()
@@ -361,7 +357,7 @@ def rollback_step(step):
     for p in run.params:
         p.grad = None
     run.device.reset_scaler()
-    run.wrapped_model = run.device.give_up(run.wrapped_model)
+    run.wrapped_model = run.device.discard_step(run.wrapped_model)
     run.phase = "idle"
     run.step_rolled_back = True
     report_lost(run, "Taking the step back")
