@@ -18,7 +18,6 @@ from typing import Any, Self, TypedDict, cast
 import torch
 
 from trainer_nb.args.fields import (
-    CHOICES,
     ENUM_FIELDS,
     METRIC_SCHEDULES,
     CheckpointingArgs,
@@ -45,7 +44,6 @@ from trainer_nb.args.fields import (
 )
 from trainer_nb.args.names import (
     FIELD_ALIASES,
-    SUGGESTED_NAMES,
     CheckedNames,
     check_names,
     legacy_value,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from types import CodeType, FunctionType
 
-from ..args.training_args import SUGGESTED_NAMES, TrainingArguments
+from ..args.names import SUGGESTED_NAMES
+from ..args.training_args import TrainingArguments
 from .overrides import TrainerBase
 from .settings import SETTABLE
 

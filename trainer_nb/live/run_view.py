@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..args.training_args import CHOICES
+from ..args.fields import CHOICES
 from ..core.columns import last_row_of_step
 from ..core.history import ACT_FORMATTERS, HISTORIES, History
 from ..diagnostics.watch import WatchReport
