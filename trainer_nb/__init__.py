@@ -9,9 +9,10 @@ from .core.errors import Paused, InvalidOperation
 from .core.history import History, Record, Records
 from .core.seeding import set_seed
 from .args.training_args import TrainingArguments
-from .data.collate import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
-                           DataCollatorForTokenClassification, DataCollatorForWholeWordMask, DataCollatorWithFlattening,
-                           DataCollatorWithPadding, DefaultDataCollator, default_data_collator)
+from .data.collate import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
+from .data.text_collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
+                                  DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
+                                  DataCollatorWithFlattening)
 from .engine import metrics
 from .engine.evaluate import EvalPrediction, PredictionOutput
 from .engine.loop import TrainOutput

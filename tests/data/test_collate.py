@@ -7,7 +7,7 @@ from torch import nn
 
 import trainer_nb
 from trainer_nb import Learner, differences
-from trainer_nb.data.collate import pad_rows
+from trainer_nb.data.text_collators import pad_rows
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat un believ able and slept well under that big old tree".split()
 

@@ -376,7 +376,7 @@ def test_streams_work_with_collators_and_counts(tmp_path):
     "A stream of torch, and one of datasets that is shuffled: masks, tokens and columns, taken apart."
     datasets = pytest.importorskip("datasets")
     from trainer_nb import DataCollatorForLanguageModeling
-    from trainer_nb.data.collate import pad_rows
+    from trainer_nb.data.text_collators import pad_rows
 
     class Words:
         mask_token_id, pad_token_id = 1, 0

@@ -100,6 +100,18 @@ def test_a_checkpoint_goes_on_as_its_run_did(case, tmp_path):
 
 
 @each_case
+def test_old_names_in_files_cause_no_warning(case, tmp_path):
+    "The files have settings under older names, which cannot be changed there."
+    shutil.copytree(GOLDEN/case, tmp_path/case)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learn = write.make(case, tmp_path/case)
+        learn.load_checkpoint(tmp_path/case/f"checkpoint-{write.AT}")
+        learn.step()
+    assert [str(w.message) for w in caught if "older" in str(w.message) or any(name in str(w.message) for name in RENAMED_FIELDS)] == []
+
+
+@each_case
 def test_a_log_is_read(case, tmp_path):
     "The view of a run that trains elsewhere, and the curves, know its steps."
     shutil.copytree(GOLDEN/case, tmp_path/case)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 # %% auto #0
 __all__ = ['SINGLE_VALUE_FIELDS', 'choices_of', 'read_word', 'negated', 'required', 'make_parser', 'alone', 'parse_args']
@@ -25,19 +25,22 @@ from .training_args import TrainingArguments
 # %% ../../nbs/02_args/07_cli.ipynb #6b49d34f
 _BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
-def _type_parts(kind: str):
+def _type_parts(kind: Any) -> list:
+    "Return the types of a union, with lists and dictionaries whole."
     return [
         part
         for k in get_args(kind) or (kind,)
         for part in ((k,) if get_origin(k) in (list, dict) else get_args(k) or (k,))
     ]
 
-def _parse_truth(word):
+def _parse_truth(word: str) -> bool:
     if word.lower() not in _BOOL_WORDS:
         raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
     return _BOOL_WORDS[word.lower()]
 
-def choices_of(kind: str) -> dict:
+def choices_of(
+    kind: Any,  # type of a field
+) -> dict[str, Any]:
     "Return the values of an Enum or a Literal by their names; empty for other types."
     if get_origin(kind) is Literal: return {str(value): value for value in get_args(kind)}
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -45,14 +48,15 @@ def choices_of(kind: str) -> dict:
     among = [k for k in get_args(kind) if k is not type(None)] if get_origin(kind) in (Union, UnionType) else []
     return choices_of(among[0]) if len(among) == 1 else {}
 
-def _parse_choice(word, named):
+def _parse_choice(word: str, named: dict[str, Any]) -> Any:
     if word not in named:
         raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(map(repr, named))}")
     return named[word]
 
-def read_word(word: str,  # one word of a command line
-              kind: str        # type of the field
-             ):
+def read_word(
+    word: str,  # one word of a command line
+    kind: Any,  # type of the field
+) -> Any:
     "Convert a word to a value of the field's type; raise ValueError or argparse.ArgumentTypeError if it does not fit."
     if named := choices_of(kind): return _parse_choice(word, named)
     parts = [kind] if get_origin(kind) in (list, dict) else _type_parts(kind)
@@ -70,7 +74,11 @@ def read_word(word: str,  # one word of a command line
     return word
 
 # %% ../../nbs/02_args/07_cli.ipynb #0f6b4a30
-def _add_option(parser, f, kind: str):
+def _add_option(
+    parser: argparse._ActionsContainer,  # a parser or a group of options
+    f: Field,
+    kind: Any,  # type of the field
+) -> None:
     "Add a field as an option; without a default, so that options that were not given can be detected."
     names = [f"--{n}" for n in dict.fromkeys((f.name, f.name.replace("_", "-")))]
     common = dict(
@@ -100,12 +108,14 @@ def _add_option(parser, f, kind: str):
             *negated(f.name), dest=f.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS
         )
 
-def negated(name: str) -> list: return [f"--no_{name}", "--no-" + name.replace("_", "-")]
-# True if the field has no default
-def required(f) -> bool:
+def negated(name: str) -> list[str]:
+    "Return the options that switch a flag off."
+    return [f"--no_{name}", "--no-" + name.replace("_", "-")]
+def required(f: Field) -> bool:
+    "Return True if the field has no default."
     return f.default is MISSING and f.default_factory is MISSING
 
-def _add_legacy_options(parser, taken):
+def _add_legacy_options(parser: argparse.ArgumentParser, taken: set[str]) -> None:
     "Add the older names, each with an optional value."
     for name in sorted({*RENAMED, *REPLACED, *REMOVED} - taken):
         parser.add_argument(
@@ -118,14 +128,14 @@ def _add_legacy_options(parser, taken):
             type=_parse_legacy_value,
         )
 
-def _parse_legacy_value(word):
+def _parse_legacy_value(word: str) -> Any:
     try:
         return json.loads(word.lower() if word in ("True", "False", "None") else word)
     except ValueError:
         return word
 
 def make_parser(
-    *classes,  # dataclasses
+    *classes: type,  # dataclasses
 ) -> argparse.ArgumentParser:
     "Return a parser with an option for every field of the classes."
     parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -138,7 +148,7 @@ def make_parser(
     return parser
 
 # %% ../../nbs/02_args/07_cli.ipynb #727ac283
-def _read_arguments(parser, words) -> dict:
+def _read_arguments(parser: argparse.ArgumentParser, words: list[str]) -> dict[str, Any]:
     "Return the given options by name, parsed from the words or read from a JSON file."
     if len(words) == 1 and words[0].endswith(".json"):
         return json.loads(Path(words[0]).read_text(encoding="utf-8"))
@@ -148,7 +158,7 @@ def _read_arguments(parser, words) -> dict:
         for name, value in given.items()
     }
 
-def alone(words: list):
+def alone(words: list) -> Any:
     "Return a single word by itself, no word as True, and several as a list."
     return words[0] if len(words) == 1 else words or True
 

@@ -149,7 +149,7 @@ def _of_callbacks(callbacks):
 def _fitted(run: RunState) -> dict:
     "Return, by the id of a module, the attributes that settings have added to it during training."
     found = collections.defaultdict(set)
-    for fitting in (run.device.patches.all if run.device is not None else ()):
+    for fitting in (run.device.patches.patches if run.device is not None else ()):
         for module, new, *_ in getattr(fitting, "changes", ()):
             found[id(module)].update(new)
     return found

@@ -355,7 +355,7 @@ def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> An
     finally:
         if run.device is not None:
             # the function may have called the model
-            run.device.settle()
+            run.device.reshard()
 
 def process_location(learner: TrainerBase) -> dict[str, Any]:
     "Return the process id and the device of this process."
