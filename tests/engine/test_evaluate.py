@@ -334,9 +334,9 @@ def test_rounds_of_two_processes():
     "Of each round the first process goes through the batches in the order of the data, and knows the last."
     from trainer_nb.engine.metrics import OrderedBatches
     class Two:
-        alone, size, theirs = False, 2, [[(1, torch.ones(1))], []]
-        def gathered(self, mine): return [mine, self.theirs.pop(0)]
-        def decided(self, act, tell): return act()
+        is_single_process, size, theirs = False, 2, [[(1, torch.ones(1))], []]
+        def gather_object(self, mine): return [mine, self.theirs.pop(0)]
+        def run_on_main(self, act, tell): return act()
     heard = []
     rounds = OrderedBatches(Two(), lambda thing, last: heard.append((thing.item(), last)) or len(heard))
     for k, mine in enumerate((0, None, 2)):

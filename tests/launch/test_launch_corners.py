@@ -672,7 +672,7 @@ def test_gpus_that_stand_by_are_told_of_once(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     prepare._print_gpu_hint.cache_clear()
     for kind, alone in (("cpu", True), ("cuda", False), ("cuda", True), ("cuda", True)):
-        prepare.suggest_idle_gpus(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(alone=alone)))
+        prepare.suggest_idle_gpus(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(is_single_process=alone)))
     prepare._print_gpu_hint.cache_clear()
     assert capsys.readouterr().out == "This machine has 4 GPUs, and one of them is used; learn.launch(num_processes=4) uses all.\n"
 # ---- a kernel that is gone

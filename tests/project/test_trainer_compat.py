@@ -161,7 +161,7 @@ def test_arguments_are_set_in_groups(tmp_path):
 
 def test_each_machine_writes_if_asked(monkeypatch):
     def run(each, **world): return SimpleNamespace(args=SimpleNamespace(save_on_each_node=each), device=SimpleNamespace(world=SimpleNamespace(**world)))
-    assert [is_checkpoint_writer(run(each, first=first, local_rank=local)) for each in (False, True) for first, local in ((True, 0), (False, 0), (False, 1))] == [
+    assert [is_checkpoint_writer(run(each, is_main_process=first, local_rank=local)) for each in (False, True) for first, local in ((True, 0), (False, 0), (False, 1))] == [
         True, False, False, True, True, False]
     for name, value in dict(RANK="2", LOCAL_RANK="0").items(): monkeypatch.setenv(name, value)
     assert [TrainingArguments("out", save_on_each_node=each).should_save for each in (False, True)] == [False, True]

@@ -635,8 +635,8 @@ def execute(source, monkeypatch):
 def test_a_field_without_a_kind_is_refused(monkeypatch):
     "A new field of Run that does not say what it is fails, where the module is made."
     source = open(trainer_nb.engine.run_state.__file__).read()
-    assert source.count("    torn: str = step_field") == 1
-    broken = source.replace("    torn: str = step_field", "    forgotten: int = 0\n    torn: str = step_field")
+    assert source.count("    corrupted: str = step_field") == 1
+    broken = source.replace("    corrupted: str = step_field", "    forgotten: int = 0\n    corrupted: str = step_field")
     with pytest.raises(TypeError, match="Run.forgotten does not say what kind"): execute(broken, monkeypatch)
 
 

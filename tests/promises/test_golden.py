@@ -25,9 +25,12 @@ GOLDEN = Path(__file__).resolve().parents[1]/"golden"
 
 # Names that a later version has given up for others. The old one still works, as a deprecated alias.
 RENAMED_NAMES = {"trainer_nb.Refused": "trainer_nb.InvalidOperation", "trainer_nb.Learner.each": "trainer_nb.Learner.run_on_all"}
-RENAMED_PARAMETERS = {"trainer_nb.Learner.launch": {"hear": "output"}}
 # Fields of TrainingArguments.
 RENAMED_FIELDS = {"ring_every": "rewind_every", "ring_memory": "rewind_memory", "transaction": "rollback"}
+RENAMED_PARAMETERS = {"trainer_nb.Learner.launch": {"hear": "output"}, "trainer_nb.TrainingArguments": RENAMED_FIELDS}
+# Other names of the same classes.
+SAME_CLASSES = {"trainer_nb.Trainer": "trainer_nb.Learner", "trainer_nb.Seq2SeqTrainer": "trainer_nb.Learner",
+                "trainer_nb.Seq2SeqTrainingArguments": "trainer_nb.TrainingArguments"}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -148,14 +151,21 @@ def parse(signature):
     return found
 
 
+def present_name(path):
+    "A dotted name with its class called as it is today."
+    for other, name in SAME_CLASSES.items():
+        if path == other or path.startswith(f"{other}."): return name + path.removeprefix(other)
+    return path
+
+
 def lost_parameters(name, then, now):
     "What calls that were right then are not right now."
     # The first parameter of functions that get the learner was called moves; it is given by position.
     if then is not None and name.startswith("trainer_nb.generate."): then = then.replace("(moves", "(learner")
     if then is None or now is None: return [] if then is None else [f"{name} cannot be called any more"]
     old, new = parse(then), parse(now)
-    renamed = RENAMED_PARAMETERS.get(name, {})
-    lost = [f"{name} has no {p!r} any more" for p in old if p not in new and not (renamed.get(p) in new and "**" in new)]
+    renamed = RENAMED_PARAMETERS.get(present_name(name), {})
+    lost = [f"{name} has no {p!r} any more" for p in old if p not in new and renamed.get(p) not in new]
     for p, (kind, default) in old.items():
         if p not in new: continue
         if kind == "positional" and new[p][0] != "positional": lost.append(f"{name}: {p!r} cannot be given by position any more")
@@ -191,7 +201,7 @@ def check_name(path, then):
     if then["kind"] == "module" or lost: return lost
     lost += lost_parameters(path, then["signature"], said["signature"])
     for name, signature in then.get("members", {}).items():
-        if f"{path}.{name}" in RENAMED_NAMES: continue
+        if present_name(f"{path}.{name}") in RENAMED_NAMES or name in RENAMED_FIELDS: continue
         if name not in said["members"] and not hasattr(now, name): lost.append(f"{path}.{name} is not there any more")
         elif signature is not None: lost += lost_parameters(f"{path}.{name}", signature, said["members"].get(name))
     return lost
@@ -222,3 +232,16 @@ def test_the_comparison_sees_what_is_lost():
     for now in ("(self)", "(self, m=1)", "(self, n=2)", "(self, *, n=1)", "(self, first, n=1)", "(self, n=1, *, needed)", "(self, extra=None, n=1)"):
         assert lost_parameters("f", "(self, n=1)", now), now
     assert check_name("trainer_nb.Learner.no_such_name", {"kind": "function", "signature": "()"})
+
+
+def test_earlier_names_of_settings_and_verbs_work(tmp_path):
+    "Each with a warning that names the present one."
+    from toys import hard_learner
+    with pytest.warns(UserWarning) as caught:
+        learn = hard_learner(ring_every=3, ring_memory=0.5, transaction="copy")
+    said = " ".join(str(w.message) for w in caught)
+    assert all(new in said for new in ("rewind_every=3", "rewind_memory=0.5", "rollback='full'"))
+    assert (learn.args.rewind_every, learn.args.rewind_memory, learn.args.rollback) == (3, 0.5, "full")
+    assert (learn.args.ring_every, learn.args.ring_memory, learn.args.transaction) == (3, 0.5, "copy")
+    with pytest.warns(UserWarning, match="run_on_all"): assert learn.each(lambda learn: learn.state.global_step) == [0]
+    with pytest.warns(UserWarning, match="output="), pytest.raises(ValueError, match="output='al'"): learn.launch(2, hear="al")
