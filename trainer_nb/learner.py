@@ -13,7 +13,7 @@ import torch
 from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
 from .core.errors import InvalidOperation, release_last_traceback, warn
-from .core.history import Records
+from .core.records import Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import check_assignment
@@ -689,7 +689,7 @@ class CallbackMixin:
     @property
     def journal(self):
         "Return a table of everything that was done to the run besides training, by verbs and by hand."
-        from trainer_nb.core.history import Journal
+        from trainer_nb.core.records import Journal
         return Journal.of(self.history)
 
     @property

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from trainer_nb.core.history import RESERVED_KINDS, History, Place, Record, Records, is_ancestor, read_history
+from trainer_nb.core.history import RESERVED_KINDS, History, Place, is_ancestor, read_history
+from trainer_nb.core.records import Record, Records
 from trainer_nb.core.columns import COLUMN_NAMES, DeferredScalars
 from trainer_nb.core.log_file import LOG_WRITER, LogFile, encode_non_finite
 
@@ -283,7 +284,7 @@ def test_events_hold_no_tensors():
     h.note("log", 0, a=big, b={"c": [torch.tensor(1.0), np.arange(2)]}, kind="x", self=1)
     assert h.events[0]["data"] == {"a": [1.0, 1.0, 1.0], "b": {"c": [1.0, [0, 1]]}, "kind": "x", "self": 1}
     for kind in RESERVED_KINDS:
-        with pytest.raises(ValueError, match="another word"): h.note(kind, 0)
+        with pytest.raises(ValueError, match="another kind"): h.note(kind, 0)
 
 
 # ---- the file
@@ -420,7 +421,7 @@ def test_damage_in_the_middle_names_file_and_line(tmp_path, bad):
 def test_headers(tmp_path):
     h, path, lines = written(tmp_path)
     head = json.loads(lines[0])
-    for change, said in [({"schema": 4}, "install a newer"), ({"run": "../../x"}, "Line 1 .*damaged"), ({"kind": "log"}, "Line 1 .*damaged"), ({"started": None}, "Line 1")]:
+    for change, said in [({"schema": 4}, "Install a newer"), ({"run": "../../x"}, "Line 1 .*damaged"), ({"kind": "log"}, "Line 1 .*damaged"), ({"started": None}, "Line 1")]:
         path.write_text(json.dumps(head | change) + "\n")
         with pytest.raises(ValueError, match=said): read_history(path)
     with pytest.raises(FileNotFoundError, match="output_dir"): read_history(tmp_path / "nowhere")

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from trainer_nb import Learner
 from trainer_nb.diagnostics.interpret import Confusion, confusion
-from trainer_nb.core.history import Records
+from trainer_nb.core.records import Records
 from trainer_nb.diagnostics.interpret import top_losses, find_worst
 from trainer_nb.engine.evaluate import evaluation_mode
 from trainer_nb.diagnostics.interpret import BatchPreview, show_batch

@@ -452,7 +452,7 @@ def test_a_callback_that_returns_something_else():
     class Says(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs): return True
     learn = Learner(torch.nn.Linear(4, 3), train_dataset=[(torch.zeros(4), 0)] * 8, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=3, callbacks=[Says])
-    with pytest.raises(TypeError, match="returned True; it may return the control"): learn.step()
+    with pytest.raises(TypeError, match="returned True; return the `control`"): learn.step()
     learn.remove_callback(Says)
     assert learn.train().global_step == 3
 

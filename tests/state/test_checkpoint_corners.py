@@ -138,7 +138,7 @@ def test_a_log_that_is_deleted_under_way(tmp_path):
     learn = made(tmp_path, save_strategy="steps", save_steps=5)
     learn.step(6); learn.run_state.saver.wait()
     shutil.rmtree(tmp_path / "runs")
-    with pytest.warns(UserWarning, match="goes on without it"): learn.step(6)
+    with pytest.warns(UserWarning, match="continues without a log"): learn.step(6)
     learn.run_state.saver.wait()
     assert (tmp_path / "checkpoint-10" / "history.jsonl").is_file() and learn.step(1)
     other = made(tmp_path, save_strategy="steps", save_steps=5)

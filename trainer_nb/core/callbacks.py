@@ -11,9 +11,11 @@ import logging
 import math
 import sys
 import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, Self, TextIO, cast
 
 import torch
 
@@ -21,11 +23,33 @@ from .errors import warn
 from .interrupts import InterruptGuard
 
 # %% auto #0
-__all__ = ['EVENTS', 'LOGGER', 'TrainerState', 'ExportableState', 'TrainerControl', 'TrainerCallback', 'overrides_event',
-           'matches_callback', 'TrainerHandlerCompat', 'CallbackHandler', 'format_logs', 'DefaultFlowCallback',
-           'event_arguments', 'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks',
-           'EarlyStoppingCallback', 'check_early_stopping', 'warn_missing_metric', 'PrinterCallback', 'set_log_level',
-           'LoggerCallback']
+__all__ = ['EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'TrainerControl', 'TrainerCallback',
+           'overrides_event', 'matches_callback', 'TrainerHandlerCompat', 'CallbackHandler', 'format_logs',
+           'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource', 'event_arguments', 'bound_handler',
+           'fire_event', 'fire_event_safely', 'close_callbacks', 'EarlyStoppingCallback', 'check_early_stopping',
+           'PrinterCallback', 'set_log_level', 'LoggerCallback']
+
+# %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
+class EventArgs(Protocol):
+    "Describe the fields of `TrainingArguments` that the callbacks of this module read."
+    output_dir: str | None
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    logging_strategy: str
+    logging_first_step: bool
+    log_level: str
+    log_level_replica: str
+    eval_strategy: str
+    eval_delay: float
+    save_strategy: str
+    load_best_model_at_end: bool
+    metric_for_best_model: str | None
+    greater_is_better: bool | None
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def should_log(self) -> bool: ...
+    def get_process_log_level(self) -> int: ...
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708ec
 @dataclass
@@ -52,18 +76,18 @@ class TrainerState:
     trial_params: dict[str, Any] | None = None
     stateful_callbacks: dict[str, Any] = field(default_factory=dict)
 
-    def save_to_json(self, json_path):
+    def save_to_json(self, json_path: str | Path):
         "Write the state to a JSON file."
         with open(json_path, "w", encoding="utf-8") as f:
             f.write(json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n")
 
     @classmethod
-    def load_from_json(cls, json_path):
+    def load_from_json(cls, json_path: str | Path) -> Self:
         "Read a state written by `save_to_json`."
         with open(json_path, encoding="utf-8") as f:
             return cls(**json.load(f))
 
-    def compute_steps(self, args, max_steps):
+    def compute_steps(self, args: EventArgs, max_steps: int):
         "Convert `logging_steps`, `eval_steps` and `save_steps` below 1 to that fraction of `max_steps`."
         for kind in ("logging_steps", "eval_steps", "save_steps"):
             steps = getattr(args, kind)
@@ -73,15 +97,15 @@ class TrainerState:
 # %% ../../nbs/01_core/05_callbacks.ipynb #2d505b67
 class ExportableState:
     "Base class of objects whose state is saved with the run, by `state()` and `from_state`."
-    def state(self) -> dict:
+    def state(self) -> dict[str, Any]:
         raise NotImplementedError(f"{type(self).__name__} has to define state(): a dict with 'args' and 'attributes'.")
 
     @classmethod
-    def from_state(cls, state: dict):
+    def from_state(cls, state: dict[str, Any]) -> Self:
         "Construct an object from a state: its arguments, then its attributes."
-        made = cls(**state["args"])
-        vars(made).update(state["attributes"])
-        return made
+        instance = cls(**state["args"])
+        vars(instance).update(state["attributes"])
+        return instance
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #6298f802
 @dataclass
@@ -95,50 +119,52 @@ class TrainerControl(ExportableState):
 
     def new_step(self):
         "Reset the requests of the previous step."
-        self.should_save = self.should_evaluate = self.should_log = False
+        self.should_save = False
+        self.should_evaluate = False
+        self.should_log = False
 
-    def state(self) -> dict: return {"args": dataclasses.asdict(self), "attributes": {}}
+    def state(self) -> dict[str, Any]: return {"args": dataclasses.asdict(self), "attributes": {}}
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #26b1d4f6
 class TrainerCallback:
     "Base class of callbacks: override the events of interest; each may return `control`."
-    def on_init_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_init_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after the learner is constructed, before anything is prepared."
-    def on_train_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_train_begin(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called before the first step, or when a finished run continues."
-    def on_epoch_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_epoch_begin(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called at the beginning of an epoch."
-    def on_step_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_step_begin(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after the micro-batches of a step are fetched, before any computation."
-    def on_substep_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_substep_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after the backward pass of a micro-batch that is not the last of the step."
-    def on_pre_optimizer_step(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_pre_optimizer_step(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called when the gradients are complete, unscaled and clipped."
-    def on_optimizer_step(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_optimizer_step(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after the weights are updated, before the gradients are cleared."
-    def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_step_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after the step is counted; the usual place for requests."
-    def on_log(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_log(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after logging, with `logs`, a dict."
-    def on_prediction_step(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_prediction_step(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after each batch of an evaluation or prediction."
-    def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_evaluate(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after an evaluation, with `metrics`, a dict."
-    def on_predict(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_predict(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after a prediction, with `metrics`, a dict."
-    def on_save(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_save(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called after a checkpoint is written."
-    def on_epoch_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_epoch_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called at the end of an epoch."
-    def on_train_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_train_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called at the end of the run."
-    def on_push_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_push_begin(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called at the beginning of a push to the Hub."
-    def on_exception(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_exception(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called when training ends with `exception`; the run can continue."
-    def on_pause(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_pause(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called when the run stops between two steps on request."
-    def on_resume(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_resume(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called when a paused run continues."
 
 EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
@@ -154,19 +180,22 @@ def overrides_event(
     return owner is not None and owner.__name__ != "TrainerCallback"
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #023673a0
-def _returned_control(given, control: TrainerControl):
-    "Return the control object returned by a callback, or the current one; raise TypeError for another value."
-    if given is None or given is control: return control
-    if hasattr(given, "should_training_stop") and hasattr(given, "should_log"): return given
-    raise TypeError(f"The callback returned {given!r}; it may return the control it was given, or nothing.")
+def _returned_control(
+    returned: object,  # by a callback
+    control: TrainerControl,
+) -> TrainerControl:
+    "Return the control object that a callback returned, or the current one; raise TypeError for another value."
+    if returned is None or returned is control: return control
+    # transformers' class has the same fields
+    if hasattr(returned, "should_training_stop") and hasattr(returned, "should_log"): return cast(TrainerControl, returned)
+    raise TypeError(f"The callback returned {returned!r}; return the `control` that was passed, or nothing.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #ea50defa
 def matches_callback(kind: type, callback: TrainerCallback) -> bool:
     "Return True if a callback is an instance of a class, or of our counterpart of a transformers class."
-    theirs = kind.__module__.partition(".")[0] == "transformers" and not isinstance(callback, type)
-    return isinstance(callback, kind) or (
-        theirs and type(callback).__name__ == kind.__name__.replace("NotebookProgress", "Progress")
-    )
+    if isinstance(callback, kind): return True
+    if kind.__module__.partition(".")[0] != "transformers" or isinstance(callback, type): return False
+    return type(callback).__name__ == kind.__name__.replace("NotebookProgress", "Progress")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #803a7993
 # positional arguments of the Trainer's handler
@@ -174,74 +203,78 @@ _EVENT_ARGUMENTS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predic
 
 class TrainerHandlerCompat:
     "Provide the interface of the Trainer's handler for code copied from it: `on_*` methods, event data and `remove_callback`."
-    context = dict   # callable that returns the keywords of every event; replaced by a learner
+    context: Callable[[], dict[str, Any]] = dict   # returns the keywords of every event; replaced by a learner
+
     def remove_callback(self, callback: TrainerCallback):
         "Remove a callback."
         self.pop_callback(callback)
 
-    def call_event(self, event: str, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def call_event(
+        self, event: str, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
         "Call an event on all callbacks that override it, as an override of the Trainer's `log` does; return the control."
         return self.call(event, list(self.listeners(event)), args, state, control, **self.context() | kwargs)
 
-    def __getattr__(self, name: str):
-        if name in EVENTS: return partial(self._told, name)
-        if not name.startswith("_") and name in (brought := self.context()): return brought[name]
-        raise AttributeError(f"The handler of callbacks has no {name!r}.")
+    def _call_positional(
+        self, event: str, args: EventArgs, state: TrainerState, control: TrainerControl, *data: Any, **kwargs: Any
+    ) -> TrainerControl:
+        named = dict(zip(_EVENT_ARGUMENTS.get(event, ()), data))
+        return self.call_event(event, args, state, control, **named | kwargs)
 
-    def _told(self, event: str, args, state: TrainerState, control: TrainerControl, *given, **kwargs):
-        return self.call_event(
-            event, args, state, control, **dict(zip(_EVENT_ARGUMENTS.get(event, ()), given)) | kwargs
-        )
+    def __getattr__(self, name: str) -> Any:
+        if name in EVENTS: return partial(self._call_positional, name)
+        if not name.startswith("_"):
+            context = self.context()
+            if name in context: return context[name]
+        raise AttributeError(f"The callback handler has no attribute {name!r}.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #cd9928a7
 class CallbackHandler(TrainerHandlerCompat):
     "Hold the callbacks of a run and call them by event."
-    def __init__(self, callbacks=()):
-        self.callbacks = []
-        self._listening = {}
+    def __init__(self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]] = ()):
+        self.callbacks: list[TrainerCallback] = []
+        self._listening: dict[str, list[TrainerCallback]] = {}   # callbacks by event that they override
         for callback in callbacks:
             self.add_callback(callback)
 
-    def add_callback(self, callback: TrainerCallback):
+    def add_callback(self, callback: TrainerCallback | type[TrainerCallback]):
         "Add a callback or an instance of a callback class; raise TypeError if it has no event."
-        if isinstance(callback, type): callback = callback()
-        if not any(callable(getattr(callback, e, None)) for e in EVENTS):
-            tracker = hasattr(callback, "store_init_configuration")
+        if isinstance(callback, type):
+            callback = callback()
+        if not any(callable(getattr(callback, event, None)) for event in EVENTS):
+            if hasattr(callback, "store_init_configuration"):
+                raise TypeError(f"{callback!r} is a tracker. Pass callbacks=[ReportCallback(tracker)] to the Learner.")
             raise TypeError(
-                f"{callback!r} is a tracker; give the Learner callbacks=[ReportCallback(tracker)]."
-                if tracker
-                else (
-                    f"{callback!r} is not a callback: none of its methods is an event. Derive it from TrainerCallback"
-                    " and define, say, on_step_end."
-                )
+                f"{callback!r} is not a callback: none of its methods is an event. Derive it from TrainerCallback"
+                " and define an event, such as on_step_end."
             )
         self.callbacks.append(callback)
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
 
-    def found(self, callback: TrainerCallback):
+    def find(self, callback: TrainerCallback | type) -> TrainerCallback | None:
         "Return a callback of this handler or None; a class matches its first instance."
-        is_it = (
-            (lambda c: matches_callback(callback, c))
-            if isinstance(callback, type)
-            else (lambda c: c is callback or c == callback)
-        )
-        return next((c for c in self.callbacks if is_it(c)), None)
+        for candidate in self.callbacks:
+            if isinstance(callback, type):
+                if matches_callback(callback, candidate): return candidate
+            elif candidate is callback or candidate == callback:
+                return candidate
+        return None
 
-    def pop_callback(self, callback: TrainerCallback):
+    def pop_callback(self, callback: TrainerCallback | type) -> TrainerCallback | None:
         "Remove and return a callback, or return None; a class matches its first instance."
-        found = self.found(callback)
-        if found is not None:
-            self.callbacks = [c for c in self.callbacks if c is not found]
+        removed = self.find(callback)
+        if removed is not None:
+            self.callbacks = [c for c in self.callbacks if c is not removed]
         self._listening.clear()
-        return found
+        return removed
 
-    # class names, one per line
     @property
     def callback_list(self) -> str:
+        "Class names, one per line."
         return "\n".join(type(c).__name__ for c in self.callbacks)
 
-    def listeners(self, event: str) -> list:
+    def listeners(self, event: str) -> list[TrainerCallback]:
         "Return the callbacks that override `event`, in order."
         if event not in self._listening:
             self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
@@ -250,16 +283,17 @@ class CallbackHandler(TrainerHandlerCompat):
     def call(
         self,
         event: str,
-        todo,
-        args,
+        pending: list[TrainerCallback],  # callbacks to be called; each is removed before its call
+        args: EventArgs,
         state: TrainerState,
         control: TrainerControl,
-        interrupts: InterruptGuard | None = None,
-        **kwargs,
-    ):
-        "Call `event` on the callbacks in `todo`, removing each from the list; return the control."
-        while todo:
-            callback = todo.pop(0)
+        interrupts: InterruptGuard | None = None,  # of the run; a callback may be interrupted unless it is `quick`
+        **kwargs: Any,
+    ) -> TrainerControl:
+        "Call an event on callbacks; return the control."
+        while pending:
+            callback = pending.pop(0)
+            # an earlier callback may have removed it
             if not any(c is callback for c in self.callbacks): continue
             before = interrupts is not None and interrupts.abortable
             if interrupts is not None:
@@ -269,8 +303,9 @@ class CallbackHandler(TrainerHandlerCompat):
             except BaseException as error:
                 # the code that handles the error must not be interrupted
                 before = False
-                error.callback = f"{type(callback).__name__}.{event}"
-                error.add_note(f"(in {error.callback})")
+                name = f"{type(callback).__name__}.{event}"
+                setattr(error, "callback", name)
+                error.add_note(f"(in {name})")
                 raise
             finally:
                 if interrupts is not None:
@@ -278,7 +313,7 @@ class CallbackHandler(TrainerHandlerCompat):
         return control
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #00082390
-def format_logs(logs: dict) -> dict:
+def format_logs(logs: dict[str, Any]) -> dict[str, Any]:
     "Return the values of a log as they are printed."
     return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in logs.items() if k != "total_flos"}
 
@@ -287,7 +322,7 @@ class DefaultFlowCallback(TrainerCallback):
     "Request logging, evaluation, saving and the end of training according to the arguments."
     order = -100
     quick = True
-    def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_step_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Set the requests of the strategies that count steps."
         step = state.global_step
         last = state.global_step >= state.max_steps
@@ -302,7 +337,7 @@ class DefaultFlowCallback(TrainerCallback):
         if last:
             control.should_training_stop = True
 
-    def on_epoch_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_epoch_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Set the requests of the strategies that count epochs."
         if args.logging_strategy == "epoch":
             control.should_log = True
@@ -311,8 +346,41 @@ class DefaultFlowCallback(TrainerCallback):
         if args.save_strategy == "epoch" and args.output_dir is not None:
             control.should_save = True
 
+# %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd60
+class LoaderHolder(Protocol):
+    "Describe the run's loader, which holds a DataLoader."
+    @property
+    def loader(self) -> object: ...
+
+class EventRun(Protocol):
+    "Describe the fields of the run state that the calls of events use."
+    callbacks: CallbackHandler
+    state: TrainerState
+    control: TrainerControl
+    interrupts: InterruptGuard
+    is_manual: bool   # True while a call between two steps causes events
+    @property
+    def args(self) -> EventArgs: ...
+    @property
+    def model(self) -> object: ...
+    @property
+    def optimizer(self) -> object: ...
+    @property
+    def lr_scheduler(self) -> object: ...
+    @property
+    def loader(self) -> LoaderHolder | None: ...
+    @property
+    def eval_dataloader(self) -> object: ...
+
+class EventSource(Protocol):
+    "Describe a learner whose events are called."
+    @property
+    def run_state(self) -> EventRun: ...
+    @property
+    def processing_class(self) -> object: ...
+
 # %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd62
-def event_arguments(learner) -> dict:
+def event_arguments(learner: EventSource) -> dict[str, Any]:
     "Return the keywords of every event as a dict."
     run = learner.run_state
     return {
@@ -326,62 +394,67 @@ def event_arguments(learner) -> dict:
     }
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #75eb11ae
-def bound_handler(learner) -> CallbackHandler:
+def bound_handler(learner: EventSource) -> CallbackHandler:
     "Return the run's handler, which adds the keywords of every event."
     handler = learner.run_state.callbacks
-    me = weakref.ref(learner)
-    handler.context = lambda: event_arguments(me())
+    reference = weakref.ref(learner)
+    def context() -> dict[str, Any]:
+        learner = reference()
+        return {} if learner is None else event_arguments(learner)
+    handler.context = context   # type: ignore[method-assign]
     return handler
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #70d6ec2c
 def fire_event(
-    learner, event: str,
-    todo=None,  # callbacks to be called; None: all that override the event
-    **data,
+    learner: EventSource,
+    event: str,
+    pending: list[TrainerCallback] | None = None,  # callbacks to be called; None: all that override the event
+    **data: Any,
 ):
     "Call an event on callbacks now."
     run = learner.run_state
-    if todo is None:
-        if not run.callbacks.listeners(event): return
-        todo = list(run.callbacks.listeners(event))
-    if todo:
-        run.control = run.callbacks.call(
-            event, todo, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data
-        )
+    if pending is None:
+        pending = list(run.callbacks.listeners(event))
+    if not pending: return
+    run.control = run.callbacks.call(
+        event, pending, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data
+    )
 
-def fire_event_safely(learner, event: str, **data):
+def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseException | None:
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
-    todo = list(learner.run_state.callbacks.listeners(event))
-    first = None
-    while todo:
+    pending = list(learner.run_state.callbacks.listeners(event))
+    first_error: BaseException | None = None
+    while pending:
         try:
-            fire_event(learner, event, todo, **data)
+            fire_event(learner, event, pending, **data)
         except BaseException as error:
-            first = first or error
-    return first
+            first_error = first_error or error
+    return first_error
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #35507f8d
-def close_callbacks(run):
+def close_callbacks(run: EventRun):
     "Make callbacks close the resources that they hold open; warn about those that fail."
     for callback in run.callbacks.callbacks:
         try:
             getattr(callback, "put_down", lambda: None)()
         except Exception as error:
-            warn(f"{type(callback).__name__} could not close what it holds open ({type(error).__name__}: {error}).")
+            warn(f"{type(callback).__name__} could not close its resources ({type(error).__name__}: {error}).")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #8340f6a5
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
     "Stop the run when the metric of the best model has not improved for a number of evaluations."
+    _has_warned = False
+
     def __init__(
         self,
-        early_stopping_patience: int = 1,  # minimum improvement, exclusive
-        early_stopping_threshold: float | None = 0.0,  # None: 0
+        early_stopping_patience: int = 1,  # number of evaluations
+        early_stopping_threshold: float | None = 0.0,  # minimum improvement, exclusive; None: 0
     ):
         self.early_stopping_patience = early_stopping_patience
         self.early_stopping_threshold = early_stopping_threshold
         self.early_stopping_patience_counter = 0
 
-    def state(self) -> dict:
+    def state(self) -> dict[str, Any]:
         return {
             "args": {
                 "early_stopping_patience": self.early_stopping_patience,
@@ -390,9 +463,9 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter},
         }
 
-    def on_init_end(self, args, state: TrainerState, control: TrainerControl, **kwargs): check_early_stopping(args)
+    def on_init_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any): check_early_stopping(args)
 
-    def on_train_begin(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_train_begin(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         check_early_stopping(args)
         if state.global_step == 0:
             self.early_stopping_patience_counter = 0
@@ -404,64 +477,68 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_evaluate(
         self,
-        args,
+        args: EventArgs,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, Any] | None = None,
-        learner=None,
-        **kwargs,
+        learner: EventSource | None = None,
+        **kwargs: Any,
     ):
         "Count an evaluation of the loop, and request the end of training when the patience is exhausted."
         if learner is not None and learner.run_state.is_manual: return
-        value = metrics.get(f"eval_{args.metric_for_best_model.removeprefix('eval_')}")
-        if value is None: return warn_missing_metric(self, args, metrics)
-        self.early_stopping_patience_counter = (
-            0 if self.better(args, state, value) else self.early_stopping_patience_counter + 1
-        )
+        metrics = metrics or {}
+        name = f"eval_{(args.metric_for_best_model or '').removeprefix('eval_')}"
+        value = metrics.get(name)
+        if value is None:
+            self._warn_missing(name, metrics)
+            return
+        if self.better(args, state, value):
+            self.early_stopping_patience_counter = 0
+        else:
+            self.early_stopping_patience_counter += 1
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
 
-    def better(self, args, state: TrainerState, value) -> bool:
+    def better(self, args: EventArgs, state: TrainerState, value: float) -> bool:
         "Return True if a value improves on the best one by more than the threshold; the first value does, nan never."
-        if math.isnan(value) or state.best_metric is None: return not math.isnan(value)
+        if math.isnan(value): return False
+        if state.best_metric is None: return True
         gain = value - state.best_metric if args.greater_is_better else state.best_metric - value
         return gain > (self.early_stopping_threshold or 0.0)
 
+    def _warn_missing(self, name: str, metrics: dict[str, Any]):
+        "Warn once that a metric is missing; with several evaluation sets, only one of them has it."
+        if self._has_warned: return
+        self._has_warned = True
+        warn(
+            f"EarlyStoppingCallback found no {name} among the metrics {', '.join(metrics)}; this evaluation is not"
+            " counted."
+        )
+
 # %% ../../nbs/01_core/05_callbacks.ipynb #2cde7c51
-def check_early_stopping(args):
+def check_early_stopping(args: EventArgs):
     "Raise ValueError if there are no evaluations or no metric is named."
     if args.eval_strategy == "no":
         raise ValueError(
-            "EarlyStoppingCallback looks at evaluations, and there are none; give eval_strategy='epoch' or 'steps'."
+            "EarlyStoppingCallback needs evaluations, but eval_strategy is 'no'. Set eval_strategy='epoch' or 'steps'."
         )
     if args.metric_for_best_model is None:
         raise ValueError(
-            "EarlyStoppingCallback does not know which metric to look at; give metric_for_best_model='loss', or"
-            " load_best_model_at_end=True, which means the loss."
+            "EarlyStoppingCallback needs the name of a metric. Set metric_for_best_model='loss', or"
+            " load_best_model_at_end=True, which selects the loss."
         )
-
-def warn_missing_metric(callback: TrainerCallback, args, metrics: dict[str, Any]):
-    "Warn once that the metric is missing; with several evaluation sets, only one of them has it."
-    if callback.__dict__.get("_said"): return
-    callback._said = True
-    warn(
-        f"EarlyStoppingCallback looks for eval_{args.metric_for_best_model.removeprefix('eval_')}, and an evaluation"
-        f" has given {', '.join(metrics)}; that one does not count."
-    )
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #02c46120
 class PrinterCallback(TrainerCallback):
     "Print the logs, on the first process of each machine."
-    def on_log(self, args, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs):
+    def on_log(self, args: EventArgs, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs: Any):
         if state.is_local_process_zero and logs:
             print(format_logs(logs), flush=True)
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #418baf72
 LOGGER = logging.getLogger("trainer_nb")
 
-def set_log_level(
-    args,  # TrainingArguments
-):
+def set_log_level(args: EventArgs):
     "Set the level of the loggers for this process; 'passive' leaves it unchanged."
     if (args.log_level if args.should_log else args.log_level_replica) == "passive": return
     level = args.get_process_log_level()
@@ -476,7 +553,7 @@ class _StderrHandler(logging.StreamHandler):
     "Write to the current sys.stderr."
     def __init__(self): logging.Handler.__init__(self)
     @property
-    def stream(self): return sys.stderr
+    def stream(self) -> TextIO: return sys.stderr
 
 def _make_stderr_handler() -> logging.Handler:
     handler = _StderrHandler()
@@ -488,7 +565,7 @@ class LoggerCallback(TrainerCallback):
     "Log the milestones of a run with the package's logger."
     order = 900
     def on_train_begin(
-        self, args, state: TrainerState, control: TrainerControl, model: torch.nn.Module | None = None, **kwargs
+        self, args: EventArgs, state: TrainerState, control: TrainerControl, model: torch.nn.Module | None = None, **kwargs: Any
     ):
         if not LOGGER.isEnabledFor(logging.INFO): return
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad) if model is not None else 0
@@ -504,15 +581,15 @@ class LoggerCallback(TrainerCallback):
             trained,
         )
 
-    def on_log(self, args, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs):
+    def on_log(self, args: EventArgs, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs: Any):
         LOGGER.debug("Step %d: %s", state.global_step, logs)
 
     def on_evaluate(
-        self, args, state: TrainerState, control: TrainerControl, metrics: dict[str, Any] | None = None, **kwargs
+        self, args: EventArgs, state: TrainerState, control: TrainerControl, metrics: dict[str, Any] | None = None, **kwargs: Any
     ):
         LOGGER.info("Evaluated at step %d: %s", state.global_step, metrics)
 
-    def on_save(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_save(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.output_dir)
-    def on_train_end(self, args, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_train_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         LOGGER.info("Training ends at step %d of %d.", state.global_step, state.max_steps)

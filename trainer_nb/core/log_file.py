@@ -11,32 +11,35 @@ import math
 import os
 import queue
 import re
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LOG_WRITER', 'to_plain_data', 'encode_non_finite', 'decode_non_finite', 'dump_line',
-           'validate_run_id', 'log_path', 'prepare_log_file', 'LogWriterThread', 'write_batch', 'FileClaim',
-           'is_claimed', 'LogFile', 'NewerLog', 'check_log_header', 'reject_constant', 'complete_lines',
+__all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LogItem', 'LOG_WRITER', 'to_plain_data', 'encode_non_finite', 'decode_non_finite',
+           'dump_line', 'validate_run_id', 'log_path', 'prepare_log_file', 'Settable', 'LogWriterThread', 'write_batch',
+           'FileClaim', 'is_claimed', 'LogFile', 'NewerLog', 'check_log_header', 'reject_constant', 'complete_lines',
            'read_log_lines', 'find_log']
 
 # %% ../../nbs/01_core/06_log_file.ipynb #20962831
-def _array_to_plain(value):
+def _array_to_plain(value: torch.Tensor | np.ndarray | np.generic) -> Any:
     "Return the values of a tensor or array as lists, or a short description if there are more than 1000."
     if math.prod(value.shape) > 1000:
         return f"<{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}>"
     return value.detach().cpu().tolist() if isinstance(value, torch.Tensor) else value.tolist()
 
-# lone surrogates cannot be encoded
-def _utf8(value: str):
+def _utf8(value: str) -> str:
+    "Replace lone surrogates, which cannot be encoded."
     return str.__str__(value).encode("utf-8", "replace").decode()
 
-def _to_plain_data(value, depth):
+def _to_plain_data(value: object, depth: int) -> Any:
     if depth > 20: return f"<{type(value).__name__}>"
     if value is None or isinstance(value, bool): return value
     if isinstance(value, str): return _utf8(value)
@@ -52,7 +55,10 @@ def _to_plain_data(value, depth):
         return sorted((to_plain_data(o, depth + 1) for o in value), key=repr)
     return _utf8(repr(value)[:2000])
 
-def to_plain_data(value, depth=0):
+def to_plain_data(
+    value: object,
+    depth: int = 0,  # nesting; values nested more than 20 deep become a description
+) -> Any:
     "Convert a value to numbers, strings, lists and dicts; never raise."
     try:
         return _to_plain_data(value, depth)
@@ -62,16 +68,17 @@ def to_plain_data(value, depth=0):
 # %% ../../nbs/01_core/06_log_file.ipynb #252f60b4
 NON_FINITE_WORD = re.compile(r"\\*(NaN|Infinity|-Infinity)")
 
-def encode_non_finite(value):
+def encode_non_finite(value: Any) -> Any:
     "Replace the floats that JSON lacks by strings."
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+        if math.isnan(value): return "NaN"
+        return "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, str): return "\\" + value if NON_FINITE_WORD.fullmatch(value) else value
     if isinstance(value, dict): return {k: encode_non_finite(v) for k, v in value.items()}
     return [encode_non_finite(o) for o in value] if isinstance(value, list) else value
 
-def decode_non_finite(value):
-    "Invert `strict`."
+def decode_non_finite(value: Any) -> Any:
+    "Invert `encode_non_finite`."
     if isinstance(value, str) and NON_FINITE_WORD.fullmatch(value):
         return value[1:] if value[0] == "\\" else float(value)
     if isinstance(value, dict): return {k: decode_non_finite(v) for k, v in value.items()}
@@ -95,11 +102,11 @@ def log_path(output_dir: str | Path, run_id: str) -> Path:
 # version of the format; a reader rejects newer versions
 LOG_SCHEMA = 3
 
-# True if the file is new
-def prepare_log_file(path: Path,
-          head: dict    # other fields of the first line; contains `run`
-         ) -> bool:
-    "Create a log with its first line, or remove a partial last line of an existing log."
+def prepare_log_file(
+    path: Path,
+    head: dict[str, Any],  # other fields of the first line; contains `run`
+) -> bool:
+    "Create a log with its first line, or remove a partial last line of an existing log; return True if it is new."
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as f:
         f.seek(0)
@@ -110,26 +117,46 @@ def prepare_log_file(path: Path,
     return new
 
 # %% ../../nbs/01_core/06_log_file.ipynb #3bb5b077
+class Settable(Protocol):
+    "Describe an event: the writer thread calls `set()`."
+    def set(self) -> None: ...
+
+# a line of text, or a function that returns its content; called by the writer thread
+LogItem = str | Callable[[], dict]
+
 class LogWriterThread:
     "Write the logs of this process in one thread."
-    def __init__(self): self.queue, self.lock, self.thread = queue.SimpleQueue(), threading.Lock(), None
+    def __init__(self): self.reset()
 
-    def put(self, log, item):
-        "Queue a line, or a function that returns one, for a log."
+    def reset(self):
+        "Forget the thread and the queue; a forked child has neither."
+        self.queue: queue.SimpleQueue = queue.SimpleQueue()
+        self.lock = threading.Lock()
+        self.thread: threading.Thread | None = None
+
+    def put(
+        self,
+        log: LogFile | None,  # None: `item` is an event
+        item: LogItem | Settable,
+    ):
+        "Queue a line of a log, or an event to be set once everything before it is written."
         with self.lock:
             if self.thread is None:
                 self.thread = threading.Thread(target=self.work, daemon=True, name="trainer_nb-log")
                 self.thread.start()
         self.queue.put((log, item))
 
-    # seconds; returns False on timeout
-    def wait(self, timeout: float) -> bool:
-        "Wait until everything queued so far is written."
+    def wait(
+        self,
+        timeout: float,  # seconds
+    ) -> bool:
+        "Wait until everything queued so far is written; return False on timeout."
         done = threading.Event()
         self.put(None, done)
         return done.wait(timeout)
 
     def work(self):
+        "Write queued lines, up to 1000 at a time; runs in the thread."
         while True:
             batch = [self.queue.get()]
             while len(batch) < 1000 and not self.queue.empty():
@@ -139,18 +166,21 @@ class LogWriterThread:
 LOG_WRITER = LogWriterThread()
 
 # %% ../../nbs/01_core/06_log_file.ipynb #7666f600
-# pairs of a log and a line; (None, event) is a request to be notified
-def write_batch(batch: list):
+def write_batch(
+    batch: list[tuple[LogFile | None, Any]],  # items as given to `LogWriterThread.put`
+):
     "Write lines, grouped by file; then set the events."
-    lines = {}
+    lines: dict[LogFile, list[LogItem]] = {}
+    events: list[Settable] = []
     for log, item in batch:
-        if log is not None:
+        if log is None:
+            events.append(item)
+        else:
             lines.setdefault(log, []).append(item)
     for log, items in lines.items():
         log.write(items)
-    for log, item in batch:
-        if log is None:
-            item.set()
+    for event in events:
+        event.set()
 
 # %% ../../nbs/01_core/06_log_file.ipynb #941491e8
 def _at_exit():
@@ -161,40 +191,43 @@ def _at_exit():
 def _register_hooks():
     atexit.register(_at_exit)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=LOG_WRITER.__init__)
+        os.register_at_fork(after_in_child=LOG_WRITER.reset)
 
 # %% ../../nbs/01_core/06_log_file.ipynb #a8e7ae90
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:
-    # not available on Windows
-    fcntl = None
 
 # %% ../../nbs/01_core/06_log_file.ipynb #803ac105
 class FileClaim:
     "Lock a file for this process; raise BlockingIOError if another process holds the lock."
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0))
+        self.fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0))
         try:
-            if fcntl is not None:
+            if sys.platform != "win32":
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.drop()
             raise BlockingIOError(
-                "another process has this run open; end it there, with learn.free() or by shutting its kernel down"
+                "another process has opened this run; end it there with learn.free(), or shut its kernel down"
             ) from None
         except OSError:
             pass
 
-    # close: bound here because module globals are cleared at interpreter exit before the last history is deleted
-    def drop(self, close=os.close):
+    def drop(
+        self,
+        # bound here because module globals are cleared at interpreter exit before the last history is deleted
+        close: Callable[[int], None] = os.close,
+    ):
         "Release the lock."
-        fd, self.fd = getattr(self, "fd", None), None
+        # missing if the file could not be opened
+        fd = getattr(self, "fd", None)
+        self.fd = None
         if fd is not None:
             close(fd)
 
-    def __del__(self): self.drop()   # the history was garbage-collected
+    # when the history is garbage-collected
+    def __del__(self): self.drop()
 
 def is_claimed(path: Path) -> bool:
     "Return True if a process holds the lock of a file."
@@ -215,25 +248,29 @@ class LogFile:
         self,
         path: Path,  # a file created by `prepare_log_file`
     ):
-        self.path, self.error, self.pid = path, None, os.getpid()
+        self.path = path
+        self.error: Exception | None = None   # of the first write that failed; nothing is written after it
+        self.pid = os.getpid()
         _register_hooks()
 
     def put(
         self,
-        line,  # a dict of plain values, or a function that returns one
+        line: dict | Callable[[], dict],  # plain values, or a function that returns them
     ):
         "Queue a line without waiting for the disk."
         if self.pid == os.getpid():
             LOG_WRITER.put(self, dump_line(line) if isinstance(line, dict) else line)
 
-    # seconds; returns False on timeout
-    def wait(self, timeout: float = 60.0) -> bool:
+    def wait(
+        self,
+        timeout: float = 60.0,  # seconds
+    ) -> bool:
         "Wait until all queued lines are written or have failed; return False on timeout."
         return LOG_WRITER.wait(timeout)
 
     def write(
         self,
-        items: list,  # lines of text, or functions that return a dict
+        items: list[LogItem],
     ):
         "Append lines; called by the writer thread."
         if self.error: return
@@ -248,32 +285,32 @@ class LogFile:
 class NewerLog(ValueError):
     "Raised for a log written by a newer version of the package."
 
-def check_log_header(line: dict, path: str | Path):
+def check_log_header(line: dict[str, Any], path: str | Path):
     "Validate the first line of a log; raise ValueError or NewerLog."
-    if line["kind"] != "run": raise ValueError("the first line tells of no run")
+    if line["kind"] != "run": raise ValueError("the first line is not of the kind 'run'")
     if line["schema"] > LOG_SCHEMA:
         raise NewerLog(
-            f"{path} has the schema {line['schema']}, and this version of trainer_nb reads up to {LOG_SCHEMA}: install"
-            " a newer one."
+            f"{path} has the schema {line['schema']}, but this version of trainer_nb reads schemas up to {LOG_SCHEMA}."
+            " Install a newer version."
         )
 
 def reject_constant(name: str): raise ValueError(f"{name} is not JSON")
 
-def complete_lines(path: Path):
+def complete_lines(path: Path) -> Iterator[bytes]:
     "Yield the lines of a log; ignore a partial line at the end."
     with open(path, "rb") as f:
         yield from (o for o in f if o.endswith(b"\n"))
 
 # %% ../../nbs/01_core/06_log_file.ipynb #d4cb4fbc
 def read_log_lines(
-    path: Path,  # called with each line as parsed from JSON
-    take,  # `decode_non_finite` restores special floats
+    path: Path,
+    take: Callable[[dict[str, Any]], object],  # called with each line; `decode_non_finite` restores special floats
 ):
     "Read a log line by line; raise ValueError for a damaged line."
     number = 0
-    for number, line in enumerate(complete_lines(path), 1):
+    for number, text in enumerate(complete_lines(path), 1):
         try:
-            line = json.loads(line, parse_constant=reject_constant)
+            line = json.loads(text, parse_constant=reject_constant)
             if number == 1:
                 check_log_header(line, path)
             take(line)
@@ -281,10 +318,10 @@ def read_log_lines(
             raise
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
             raise ValueError(
-                f"Line {number} of {path} is damaged ({type(e).__name__}: {e}): restore the file, or cut it before that"
-                " line."
+                f"Line {number} of {path} is damaged ({type(e).__name__}: {e}). Restore the file, or truncate it before"
+                " that line."
             ) from None
-    if not number: raise ValueError(f"{path} is empty: its run was ended before it wrote a line.")
+    if not number: raise ValueError(f"{path} is empty: its run ended before a line was written.")
 
 # %% ../../nbs/01_core/06_log_file.ipynb #e6b41d8a
 def _start_time(path: Path) -> float:
@@ -294,14 +331,14 @@ def _start_time(path: Path) -> float:
     except Exception:
         return -math.inf
 
-def find_log(path: str | Path  # a log, the folder that holds it, or a run's output folder
-            ) -> Path:
-    "Return the log file: the file itself, or that of the newest run in the folder. Raise FileNotFoundError if there is no log."
+def find_log(
+    path: str | Path,  # a log, the folder that holds it, or a run's output folder
+) -> Path:
+    "Return the log file, or that of the newest run in the folder; raise FileNotFoundError if there is no log."
     path = Path(path).absolute()
     if path.is_file(): return path
-    found = [*path.glob("run-*.jsonl"), *path.glob("runs/run-*.jsonl")]
-    if found: return max(found, key=_start_time)
+    logs = [*path.glob("run-*.jsonl"), *path.glob("runs/run-*.jsonl")]
+    if logs: return max(logs, key=_start_time)
     raise FileNotFoundError(
-        f"There is no log of a run in {path}: give a file `run-<id>.jsonl`, or the `output_dir` of a run that kept a"
-        " log."
+        f"There is no log of a run in {path}. Pass a file `run-<id>.jsonl`, or the `output_dir` of a run that wrote one."
     )

@@ -6,24 +6,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .tables import format_value
 
 # %% auto #0
-__all__ = ['MAX_POINTS', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'downsample', 'exponential_moving_average',
-           'LineSeries', 'Histogram', 'Heatmap', 'Marker', 'Panel', 'linear_ticks', 'log_ticks', 'format_tick',
-           'axis_range', 'nan_mean', 'panel_height', 'sparkline', 'panel_to_text']
+__all__ = ['MAX_POINTS', 'Element', 'E', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'downsample',
+           'exponential_moving_average', 'LineSeries', 'Histogram', 'Heatmap', 'Marker', 'Panel', 'linear_ticks',
+           'log_ticks', 'format_tick', 'axis_range', 'nan_mean', 'panel_height', 'sparkline', 'panel_to_text']
 
 # %% ../../nbs/00_display/01_panels.ipynb #deb86227
 # maximum number of points of a line
 MAX_POINTS = 800
 
-# arrays of the same length; most: approximate number of points to keep
-def downsample(x, y, most: int = MAX_POINTS):
+def downsample(
+    x: ArrayLike,
+    y: ArrayLike,  # of the same length; nan: unknown
+    most: int = MAX_POINTS,  # approximate number of points to keep
+) -> tuple[np.ndarray, np.ndarray]:
     "Downsample a series to about `most` points: the minimum and maximum of each interval, in order."
     x = np.asarray(x, float)
     y = np.asarray(y, float)
@@ -31,18 +36,21 @@ def downsample(x, y, most: int = MAX_POINTS):
     kept = {0, len(x) - 1}
     for part in np.array_split(np.arange(len(x)), most // 2):
         known = part[~np.isnan(y[part])]
-        kept.update((known[np.argmin(y[known])], known[np.argmax(y[known])]) if len(known) else part[:1])
-    kept = np.array(sorted(kept))
-    return x[kept], y[kept]
+        if len(known):
+            kept.update((known[np.argmin(y[known])], known[np.argmax(y[known])]))
+        else:
+            kept.update(part[:1])
+    indices = np.array(sorted(kept))
+    return x[indices], y[indices]
 
 # %% ../../nbs/00_display/01_panels.ipynb #4d6f6442
 def exponential_moving_average(
-    y,  # weight of the previous mean, 0 <= weight < 1
-    weight: float = 0.9,  # 0 returns the values unchanged
+    y: ArrayLike,
+    weight: float = 0.9,  # weight of the previous mean, 0 <= weight < 1; 0 returns the values unchanged
 ) -> np.ndarray:
     "Return the bias-corrected exponential moving average of a series; raise ValueError if the weight is outside [0, 1)."
     if not 0 <= weight < 1:
-        raise ValueError(f"The weight of a running mean is from 0 to below 1, not {weight}.")
+        raise ValueError(f"The weight of a running mean must be at least 0 and below 1, not {weight}.")
     mean = 0.0
     left = 1.0
     out = []
@@ -56,27 +64,27 @@ def exponential_moving_average(
 # %% ../../nbs/00_display/01_panels.ipynb #b7115db7
 class LineSeries(NamedTuple):
     "Describe a series of points."
-    x: Any
-    y: Any
+    x: ArrayLike
+    y: ArrayLike
     name: str = ""
     color: int = 0
     style: str = "line"   # or "faint", "dashed", "points"
 
 class Histogram(NamedTuple):
     "Describe a histogram."
-    edges: Any            # one more than counts
-    counts: Any
+    edges: ArrayLike      # one more than counts
+    counts: ArrayLike
     name: str = ""
     color: int = 0
 
 class Heatmap(NamedTuple):
     "Describe a heat map: numbers by row and column, drawn as colours."
-    x: Any                # positions of the columns
-    rows: list            # names of the rows, from top to bottom
-    values: Any           # of shape (rows, columns); nan is left blank
+    x: Sequence[float]    # positions of the columns
+    rows: list[str]       # names of the rows, from top to bottom
+    values: ArrayLike     # of shape (rows, columns); nan is left blank
     log: bool = False     # logarithmic colour scale
     label: str = ""       # quantity that the numbers measure
-    span: tuple | None = None   # range of the colour scale; None: range of the values
+    span: tuple[float, float] | None = None   # range of the colour scale; None: range of the values
 
 class Marker(NamedTuple):
     "Describe a labelled moment or, with `y`, a labelled point."
@@ -86,21 +94,30 @@ class Marker(NamedTuple):
     color: int | None = None   # None: grey
 
 # %% ../../nbs/00_display/01_panels.ipynb #9f701033
+Element = LineSeries | Histogram | Heatmap | Marker
+E = TypeVar("E", LineSeries, Histogram, Heatmap, Marker)
+
 @dataclass
 class Panel:
     "Describe the elements that share one pair of axes."
     title: str = ""
-    things: list = field(default_factory=list)   # Line, Bars, Heat, Mark
-    x: str = "step"                              # labels of the axes
+    things: list[Element] = field(default_factory=list)
+    # labels of the axes
+    x: str = "step"
     y: str = ""
     xlog: bool = False
     ylog: bool = False
-    note: str = ""                               # short remark shown below the panel
-    rows: list = field(default_factory=list)     # names of the values 0, 1, 2, ... of the y axis, from top to bottom
+    # short remark shown below the panel
+    note: str = ""
+    # names of the values 0, 1, 2, ... of the y axis, from top to bottom
+    rows: list[str] = field(default_factory=list)
 
-    def of(self, kind: str) -> list: return [o for o in self.things if isinstance(o, kind)]   # elements of one type
-    # elements of the legend
-    def named(self) -> list:
+    def of(self, kind: type[E]) -> list[E]:
+        "Return the elements of one type."
+        return [element for element in self.things if isinstance(element, kind)]
+
+    def named(self) -> list[LineSeries | Histogram]:
+        "Return the elements of the legend."
         return [o for o in self.things if isinstance(o, (LineSeries, Histogram)) and o.name]
 
 # %% ../../nbs/00_display/01_panels.ipynb #5a092ffa
@@ -117,8 +134,11 @@ def linear_ticks(
     first = math.ceil(low / step - 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
-# both above 0
-def log_ticks(low: float, high: float, n: int = 6) -> list[float]:
+def log_ticks(
+    low: float,  # above 0
+    high: float,
+    n: int = 6,  # approximate number of ticks
+) -> list[float]:
     "Return powers of ten from low to high; if fewer than two fit, include 2 and 5 times a power of ten."
     first = math.floor(math.log10(low) + 1e-9)
     last = math.ceil(math.log10(high) - 1e-9)
@@ -136,8 +156,7 @@ def format_tick(value: float) -> str:
     return f"{value:.4g}"
 
 # %% ../../nbs/00_display/01_panels.ipynb #c7378d85
-# arrays
-def axis_range(values: list, log: bool = False) -> tuple[float, float]:
+def axis_range(values: Sequence[ArrayLike], log: bool = False) -> tuple[float, float]:
     "Return the (low, high) range of an axis for these values."
     every = np.concatenate([np.asarray(v, float).reshape(-1) for v in values]) if values else np.zeros(0)
     every = every[np.isfinite(every) & ((every > 0) if log else True)]
@@ -150,8 +169,8 @@ def axis_range(values: list, log: bool = False) -> tuple[float, float]:
 
 # %% ../../nbs/00_display/01_panels.ipynb #56c72d62
 def nan_mean(
-    values,  # any shape
-    axis: int,  # nan: unknown
+    values: ArrayLike,  # of any shape; nan: unknown
+    axis: int,
 ) -> np.ndarray:
     "Return the mean over an axis, ignoring nan; nan if all values are nan."
     values = np.asarray(values)
@@ -163,8 +182,10 @@ def nan_mean(
 ROW_HEIGHT = 13
 MAX_PANEL_HEIGHT = 900
 
-# pixels
-def panel_height(panels: list, least: int) -> int:
+def panel_height(
+    panels: Sequence[Panel],
+    least: int,  # pixels
+) -> int:
     "Return the height in pixels that the rows of the panels need, at least `least`."
     rows = max((len(names) for p in panels for names in (p.rows, *(h.rows for h in p.of(Heatmap)))), default=0)
     return max(least, min(80 + ROW_HEIGHT * rows, MAX_PANEL_HEIGHT))
@@ -172,7 +193,10 @@ def panel_height(panels: list, least: int) -> int:
 # %% ../../nbs/00_display/01_panels.ipynb #f742fb9f
 SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
 
-def sparkline(y, width: int = 40) -> str:
+def sparkline(
+    y: ArrayLike,
+    width: int = 40,  # maximum number of characters
+) -> str:
     "Return a series as a row of block characters."
     y = np.asarray(y, float)
     y = y[np.isfinite(y)]

@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import html
 import numbers
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # %% auto #0
-__all__ = ['MAX_CELL_WIDTH', 'to_scalar', 'format_value', 'format_duration', 'escape_html', 'is_number', 'column_headings',
-           'text_table', 'html_table', 'head_and_tail', 'Table', 'to_frame']
+__all__ = ['Rows', 'MAX_CELL_WIDTH', 'to_scalar', 'format_value', 'format_duration', 'escape_html', 'is_number',
+           'column_headings', 'text_table', 'html_table', 'head_and_tail', 'Table', 'to_frame']
 
 # %% ../../nbs/00_display/00_tables.ipynb #8912f2f6
-def to_scalar(value):
+def to_scalar(value: Any) -> Any:
     "Return the scalar in a zero-dimensional array or tensor; return any other value unchanged."
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
-def format_value(value,            # any value; None is a missing value
-         limit: int = 32   # maximum number of characters for values that are not floats
-        ) -> str:
+def format_value(
+    value: object,  # None: a missing value
+    limit: int = 32,  # maximum number of characters for values that are not floats
+) -> str:
     "Format a value as the plain text of one cell."
     value = to_scalar(value)
     if value is None: return "—"
@@ -36,28 +42,32 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {m} min" if hours else f"{m} min {s} s" if m else f"{s} s"
 
 # %% ../../nbs/00_display/00_tables.ipynb #cb2722e5
-def escape_html(value, limit: int = 200) -> str:
+def escape_html(
+    value: object,
+    limit: int = 200,  # maximum number of characters for values that are not floats
+) -> str:
     "Format a value as text that is safe inside HTML."
     return html.escape(format_value(value, limit))
 
 # %% ../../nbs/00_display/00_tables.ipynb #307ca402
-def is_number(value) -> bool:
+def is_number(value: object) -> bool:
     "Return True if the value is a real number and not a bool."
     return isinstance(to_scalar(value), numbers.Real) and not isinstance(to_scalar(value), bool)
 
-# dicts; None for omitted rows
-def column_headings(rows: list) -> dict:
+# cells by heading; None for omitted rows
+Rows = Sequence[Mapping[str, Any] | None]
+
+def column_headings(rows: Rows) -> dict[str, bool]:
     "Return a dict from each heading to True if all known values below it are numbers."
-    rows = [o for o in rows if o is not None]
-    heads = dict.fromkeys(k for row in rows for k in row)
-    return {k: all(is_number(row[k]) for row in rows if row.get(k) is not None) for k in heads}
+    known = [row for row in rows if row is not None]
+    headings = dict.fromkeys(heading for row in known for heading in row)
+    return {h: all(is_number(row[h]) for row in known if row.get(h) is not None) for h in headings}
 
 # %% ../../nbs/00_display/00_tables.ipynb #36065409
 # maximum number of characters of a cell in plain text; longer lines would wrap in most windows
 MAX_CELL_WIDTH = 100
 
-# dicts; None for omitted rows
-def text_table(rows: list) -> str:
+def text_table(rows: Rows) -> str:
     "Return the rows as lines of text with aligned columns."
     right = column_headings(rows)
     if not rows: return "no rows"
@@ -68,59 +78,62 @@ def text_table(rows: list) -> str:
     align = [str.rjust if o else str.ljust for o in right.values()]
     return "\n".join("  ".join(put(o, w) for put, o, w in zip(align, line, widths)).rstrip() for line in lines)
 
-# dicts; None for omitted rows
-def html_table(rows: list) -> str:
+def html_table(rows: Rows) -> str:
     "Return the rows as an HTML table that depends on no style sheet."
     right = column_headings(rows)
     if not rows: return "<i>no rows</i>"
-    def cell(tag, key, shown): return f'<{tag} style="text-align:{"right" if right[key] else "left"}">{shown}</{tag}>'
-    def shown(value): return value._repr_html_() if hasattr(value, "_repr_html_") else escape_html(value)
-    head = "".join(cell("th", k, escape_html(k)) for k in right)
-    body = "".join(
-        "<tr>" + "".join(cell("td", k, "…" if row is None else shown(row.get(k))) for k in right) + "</tr>"
-        for row in rows
-    )
+    def cell(tag: str, heading: str, content: str) -> str:
+        return f'<{tag} style="text-align:{"right" if right[heading] else "left"}">{content}</{tag}>'
+    def content(row: Mapping[str, Any] | None, heading: str) -> str:
+        if row is None: return "…"
+        value = row.get(heading)
+        return value._repr_html_() if hasattr(value, "_repr_html_") else escape_html(value)
+    head = "".join(cell("th", h, escape_html(h)) for h in right)
+    lines = ["".join(cell("td", h, content(row, h)) for h in right) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 # %% ../../nbs/00_display/00_tables.ipynb #a11e954c
 def head_and_tail(
-    rows,  # a sequence
-    ends: int = 5,  # `ends`: number of rows kept at either end
+    rows: Any,  # a sequence; slices of it are iterable
+    ends: int = 5,  # number of rows kept at either end
 ) -> list:
-    "Return the rows; if there are more than 2 * `ends` + 2, return the first and last `ends` rows with None between them."
-    return [*rows[:ends], None, *rows[-ends:]] if len(rows) > 2 * ends + 2 else [*rows[:]]
+    "Return the rows; of more than 2 * `ends` + 2, only the first and last `ends` rows with None between them."
+    if len(rows) <= 2 * ends + 2: return [*rows[:]]
+    return [*rows[:ends], None, *rows[-ends:]]
 
 # %% ../../nbs/00_display/00_tables.ipynb #82e2c055
 class Table(list):
     "Display a list of rows as a table."
     thin = False   # set to True in a subclass whose long tables may omit rows in the middle
 
-    def _cells(self, row) -> dict:
+    def _cells(self, row: Any) -> Mapping[str, Any]:
         "Return the cells of a row as a dict from heading to value."
         return row
 
-    def _shown(self) -> list:
+    def _shown(self) -> list[Mapping[str, Any] | None]:
         "Return the rows to display, with None where rows are omitted."
-        return [None if row is None else self._cells(row) for row in (head_and_tail(self) if self.thin else self)]
+        rows = head_and_tail(self) if self.thin else self
+        return [None if row is None else self._cells(row) for row in rows]
 
     def __repr__(self): return text_table(self._shown())
     def _repr_html_(self): return html_table(self._shown())
 
     def __getitem__(self, i):
-        found = super().__getitem__(i)
-        return type(self)(found) if isinstance(i, slice) else found
+        selected = super().__getitem__(i)
+        return type(self)(selected) if isinstance(i, slice) else selected
 
-    def frame(self):
-        "Return a pandas DataFrame with one row per row."
+    def frame(self) -> pd.DataFrame:
+        "Return a pandas DataFrame with one row per row of the table."
         return to_frame(list(self))
 
 # %% ../../nbs/00_display/00_tables.ipynb #b1ebe3bc
 def to_frame(
-    data,  # a dict of columns, or a list with a dict per row
-):
+    data: Mapping[str, Any] | Sequence[Mapping[str, Any]],  # columns by name, or one dict per row
+) -> pd.DataFrame:
     "Return a pandas DataFrame; raise ImportError if pandas is not installed."
     try:
         import pandas as pd
     except ImportError:
-        raise ImportError("A frame needs pandas, which is not installed: type `pip install pandas`.") from None
+        raise ImportError("pandas is not installed. Type `pip install pandas`.") from None
     return pd.DataFrame(data)

@@ -26,7 +26,7 @@ from trainer_nb.core.errors import (
     release_traceback_after_cell,
     warn,
 )
-from ..core.history import Record
+from ..core.records import Record
 from ..core.interrupts import AWAITED, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes, to_local

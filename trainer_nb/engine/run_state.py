@@ -23,7 +23,8 @@ from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ..core.columns import kept_losses, mean_or_nan
 from ..core.errors import warn
-from ..core.history import History, Record
+from ..core.history import History
+from ..core.records import Record
 from ..core.interrupts import InterruptGuard
 from ..core.memory import MemoryMeter
 from ..data.loader import MicroBatch, ResumableLoader

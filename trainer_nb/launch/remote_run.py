@@ -15,7 +15,8 @@ import torch
 
 from ..core.callbacks import TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, release_last_traceback, warn
-from ..core.history import Place, Record
+from ..core.history import Place
+from ..core.records import Record
 from ..core.interrupts import RUN_LOCK, InterruptGuard
 from ..diagnostics.watch import unwatch, watch
 from trainer_nb.engine.loop import (

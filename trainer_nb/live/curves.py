@@ -11,7 +11,8 @@ import numpy as np
 
 from ..core.columns import RowStore, throughput
 from ..core.errors import suggest_names
-from ..core.history import ACT_FORMATTERS, TIMING_SUFFIXES, History, read_history
+from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES
+from ..core.history import History, read_history
 from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel, exponential_moving_average

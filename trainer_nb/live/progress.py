@@ -16,7 +16,8 @@ from types import TracebackType
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import LOGGER, TrainerCallback, TrainerControl, TrainerState, format_logs
 from ..core.errors import Paused, warn
-from ..core.history import TIMING_SUFFIXES, History
+from ..core.records import TIMING_SUFFIXES
+from ..core.history import History
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from .screens import NotebookScreen, ProgressView, Screen, in_kernel, make_screen

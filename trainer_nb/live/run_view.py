@@ -20,7 +20,8 @@ import torch
 
 from ..args.fields import CHOICES
 from ..core.columns import last_row_of_step
-from ..core.history import ACT_FORMATTERS, HISTORIES, History
+from ..core.records import ACT_FORMATTERS
+from ..core.history import HISTORIES, History
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap
 from ..display.svg import reduce_columns

@@ -30,7 +30,7 @@ __all__ = ['ACT_CODE', 'list_acts', 'literal_code', 'keyword_code', 'act_lines',
 # %% ../../nbs/07_state/08_export_script.ipynb #4dfe214f
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
-from ..core.history import ACT_FORMATTERS
+from ..core.records import ACT_FORMATTERS
 from ..data.collate import DataCollatorWithPadding, default_data_collator
 from ..device.sharding import require_unsharded
 from ..engine.loop import record_manual_changes
