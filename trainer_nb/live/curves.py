@@ -22,7 +22,7 @@ from ..display.tables import format_value
 # %% auto #0
 __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'block_values', 'make_blocks',
            'merge_pairs', 'BlockSeries', 'abandoned_blocks', 'x_positions', 'metric_values', 'numeric_metric_names',
-           'column_lines', 'metric_series', 'act_markers', 'resolve_plot_names', 'history_lines', 'history_panel',
+           'column_lines', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'history_panel',
            'as_history', 'run_labels', 'plot_histories']
 
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
@@ -274,7 +274,7 @@ def resolve_plot_names(
     chosen = [name for name in metrics if name not in PLOTTED_COLUMNS and not name.endswith("loss")]
     return ["loss", *chosen[:4], "learning_rate", "grad_norm"]
 
-def history_lines(
+def plotted_lines(
     name: str,
     histories: list[History],
     labels: list[str],   # of the histories
@@ -310,7 +310,7 @@ def history_panel(
     if name not in PLOTTED_COLUMNS and not is_metric:
         watched = [history for history in histories if name in watched_names(history)]
         return heatmap_panel(WatchReport(watched[0]), name) if watched else None
-    lines = history_lines(name, histories, labels, x, smooth)
+    lines = plotted_lines(name, histories, labels, x, smooth)
     if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
     return Panel(name.replace("_", " "), lines, x="minutes" if x == "time" else x, ylog=name in log)
 
