@@ -1,4 +1,4 @@
-"""Train PyTorch models from a notebook, one step at a time, and keep hold of the run while it goes."""
+"""Train PyTorch models from a notebook, one step at a time, and control the run while it trains."""
 
 __version__ = "0.1.0"
 

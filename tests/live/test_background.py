@@ -234,9 +234,9 @@ def test_what_is_shown_keeps_no_learner_alive():
     del learn
     gc.collect()
     assert dead() is None and "deleted" in run.status
-    with pytest.raises(InvalidOperation, match="no variable holds it"): run.resume()
+    with pytest.raises(InvalidOperation, match="no variable refers to it"): run.resume()
     view.refresh()
-    assert "gone" in repr(view)
+    assert "deleted" in repr(view)
 
 
 # --- in a kernel ----------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import torch
 from trainer_nb import Learner
 from trainer_nb.core import log_file as runlog
 from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
-from trainer_nb.live.run_view import HistorySource, ViewModel, LearnerSource, progress_numbers, recent_speed
+from trainer_nb.live.run_view import progress_numbers, recent_speed
+from trainer_nb.live.view_model import HistorySource, LearnerSource, ViewModel
 from trainer_nb.core.history import History
 from trainer_nb.live.static_view import still_bundle
 from trainer_nb.live.health import assess_health

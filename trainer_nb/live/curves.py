@@ -5,7 +5,9 @@
 # %% ../../nbs/10_live/06_curves.ipynb #0deee4e5
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +21,10 @@ from ..display.panels import LineSeries, Marker, Panel, exponential_moving_avera
 from ..display.tables import format_value
 
 # %% auto #0
-__all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'block_values', 'make_blocks', 'merge_pairs',
-           'BlockSeries', 'abandoned_blocks', 'x_positions', 'metric_values', 'numeric_metric_names', 'mask_gaps',
-           'column_lines', 'metric_series', 'act_markers', 'resolve_plot_names', 'history_panel', 'as_history',
-           'run_labels', 'plot_histories']
+__all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'block_values', 'make_blocks',
+           'merge_pairs', 'BlockSeries', 'abandoned_blocks', 'x_positions', 'metric_values', 'numeric_metric_names',
+           'column_lines', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'history_panel',
+           'as_history', 'run_labels', 'plot_histories']
 
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
 QUANTITIES = ("loss", "learning_rate", "grad_norm", "samples_per_second")
@@ -36,29 +38,33 @@ def block_values(
     "Return the positions (n, 3) and the quantities (n, 4) of some rows."
     first = int(chosen[0])
     stop = int(chosen[-1]) + 1
+    names = ("step", "epoch", "seconds", "loss", "learning_rate", "grad_norm")
     with rows.lock:
-        columns = {
-            o: rows.columns.view(o)[first:stop].copy()
-            for o in ("step", "epoch", "seconds", "loss", "learning_rate", "grad_norm")
-        }
-    here = chosen - first
+        columns = {name: rows.columns.view(name)[first:stop].copy() for name in names}
+    positions = [columns["step"], columns["epoch"], columns["seconds"] / 60]
     quantities = [columns["loss"], columns["learning_rate"], columns["grad_norm"], throughput(rows, first, stop)]
-    return np.stack([columns["step"], columns["epoch"], columns["seconds"] / 60], 1)[here].astype(np.float32), np.stack(
-        quantities, 1
-    )[here].astype(np.float32)
+    indices = chosen - first
+    return (
+        np.stack(positions, 1)[indices].astype(np.float32),
+        np.stack(quantities, 1)[indices].astype(np.float32),
+    )
 
-# (n, 3), (n, 4); width: rows per block, the last may have fewer
-def make_blocks(places: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
+def make_blocks(
+    positions: np.ndarray,  # (n, 3)
+    values: np.ndarray,     # (n, 4)
+    width: int,             # rows per block; the last may have fewer
+) -> np.ndarray:
     "Return the blocks of successive rows: (blocks, 15)."
-    starts = np.arange(0, len(places), width)
+    starts = np.arange(0, len(positions), width)
     values = np.where(np.isfinite(values), values, np.float32(np.nan))
     count = np.add.reduceat(~np.isnan(values), starts, 0)
     with np.errstate(all="ignore"):
         low = np.fmin.reduceat(values, starts, 0)
         high = np.fmax.reduceat(values, starts, 0)
         mean = np.add.reduceat(np.nan_to_num(values).astype(float), starts, 0) / count
-    ends = np.append(starts[1:], len(places)) - 1
-    return np.concatenate([places[ends], np.stack([low, high, mean.astype(np.float32)], 2).reshape(len(starts), -1)], 1)
+    ends = np.append(starts[1:], len(positions)) - 1
+    quantities = np.stack([low, high, mean.astype(np.float32)], 2).reshape(len(starts), -1)
+    return np.concatenate([positions[ends], quantities], 1)
 
 def merge_pairs(
     blocks: np.ndarray,  # an even number of them
@@ -66,68 +72,76 @@ def merge_pairs(
     "Merge each pair of neighbouring blocks."
     a = blocks[0::2]
     b = blocks[1::2]
+    mean_a = a[:, 5::3]
+    mean_b = b[:, 5::3]
     with np.errstate(all="ignore"):
         low = np.fmin(a[:, 3::3], b[:, 3::3])
         high = np.fmax(a[:, 4::3], b[:, 4::3])
-        mean = np.where(
-            np.isnan(a[:, 5::3]), b[:, 5::3], np.where(np.isnan(b[:, 5::3]), a[:, 5::3], (a[:, 5::3] + b[:, 5::3]) / 2)
-        )
+        mean = (mean_a + mean_b) / 2
+    # a block without values leaves the other's mean
+    mean = np.where(np.isnan(mean_a), mean_b, np.where(np.isnan(mean_b), mean_a, mean))
     return np.concatenate([b[:, :3], np.stack([low, high, mean], 2).reshape(len(a), -1)], 1)
 
 # %% ../../nbs/10_live/06_curves.ipynb #7c13ff03
 class BlockSeries:
     "Condense the rows of a run that have not been abandoned into at most `most` blocks."
     CHUNK = 65536   # rows that are processed together
+
     def __init__(
         self,
         most: int = 4000,  # an even number
     ):
         self.most = most
+        # changes when blocks that were complete have changed
         self.generation = 0
-        self.begin_anew()
+        self.reset()
 
-    def begin_anew(self):
+    def reset(self):
         "Discard all rows."
-        # `full`: number of complete blocks
-        self.table, self.full, self.width = np.empty((0, BLOCK_COLUMNS), np.float32), 0, 1
-        # rows of the last block; number of rows processed
-        self.tail, self.seen, self.abandons = np.empty(0, np.int64), 0, 0
+        self.table = np.empty((0, BLOCK_COLUMNS), np.float32)
+        # number of complete blocks, and rows per block
+        self.full = 0
+        self.width = 1
+        # rows of the last, incomplete block
+        self.tail = np.empty(0, np.int64)
+        # number of rows, and of returns to an earlier step, that have been processed
+        self.seen = 0
+        self.abandons = 0
         self.generation += 1
 
     def update(self, history: History) -> bool:
         "Add the new rows, and return True if there were any."
         # the run has gone back
         if len(history.abandons) != self.abandons or len(history) < self.seen:
-            self.begin_anew()
+            self.reset()
             self.abandons = len(history.abandons)
         whole = history.rows.whole()
         if whole == self.seen: return False
         while self.seen < whole:
-            self._take(history.rows, min(whole, self.seen + self.CHUNK))
+            self._add_rows(history.rows, min(whole, self.seen + self.CHUNK))
         return True
 
-    def _take(self, rows: RowStore, stop: int):
+    def _add_rows(self, rows: RowStore, stop: int):
         with rows.lock:
-            gone = rows.columns.view("abandoned")[self.seen:stop].copy()
-        chosen = np.concatenate([self.tail, self.seen + np.flatnonzero(gone == 0)])
+            abandoned = rows.columns.view("abandoned")[self.seen:stop].copy()
+        chosen = np.concatenate([self.tail, self.seen + np.flatnonzero(abandoned == 0)])
         self.seen = stop
         while len(chosen):
             room = (self.most - self.full) * self.width
             part = chosen[:room]
             chosen = chosen[room:]
             self.table = np.concatenate([self.table[:self.full], make_blocks(*block_values(rows, part), self.width)])
-            self.full += len(part) // self.width
-            self.tail = part[len(part) // self.width * self.width:]
+            complete = len(part) // self.width
+            self.full += complete
+            self.tail = part[complete * self.width:]
             if self.full == self.most:
                 self._halve()
 
     def _halve(self):
-        self.table, self.full, self.width, self.generation = (
-            merge_pairs(self.table[: self.full]),
-            self.full // 2,
-            2 * self.width,
-            self.generation + 1,
-        )
+        self.table = merge_pairs(self.table[:self.full])
+        self.full //= 2
+        self.width *= 2
+        self.generation += 1
 
 # %% ../../nbs/10_live/06_curves.ipynb #423c8667
 def abandoned_blocks(
@@ -137,183 +151,207 @@ def abandoned_blocks(
     "Return the blocks of the abandoned rows, with a row of nan between two pieces."
     whole = history.rows.whole()
     with history.rows.lock:
-        gone = np.flatnonzero(history.rows.columns.view("abandoned")[:whole])
-    if not len(gone): return np.empty((0, BLOCK_COLUMNS), np.float32)
-    with history.rows.lock:
-        steps = history.rows.columns.view("step")[:whole][gone]
-    pieces = np.split(gone, np.flatnonzero((np.diff(gone) != 1) | (np.diff(steps) < 0)) + 1)[-most // 4:]
+        rows = np.flatnonzero(history.rows.columns.view("abandoned")[:whole])
+        if not len(rows): return np.empty((0, BLOCK_COLUMNS), np.float32)
+        steps = history.rows.columns.view("step")[:whole][rows]
+    # a piece ends where a row is missing, or where the step decreases
+    ends = np.flatnonzero((np.diff(rows) != 1) | (np.diff(steps) < 0)) + 1
+    pieces = np.split(rows, ends)[-most // 4:]
     width = -(-sum(map(len, pieces)) // most)
     gap = np.full((1, BLOCK_COLUMNS), np.nan, np.float32)
-    return np.concatenate(
-        [o for piece in pieces for o in (make_blocks(*block_values(history.rows, piece), width), gap)][:-1]
-    )
+    parts = []
+    for piece in pieces:
+        parts += [make_blocks(*block_values(history.rows, piece), width), gap]
+    return np.concatenate(parts[:-1])
 
 # %% ../../nbs/10_live/06_curves.ipynb #9486bb2d
 # the column of the history, and its factor
 X_AXES = {"step": ("step", 1.0), "epoch": ("epoch", 1.0), "time": ("seconds", 1 / 60)}
 
-def x_positions(history: History, x: str) -> np.ndarray:
+def x_positions(
+    history: History,
+    x: str,  # one of X_AXES
+) -> np.ndarray:
     "Return the position of each row of a history. Raise ValueError for an unknown axis."
-    if x not in X_AXES: raise ValueError(f"x is one of {', '.join(X_AXES)}, not {x!r}.")
+    if x not in X_AXES: raise ValueError(f"x={x!r} is unknown; x is one of {', '.join(X_AXES)}.")
     name, factor = X_AXES[x]
     return history.column(name).astype(float) * factor
 
-def metric_values(history: History, name: str) -> tuple[list, list]:
+def metric_values(history: History, name: str) -> tuple[list[int], list[float]]:
     "Return the rows that have a metric and are not abandoned, and its values."
-    found = [
-        (row, m[name])
-        for row, m in sorted(history.metrics.items())
-        if isinstance(m.get(name), (int, float)) and not history.columns.abandoned[row]
-    ]
-    return [row for row, _ in found], [value for _, value in found]
+    abandoned = history.columns.abandoned
+    rows = []
+    values = []
+    for row, metrics in sorted(history.metrics.items()):
+        value = metrics.get(name)
+        if isinstance(value, (int, float)) and not abandoned[row]:
+            rows.append(row)
+            values.append(value)
+    return rows, values
 
 def numeric_metric_names(history: History) -> list[str]:
     "Return the names of the numeric metrics, without timings."
-    every = dict.fromkeys(
-        k for row, m in sorted(history.metrics.items()) for k, v in m.items() if isinstance(v, (int, float))
-    )
-    return [k for k in every if not k.endswith(TIMING_SUFFIXES) and k not in ("epoch", "step")]
+    names: dict[str, None] = {}
+    for _, metrics in sorted(history.metrics.items()):
+        names |= {name: None for name, value in metrics.items() if isinstance(value, (int, float))}
+    return [name for name in names if not name.endswith(TIMING_SUFFIXES) and name not in ("epoch", "step")]
 
 # %% ../../nbs/10_live/06_curves.ipynb #f45a73f0
 PLOTTED_COLUMNS = ("loss", "learning_rate", "grad_norm", "samples_per_second")
-
-def mask_gaps(x, y, gone) -> tuple[np.ndarray, np.ndarray]:
-    "Return a series in which the excluded points are gaps."
-    return x, np.where(gone, np.nan, y)
-
+# runs with fewer steps are not smoothed
+MIN_SMOOTHED_STEPS = 20
 
 def column_lines(
-    history: History, name: str, x, smooth, color=0, label: str = "", alone: bool = True
+    history: History,
+    name: str,                # one of PLOTTED_COLUMNS
+    x: str,                   # one of X_AXES
+    smooth: float,            # weight of the running mean
+    color: int = 0,
+    label: str = "",
+    is_single: bool = True,   # there is no other run in the chart
 ) -> list[LineSeries]:
-    "Return the lines of a column; `alone`: there is no other run in the chart."
-    at = x_positions(history, x)
-    y = history.column(name).astype(float)
-    gone = history.column("abandoned") == 1
-    noisy = name in ("loss", "grad_norm", "samples_per_second") and smooth > 0 and len(y) > 20
-    there = np.flatnonzero(~gone)
-    if not noisy:
-        lines = [LineSeries(at[there], y[there], label or name, color)]
+    "Return the lines of a column: its values, their running mean, and the abandoned steps."
+    positions = x_positions(history, x)
+    values = history.column(name).astype(float)
+    abandoned = history.column("abandoned") == 1
+    kept_x = positions[~abandoned]
+    kept = values[~abandoned]
+    if name == "learning_rate" or smooth == 0 or len(values) <= MIN_SMOOTHED_STEPS:
+        lines = [LineSeries(kept_x, kept, label or name, color)]
     else:
-        lines = [LineSeries(at[there], exponential_moving_average(y[there], smooth), label or "running mean", color)]
-        if alone:
-            lines.insert(0, LineSeries(at[there], y[there], "each step", color, "faint"))
-    if alone and gone.any():
-        lines.append(LineSeries(*mask_gaps(at, y, ~gone), "left behind", None, "dashed"))
+        lines = [LineSeries(kept_x, exponential_moving_average(kept, smooth), label or "running mean", color)]
+        if is_single:
+            lines.insert(0, LineSeries(kept_x, kept, "each step", color, "faint"))
+    if is_single and abandoned.any():
+        # nan leaves gaps where the run was not abandoned
+        lines.append(LineSeries(positions, np.where(abandoned, values, np.nan), "abandoned", None, "dashed"))
     return lines
 
-
-def metric_series(history: History, name: str, x, color, label: str = "") -> list[LineSeries]:
+def metric_series(history: History, name: str, x: str, color: int, label: str = "") -> list[LineSeries]:
     "Return a metric as points, and the line through them."
     rows, values = metric_values(history, name)
     if not rows: return []
-    at = x_positions(history, x)[rows]
-    return [LineSeries(at, values, label or name, color), LineSeries(at, values, "", color, "points")]
+    positions = x_positions(history, x)[rows]
+    return [LineSeries(positions, values, label or name, color), LineSeries(positions, values, "", color, "points")]
 
-def act_markers(history: History, x, most: int = 10) -> list[Marker]:
-    "Return the changes made by hand as marks; the last ones if there are many."
+def act_markers(
+    history: History,
+    x: str,          # one of X_AXES
+    most: int = 10,  # of very many, the last ones
+) -> list[Marker]:
+    "Return the changes made by hand as marks."
     steps = history.column("step")
-    at = x_positions(history, x)
-    def place(step):
-        return (
-            float(at[np.flatnonzero(steps <= step)[-1]])
-            if len(steps) and step >= steps[0]
-            else float(at[0]) if len(at) else 0.0
-        )
-    found = [
-        e
-        for e in history.events
-        if e["kind"] in ACT_FORMATTERS and e["kind"] not in ("checkpoint", "load_best") and not e["abandoned"]
-    ]
-    def said(e): return f"{e['kind']} {ACT_FORMATTERS[e['kind']]({k: v for k, v in e['data'].items() if k != 'by'})}"
-    return [Marker(place(e["step"]), format_value(said(e), 28)) for e in found[-most:]]
+    positions = x_positions(history, x)
+    def position(step: int) -> float:
+        if not len(steps): return 0.0
+        if step < steps[0]: return float(positions[0])
+        return float(positions[np.flatnonzero(steps <= step)[-1]])
+    def text(event: dict) -> str:
+        data = {k: v for k, v in event["data"].items() if k != "by"}
+        return f"{event['kind']} {ACT_FORMATTERS[event['kind']](data)}"
+    kinds = set(ACT_FORMATTERS) - {"checkpoint", "load_best"}
+    events = [event for event in history.events if event["kind"] in kinds and not event["abandoned"]]
+    return [Marker(position(event["step"]), format_value(text(event), 28)) for event in events[-most:]]
 
 # %% ../../nbs/10_live/06_curves.ipynb #a365e9f3
-def resolve_plot_names(histories, what) -> list[str]:
-    "Return the names to draw. Raise ValueError for a name that is in no history."
-    known = list(
-        dict.fromkeys(
-            [
-                *PLOTTED_COLUMNS,
-                *(m for h in histories for m in numeric_metric_names(h)),
-                *(n for h in histories for n in watched_names(h)),
-            ]
-        )
-    )
-    for name in what:
+def resolve_plot_names(
+    histories: list[History],
+    names: Sequence[str],  # as given by the user
+) -> list[str]:
+    "Return the names to draw. Raise TypeError or ValueError for a name that is in no history."
+    metrics = list(dict.fromkeys(name for history in histories for name in numeric_metric_names(history)))
+    watched = [name for history in histories for name in watched_names(history)]
+    known = list(dict.fromkeys([*PLOTTED_COLUMNS, *metrics, *watched]))
+    for name in names:
         if not isinstance(name, str):
             raise TypeError(
-                f"plot() takes names of what to draw, not {name!r}; other runs are given as plot(also=[...])."
+                f"plot() takes names of quantities, not {name!r}; other runs are given as plot(also=[...])."
             )
         if name not in known:
             raise ValueError(
                 f"There is nothing called {name!r} to draw; there are {', '.join(known)}.{suggest_names(name, known)}"
             )
-    if what: return list(what)
-    metrics = [
-        m
-        for m in known
-        if m not in PLOTTED_COLUMNS and not m.endswith("loss") and any(m in numeric_metric_names(h) for h in histories)
-    ]
-    return ["loss", *metrics[:4], "learning_rate", "grad_norm"]
+    if names: return list(names)
+    chosen = [name for name in metrics if name not in PLOTTED_COLUMNS and not name.endswith("loss")]
+    return ["loss", *chosen[:4], "learning_rate", "grad_norm"]
 
-def history_panel(name: str, histories, labels, x, smooth, log) -> Panel | None:
+def plotted_lines(
+    name: str,
+    histories: list[History],
+    labels: list[str],   # of the histories
+    x: str,              # one of X_AXES
+    smooth: float,       # weight of the running mean
+) -> list[LineSeries]:
+    "Return the lines of a column, or of a metric, of several runs; with the loss also those of the evaluations."
+    is_single = len(histories) == 1
+    lines = []
+    for i, history in enumerate(histories):
+        if name in PLOTTED_COLUMNS:
+            lines += column_lines(history, name, x, smooth, i, "" if is_single else labels[i], is_single)
+        else:
+            lines += metric_series(history, name, x, i, name if is_single else labels[i])
+    if name != "loss": return lines
+    for i, history in enumerate(histories):
+        for metric in numeric_metric_names(history):
+            if not metric.endswith("loss"): continue
+            label = metric if is_single else f"{labels[i]}, {metric}"
+            lines += metric_series(history, metric, x, 1 if is_single else i, label)
+    return lines
+
+def history_panel(
+    name: str,
+    histories: list[History],
+    labels: list[str],
+    x: str,
+    smooth: float,
+    log: Sequence[str],  # names whose axis is logarithmic
+) -> Panel | None:
     "Return the panel of one name; None without data."
-    alone = len(histories) == 1
-    if name in PLOTTED_COLUMNS:
-        lines = [
-            o
-            for i, h in enumerate(histories)
-            for o in column_lines(h, name, x, smooth, i, "" if alone else labels[i], alone)
-        ]
-        if name == "loss":
-            lines += [
-                o
-                for i, h in enumerate(histories)
-                for m in numeric_metric_names(h)
-                if m.endswith("loss")
-                for o in metric_series(h, m, x, 1 if alone else i, m if alone else f"{labels[i]}, {m}")
-            ]
-    elif any(name in numeric_metric_names(h) for h in histories):
-        lines = [o for i, h in enumerate(histories) for o in metric_series(h, name, x, i, name if alone else labels[i])]
-    else:
-        return next((heatmap_panel(WatchReport(h), name) for h in histories if name in watched_names(h)), None)
-    if not any(np.isfinite(np.asarray(o.y, float)).any() for o in lines): return None
+    is_metric = any(name in numeric_metric_names(history) for history in histories)
+    if name not in PLOTTED_COLUMNS and not is_metric:
+        watched = [history for history in histories if name in watched_names(history)]
+        return heatmap_panel(WatchReport(watched[0]), name) if watched else None
+    lines = plotted_lines(name, histories, labels, x, smooth)
+    if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
     return Panel(name.replace("_", " "), lines, x="minutes" if x == "time" else x, ylog=name in log)
 
-def as_history(source) -> History:
-    "Return the history of a learner, a history itself, or that of a log. Raise TypeError for anything else."
+def as_history(
+    source: Any,  # a learner, a history, or the path of a log
+) -> History:
+    "Return the history of a run. Raise TypeError for an object that is not a run."
     if isinstance(source, History): return source
     if isinstance(source, (str, Path)): return read_history(source)
     if isinstance(getattr(source, "history", None), History): return source.history
     raise TypeError(f"A run to draw is a learner, a history, or the path of a log, not {source!r}.")
 
-def run_labels(histories) -> list[str]:
+def run_labels(histories: list[History]) -> list[str]:
     "Return a unique label for each run."
     names = [h.name or f"run {h.run_id[:6]}" for h in histories]
     return [f"{n} ({h.run_id[:4]})" if names.count(n) > 1 else n for n, h in zip(names, histories)]
 
 # %% ../../nbs/10_live/06_curves.ipynb #51e9f97d
-def plot_histories(sources: list,          # learners, histories, paths of logs
-         what=(),                # names; default: the most informative ones
-         x: str = "step",        # or "epoch", "time" (minutes)
-         smooth: float = 0.9,    # weight of the running mean; 0 leaves the values unchanged
-         log=()                  # names whose axis is logarithmic; True for all
-        ) -> Chart:
+def plot_histories(
+    sources: list,                       # learners, histories, paths of logs
+    what: Sequence[str] = (),            # names; default: the most informative ones
+    x: str = "step",                     # or "epoch", "time" (minutes)
+    smooth: float = 0.9,                 # weight of the running mean; 0 leaves the values unchanged
+    log: bool | str | Sequence[str] = () # names whose axis is logarithmic; True for all
+) -> Chart:
     "Return the history of runs as a chart. Raise ValueError for unknown names."
-    histories = [as_history(s) for s in sources]
+    histories = [as_history(source) for source in sources]
     names = resolve_plot_names(histories, what)
-    log = names if log is True else [log] if isinstance(log, str) else list(log or ())
-    if wrong := [name for name in log if name not in names]:
-        raise ValueError(
-            f"log={wrong[0]!r} is not among what is drawn: {', '.join(names)}.{suggest_names(str(wrong[0]), names)}"
-        )
+    log_names = names if log is True else [log] if isinstance(log, str) else list(log or ())
+    for name in log_names:
+        if name not in names:
+            raise ValueError(
+                f"log={name!r} is not among the names to draw: {', '.join(names)}.{suggest_names(str(name), names)}"
+            )
     # raises ValueError for an invalid weight
     exponential_moving_average([], smooth)
-    panels = [
-        p
-        for p in (history_panel(name, histories, run_labels(histories), x, smooth, log) for name in names)
-        if p is not None
-    ]
-    if panels and len(histories) == 1 and panels[0].of(LineSeries):
+    labels = run_labels(histories)
+    panels = [history_panel(name, histories, labels, x, smooth, log_names) for name in names]
+    panels = [panel for panel in panels if panel is not None]
+    if not panels: return Chart([], ["There is nothing to draw yet: the run has done no step."])
+    if len(histories) == 1 and panels[0].of(LineSeries):
         panels[0].things += act_markers(histories[0], x)
-    return Chart(panels, [] if panels else ["There is nothing to draw yet: the run has done no step."])
+    return Chart(panels, [])

@@ -11,9 +11,7 @@ import os
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Hashable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +19,7 @@ import torch
 from ..args.fields import CHOICES
 from ..core.columns import last_row_of_step
 from ..core.records import ACT_FORMATTERS
-from ..core.history import HISTORIES, History
+from ..core.history import History
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap
 from ..display.svg import reduce_columns
@@ -30,19 +28,18 @@ from ..engine.loop import describe_position
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
-from .curves import BlockSeries, abandoned_blocks, numeric_metric_names
+from .curves import numeric_metric_names
 from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
 
 
 # %% auto #0
-__all__ = ['MAX_EVENTS', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS', 'CELL_HINT', 'DisplayStatus',
-           'display_status', 'recent_speed', 'format_memory_use', 'last_known_loss', 'progress_numbers',
-           'current_evaluation', 'view_status', 'axis_position', 'rows_before_event', 'finite_or_none', 'format_clock',
-           'metric_points', 'event_text', 'event_marks', 'evaluation_table', 'error_notices', 'input_kind',
-           'setting_value', 'settings_form', 'layer_heatmaps', 'RunCurve', 'RunSource', 'StatusSource', 'ViewModel',
-           'LearnerSource', 'fetch_quietly', 'HistorySource', 'branch_sources']
+__all__ = ['MAX_EVENTS', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS', 'DisplayStatus', 'display_status',
+           'recent_speed', 'format_memory_use', 'last_known_loss', 'progress_numbers', 'current_evaluation',
+           'view_status', 'axis_position', 'rows_before_event', 'finite_or_none', 'format_clock', 'metric_points',
+           'event_text', 'event_marks', 'evaluation_table', 'error_notices', 'input_kind', 'setting_value',
+           'settings_form', 'layer_heatmaps']
 
 # %% ../../nbs/10_live/08_run_view.ipynb #ca872b17
 class DisplayStatus(NamedTuple):
@@ -308,224 +305,4 @@ def layer_heatmaps(history: History) -> list[tuple[dict, np.ndarray]]:
             }
             heatmaps.append((description, values))
     return heatmaps
-
-
-# %% ../../nbs/10_live/08_run_view.ipynb #6a7e3c43
-class RunCurve:
-    "Return one run of a view, as blocks, and remember what was sent."
-    def __init__(self, label: str, history: History):
-        self.label = label
-        self.history = history
-        self.blocks = BlockSeries()
-        # the generation of the blocks, and the number of complete ones, that have been sent
-        self.sent_blocks = (0, 0)
-        # the number of returns to an earlier step when the abandoned blocks were sent last
-        self.sent_abandons = -1
-
-    def changes(self, full: bool) -> tuple[dict, list[np.ndarray]] | None:
-        "Return the new part of the run, with its buffers as arrays; None if nothing is new."
-        history = self.history
-        blocks = self.blocks
-        has_rows = blocks.update(history)
-        abandoned = None
-        if full or self.sent_abandons != len(history.abandons):
-            abandoned = abandoned_blocks(history)
-        if not (has_rows or full or abandoned is not None): return None
-        generation, first = self.sent_blocks
-        if full or generation != blocks.generation:
-            first = 0
-        self.sent_blocks = (blocks.generation, blocks.full)
-        self.sent_abandons = len(history.abandons)
-        new_blocks = blocks.table[first:]
-        part = {
-            "run": history.run_id,
-            "label": self.label,
-            "generation": blocks.generation,
-            "first": first,
-            "rows": len(new_blocks),
-            "width": blocks.width,
-            "buffer": 0,
-            "left_rows": 0 if abandoned is None else len(abandoned),
-            "left_buffer": None if abandoned is None else 1,
-        }
-        return part, [new_blocks] if abandoned is None else [new_blocks, abandoned]
-
-
-# %% ../../nbs/10_live/08_run_view.ipynb #206ff097
-CELL_HINT = (
-    "A cell is training, so clicks take effect when it ends. Interrupt the kernel (■) to pause. A run that"
-    " learn.start() has started reacts at once."
-)
-
-class RunSource(Protocol):
-    "Provide a run to draw."
-    @property
-    def history(self) -> History: ...
-    @property
-    def label(self) -> str: ...
-    def refresh(self): "Update the history."
-
-class StatusSource(RunSource, Protocol):
-    "Provide the run that a view shows, with its status and settings."
-    def status(self) -> dict[str, Any]: ...
-    def settings(self) -> list[dict]: ...
-
-
-# %% ../../nbs/10_live/08_run_view.ipynb #a49252aa
-class ViewModel:
-    "Assemble the messages about some runs for a front end."
-    def __init__(
-        self,
-        sources: list,  # the first is a StatusSource; the others are drawn for comparison
-    ):
-        self.main: StatusSource = sources[0]
-        self.sources: list[RunSource] = sources
-        self.curves: list[RunCurve] = []
-        # the parts that were sent last, by name
-        self.sent: dict[str, Any] = {}
-        self.keys: dict[str, Hashable] = {}
-
-    def message(self, full: bool = False) -> tuple[dict, list[np.ndarray]] | None:
-        "Return the changes, or everything: a dict for JSON, and arrays of float32. None if nothing has changed."
-        if self.refresh_sources():
-            full = True
-        if full:
-            self.sent = {}
-            self.keys = {}
-        buffers: list[np.ndarray] = []
-        content: dict[str, Any] = {}
-        runs = self.changed_runs(full, buffers)
-        for name, value in self.plain_parts():
-            if name in self.sent and self.sent[name] == value: continue
-            content[name] = self.sent[name] = value
-        layers = self.changed_layers(buffers)
-        if layers is not None:
-            content["layers"] = layers
-        if runs:
-            content["runs" if full else "changed_runs"] = runs
-        if not content: return None
-        return {"kind": "all" if full else "news", "version": 1} | content, buffers
-
-    def refresh_sources(self) -> bool:
-        "Update the sources, and return True if the set of runs has changed."
-        for source in self.sources:
-            source.refresh()
-        known = {source.history.run_id for source in self.sources}
-        self.sources += branch_sources(self.main.history, known)
-        if [curve.history for curve in self.curves] == [source.history for source in self.sources]: return False
-        self.curves = [RunCurve(source.label, source.history) for source in self.sources]
-        return True
-
-    def changed_runs(self, full: bool, buffers: list[np.ndarray]) -> list[dict]:
-        "Return the new part of each run, and append its arrays to the buffers."
-        parts = []
-        for curve in self.curves:
-            changes = curve.changes(full)
-            if changes is None: continue
-            part, arrays = changes
-            for name in ("buffer", "left_buffer"):
-                if part[name] is not None:
-                    part[name] += len(buffers)
-            buffers += arrays
-            parts.append(part)
-        return parts
-
-    def plain_parts(self) -> Iterator[tuple[str, Any]]:
-        "Yield the names and values of the parts that may have changed."
-        main = self.main
-        yield "title", format_value(main.label, 80)
-        yield "cell_hint", CELL_HINT
-        yield "status", main.status()
-        yield "settings", main.settings()
-        yield "notices", error_notices(main.history)
-        histories = [curve.history for curve in self.curves]
-        if not self.has_changed("events", tuple((id(h), len(h.events), len(h.abandons)) for h in histories)): return
-        yield "metrics", {h.run_id: metric_points(h) for h in histories}
-        yield "marks", event_marks(main.history)
-        yield "evaluations", evaluation_table(main.history)
-
-    def changed_layers(self, buffers: list[np.ndarray]) -> list[dict] | None:
-        "Return the pictures of layers if they have changed, and append their numbers to the buffers."
-        history = self.main.history
-        if not self.has_changed("layers", (history.readings.count, len(history.abandons))): return None
-        layers = []
-        for description, values in layer_heatmaps(history):
-            layers.append(description | {"buffer": len(buffers)})
-            buffers.append(values)
-        return layers
-
-    def has_changed(self, name: str, key: Hashable) -> bool:
-        "Return True if a key differs from the last call."
-        before = self.keys.get(name)
-        self.keys[name] = key
-        return before != key
-
-
-# %% ../../nbs/10_live/08_run_view.ipynb #9eff4674
-class LearnerSource:
-    "Provide a learner of this process."
-    def __init__(self, learner: TrainerBase):
-        self.learner = weakref.ref(learner)
-        self.history = learner.run_state.history
-        self.label = type(learner.model).__name__
-        # the memory in use as text, and the time from which it is measured again
-        self.memory: str | None = None
-        self.memory_due = 0.0
-        self.last_status: dict[str, Any] = {}
-
-    def refresh(self):
-        "Fetch the values that the device has computed; the training thread does not wait for it."
-        learner = self.learner()
-        if learner is not None and not self.is_freed(learner):
-            self.history = learner.run_state.history
-            self.label = self.history.name or learner.args.run_name or type(learner.model).__name__
-        fetch_quietly(self.history)
-        if learner is None or time.monotonic() < self.memory_due: return
-        self.memory_due = time.monotonic() + 1.0
-        self.memory = format_memory_use(next((p.device for p in learner.run_state.params), None))
-
-    def is_freed(self, learner: TrainerBase) -> bool:
-        "Return True if free() has ended the run that was shown, and no other has begun."
-        return learner.run_state.initial_snapshot_freed and bool(self.last_status)
-
-    def status(self) -> dict[str, Any]:
-        "Return the status of the run; the last one for a learner that was freed or deleted."
-        learner = self.learner()
-        if learner is None or self.is_freed(learner):
-            words = "its learner was deleted" if learner is None else "freed"
-            return self.last_status | {"state": "inactive", "words": words, "where": "", "left": None, "memory": None}
-        self.last_status = view_status(learner.run_state, self.memory)
-        return self.last_status
-
-    def settings(self) -> list[dict]:
-        learner = self.learner()
-        return [] if learner is None else settings_form(learner)
-
-
-# %% ../../nbs/10_live/08_run_view.ipynb #8bb15a7a
-def fetch_quietly(history: History):
-    "Fetch the values that the device has computed."
-    try:
-        history.rows.fetch()
-    except RuntimeError:
-        # the error of a failed device is reported elsewhere
-        pass
-
-class HistorySource:
-    "Provide a run that is drawn in the same charts as another."
-    def __init__(self, history: History, label: str):
-        self.history = history
-        self.label = label
-
-    def refresh(self): fetch_quietly(self.history)
-
-def branch_sources(
-    history: History,
-    known: set[str],  # ids of runs that are already drawn
-) -> list[HistorySource]:
-    "Return the runs of this process that have branched off from a run."
-    branches = [h for h in list(HISTORIES) if h.parent == history.run_id and h.run_id not in known and len(h)]
-    # a run that was read from a log has the same id
-    unique = {h.run_id: h for h in branches}.values()
-    return [HistorySource(h, h.name or f"branch {h.run_id[:6]}") for h in sorted(unique, key=lambda h: h.started)]
 

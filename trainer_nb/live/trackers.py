@@ -20,7 +20,7 @@ from ..core.errors import warn
 
 
 # %% auto #0
-__all__ = ['RUN_SUMMARY_KEYS', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names', 'as_scalar',
+__all__ = ['RUN_SUMMARY_KEYS', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names', 'unwrap_scalar',
            'numeric_values', 'tracked_row', 'RunDescription', 'to_plain', 'model_settings', 'tracker_config', 'Tracker',
            'TensorBoard', 'WandB', 'Trackio', 'MLflow', 'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon',
            'is_tracker_installed', 'installed_trackers', 'resolve_trackers', 'warn_ignored_variables', 'make_tracker']
@@ -35,7 +35,7 @@ def prefix_log_names(logs: dict) -> dict:
         return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"
     return {name(k): v for k, v in logs.items()}
 
-def as_scalar(value: Any) -> Any:
+def unwrap_scalar(value: Any) -> Any:
     "Return the number in a tensor or array with one element; any other value unchanged."
     count = value.numel() if hasattr(value, "numel") else getattr(value, "size", 1)
     return value.item() if hasattr(value, "item") and count == 1 else value
@@ -45,7 +45,7 @@ def numeric_values(
     kinds: tuple[type, ...] = (int, float),  # the types to keep, bool excepted
 ) -> dict:
     "Keep the values that can be drawn as a chart; a tensor with one element becomes a number."
-    scalars = {k: as_scalar(v) for k, v in values.items()}
+    scalars = {k: unwrap_scalar(v) for k, v in values.items()}
     return {k: v for k, v in scalars.items() if isinstance(v, kinds) and not isinstance(v, bool)}
 
 def tracked_row(logs: dict, step: int) -> dict:
