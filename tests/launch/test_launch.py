@@ -379,7 +379,7 @@ def test_what_cannot_be_launched(tmp_path):
     with open(__file__) as file:
         held = make(data=Fails(tmp_path, ""))
         held.train_dataset.file = file
-        with pytest.raises(ValueError, match="the learner's train_dataset cannot be carried there: its attribute `file`"): held.launch(2, start="spawn")
+        with pytest.raises(ValueError, match="the learner's train_dataset cannot be sent there: its attribute `file`"): held.launch(2, start="spawn")
         assert held.step(1)[0].step == 1     # it is here, and goes on
     with pytest.raises(ValueError, match="fp16"): make(fp16=True).launch(2, train=True)
     with pytest.raises(InvalidOperation, match="middle|inside|at work"): make(callbacks=[Launches()]).step(1)

@@ -400,7 +400,7 @@ def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
     assert not acts(learn)
     with open(__file__) as file:
         learn.train_dataset.file = file
-        with pytest.raises(ValueError, match="train_dataset cannot be carried there"): learn.launch(2, start="spawn")
+        with pytest.raises(ValueError, match="train_dataset cannot be sent there"): learn.launch(2, start="spawn")
     assert [(row["act"], row["abandoned"]) for row in learn.journal if row["act"] in ("launch", "close")] == [("launch", True), ("close", True)]
     monkeypatch.setattr("trainer_nb.launch.remote_run.capture_snapshot", lambda run: (_ for _ in ()).throw(MemoryError("no room for a snapshot")))
     with pytest.raises(MemoryError): learn.launch(2)

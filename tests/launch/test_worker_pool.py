@@ -191,8 +191,8 @@ def test_errors_that_cannot_be_carried_or_end_a_process(pool):
 
 def test_a_result_that_cannot_come_is_an_error(pool):
     found = outcomes(pool.call(lambda worker: {"lines": (o for o in "abc")}))
-    assert all("the lines cannot be carried there: it is a generator" in o.message for o in found)
-    with pytest.raises(ValueError, match="the arguments cannot be carried there: its part `.0..0.` is a lock"): pool.call(who, [threading.Lock()])
+    assert all("the lines cannot be sent there: it is a generator" in o.message for o in found)
+    with pytest.raises(ValueError, match="the arguments cannot be sent there: its part `.0..0.` is a lock"): pool.call(who, [threading.Lock()])
 
 @pytest.mark.parametrize("where", ["argument", "result"])
 def test_tensors_arrive_byte_for_byte(pool, where):
@@ -678,7 +678,7 @@ def test_what_cannot_be_carried_is_named():
         def __getstate__(self): return {"count": self.count}
     lock, numbers = threading.Lock(), (i for i in range(3))
     for words, parts in {
-        "the train_dataset cannot be carried there: its attribute `by.'train'..1.` is a BufferedReader .*Open it when it is first used": {"n": 1, "train_dataset": Reader()},
+        "the train_dataset cannot be sent there: its attribute `by.'train'..1.` is a BufferedReader .*Open it when it is first used": {"n": 1, "train_dataset": Reader()},
         "the data_collator .*: its part `→ lock` is a lock": {"data_collator": lambda o: (lock, o)},
         "the loss_func .*: its attribute `args.0.` is a generator.*whose __iter__": {"loss_func": partial(print, numbers)},
         "the train_dataset .*: it is a generator": {"payload": {"train_dataset": numbers}},

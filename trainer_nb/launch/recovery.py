@@ -5,7 +5,7 @@
 # %% ../../nbs/11_launch/09_recovery.ipynb #db34b838
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NamedTuple, NoReturn, Protocol
 
 from ..core.errors import warn
 from ..core.history import Place
@@ -16,6 +16,7 @@ from .pool_messages import PendingCall
 from .process_group import HistoryMirror, ProcessDied, ProcessGroup
 from trainer_nb.launch.replica import (
     ReplicaState,
+    RunStatus,
     RunTransfer,
     buffered_snapshot,
     buffered_steps,
@@ -29,18 +30,33 @@ from ..state.model_files import add_base_weights
 from ..state.checkpoint import read_checkpoint
 from ..state.checkpoint_dirs import find_latest_checkpoint
 
-if TYPE_CHECKING:
-    from trainer_nb.launch.remote_run import RemoteRun
-
 # %% auto #0
-__all__ = ['LAST_KNOWN_MESSAGE', 'recover_run', 'make_recovered_error', 'have_same_status', 'restart_processes',
-           'find_replica_state', 'gather_shards', 'position', 'find_buffered_snapshot', 'find_last_known_state']
+__all__ = ['LAST_KNOWN_MESSAGE', 'BaseState', 'RestartableRun', 'recover_run', 'make_recovered_error', 'have_same_status',
+           'restart_processes', 'find_replica_state', 'gather_shards', 'position', 'find_buffered_snapshot',
+           'find_last_known_state']
 
 # %% ../../nbs/11_launch/09_recovery.ipynb #904490f2
+class BaseState(NamedTuple):
+    "Hold the state from which the processes were started."
+    run: RunTransfer
+    place: Place
+
+class RestartableRun(Protocol):
+    "Describe what recovery needs of a remote run."
+    num_processes: int
+    processes: ProcessGroup
+    mirror: HistoryMirror
+    base: BaseState | None
+
+    def start(self, learner: TrainerBase, transfer: RunTransfer): ...
+    def end(self, learner: TrainerBase, transfer: RunTransfer | None): ...
+    def apply_status(self, learner: TrainerBase, status: RunStatus): ...
+
+# %% ../../nbs/11_launch/09_recovery.ipynb #842c0553
 LAST_KNOWN_MESSAGE = "the run continues from its last known state"
 
 def recover_run(
-    remote: RemoteRun,
+    remote: RestartableRun,
     learner: TrainerBase,
     call: PendingCall,  # that has failed
     cause: Failed | Died | None,  # None: the button was pressed, and the processes are blocked
@@ -86,7 +102,7 @@ def make_recovered_error(
         error.add_note(message)
     return error
 
-def have_same_status(remote: RemoteRun, learner: TrainerBase) -> bool:
+def have_same_status(remote: RestartableRun, learner: TrainerBase) -> bool:
     "Return True if all processes are at the same step, having failed alike, and apply their status."
     call = remote.processes.call(make_result)
     if not call.wait(10) or find_root_failure(dict(call.outcomes)): return False
@@ -97,7 +113,7 @@ def have_same_status(remote: RemoteRun, learner: TrainerBase) -> bool:
 
 # %% ../../nbs/11_launch/09_recovery.ipynb #df5a35ac
 def restart_processes(
-    remote: RemoteRun,
+    remote: RestartableRun,
     learner: TrainerBase,
     ranks: list[int],  # processes whose state may be used, best first
 ) -> bool:
@@ -175,7 +191,7 @@ def find_buffered_snapshot(processes: ProcessGroup) -> Snapshot | None:
 
 # %% ../../nbs/11_launch/09_recovery.ipynb #7f0b9845
 def find_last_known_state(
-    remote: RemoteRun,
+    remote: RestartableRun,
     learner: TrainerBase,
     buffered: Snapshot | None = None,  # that the processes have kept
 ) -> RunTransfer:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..core.callbacks import TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, release_last_traceback, warn
-from ..core.history import Place
 from ..core.records import Record
 from ..core.interrupts import RUN_LOCK, InterruptGuard
 from ..diagnostics.watch import unwatch, watch
@@ -49,7 +49,7 @@ from trainer_nb.launch.process_group import (
     SettingsMirror,
     apply_status,
 )
-from .recovery import recover_run
+from .recovery import BaseState, recover_run
 from trainer_nb.launch.replica import (
     ReplicaResult,
     RunStatus,
@@ -67,14 +67,11 @@ from trainer_nb.launch.replica import (
 from .worker import find_root_failure
 from ..state.restore import get_named_snapshot
 
-if TYPE_CHECKING:
-    import weakref
-
 # %% auto #0
 __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS', 'MIRRORED_VERBS',
            'CLOSE_SNAPSHOT', 'store_named_snapshot', 'store_local_settings', 'pop_remote_callback',
            'to_absolute_folder', 'RecordFeed', 'run_remote_slice', 'release_local_run', 'restore_local_run',
-           'BaseState', 'RestartPolicy', 'RemoteRun', 'end_processes']
+           'RestartPolicy', 'RemoteRun', 'end_processes']
 
 # %% ../../nbs/11_launch/10_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
@@ -257,11 +254,6 @@ def restore_local_run(learner: TrainerBase, transfer: RunTransfer):
 # %% ../../nbs/11_launch/10_remote_run.ipynb #8703be9c
 # the name of the snapshot that is left if the run cannot be restored in the kernel
 CLOSE_SNAPSHOT = "at the close"
-
-class BaseState(NamedTuple):
-    "Hold the state from which the processes were started."
-    run: RunTransfer
-    place: Place
 
 class RestartPolicy:
     "Count the automatic restarts that are left."

@@ -17,6 +17,8 @@ import pickle
 import sys
 import tempfile
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -29,7 +31,7 @@ __all__ = ['SHARED_DIRS', 'MIN_SHARED_BYTES', 'SharedTensors', 'remove_shared_fi
 # folders in memory; without one, or without room in it, the temp folder is used
 SHARED_DIRS = ["/dev/shm"]
 
-def _byte_row(t) -> tuple:
+def _byte_row(t: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
     "Return a tensor's bytes as one row, and the strides to read them with."
     t = t.detach().resolve_conj().resolve_neg()
     dense = t.permute(sorted(range(t.dim()), key=t.stride, reverse=True))
@@ -40,14 +42,18 @@ def _byte_row(t) -> tuple:
         strides = dense.stride()
     return dense.reshape(-1).view(torch.uint8), strides
 
-def _write_all(file, data):
+def _write_all(file: io.RawIOBase, data: bytes | memoryview):
     "Write all data; the system may accept it in several pieces."
     data = memoryview(data)
     while len(data):
         data = data[file.write(data):]
 
-def _create_file(places, path: str, size: int):
-    "Create a file with room for `size` bytes, readable by this user only."
+def _create_file(
+    places: list[str],  # folders in memory, which are tried first
+    path: str,
+    size: int,  # bytes
+) -> io.RawIOBase:
+    "Create a file with enough room, readable by this user only."
     for place in [*places, tempfile.gettempdir()]:
         try:
             room = os.statvfs(place)
@@ -64,9 +70,10 @@ class SharedTensors:
 
     @classmethod
     def write(
-        cls, tensors: dict,
+        cls,
+        tensors: dict[str, torch.Tensor],
         stem: str,  # the beginning of the file's name
-    ):
+    ) -> SharedTensors:
         "Write tensors into a new file. Raise OSError if there is no room for them."
         rows = {}
         entries = {}
@@ -84,7 +91,7 @@ class SharedTensors:
                 _write_all(file, len(header).to_bytes(8, "little") + header)
                 for name, row in rows.items():
                     file.seek(start + entries[name][3])
-                    _write_all(file, row.numpy())
+                    _write_all(file, memoryview(row.numpy()))
                 file.truncate(start + end)
         except BaseException:
             os.unlink(file.name)
@@ -94,8 +101,8 @@ class SharedTensors:
     def tensors(
         self,
         last: bool = True,  # no other process is going to read the file
-        copies: bool = False,
-    ) -> dict:
+        copies: bool = False,  # return copies, which do not keep the file's memory
+    ) -> dict[str, torch.Tensor]:
         "Return the tensors. Writing into them does not affect other processes."
         with open(self.path, "r+b") as file:
             if last:
@@ -103,8 +110,9 @@ class SharedTensors:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE if last else mmap.ACCESS_COPY)
         size = int.from_bytes(mapped[:8], "little")
         start = -(-(8 + size) // 64) * 64
-        found = {name: _map_tensor(mapped, start, *entry) for name, entry in json.loads(mapped[8:8 + size]).items()}
-        return {name: t.clone() for name, t in found.items()} if copies else found
+        entries = json.loads(mapped[8:8 + size])
+        tensors = {name: _map_tensor(mapped, start, *entry) for name, entry in entries.items()}
+        return {name: t.clone() for name, t in tensors.items()} if copies else tensors
 
     def unlink(self):
         "Remove the file's name; existing mappings stay valid."
@@ -114,9 +122,16 @@ class SharedTensors:
             pass
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #23503757
-def _map_tensor(mapped, start, kind: str, shape, strides, offset) -> torch.Tensor:
+def _map_tensor(
+    mapped: mmap.mmap,
+    start: int,  # of the data, in bytes
+    dtype_name: str,
+    shape: list[int],
+    strides: list[int],  # in elements
+    offset: int,  # of this tensor in the data, in bytes
+) -> torch.Tensor:
     "Return one tensor of a mapped file, with its own storage."
-    dtype = getattr(torch, kind)
+    dtype: torch.dtype = getattr(torch, dtype_name)
     if not math.prod(shape): return torch.empty(shape, dtype=dtype, device="cpu")
     storage = torch.frombuffer(
         mapped, dtype=torch.uint8, offset=start + offset, count=math.prod(shape) * dtype.itemsize
@@ -136,32 +151,39 @@ def remove_shared_files(stem: str):
 # bytes; a smaller tensor is pickled
 MIN_SHARED_BYTES = 1 << 16
 
-def _is_extracted(o) -> bool:
+def _is_plain(value: object) -> bool:
+    "Return True for a dense tensor on the CPU."
+    return type(value) is torch.Tensor and value.layout is torch.strided and value.device.type == "cpu"
+
+def _is_extracted(value: object) -> bool:
     "Return True for a tensor that is large enough for the file."
-    return (type(o) is torch.Tensor and o.device.type == "cpu" and o.layout is torch.strided and not o.is_quantized
-            and o.nbytes >= MIN_SHARED_BYTES and not vars(o))
+    return _is_plain(value) and not value.is_quantized and value.nbytes >= MIN_SHARED_BYTES and not vars(value)
 
 class TensorExtractor:
     "Serve as a pickler's `persistent_id`, for objects that it does not write itself."
-    # aside: predicate, True for tensors to put into the file
-    def __init__(self, aside=_is_extracted):
-        self.aside = aside
-        self.tensors = {}
-        self.names = {}
+    def __init__(
+        self,
+        is_extracted: Callable[[object], bool] = _is_extracted,  # True for tensors to put into the file
+    ):
+        self.is_extracted = is_extracted
+        self.tensors: dict[str, torch.Tensor] = {}
+        # by memory and layout: tied weights have one entry
+        self.names: dict[tuple, str] = {}
 
-    def __call__(self, o):
-        if isinstance(o, io.IOBase):
-            if o is sys.stdout or o is sys.stderr: return "stdout" if o is sys.stdout else "stderr"
-            if not isinstance(o, (io.BytesIO, io.StringIO)):
-                raise TypeError("open files stay with the process that has opened them")
-        if not self.aside(o): return None
-        place = (o.data_ptr(), o.dtype, o.shape, o.stride(), o.is_conj(), o.is_neg())
-        name = self.names.setdefault(place, str(len(self.names)))
-        self.tensors.setdefault(name, o)
-        return name, o.requires_grad
+    def __call__(self, value: object) -> str | tuple[str, bool] | None:
+        if isinstance(value, io.IOBase):
+            if value is sys.stdout: return "stdout"
+            if value is sys.stderr: return "stderr"
+            if not isinstance(value, (io.BytesIO, io.StringIO)):
+                raise TypeError("an open file cannot be used in another process")
+        if not self.is_extracted(value): return None
+        layout = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg())
+        name = self.names.setdefault(layout, str(len(self.names)))
+        self.tensors.setdefault(name, value)
+        return name, value.requires_grad
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #b1e0015f
-def _references(function) -> dict:
+def _references(function: types.FunctionType) -> dict[str, Any]:
     "Return the objects that a function refers to, by name: closure variables, defaults, and globals of its module."
     code = function.__code__
     found = dict(function.__kwdefaults__ or {})
@@ -174,28 +196,27 @@ def _references(function) -> dict:
     found |= {f"default {i}": value for i, value in enumerate(function.__defaults__ or ())}
     return found | {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
 
-def _pickled_state(thing) -> dict:
+def _pickled_state(value: object) -> dict[str, Any]:
     "Return the attributes that would be pickled."
-    # Python 3.11 gives every object one
-    state = thing.__getstate__() if hasattr(thing, "__getstate__") else getattr(thing, "__dict__", None)
+    state = value.__getstate__()
+    # with __slots__ it is a pair
     states = state if isinstance(state, tuple) else (state,)
-    return {k: v for o in states if isinstance(o, dict) for k, v in o.items()}
+    return {name: part for s in states if isinstance(s, dict) for name, part in s.items()}
 
-def value_parts(thing) -> list:
+def value_parts(value: object) -> list[tuple[str, Any]]:
     "Return the parts of a value, each with its access path as text."
-    if isinstance(thing, dict): return [(f"[{k!r}]", v) for k, v in thing.items()]
-    if isinstance(thing, (list, tuple, set, frozenset)):
-        return [(f"[{i}]", v) for i, v in enumerate(thing)]
-    if isinstance(thing, types.MethodType):
-        return [(".__self__", thing.__self__), (".__func__", thing.__func__)]
-    if isinstance(thing, functools.partial):
-        return [(".func", thing.func), *[(f".args[{i}]", v) for i, v in enumerate(thing.args)],
-                                                         *[(f".keywords[{k!r}]", v) for k, v in thing.keywords.items()]]
-    if isinstance(thing, types.FunctionType):
-        return [(f" → {k}", v) for k, v in _references(thing).items()]
+    if isinstance(value, dict): return [(f"[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)): return [(f"[{i}]", part) for i, part in enumerate(value)]
+    if isinstance(value, types.MethodType): return [(".__self__", value.__self__), (".__func__", value.__func__)]
+    if isinstance(value, functools.partial):
+        args = [(f".args[{i}]", part) for i, part in enumerate(value.args)]
+        keywords = [(f".keywords[{key!r}]", part) for key, part in value.keywords.items()]
+        return [(".func", value.func), *args, *keywords]
+    if isinstance(value, types.FunctionType): return [(f" → {name}", part) for name, part in _references(value).items()]
     try:
-        return [(f".{k}", v) for k, v in _pickled_state(thing).items()]
+        return [(f".{name}", part) for name, part in _pickled_state(value).items()]
     except Exception:
+        # a __getstate__ of the user may fail
         return []
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #ebb14be6
@@ -204,103 +225,112 @@ class _NullFile(io.RawIOBase):
     def writable(self): return True
     def write(self, data): return len(data)
 
-def pickling_error(thing) -> Exception | None:
+def pickling_error(value: object) -> Exception | None:
     "Return the error that pickling a value raises, None if it succeeds."
     import cloudpickle
     pickler = cloudpickle.Pickler(_NullFile())
-    # never the cause
-    pickler.persistent_id = TensorExtractor(
-        lambda o: type(o) is torch.Tensor and o.layout is torch.strided and o.device.type == "cpu"
-    )
+    # tensors are never the cause
+    pickler.persistent_id = TensorExtractor(_is_plain)
     try:
-        pickler.dump(thing)
+        pickler.dump(value)
     except Exception as error:
         return error
+    return None
 
 def find_unpicklable(
-    thing,  # a value that cannot be pickled
-    deep: int = 8,
-) -> tuple:
+    value: object,  # that cannot be pickled
+    max_depth: int = 8,
+) -> tuple[str, Any, Exception | None]:
     "Find the innermost part that cannot be pickled, and return its access path, the part, and its error."
-    words = ""
-    error = pickling_error(thing)
+    path = ""
+    error = pickling_error(value)
     seen = set()
-    for _ in range(deep):
-        seen.add(id(thing))
-        found = next(
-            ((w, o, e) for w, o in value_parts(thing) if id(o) not in seen and (e := pickling_error(o)) is not None),
-            None,
-        )
-        if found is None: break
-        words = words + found[0]
-        thing = found[1]
-        error = found[2]
-    return words, thing, error
+    for _ in range(max_depth):
+        seen.add(id(value))
+        failing = _find_failing_part(value, seen)
+        if failing is None: break
+        suffix, value, error = failing
+        path += suffix
+    return path, value, error
+
+def _find_failing_part(value: object, seen: set[int]) -> tuple[str, Any, Exception] | None:
+    "Return the first part that cannot be pickled, with its access path and its error; None if there is none."
+    for suffix, part in value_parts(value):
+        if id(part) in seen: continue
+        error = pickling_error(part)
+        if error is not None: return suffix, part, error
+    return None
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #9b3b8ccd
-def pickling_advice(thing) -> str:
+def pickling_advice(value: object) -> str:
     "Return a remedy for an object that cannot be pickled."
-    if isinstance(thing, io.IOBase):
+    if isinstance(value, io.IOBase):
         return "Open it when it is first used, or leave it out with a __getstate__ of its class."
-    if hasattr(thing, "__next__"): return "Give a list, or an object whose __iter__ makes it anew."
-    return "Make it when it is first used, or leave it out with a __getstate__ of its class."
+    if hasattr(value, "__next__"): return "Give a list, or an object whose __iter__ creates a new iterator."
+    return "Create it when it is first used, or leave it out with a __getstate__ of its class."
 
-def pickling_error_message(parts: dict, why: str) -> str:
-    "Return the message for parts that cannot be pickled; the entries of a dictionary count as parts."
-    named = [
-        pair for name, part in parts.items() for pair in (part.items() if isinstance(part, dict) else [(name, part)])
-    ]
+def pickling_error_message(
+    parts: dict[str, Any],  # by name; the entries of a dictionary count as parts
+    reason: str,  # why they are pickled, as a sentence without a full stop
+) -> str:
+    "Return the message for parts that cannot be pickled."
+    named = []
+    for name, part in parts.items():
+        named += part.items() if isinstance(part, dict) else [(name, part)]
     for name, part in named:
         if pickling_error(part) is None: continue
-        words, thing, error = find_unpicklable(part)
-        where = (
-            f"its attribute `{words[1:]}`"
-            if words.startswith(".")
-            else f"its part `{words.strip()}`" if words else "it"
-        )
-        kind = type(thing).__name__
+        path, value, error = find_unpicklable(part)
+        if not path: location = "it"
+        elif path.startswith("."): location = f"its attribute `{path[1:]}`"
+        else: location = f"its part `{path.strip()}`"
+        kind = type(value).__name__
+        article = "an" if kind[0].lower() in "aeiou" else "a"
         return (
-            f"{why}, and the {name} cannot be carried there: {where} is {'an' if kind[0].lower() in 'aeiou' else 'a'}"
-            f" {kind} ({type(error).__name__}: {error}). {pickling_advice(thing)}"
+            f"{reason}, and the {name} cannot be sent there: {location} is {article} {kind}"
+            f" ({type(error).__name__}: {error}). {pickling_advice(value)}"
         )
-    return f"{why}, and together its parts cannot be carried there."
+    return f"{reason}, and together its parts cannot be sent there."
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #31af1c71
 def pack_values(
-    parts: dict, why: str = "It goes to another process",
+    parts: dict[str, Any],
+    reason: str = "It goes to another process",  # the beginning of the error message
     stem: str = "",  # of the file for tensors; without it, tensors are pickled
 ) -> bytes:
     "Pickle named values. Raise a ValueError that names the one that cannot be pickled."
     import cloudpickle
     file = io.BytesIO()
-    beside = TensorExtractor() if stem else TensorExtractor(lambda o: False)
+    extractor = TensorExtractor() if stem else TensorExtractor(lambda value: False)
     pickler = cloudpickle.Pickler(file, protocol=5)
-    pickler.persistent_id = beside
+    pickler.persistent_id = extractor
     try:
         pickler.dump(parts)
     except MemoryError:
         raise
     except Exception as error:
-        raise ValueError(pickling_error_message(parts, why)) from error
-    shared = SharedTensors.write(beside.tensors, stem).path if beside.tensors else ""
+        raise ValueError(pickling_error_message(parts, reason)) from error
+    shared = SharedTensors.write(extractor.tensors, stem).path if extractor.tensors else ""
     return shared.encode() + b"\0" + file.getbuffer()
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #e53f2d21
-def _shared_path(data) -> str: return bytes(data[:data.index(b"\0")]).decode()
+def _shared_path(data: bytes) -> str:
+    "Return the path of the file with tensors; empty if there is none."
+    return bytes(data[:data.index(b"\0")]).decode()
 
 def unpack_values(
     data: bytes,
     last: bool = True,  # no other process is going to read the file
-) -> dict:
+) -> dict[str, Any]:
     "Return the values that were packed."
     path = _shared_path(data)
     tensors = SharedTensors(path).tensors(last) if path else {}
-    made = {}
-    def load(pid):
+    with_grad: dict[str, torch.Tensor] = {}
+    def load(pid: str | tuple[str, bool]):
         if isinstance(pid, str): return getattr(sys, pid)
-        name, grad = pid
-        if not grad: return tensors[name]
-        return made.setdefault(name, tensors[name].detach().requires_grad_())
+        name, requires_grad = pid
+        if not requires_grad: return tensors[name]
+        # the same object each time
+        return with_grad.setdefault(name, tensors[name].detach().requires_grad_())
     unpickler = pickle.Unpickler(io.BytesIO(memoryview(data)[len(path.encode()) + 1:]))
     unpickler.persistent_load = load
     return unpickler.load()

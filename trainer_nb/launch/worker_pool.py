@@ -55,12 +55,13 @@ from trainer_nb.launch.pool_messages import (
 from .serialization import pack_values, release_packed, remove_shared_files
 from .worker import Died, Done, Failed, MessageChannel, RemoteError, find_root_failure
 
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-
 # %% auto #0
 __all__ = ['FAILURE_GRACE', 'MAX_PORT_ATTEMPTS', 'WorkerListener', 'StartupStages', 'PortInUse', 'launcher_traceback',
            'launcher_failures', 'start_lock', 'PoolLauncher', 'Shutdown', 'unsent_cells', 'WorkerPool']
+
+# %% ../../nbs/11_launch/04_worker_pool.ipynb #96139a3d
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 # %% ../../nbs/11_launch/04_worker_pool.ipynb #c8000351
 class WorkerListener:
