@@ -124,7 +124,7 @@ def _allowed_columns(learner: TrainerBase, collate: Callable) -> set[str]:
     # transformers' collators do not declare the columns that they read
     masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")
     read = getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ())
-    return {*learner._signature_columns, *read}
+    return {*(learner._signature_columns or ()), *read}
 
 def _select_columns(
     learner: TrainerBase,
@@ -308,5 +308,5 @@ def initial_training_values(learner: TrainerBase, args: TrainingArguments, datal
     if args.max_steps > 0:
         epochs = math.ceil(args.max_steps / steps)
         return epochs, steps, samples, args.max_steps * total, total, batches, args.max_steps
-    epochs = args.num_train_epochs
-    return math.ceil(epochs), steps, samples, samples * epochs, total, batches, math.ceil(epochs * steps)
+    num_epochs = args.num_train_epochs
+    return math.ceil(num_epochs), steps, samples, samples * num_epochs, total, batches, math.ceil(num_epochs * steps)

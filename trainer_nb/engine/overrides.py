@@ -109,7 +109,7 @@ def make_optimizer(learner: TrainerBase, model: torch.nn.Module) -> torch.optim.
         given = override(*positional_args(override, learner.args, model))
     return create_optimizer(model, learner.args, given, set(learner.get_decay_parameter_names(model)))
 
-def call_create_optimizer(learner: TrainerBase) -> torch.optim.Optimizer | None:
+def call_create_optimizer(learner: TrainerBase) -> torch.optim.Optimizer:
     "Call create_optimizer; pass the model to an override that requires it."
     needs_model = any(
         p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
@@ -117,7 +117,7 @@ def call_create_optimizer(learner: TrainerBase) -> torch.optim.Optimizer | None:
     )
     return learner.create_optimizer(learner.model) if needs_model else learner.create_optimizer()
 
-def call_create_scheduler(learner: TrainerBase, num_training_steps: int) -> torch.optim.lr_scheduler.LRScheduler | None:
+def call_create_scheduler(learner: TrainerBase, num_training_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     "Call create_scheduler with as many arguments as an override accepts."
     by_position = positional_args(learner.create_scheduler, num_training_steps, learner.optimizer)
     if by_position: return learner.create_scheduler(*by_position)
@@ -318,7 +318,7 @@ def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
         drop_loader(run)
     record_act(run, "train_dataset")
 
-def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer | None) -> None:
+def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer) -> None:
     "Replace the optimizer before the first step; discard a schedule that was created for the old one."
     check_not_remote(run, "optimizer")
     check_replaceable(run, "optimizer")
@@ -327,7 +327,7 @@ def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer | None) ->
         run.discard("lr_scheduler", "initial_snapshot")
     run.optimizer = optimizer
 
-def replace_scheduler(run: RunState, scheduler: torch.optim.lr_scheduler.LRScheduler | None) -> None:
+def replace_scheduler(run: RunState, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
     "Replace the schedule before the first step."
     check_not_remote(run, "lr_scheduler")
     check_replaceable(run, "lr_scheduler")
@@ -497,7 +497,7 @@ class TrainerBase:
         if hasattr(run.optimizer, "train"):
             run.optimizer.train()
         inputs = self._prepare_inputs(inputs)
-        items = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
+        items: dict[str, Any] = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
         with self.compute_loss_context_manager():
             loss = self.compute_loss(model, inputs, **items)
         if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
@@ -816,16 +816,16 @@ class TrainerBase:
         replace_part(self, "train_dataset", lambda: replace_train_dataset(self, dataset))
 
     @property
-    def optimizer(self) -> torch.optim.Optimizer | None: return self.run_state.optimizer
+    def optimizer(self) -> torch.optim.Optimizer: return self.run_state.optimizer   # None before it is created
     @optimizer.setter
-    def optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         with RUN_LOCK:
             replace_optimizer(self.run_state, optimizer)
 
     @property
-    def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None: return self.run_state.lr_scheduler
+    def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler: return self.run_state.lr_scheduler
     @lr_scheduler.setter
-    def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler | None) -> None:
+    def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
         with RUN_LOCK:
             replace_scheduler(self.run_state, scheduler)
 
