@@ -45,10 +45,11 @@ def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
         )
         if inner is None: break
         model = inner
-    if hasattr(model, "get_base_model"): return model.get_base_model()
-    if hasattr(model, "peft_config") and hasattr(getattr(model, "base_model", None), "model"):
+    adapter: Any = model
+    if hasattr(adapter, "get_base_model"): return adapter.get_base_model()
+    if hasattr(adapter, "peft_config") and hasattr(getattr(adapter, "base_model", None), "model"):
         # PEFT's mixed models
-        return model.base_model.model
+        return adapter.base_model.model
     return model
 
 def inspect_model(
@@ -301,7 +302,7 @@ def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any) -> torch.Ten
         classes = predicted.shape[-1] if isinstance(predicted, torch.Tensor) and predicted.ndim == 2 else None
         raise explain_label_error(error, labels, classes) or error
 
-# %% ../../nbs/06_engine/02_loss.ipynb #7f3e4306
+# %% ../../nbs/06_engine/02_loss.ipynb #51615745
 def count_labels(
     learner: TrainerBase,
     batches: Sequence[Any],  # the micro-batches of a step
@@ -317,7 +318,7 @@ def _counted_labels(learner: TrainerBase, batch: Mapping[str, torch.Tensor]) -> 
     if "shift_labels" in batch: return batch["shift_labels"]
     return batch["labels"][..., 1:] if learner.model_facts.shifts_labels else batch["labels"]
 
-# %% ../../nbs/06_engine/02_loss.ipynb #374905ec
+# %% ../../nbs/06_engine/02_loss.ipynb #858bdec5
 def extract_labels(learner: TrainerBase, inputs: Any) -> Any:
     "Return the labels in a batch: a tensor, or a tuple of several; None if there are none."
     if learner.loss_func is not None:

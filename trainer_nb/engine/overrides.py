@@ -403,7 +403,7 @@ class TrainerBase:
     _trial: Any = None
     hp_search_backend: Any = None
     # keys of the model's output that are not predictions, in the evaluations of train(ignore_keys_for_eval=...)
-    _ignored: Sequence[str] | None = None
+    _ignored: list[str] | None = None
     # names of the columns to keep; a subclass may set them
     _signature_columns: list[str] | None = None
 
