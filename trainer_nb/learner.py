@@ -5,6 +5,7 @@
 # %% ../nbs/learner.ipynb #064d711a
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,7 +14,7 @@ import torch
 from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
 from .core.errors import InvalidOperation, release_last_traceback, warn
-from .core.records import Records
+from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import check_assignment
@@ -44,11 +45,11 @@ from .trainer_compat import TrainerCompatMixin, check_overrides
 
 # %% auto #0
 __all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
-           'LiveMixin', 'LaunchMixin', 'SettingsMixin', 'TimeTravelMixin', 'EvaluationMixin', 'InterpretationMixin',
-           'DiagnosticsMixin', 'TuningMixin', 'CheckpointMixin', 'CallbackMixin', 'ReportingMixin', 'Learner']
+           'LiveMixin', 'ChangeMixin', 'LaunchMixin', 'EvaluationMixin', 'DiagnosticsMixin', 'TuningMixin',
+           'RecordingMixin', 'Learner']
 
 # %% ../nbs/learner.ipynb #f8dc33d2
-class TrainingMixin:
+class TrainingMixin(TrainerBase):
     "Define the verbs that train."
     @exclusive
     def step(self,
@@ -114,14 +115,14 @@ class TrainingMixin:
         return DebugStep(self)
 
 # %% ../nbs/learner.ipynb #f2c23904
-def check_train_args(run: RunState, trial, ignored):
+def check_train_args(run: RunState, trial: Any, ignored: Sequence[str] | None) -> None:
     "Raise ValueError for arguments of train() that only the Trainer's internal calls use, or that would not reach the run."
     if trial is not None:
         raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
     if ignored is not None and run.remote_run is not None:
         raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
 
-def check_not_finished(learn, verb: str):
+def check_not_finished(learn: TrainerBase, verb: str) -> None:
     "Raise `InvalidOperation` if the run is finished, or if another verb is active."
     check_can_train(learn, verb)
     run = learn.run_state
@@ -134,16 +135,22 @@ def check_not_finished(learn, verb: str):
             " prolongs it; learn.reset() begins anew."
         )
 
-def run_and_collect(learn, verb: str, steps=None, epochs=None, until=None) -> Records:
+def run_and_collect(
+    learn: TrainerBase,
+    verb: str,
+    steps: int | None = None,
+    epochs: float | None = None,
+    until: Callable[[Record], object] | None = None,
+) -> Records:
     "Advance the run until a condition holds, and return the records of these steps."
     check_not_finished(learn, verb)
     start = run_with_progress(learn, verb, make_stop_condition(learn.run_state, steps, epochs, until), steps)
     return learn.history[start:]
 
 def run_to_end(
-    learn,
-    ignored,  # keys of the model's output that are not predictions, in the evaluations on the way
-):
+    learn: TrainerBase,
+    ignored: Sequence[str] | None,  # keys of the model's output that are not predictions, in the evaluations on the way
+) -> None:
     "Train until the run is finished; measure memory use if the arguments ask for it."
     learn._ignored = ignored
     try:
@@ -153,11 +160,12 @@ def run_to_end(
         del learn._ignored
 
 def run_with_progress(
-    learn, verb: str, until=None,
-    n=None,  # steps to take, None if unknown
+    learn: TrainerBase,
+    verb: str,
+    until: Callable[[Record], bool] | None = None,
+    n: int | None = None,  # steps to take, None if unknown
 ) -> int:
-    "Advance the run with a progress display, and return the index of the first new row."
-    check_can_train(learn, verb)
+    "Advance the run with a progress display, and return the index of the first new row. The verb has checked that it can train."
     run = learn.run_state
     if run.device is None or run.device.world.is_main_process:
         run.saver.sweep(run.args.output_dir)
@@ -168,7 +176,7 @@ def run_with_progress(
         return start
 
 # %% ../nbs/learner.ipynb #5d377b22
-class LiveMixin:
+class LiveMixin(TrainerBase):
     "Define the verbs for a run that trains in the background."
     @exclusive
     def start(self,
@@ -215,8 +223,98 @@ class LiveMixin:
         from trainer_nb.live.dashboard import make_dashboard
         return make_dashboard(self, also)
 
+# %% ../nbs/learner.ipynb #6f601550
+class ChangeMixin(TrainerBase):
+    "Define the verbs that change a run, or move it in time."
+    # settings that can be changed during a run; learn.set() lists them
+    @exclusive
+    def set(self, **changes):
+        """Change settings from the next step on, all or none: learn.set(lr=1e-4). Without arguments, return a table of the settings that can be changed.
+        Raise TypeError for an unknown name, and ValueError for a setting that cannot be changed in a run, or not to this value."""
+        from trainer_nb.engine.settings import change_settings, list_settable
+        return apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else list_settable(self)
+
+    @exclusive
+    def freeze(self,
+               *groups,                   # names of layer groups, or their indices from the input on (-1 is the last)
+               eval_mode: bool = False    # use these layers in evaluation mode: no dropout, no new BatchNorm statistics
+              ):
+        "Freeze layer groups, by default all but the last. Raise a ValueError that lists the groups for an unknown one."
+        from trainer_nb.diagnostics.layers import set_trainable
+        apply_change(self, "freeze()", lambda: set_trainable(self, groups, False, eval_mode))
+
+    # as in freeze
+    @exclusive
+    def unfreeze(self, *groups, eval_mode: bool = False):
+        "Make layer groups trainable again, by default all, and use them in training mode unless eval_mode=True."
+        from trainer_nb.diagnostics.layers import set_trainable
+        apply_change(self, "unfreeze()", lambda: set_trainable(self, groups, True, eval_mode))
+
+    @exclusive
+    def free(self):
+        "Release all memory: end the run and keep the model, on the CPU."
+        from trainer_nb.state.restore import free_run
+        if not self.run_state.corrupted:
+            check_not_in_step(self, "free()")
+        self.pause()
+        with self.run_state.interrupts:
+            free_run(self)
+
+    @exclusive
+    def snapshot(
+        self,
+        name: str | None = None,  # if given, the snapshot is also kept in learn.snapshots under this name
+    ) -> Snapshot:
+        "Copy the run's state to the host and return it. Raise `InvalidOperation` in the middle of a step and in callbacks."
+        check_not_in_step(self, "snapshot()")
+        release_last_traceback()
+        with self.run_state.interrupts:
+            prepare(self)
+            taken = capture_snapshot(self.run_state)
+        if name is not None:
+            self.snapshots[name] = taken
+        return taken
+
+    # a Snapshot, or a name in learn.snapshots; KeyError for an unknown name
+    @exclusive
+    def restore(self, snapshot: Snapshot):
+        "Go back to a snapshot, so that the run continues from there as it did then. Raise ValueError, and change nothing, if it does not fit this learner."
+        from trainer_nb.state.restore import restore_run
+        apply_change(self, "restore()", lambda: restore_run(self, snapshot))
+
+    # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
+    @exclusive
+    def rewind(self, n: int = 1):
+        "Go back n steps, exactly, and return (step, replayed, seconds, different). Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."
+        from trainer_nb.state.rewind import rewind
+        if not (self.run_state.corrupted and n == 0): n = validate_step_count(n)
+        with no_preemption():
+            return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
+
+    @exclusive
+    def branch(
+        self,
+        **changes,  # settings, from those that a Learner takes
+    ):
+        """Return a second learner that continues from here, with the same data order and random numbers, its own copy of the weights, and these changes.
+        Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or ValueError for changes that cannot be made."""
+        from trainer_nb.state.branch import branch
+        check_not_in_step(self, "branch()")
+        release_last_traceback()
+        with self.run_state.interrupts:
+            new = branch(self, changes)
+        if new.args.enable_jit_checkpoint:
+            new._listen()
+        return new
+
+    @exclusive
+    def reset(self):
+        "Start a new run from the first weights, with the present settings. Raise `InvalidOperation` after free()."
+        from trainer_nb.state.restore import restart_from_first_weights
+        apply_change(self, "reset()", lambda: restart_from_first_weights(self))
+
 # %% ../nbs/learner.ipynb #ceec98eb
-class LaunchMixin:
+class LaunchMixin(TrainerBase):
     "Define the verbs for several processes."
     @exclusive
     def launch(
@@ -293,102 +391,9 @@ class LaunchMixin:
         remote = self.run_state.remote_run
         return None if remote is None else remote.process_table()
 
-# %% ../nbs/learner.ipynb #6f601550
-class SettingsMixin:
-    "Define the verbs that change a run."
-    # settings that can be changed during a run; learn.set() lists them
-    @exclusive
-    def set(self, **changes):
-        """Change settings from the next step on, all or none: learn.set(lr=1e-4). Without arguments, return a table of the settings that can be changed.
-        Raise TypeError for an unknown name, and ValueError for a setting that cannot be changed in a run, or not to this value."""
-        from trainer_nb.engine.settings import change_settings, list_settable
-        return apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else list_settable(self)
-
-    @exclusive
-    def freeze(self,
-               *groups,                   # names of layer groups, or their indices from the input on (-1 is the last)
-               eval_mode: bool = False    # use these layers in evaluation mode: no dropout, no new BatchNorm statistics
-              ):
-        "Freeze layer groups, by default all but the last. Raise a ValueError that lists the groups for an unknown one."
-        from trainer_nb.diagnostics.layers import set_trainable
-        apply_change(self, "freeze()", lambda: set_trainable(self, groups, False, eval_mode))
-
-    # as in freeze
-    @exclusive
-    def unfreeze(self, *groups, eval_mode: bool = False):
-        "Make layer groups trainable again, by default all, and use them in training mode unless eval_mode=True."
-        from trainer_nb.diagnostics.layers import set_trainable
-        apply_change(self, "unfreeze()", lambda: set_trainable(self, groups, True, eval_mode))
-
-    @exclusive
-    def free(self):
-        "Release all memory: end the run and keep the model, on the CPU."
-        from trainer_nb.state.restore import free_run
-        if not self.run_state.corrupted:
-            check_not_in_step(self, "free()")
-        self.pause()
-        with self.run_state.interrupts:
-            free_run(self)
-
-# %% ../nbs/learner.ipynb #690b4da5
-class TimeTravelMixin:
-    "Define the verbs that move a run in time."
-    @exclusive
-    def snapshot(
-        self,
-        name: str | None = None,  # if given, the snapshot is also kept in learn.snapshots under this name
-    ) -> Snapshot:
-        "Copy the run's state to the host and return it. Raise `InvalidOperation` in the middle of a step and in callbacks."
-        check_not_in_step(self, "snapshot()")
-        release_last_traceback()
-        with self.run_state.interrupts:
-            prepare(self)
-            taken = capture_snapshot(self.run_state)
-        if name is not None:
-            self.snapshots[name] = taken
-        return taken
-
-    # a Snapshot, or a name in learn.snapshots; KeyError for an unknown name
-    @exclusive
-    def restore(self, snapshot: Snapshot):
-        "Go back to a snapshot, so that the run continues from there as it did then. Raise ValueError, and change nothing, if it does not fit this learner."
-        from trainer_nb.state.restore import restore_run
-        apply_change(self, "restore()", lambda: restore_run(self, snapshot))
-
-    # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
-    @exclusive
-    def rewind(self, n: int = 1):
-        "Go back n steps, exactly, and return (step, replayed, seconds, different). Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."
-        from trainer_nb.state.rewind import rewind
-        if not (self.run_state.corrupted and n == 0): n = validate_step_count(n)
-        with no_preemption():
-            return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
-
-    @exclusive
-    def branch(
-        self,
-        **changes,  # settings, from those that a Learner takes
-    ):
-        """Return a second learner that continues from here, with the same data order and random numbers, its own copy of the weights, and these changes.
-        Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or ValueError for changes that cannot be made."""
-        from trainer_nb.state.branch import branch
-        check_not_in_step(self, "branch()")
-        release_last_traceback()
-        with self.run_state.interrupts:
-            new = branch(self, changes)
-        if new.args.enable_jit_checkpoint:
-            new._listen()
-        return new
-
-    @exclusive
-    def reset(self):
-        "Start a new run from the first weights, with the present settings. Raise `InvalidOperation` after free()."
-        from trainer_nb.state.restore import restart_from_first_weights
-        apply_change(self, "reset()", lambda: restart_from_first_weights(self))
-
 # %% ../nbs/learner.ipynb #08343d37
-class EvaluationMixin:
-    "Define the verbs that evaluate a run."
+class EvaluationMixin(TrainerBase):
+    "Define the verbs that evaluate a run, and show samples."
     @exclusive
     def evaluate(
         self,
@@ -449,9 +454,6 @@ class EvaluationMixin:
         check_between_steps(self, "summary()")
         return summarize_model(self)
 
-# %% ../nbs/learner.ipynb #a798b4af
-class InterpretationMixin:
-    "Define the verbs that show samples."
     # a function of (batch, n) that returns HTML, or an object with a rich display
     @exclusive
     def show_batch(self, n: int = 9, dataset=None, show=None):
@@ -480,7 +482,7 @@ class InterpretationMixin:
         return self.confusion(dataset).most_confused(min_count)
 
 # %% ../nbs/learner.ipynb #0805551b
-class DiagnosticsMixin:
+class DiagnosticsMixin(TrainerBase):
     "Define the verbs that look inside the model, and plot the history."
     # a batch as the model receives it; None: those of the next step, or of the open debug step
     @exclusive
@@ -524,7 +526,7 @@ class DiagnosticsMixin:
         return plot_histories([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
 
 # %% ../nbs/learner.ipynb #38e9c152
-class TuningMixin:
+class TuningMixin(TrainerBase):
     "Define the verbs that try settings out."
     @exclusive
     def lr_find(self,
@@ -570,8 +572,8 @@ class TuningMixin:
         return batch_size_find(self, mode, start, most, memory, steps, evaluate, seconds)
 
 # %% ../nbs/learner.ipynb #96d447a1
-class CheckpointMixin:
-    "Define the verbs that write to the disk and read from it."
+class RecordingMixin(TrainerBase):
+    "Define the verbs that write to the disk and read from it, log, and manage callbacks."
     @exclusive
     def save_model(
         self,
@@ -634,9 +636,6 @@ class CheckpointMixin:
         from trainer_nb.state.resume import load_best_weights
         load_best_weights(self)
 
-# %% ../nbs/learner.ipynb #73c59109
-class CallbackMixin:
-    "Define the verbs for logs, callbacks and the journal."
     @exclusive
     def log(
         self, logs: dict,
@@ -699,9 +698,6 @@ class CallbackMixin:
         self.run_state.device.activate()
         return self.run_state.device.accelerator
 
-# %% ../nbs/learner.ipynb #e4ac3fbe
-class ReportingMixin:
-    "Define the methods with which scripts print and save metrics."
     def metrics_format(self, metrics: dict) -> dict:
         "Format metrics for people: times, sizes, four decimal places."
         from trainer_nb.engine.eval_reports import metrics_format
@@ -736,16 +732,12 @@ class ReportingMixin:
 class Learner(
     TrainingMixin,
     LiveMixin,
+    ChangeMixin,
     LaunchMixin,
-    SettingsMixin,
-    TimeTravelMixin,
     EvaluationMixin,
-    InterpretationMixin,
     DiagnosticsMixin,
     TuningMixin,
-    CheckpointMixin,
-    CallbackMixin,
-    ReportingMixin,
+    RecordingMixin,
     TrainerBase,
     TrainerCompatMixin,
 ):
@@ -800,10 +792,13 @@ class Learner(
         from trainer_nb.state.rewind_buffer import RewindBuffer
         from trainer_nb.state.async_save import Saver
         from trainer_nb.state.restore import Snapshots
-        self.snapshots, self.run_state.rewind_buffer, self.run_state.saver = Snapshots(), RewindBuffer(), Saver()
+        self.snapshots = Snapshots()
+        self.run_state.rewind_buffer = RewindBuffer()
+        self.run_state.saver = Saver()
         for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)
-        self.run_state.memory_meter, self.run_state.oom_recovery = meter, OomRecovery()
+        self.run_state.memory_meter = meter
+        self.run_state.oom_recovery = OomRecovery()
         if meter is not None:
             meter.end()
         if self.args.enable_jit_checkpoint:

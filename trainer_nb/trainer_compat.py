@@ -42,8 +42,6 @@ class TrainerCompatMixin:
     current_flos = 0
     push_in_progress = None
     hp_space = hp_name = compute_objective = objective = None
-    # keys of the model's output that are not predictions, in the evaluations of train(ignore_keys_for_eval=...)
-    _ignored = None
 
     @property
     def is_in_train(self) -> bool:

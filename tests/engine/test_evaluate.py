@@ -152,7 +152,7 @@ def test_sets_by_name(make):
         found = [timeless(one.evaluate()), timeless(one.evaluate("far")), timeless(one.evaluate({"x": points(5)}, metric_key_prefix="p"))]
         results.append([*found, asked, one.num_examples(loader("far"))])
     for want, got in zip(*results): assert got == (pytest.approx(want, rel=1e-6) if isinstance(want, dict) else want)
-    with pytest.raises(TypeError, match="how many samples"): one.num_examples(iter([]))
+    with pytest.raises(TypeError, match="number of samples"): one.num_examples(iter([]))
     assert [set(row) >= {"step", "eval_near_loss"} or set(row) >= {"step", "eval_far_loss"} for row in one.history.evaluations()][:2] == [True, True]
 
 

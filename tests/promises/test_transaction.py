@@ -490,9 +490,9 @@ def torn():
 
 
 def test_torn():
-    "Without copies the run is torn: it says so, and refuses to go on."
+    "Without copies the run is marked as corrupted, and verbs raise an error with the reason."
     learn = torn()
-    assert "torn" in repr(learn) and "some weights may be new" in repr(learn)
+    assert "corrupted" in repr(learn) and "some weights may be new" in repr(learn)
     for verb in (learn.step, learn.train, learn.debug_step, learn.snapshot, lambda: learn.run(epochs=1), lambda: next(learn.steps()), lambda: learn.set(lr=0.1)):
         with pytest.raises(InvalidOperation, match="failed in the middle of its update after step 2.*learn.restore"): verb()
 
@@ -503,7 +503,7 @@ def test_torn_healed():
     for heal in (lambda learn: learn.restore("before"), lambda learn: learn.reset()):
         learn = torn()
         heal(learn)
-        assert "torn" not in repr(learn)
+        assert "corrupted" not in repr(learn)
         assert unequal(finish(learn), want) == []
 
 

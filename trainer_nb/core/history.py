@@ -49,8 +49,6 @@ from trainer_nb.core.log_file import (
     validate_run_id,
 )
 from trainer_nb.core.records import (
-    ACT_FORMATTERS,
-    TIMING_SUFFIXES,
     Evaluations,
     Journal,
     Record,

@@ -26,7 +26,7 @@ from trainer_nb.engine.loop import (
     run_all_pending,
     start_running,
 )
-from ..engine.overrides import StepOverrides, TrainerBase
+from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
 from ..engine.step import Step
@@ -73,7 +73,7 @@ class Gradients(Table):
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #9fba6c8e
 def is_training_step_overridden(learner: TrainerBase) -> bool:
     "Check whether forward and backward form a single phase, in an overridden training_step."
-    return type(learner).training_step is not StepOverrides.training_step
+    return type(learner).training_step is not TrainerBase.training_step
 
 def next_phase(
     step,

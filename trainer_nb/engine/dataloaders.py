@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from ..args.training_args import TrainingArguments
 from ..args.parallel import splits_batches
@@ -18,35 +20,46 @@ from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, sample_lengths
 from .signatures import positional_args
 
+if TYPE_CHECKING:
+    from trainer_nb.engine.overrides import TrainerBase
+    from trainer_nb.engine.run_state import RunState
+
 # %% auto #0
 __all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'check_dataset',
-           'warn_ignored_loader_args', 'ColumnOverrides', 'SamplerOverrides', 'check_sampling_strategy',
-           'DataLoaderOverrides', 'count_samples', 'LengthOverrides']
+           'warn_ignored_loader_args', 'signature_columns', 'drop_unused_columns', 'column_dropping_collator',
+           'make_train_sampler', 'per_process_batch_size', 'check_sampling_strategy', 'make_train_loader',
+           'find_eval_dataset', 'make_test_loader', 'count_samples', 'total_train_batch_size',
+           'initial_training_values']
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #40e62b11
-def is_iterable_only(dataset) -> bool:
+def is_iterable_only(dataset: Any) -> bool:
     "Return whether a data set can only be iterated."
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 class IterableWrapper(IterableDataset):
     "Wrap an iterable as a torch data set."
-    def __init__(self, source):
+    def __init__(self, source: Iterable[Any]):
         self.source = source
         if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
             self.state_dict = source.state_dict
             self.load_state_dict = source.load_state_dict
 
-    def __iter__(self): return iter(self.source)
-    def __len__(self): return len(self.source)
-    def set_epoch(self, epoch):
+    def __iter__(self) -> Iterator[Any]: return iter(self.source)
+    def __len__(self) -> int: return len(self.source)
+    def set_epoch(self, epoch: int) -> None:
         "Set the source's epoch, if it has set_epoch."
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
 
-def to_iterable_dataset(dataset): return dataset if isinstance(dataset, IterableDataset) else IterableWrapper(dataset)
+def to_iterable_dataset(dataset: Iterable[Any]) -> IterableDataset:
+    "Return a stream as torch requires it."
+    return dataset if isinstance(dataset, IterableDataset) else IterableWrapper(dataset)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #c62bb5f9
-def check_dataset(dataset, name: str):
+def check_dataset(
+    dataset: Any,
+    name: str,  # of the argument, for the message
+) -> None:
     "Raise TypeError for objects that hold data but are not data sets."
     if isinstance(dataset, tuple) and dataset and all(hasattr(part, "shape") for part in dataset):
         raise TypeError(
@@ -91,7 +104,7 @@ LOADER_ARGS = (
     "length_column_name",
 )
 
-def warn_ignored_loader_args(args: TrainingArguments):
+def warn_ignored_loader_args(args: TrainingArguments) -> None:
     "Warn about settings that have no effect on a ready DataLoader."
     given = [n for n in args.changed() if n in LOADER_ARGS]
     if given:
@@ -101,100 +114,98 @@ def warn_ignored_loader_args(args: TrainingArguments):
         )
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #77e6bddb
-class ColumnOverrides:
-    "Select the columns that the model uses."
-    _signature_columns = None
+def signature_columns(learner: TrainerBase) -> list[str]:
+    "Return the names of the columns to keep: the arguments of forward, and the labels."
+    facts = learner.model_facts
+    return sorted({*facts.arguments, "label", "label_ids", "labels", *facts.label_names})
 
-    def _set_signature_columns_if_needed(self):
-        "Set the names of the columns to keep: the arguments of forward, and the labels."
-        facts = self.model_facts
-        if self._signature_columns is None:
-            self._signature_columns = sorted({*facts.arguments, "label", "label_ids", "labels", *facts.label_names})
+def _allowed_columns(learner: TrainerBase, collate: Callable) -> set[str]:
+    learner._set_signature_columns_if_needed()
+    # transformers' collators do not declare the columns that they read
+    masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")
+    read = getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ())
+    return {*(learner._signature_columns or ()), *read}
 
-    def _allowed_columns(self, collate) -> set:
-        self._set_signature_columns_if_needed()
-        # transformers' collators do not declare the columns that they read
-        masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")
-        return {
-            *self._signature_columns,
-            *getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ()),
-        }
+def _select_columns(
+    learner: TrainerBase,
+    dataset: Any,
+    description: str = "data",  # "training" or "evaluation", for the message
+) -> tuple[Any, Callable]:
+    "Return the data set and the collator, with columns that the model does not use removed."
+    collate = learner.data_collator
+    if not learner.args.remove_unused_columns or not learner.model_facts.arguments: return dataset, collate
+    # a transform may read any column
+    transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"
+    if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
+        return learner._remove_unused_columns(dataset, description), collate
+    return dataset, learner._get_collator_with_removed_columns(collate, description)
 
-    def _select_columns(self, dataset, description: str = "data"):
-        "Return the data set and the collator, with columns that the model does not use removed."
-        if not self.args.remove_unused_columns or not self.model_facts.arguments:
-            return dataset, self.data_collator
-        # a transform may read any column
-        transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"
-        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
-            return self._remove_unused_columns(dataset, description), self.data_collator
-        return dataset, self._get_collator_with_removed_columns(self.data_collator, description)
+def drop_unused_columns(learner: TrainerBase, dataset: Any, description: str) -> Any:
+    "Return a table without the columns that the model does not use."
+    if not learner.args.remove_unused_columns: return dataset
+    allowed = _allowed_columns(learner, learner.data_collator)
+    name = learner.model_facts.name
+    kept = kept_columns(dataset.column_names, allowed, name)
+    log_dropped_columns(dataset.column_names, kept, allowed, name, description)
+    return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
 
-    def _remove_unused_columns(self, dataset, description: str = "data"):
-        "Return a table without the columns that the model does not use."
-        if not self.args.remove_unused_columns: return dataset
-        allowed = self._allowed_columns(self.data_collator)
-        name = self.model_facts.name
-        kept = kept_columns(dataset.column_names, allowed, name)
-        log_dropped_columns(dataset.column_names, kept, allowed, name, description)
-        return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
-
-    def _get_collator_with_removed_columns(self, data_collator, description: str = "data"):
-        "Return a collator that removes these columns."
-        if not self.args.remove_unused_columns: return data_collator
-        return RemoveColumns(data_collator, self._allowed_columns(data_collator), self.model_facts.name, description)
+def column_dropping_collator(learner: TrainerBase, data_collator: Callable, description: str) -> Callable:
+    "Return a collator that drops the columns that the model does not use."
+    if not learner.args.remove_unused_columns: return data_collator
+    return RemoveColumns(data_collator, _allowed_columns(learner, data_collator), learner.model_facts.name, description)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #8afaf147
-class SamplerOverrides:
-    "Choose the order of the samples and the size of the batches."
-    def _get_train_sampler(self, train_dataset=None):
-        "Return the sampler of the training data; subclasses may override it, under the Trainer's name."
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        a = self.args
-        home = vars(self.args) | self.run_state.global_settings
-        if a.train_sampling_strategy == "sequential": return SequentialSampler(dataset)
-        if a.train_sampling_strategy == "random": return EpochSampler(len(dataset), a.order_seed)
-        lengths = sample_lengths(
-            dataset,
-            a.length_column_name,
-            (getattr(self.processing_class, "model_input_names", None) or ["input_ids"])[0],
+def make_train_sampler(
+    learner: TrainerBase,
+    dataset: Any,  # with a length
+) -> Sampler:
+    "Return the sampler of the training data: the order that train_sampling_strategy names."
+    args = learner.args
+    if args.train_sampling_strategy == "sequential": return SequentialSampler(dataset)
+    if args.train_sampling_strategy == "random": return EpochSampler(len(dataset), args.order_seed)
+    inputs = getattr(learner.processing_class, "model_input_names", None) or ["input_ids"]
+    lengths = sample_lengths(dataset, args.length_column_name, inputs[0])
+    if args.train_sampling_strategy == "group_by_length":
+        undivided = vars(args) | learner.run_state.global_settings
+        chunk = undivided["per_device_train_batch_size"] * undivided["gradient_accumulation_steps"]
+        return LengthGroupedSampler(lengths, args.order_seed, chunk)
+    return BalancedBatchSampler(
+        lengths,
+        args.order_seed,
+        per_process_batch_size(learner, args.train_batch_size),
+        args.gradient_accumulation_steps,
+        args.dataloader_drop_last,
+    )
+
+def _num_processes(run: RunState) -> int: return 1 if run.device is None else run.device.world.size
+
+def per_process_batch_size(
+    learner: TrainerBase,
+    size: int,  # of a batch, by the settings
+) -> int:
+    "Return the number of samples of a batch for one process; raise ValueError if it cannot be split evenly."
+    n = _num_processes(learner.run_state)
+    if n == 1 or not splits_batches(learner.args): return size
+    if size % n:
+        raise ValueError(
+            f"accelerator_config has split_batches=True, and a batch of {size} samples cannot be split evenly among"
+            f" {n} processes."
         )
-        if a.train_sampling_strategy == "group_by_length":
-            return LengthGroupedSampler(
-                lengths, a.order_seed, home["per_device_train_batch_size"] * home["gradient_accumulation_steps"]
-            )
-        return BalancedBatchSampler(
-            lengths,
-            a.order_seed,
-            self._per_process_size(a.train_batch_size),
-            a.gradient_accumulation_steps,
-            a.dataloader_drop_last,
-        )
+    return size // n
 
-    def _get_eval_sampler(self, eval_dataset): return SequentialSampler(eval_dataset)   # the same for an evaluation
+def _loader_options(args: TrainingArguments, batch_size: int, collate: Callable) -> dict[str, Any]:
+    "Return the arguments of a DataLoader that the settings determine."
+    return {
+        "batch_size": batch_size,
+        "collate_fn": collate,
+        "num_workers": args.dataloader_num_workers,
+        "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available() and not args.use_cpu,
+        "multiprocessing_context": args.dataloader_multiprocessing_context if args.dataloader_num_workers else None,
+        "persistent_workers": args.dataloader_persistent_workers,
+        "prefetch_factor": args.dataloader_prefetch_factor,
+    }
 
-    def _per_process_size(
-        self,
-        size: int,  # of a batch, by the settings
-    ) -> int:
-        "Return the number of samples of a batch for one process; raise ValueError if it cannot be split evenly."
-        n = 1 if self.run_state.device is None else self.run_state.device.world.size
-        if n == 1 or not splits_batches(self.args): return size
-        if size % n:
-            raise ValueError(
-                f"accelerator_config has split_batches=True, and a batch of {size} samples cannot be split evenly among"
-                f" {n} processes."
-            )
-        return size // n
-
-    def _loader_settings(self, batch_size, collate) -> dict:
-        a = self.args
-        return {"batch_size": batch_size, "collate_fn": collate, "num_workers": a.dataloader_num_workers,
-                "pin_memory": a.dataloader_pin_memory and torch.cuda.is_available() and not a.use_cpu,
-                "multiprocessing_context": a.dataloader_multiprocessing_context if a.dataloader_num_workers else None,
-                "persistent_workers": a.dataloader_persistent_workers, "prefetch_factor": a.dataloader_prefetch_factor}
-
-def check_sampling_strategy(args: TrainingArguments):
+def check_sampling_strategy(args: TrainingArguments) -> None:
     "Raise ValueError for an order that a stream cannot have."
     if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
         raise ValueError(
@@ -203,68 +214,65 @@ def check_sampling_strategy(args: TrainingArguments):
         )
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #a67d5377
-class DataLoaderOverrides(ColumnOverrides, SamplerOverrides):
-    "Build the training, evaluation and test loaders."
-    def get_train_dataloader(self):
-        "Return the training data: a DataLoader, or any iterable of batches."
-        if self.train_dataset is None:
-            raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
-        if isinstance(self.train_dataset, DataLoader):
-            warn_ignored_loader_args(self.args)
-            return self.train_dataset
-        check_dataset(self.train_dataset, "train_dataset")
-        dataset, collate = self._select_columns(self.train_dataset, "training")
-        how = self._loader_settings(self._per_process_size(self.args.train_batch_size), collate) | {
-            "drop_last": self.args.dataloader_drop_last
-        }
-        if is_iterable_only(dataset):
-            check_sampling_strategy(self.args)
-            return DataLoader(to_iterable_dataset(dataset), **how)
-        if len(dataset) == 0:
-            raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
-        sampler = self._get_train_sampler(*positional_args(self._get_train_sampler, self.train_dataset))
-        if not hasattr(sampler, "plan"): return DataLoader(dataset, sampler=sampler, **how)
-        # the sampler yields whole batches
-        return DataLoader(
-            dataset, batch_sampler=sampler, **{k: v for k, v in how.items() if k not in ("batch_size", "drop_last")}
-        )
+def make_train_loader(learner: TrainerBase) -> DataLoader:
+    "Return the loader of the training data; raise ValueError or TypeError if there is none, or if it is no data set."
+    dataset = learner.train_dataset
+    args = learner.args
+    if dataset is None:
+        raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
+    if isinstance(dataset, DataLoader):
+        warn_ignored_loader_args(args)
+        return dataset
+    check_dataset(dataset, "train_dataset")
+    selected, collate = _select_columns(learner, dataset, "training")
+    options = _loader_options(args, per_process_batch_size(learner, args.train_batch_size), collate)
+    options["drop_last"] = args.dataloader_drop_last
+    if is_iterable_only(selected):
+        check_sampling_strategy(args)
+        return DataLoader(to_iterable_dataset(selected), **options)
+    if len(selected) == 0:
+        raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
+    # orders by length use the original data set: its column with the lengths is no argument of the model
+    sampler = learner._get_train_sampler(*positional_args(learner._get_train_sampler, dataset))
+    if not hasattr(sampler, "plan"): return DataLoader(selected, sampler=sampler, **options)
+    # the sampler yields whole batches
+    del options["batch_size"], options["drop_last"]
+    return DataLoader(selected, batch_sampler=sampler, **options)
 
-    def get_eval_dataloader(
-        self,
-        eval_dataset=None,  # a data set, or the name of one; None: the learner's own
-    ):
-        "Return the loader of the evaluation data; raise ValueError if there is none."
-        if isinstance(eval_dataset, str):
-            sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
-            if eval_dataset not in sets:
-                raise ValueError(
-                    f"There is no evaluation set {eval_dataset!r}; there are:"
-                    f" {', '.join(map(repr, sets)) or 'none with a name'}."
-                )
-            eval_dataset = sets[eval_dataset]
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if dataset is None:
+def find_eval_dataset(
+    learner: TrainerBase,
+    dataset: Any,  # a data set, or the name of one; None: the learner's own
+) -> Any:
+    "Return the data set to evaluate on; raise ValueError if there is none."
+    if isinstance(dataset, str):
+        sets = learner.eval_dataset if isinstance(learner.eval_dataset, dict) else {}
+        if dataset not in sets:
             raise ValueError(
-                "There is nothing to evaluate on; give the Learner an eval_dataset=, or call evaluate(dataset)."
+                f"There is no evaluation set {dataset!r}; there are:"
+                f" {', '.join(map(repr, sets)) or 'none with a name'}."
             )
-        return self.get_test_dataloader(dataset)
-
-    def get_test_dataloader(self, test_dataset):
-        "Return the loader of the data to predict on: every sample, in order."
-        if test_dataset is None:
-            raise ValueError("There is no data set to predict on; call predict(dataset).")
-        if isinstance(test_dataset, DataLoader): return test_dataset
-        check_dataset(test_dataset, "the data set")
-        dataset, collate = self._select_columns(test_dataset, "evaluation")
-        how = self._loader_settings(self._per_process_size(self.args.eval_batch_size), collate)
-        return (
-            DataLoader(to_iterable_dataset(dataset), **how)
-            if is_iterable_only(dataset)
-            else DataLoader(dataset, sampler=self._get_eval_sampler(dataset), **how)
+        dataset = sets[dataset]
+    if dataset is None:
+        dataset = learner.eval_dataset
+    if dataset is None:
+        raise ValueError(
+            "There is nothing to evaluate on; give the Learner an eval_dataset=, or call evaluate(dataset)."
         )
+    return dataset
+
+def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
+    "Return a loader of every sample, in order."
+    if dataset is None:
+        raise ValueError("There is no data set to predict on; call predict(dataset).")
+    if isinstance(dataset, DataLoader): return dataset
+    check_dataset(dataset, "the data set")
+    dataset, collate = _select_columns(learner, dataset, "evaluation")
+    options = _loader_options(learner.args, per_process_batch_size(learner, learner.args.eval_batch_size), collate)
+    if is_iterable_only(dataset): return DataLoader(to_iterable_dataset(dataset), **options)
+    return DataLoader(dataset, sampler=learner._get_eval_sampler(dataset), **options)
 
 # %% ../../nbs/06_engine/05_dataloaders.ipynb #1126a512
-def count_samples(loader) -> int | None:
+def count_samples(loader: Any) -> int | None:
     "Return the number of samples of a loader; None if unknown."
     try:
         return len(loader.dataset)
@@ -275,53 +283,30 @@ def count_samples(loader) -> int | None:
     except TypeError:
         return None
 
-class LengthOverrides:
-    "Count the samples, and the steps that they make."
-    def num_examples(self, dataloader) -> int:
-        "Return the number of samples of a loader, estimated from its batches if its data has no length. Raise TypeError if unknown."
-        found = count_samples(dataloader)
-        if found is None:
-            raise TypeError(f"{type(dataloader).__name__} does not say how many samples it gives.")
-        return found
+def total_train_batch_size(learner: TrainerBase, args: TrainingArguments) -> int:
+    "Return the number of samples per optimizer step, over all processes."
+    samples = per_process_batch_size(learner, args.train_batch_size) * _num_processes(learner.run_state)
+    return samples * args.gradient_accumulation_steps
 
-    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
-        "Return the number of samples per optimizer step, over all processes."
-        n = 1 if self.run_state.device is None else self.run_state.device.world.size
-        return self._per_process_size(args.train_batch_size) * args.gradient_accumulation_steps * n
-
-    def set_initial_training_values(self, args: TrainingArguments, dataloader) -> tuple:
-        """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per epoch, and steps of the run.
-        Raise ValueError for data without a length, unless max_steps is given.
-        """
-        n = 1 if self.run_state.device is None else self.run_state.device.world.size
-        window = args.gradient_accumulation_steps
-        total = self.get_total_train_batch_size(args)
-        try:
-            batches = -(-len(dataloader) // n)
-        except TypeError:
-            batches = None
-        if batches is None and args.max_steps <= 0:
-            raise ValueError("The train_dataset has no length, so epochs cannot be counted; pass max_steps=.")
-        if not batches:
-            return (
-                sys.maxsize,
-                args.max_steps,
-                total * args.max_steps,
-                total * args.max_steps,
-                total,
-                args.max_steps * window,
-                args.max_steps,
-            )
-        steps = max(-(-batches // window), 1)
-        samples = self.num_examples(dataloader)
-        if args.max_steps > 0:
-            return -(-args.max_steps // steps), steps, samples, args.max_steps * total, total, batches, args.max_steps
-        return (
-            math.ceil(args.num_train_epochs),
-            steps,
-            samples,
-            samples * args.num_train_epochs,
-            total,
-            batches,
-            math.ceil(args.num_train_epochs * steps),
-        )
+def initial_training_values(learner: TrainerBase, args: TrainingArguments, dataloader: Any) -> tuple:
+    """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per epoch, and steps of the run.
+    Raise ValueError for data without a length, unless max_steps is given.
+    """
+    window = args.gradient_accumulation_steps
+    total = learner.get_total_train_batch_size(args)
+    try:
+        batches = math.ceil(len(dataloader) / _num_processes(learner.run_state))
+    except TypeError:
+        batches = None
+    if batches is None and args.max_steps <= 0:
+        raise ValueError("The train_dataset has no length, so epochs cannot be counted; pass max_steps=.")
+    if not batches:
+        samples = total * args.max_steps
+        return sys.maxsize, args.max_steps, samples, samples, total, args.max_steps * window, args.max_steps
+    steps = max(math.ceil(batches / window), 1)
+    samples = learner.num_examples(dataloader)
+    if args.max_steps > 0:
+        epochs = math.ceil(args.max_steps / steps)
+        return epochs, steps, samples, args.max_steps * total, total, batches, args.max_steps
+    num_epochs = args.num_train_epochs
+    return math.ceil(num_epochs), steps, samples, samples * num_epochs, total, batches, math.ceil(num_epochs * steps)

@@ -10,8 +10,9 @@ import operator
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ from trainer_nb.engine.tasks import (
     run_deferred_changes,
     run_pending,
     train_metrics,
-    wishes_kept,
+    preserve_control_flags,
 )
 
 # %% auto #0
@@ -54,17 +55,21 @@ __all__ = ['yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_st
            'make_stop_condition', 'TrainOutput', 'make_train_output', 'describe_run']
 
 # %% ../../nbs/06_engine/14_loop.ipynb #439f6e9f
-def yield_run_lock(run: RunState):
+def yield_run_lock(run: RunState) -> None:
     "Release the lock to other threads; return when they are done."
-    mine, pausing, run.interrupts = run.interrupts, run.pause_requested, InterruptGuard()
+    interrupts = run.interrupts
+    pause_requested = run.pause_requested
+    # verbs of other threads handle their own interrupts
+    run.interrupts = InterruptGuard()
     run.yield_depth += 1
-    RUN_LOCK.acquire(RUN_LOCK.release())
+    depth = RUN_LOCK.release()
+    RUN_LOCK.acquire(depth)
     wait_for_debug_step(run)
     run.yield_depth -= 1
-    run.interrupts = mine
-    run.pause_requested = run.pause_requested or pausing
+    run.interrupts = interrupts
+    run.pause_requested = run.pause_requested or pause_requested
 
-def wait_for_debug_step(run: RunState):
+def wait_for_debug_step(run: RunState) -> None:
     "Wait, without holding the lock, while a debug step is open."
     while run.phase == "debug":
         depth = RUN_LOCK.release()
@@ -72,8 +77,8 @@ def wait_for_debug_step(run: RunState):
         RUN_LOCK.acquire(depth)
 
 @contextmanager
-def pausable(run: RunState):
-    "Honor `pausing` at the next boundary inside the block; outside of it, the flag has no effect."
+def pausable(run: RunState) -> Iterator[None]:
+    "Honor `pause_requested` at the next boundary inside the block; outside of it, the flag has no effect."
     # the flag of a verb that has released the lock
     run.pause_requested = run.pause_requested and run.yield_depth > 0
     try:
@@ -82,7 +87,7 @@ def pausable(run: RunState):
         run.pause_requested = False
 
 # %% ../../nbs/06_engine/14_loop.ipynb #ce66a20c
-def check_not_in_step(learner: TrainerBase, verb: str):
+def check_not_in_step(learner: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation if a step is in progress, a debug step is open, or the run is corrupted."
     run = learner.run_state
     if run.corrupted:
@@ -102,8 +107,8 @@ def check_not_in_step(learner: TrainerBase, verb: str):
             " from a callback."
         )
 
-def check_can_train(learner: TrainerBase, verb: str):
-    "Raise InvalidOperation if another verb is training; also raise it as refuse_inside does."
+def check_can_train(learner: TrainerBase, verb: str) -> None:
+    "Raise InvalidOperation if another verb is training; also raise it as check_not_in_step does."
     check_not_in_step(learner, verb)
     if torch.is_inference_mode_enabled():
         raise InvalidOperation(
@@ -113,7 +118,7 @@ def check_can_train(learner: TrainerBase, verb: str):
         raise InvalidOperation(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
 
 # %% ../../nbs/06_engine/14_loop.ipynb #61c57dc7
-def raise_save_error(run: RunState):
+def raise_save_error(run: RunState) -> None:
     "Raise SaveFailed if a checkpoint could not be written."
     if run.saver is not None:
         run.saver.check()
@@ -124,11 +129,11 @@ def training_session(
     learner: TrainerBase,
     verb: str,  # its name, for messages
     rows: bool = True,  # call fetch_rows at the end
-):
-    "Guard a verb that trains: hold the lock and the run, prepare it, handle interrupts and errors."
+) -> Iterator[RunState]:
+    "Guard a verb that trains, which holds the lock: own the run, prepare it, handle interrupts and errors."
     run = learner.run_state
     # the random generators of the cells are restored at the end
-    with RUN_LOCK, run.interrupts, claim_run(learner, verb), preserve_generators():
+    with run.interrupts, claim_run(learner, verb), preserve_generators():
         release_last_traceback()
         try:
             raise_save_error(run)
@@ -149,53 +154,50 @@ def training_session(
                 for copying in run.pending_copies:
                     # the user may change weights from here on
                     copying.before_update()
-                run.phase, run.editable_state = "idle", capture_editable_state(run)
+                run.phase = "idle"
+                run.editable_state = capture_editable_state(run)
                 run.modes.see(run.model)
                 if rows:
                     fetch_rows(run)
         raise_if_interrupted(learner)
 
 @contextmanager
-def claim_run(learner: TrainerBase, verb: str):
+def claim_run(learner: TrainerBase, verb: str) -> Iterator[None]:
     "Make the verb the owner of the run inside the block; raise InvalidOperation if another verb owns it."
     check_can_train(learner, verb)
     run = learner.run_state
-    run.owner, run.step_rolled_back = (verb, threading.get_ident()), False
+    run.owner = verb, threading.get_ident()
+    run.step_rolled_back = False
     try:
         yield
     finally:
         run.owner = None
 
 # %% ../../nbs/06_engine/14_loop.ipynb #9301d096
-def start_running(run: RunState):
+def start_running(run: RunState) -> None:
     "Resume the run: end a pause, open the log if one is configured, start the clock."
     if run.paused:
         run.paused = False
         run.due.appendleft(Task("event", "on_resume"))
-    if (
-        run.args.output_dir not in (None, run.unwritable_dir)
-        and run.history.path is None
-        and run.device.world.is_main_process
-    ):
-        if run.history.open_log(run.args.output_dir, run.args.run_name) is None:
-            # warned once
-            run.unwritable_dir = run.args.output_dir
+    folder = run.args.output_dir
+    needs_log = folder is not None and folder != run.unwritable_dir and run.history.path is None
+    if needs_log and run.device.world.is_main_process and run.history.open_log(folder, run.args.run_name) is None:
+        # it has warned; do not try again
+        run.unwritable_dir = folder
     record_plan(run)
     run.start_clock()
 
-def record_plan(run: RunState):
+def record_plan(run: RunState) -> None:
     "Write the planned length of the run to the log, unless it is there already; programs that follow the log need it."
-    plan = {
-        "steps": run.state.max_steps if 0 < run.state.max_steps < sys.maxsize else None,
-        "epochs": run.state.num_train_epochs or None,
-    }
-    if run.args.output_dir is None and run.history.path is None or run.history.plan == plan:
-        # all processes of a run record the same plan
-        return
+    steps = run.state.max_steps
+    plan = {"steps": steps if 0 < steps < sys.maxsize else None, "epochs": run.state.num_train_epochs or None}
+    # all processes of a run record the same plan, also those without a log
+    has_log = run.args.output_dir is not None or run.history.path is not None
+    if not has_log or run.history.plan == plan: return
     run.history.plan = plan
     run.history.note("plan", run.state.global_step, **plan)
 
-def fetch_rows(run: RunState):
+def fetch_rows(run: RunState) -> None:
     "Copy the history's rows to the host for its file, if it has one."
     if run.history.path is None: return
     try:
@@ -205,7 +207,7 @@ def fetch_rows(run: RunState):
         pass
 
 # %% ../../nbs/06_engine/14_loop.ipynb #993ce047
-def capture_editable_state(run: RunState) -> dict:
+def capture_editable_state(run: RunState) -> dict[str, Any]:
     "Return the state that may be changed manually, in a form that can be compared; {} before there is an optimizer."
     if run.optimizer is None: return {}
     groups = [
@@ -220,60 +222,65 @@ def capture_editable_state(run: RunState) -> dict:
         "settings": dict(vars(run.args)),
     }
 
-def enter_training(run: RunState):
+def enter_training(run: RunState) -> None:
     "Put the model into training mode when a verb begins; record a mode that steps do not restore as a manual change."
     if run.modes.begin(run.wrapped_model, run.model, run.loss_module):
         run.history.note("by hand", run.state.global_step, changed=["training modes"])
 
-def param_norms(params) -> tuple | None:
+def param_norms(params: Sequence[torch.Tensor]) -> tuple[int, list[bytes]] | None:
     "Return the number of threads and the exact norms of the parameters; None on a GPU, where this would synchronize."
-    if not params or any(
-        p.device.type != "cpu" or p.layout is not torch.strided or not p.is_floating_point() for p in params
-    ):
-        return None
+    if not params: return None
+    for p in params:
+        if p.device.type != "cpu" or p.layout is not torch.strided or not p.is_floating_point(): return None
     with torch.no_grad():
-        return torch.get_num_threads(), [
-            n.double().numpy().tobytes() for n in torch._foreach_norm([to_local(p).detach() for p in params])
-        ]
+        norms = torch._foreach_norm([to_local(p).detach() for p in params])
+        return torch.get_num_threads(), [norm.double().numpy().tobytes() for norm in norms]
 
 def have_norms_changed(
-    then,  # as returned by param_norms
-    now,  # as returned by param_norms
+    before: tuple[int, list[bytes]] | None,  # as returned by param_norms
+    now: tuple[int, list[bytes]] | None,  # as returned by param_norms
 ) -> bool:
     "Return whether the norms show that weights have changed."
-    return None not in (then, now) and then[0] == now[0] and then[1] != now[1]
+    if before is None or now is None: return False
+    # with another number of threads, sums are added in another order
+    return before[0] == now[0] and before[1] != now[1]
 
-def record_manual_changes(run: RunState):
+def record_manual_changes(run: RunState) -> None:
     "Record manual changes since the last verb in the history."
+    before = run.editable_state
     now = capture_editable_state(run)
-    then = run.editable_state or {}
+    run.editable_state = now
+    if not before or not now: return
     changed = [
         name
-        for name, value in then.items()
-        if now and name not in ("norms", "settings") and value is not None and now[name] != value
+        for name, value in before.items()
+        # None: unknown, because the run itself has changed it
+        if name not in ("norms", "settings") and value is not None and now[name] != value
     ]
-    if now and then:
-        changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and then["settings"].get(k) != v]
-    if now and then and "weights" not in changed and have_norms_changed(then["norms"], now["norms"]):
-        changed = ["weights", *changed]
+    settings = before["settings"]
+    changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and settings.get(k) != v]
+    if "weights" not in changed and have_norms_changed(before["norms"], now["norms"]):
+        changed.insert(0, "weights")
     if changed:
         run.history.note("by hand", run.state.global_step, changed=changed)
-    run.editable_state = now
 
 # %% ../../nbs/06_engine/14_loop.ipynb #be668d21
-def fire_event_between_steps(learner: TrainerBase, event: str, **data):
+def fire_event_between_steps(
+    learner: TrainerBase, event: str,
+    **data: Any,  # arguments of the event
+) -> None:
     "Dispatch an event outside of the task queue, between two steps; apply changes that callbacks request at once."
     run = learner.run_state
     run.phase = "after"
     run.num_pushed_tasks = 0
-    with wishes_kept(run):
+    with preserve_control_flags(run):
         error = fire_event_safely(learner, event, **data)
     run.phase = "idle"
     run.num_pushed_tasks = 0
     run_deferred_changes(run)
     if error is not None: raise error
 
-def handle_failure(learner: TrainerBase, error: BaseException):
+def handle_failure(learner: TrainerBase, error: BaseException) -> NoReturn:
     "Pass the error to the callbacks, free memory where appropriate, and raise the error again."
     run = learner.run_state
     if isinstance(error, Paused): raise error
@@ -284,10 +291,9 @@ def handle_failure(learner: TrainerBase, error: BaseException):
     run.history.note("exception", run.state.global_step, type=type(error).__name__, message=str(error))
     free_after_failure(error)
     if isinstance(error, KeyboardInterrupt):
-        half = half_done(run, error)
-        raise pause_run(
-            learner, f"{half or describe_interruption(run)}; paused {describe_position(run)}", not half
-        ) from None
+        lost = half_done(run, error)
+        message = f"{lost or describe_interruption(run)}; paused {describe_position(run)}"
+        raise pause_run(learner, message, nothing_lost=not lost) from None
     raise error
 
 def half_done(run: RunState, error: BaseException) -> str:
@@ -296,21 +302,17 @@ def half_done(run: RunState, error: BaseException) -> str:
     if not name or run.step_rolled_back or name.endswith(".on_prediction_step"):
         # an evaluation is repeated as a whole
         return ""
-    back = (
-        "learn.rewind(1) takes the step again from a snapshot" if run.state.global_step else "learn.reset() begins anew"
-    )
-    return f"{name} was broken off and is not called again for this step, so what it keeps may be half-updated ({back})"
+    back = "learn.reset() begins anew"
+    if run.state.global_step:
+        back = "learn.rewind(1) takes the step again from a snapshot"
+    return f"{name} was broken off and is not called again for this step, so its state may be half-updated ({back})"
 
 def describe_interruption(run: RunState) -> str:
     "Return a sentence about the work that was interrupted."
     if run.optimizer is None or run.loader is None: return "The preparation was given up"
-    if run.step_rolled_back:
-        why = (
-            f"No batch came from the data workers for {AWAITED.PATIENCE:g} s, so the"
-            if run.interrupts.in_vain
-            else "The"
-        )
-        return f"{why} step under way was given up"
+    if run.step_rolled_back and run.interrupts.in_vain:
+        return f"No batch came from the data workers for {AWAITED.PATIENCE:g} s, so the step under way was given up"
+    if run.step_rolled_back: return "The step under way was given up"
     if not run.due: return "What was due after the step was cut short"
     return "What was due after the step is not all done, and comes first when the run goes on"
 
@@ -322,8 +324,9 @@ def describe_position(run: RunState) -> str:
     return f"after step {s.global_step} of {s.max_steps} (epoch {s.epoch:.2f})"
 
 def pause_run(
-    learner: TrainerBase, message,
-    whole: bool = True,  # no interrupted work is left undone
+    learner: TrainerBase,
+    message: str,
+    nothing_lost: bool = True,  # no interrupted work is left undone
 ) -> Paused:
     "Mark the run as paused; return the exception to raise."
     run = learner.run_state
@@ -335,10 +338,11 @@ def pause_run(
         fire_event_between_steps(learner, "on_pause")
     release_traceback_after_cell()
     install_excepthook()
-    goes_on = f". {'Nothing is lost: ' if whole else ''}learn.train(), learn.run(...) or learn.step() goes on."
-    return Paused(message + (goes_on if run.paused else "; the run was just finished."))
+    if not run.paused: return Paused(f"{message}; the run was just finished.")
+    reassurance = "Nothing is lost: " if nothing_lost else ""
+    return Paused(f"{message}. {reassurance}learn.train(), learn.run(...) or learn.step() goes on.")
 
-def raise_if_interrupted(learner: TrainerBase):
+def raise_if_interrupted(learner: TrainerBase) -> None:
     "Raise Paused if an interrupt was recorded."
     if learner.run_state.interrupts.pressed:
         raise pause_run(learner, f"Paused {describe_position(learner.run_state)}")
@@ -352,14 +356,11 @@ def should_pause(learner: TrainerBase) -> bool:
     return True
 
 # %% ../../nbs/06_engine/14_loop.ipynb #0f8dab5d
-def apply_change(
-    learner: TrainerBase, verb: str,
-    act,  # a function without arguments
-):
-    "Apply a change now, or at the boundary if a callback requests it; return the result of `act`, None if it is postponed."
+def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> Any:
+    "Apply a change now, or at the boundary if a callback requests it; return the result of `change`, None if it is postponed."
     run = learner.run_state
     if run.phase in ("after", "look"):
-        run.deferred_changes.append(as_callback(run, act))
+        run.deferred_changes.append(as_callback(run, change))
         return None
     if not (run.corrupted and verb in ("restore()", "reset()", "load_checkpoint()")):
         check_not_in_step(learner, verb)
@@ -368,11 +369,11 @@ def apply_change(
     with run.interrupts:   # not interruptible
         record_manual_changes(run)
         try:
-            return act()
+            return change()
         finally:
             run.editable_state = capture_editable_state(run)
 
-def check_between_steps(learner: TrainerBase, verb: str):
+def check_between_steps(learner: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation if a step is in progress; free the memory that the last error held."
     release_last_traceback()
     if learner.run_state.phase in ("step", "debug"):
@@ -381,29 +382,31 @@ def check_between_steps(learner: TrainerBase, verb: str):
         raise_save_error(learner.run_state)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #29413d72
-def ensure_prepared(learner: TrainerBase):
+def ensure_prepared(learner: TrainerBase) -> None:
     "Prepare missing parts: a verb or a callback may have discarded them."
     run = learner.run_state
     if run.wrapped_model is not None and not run.device.matches_trainable(run.params):
         # parameters were frozen or unfrozen in the meantime
-        run.wrapped_model = None
+        run.discard("wrapped_model")
     if run.loader is None or run.wrapped_model is None or run.optimizer is None:
         prepare(learner)
 
-def open_epoch(learner: TrainerBase):
+def open_epoch(learner: TrainerBase) -> None:
     "Queue the tasks that begin the run and the epoch, unless they have begun."
     run = learner.run_state
     if not run.begun:
-        run.begun, run.control.should_training_stop = True, False
+        run.begun = True
+        run.control.should_training_stop = False
         run.callbacks_begun = True
         run.due.append(Task("event", "on_train_begin"))
         if run.args.eval_on_start and run.state.global_step == 0:
             run.due.append(Task("evaluate"))
     if not run.epoch_open:
-        run.epoch_open, run.control.should_epoch_stop = True, False
+        run.epoch_open = True
+        run.control.should_epoch_stop = False
         run.due.append(Task("event", "on_epoch_begin"))
 
-def run_all_pending(learner: TrainerBase):
+def run_all_pending(learner: TrainerBase) -> None:
     "Run pending tasks and postponed changes until none are left."
     run = learner.run_state
     while run.due or run.deferred_changes:
@@ -414,40 +417,42 @@ def run_all_pending(learner: TrainerBase):
 def before_step(learner: TrainerBase) -> bool:
     "Run all tasks that precede the next step; return False if the run is finished."
     run = learner.run_state
-    ring = learner.run_state.rewind_buffer
     raise_save_error(run)
+    snapshot_taken = False
     while True:
         run_all_pending(learner)
         if run.finished: return False
         ensure_prepared(learner)
-        if ring is not None:
-            ring.before_step(learner)
+        if run.rewind_buffer is not None and not snapshot_taken:
+            run.rewind_buffer.before_step(learner)
         # once per step, before the epoch begins
-        ring = None
+        snapshot_taken = True
         open_epoch(learner)
-        if not run.due:
-            # otherwise check again: a callback may have changed the run's position
-            return True
+        if not run.due: return True
+        # the tasks that begin the epoch come first, and a callback may change the run's position
 
 # %% ../../nbs/06_engine/14_loop.ipynb #a27bb7c2
-def train_one_step(learner: TrainerBase):
+def train_one_step(learner: TrainerBase) -> Record | None:
     "Take one step and run its tasks; return its record, or None when the run is finished."
+    run = learner.run_state
     while before_step(learner):
         try:
-            done = take_step(learner, record_step)
+            result = take_step(learner, record_step)
         except Exception as error:
-            if learner.run_state.oom_recovery is None or not learner.run_state.oom_recovery(learner, error):
-                raise
-            learner.run_state.step_rolled_back = False
+            if run.oom_recovery is None or not run.oom_recovery(learner, error): raise
             # the same step again, in smaller micro-batches
+            run.step_rolled_back = False
             continue
-        record = None if done is None else Record(learner.run_state.history, len(learner.run_state.history) - 1)
-        if record is None:
-            handle_end_of_data(learner.run_state)
-        run_all_pending(learner)
-        if record is not None: return record
+        if result is None:
+            handle_end_of_data(run)
+            run_all_pending(learner)
+        else:
+            record = Record(run.history, len(run.history) - 1)
+            run_all_pending(learner)
+            return record
+    return None
 
-def handle_end_of_data(run: RunState):
+def handle_end_of_data(run: RunState) -> None:
     "End the epoch after the end of a stream; raise ValueError if the epoch had no batches."
     if run.batches_in_epoch == 0:
         raise ValueError(
@@ -455,17 +460,17 @@ def handle_end_of_data(run: RunState):
             " an open file) is empty the second time; give one whose iteration begins anew, or one epoch's worth of"
             " max_steps."
         )
-    # the cursor learner to the next epoch
+    # the cursor moves to the next epoch
     run.control.should_epoch_stop = True
     run.due.extend(epoch_end_tasks())
 
 # %% ../../nbs/06_engine/14_loop.ipynb #7ef8eb31
 def run_until(
     learner: TrainerBase, verb: str,
-    until=None,  # takes the last record, returns True to stop
-    each=None,  # called with every record
-    may=None,  # whether to continue, called after other threads had the lock
-):
+    until: Callable[[Record], bool] | None = None,  # takes the last record, returns True to stop
+    each: Callable[[Record], object] | None = None,  # called with every record
+    may: Callable[[], bool] | None = None,  # whether to continue, called after other threads had the lock
+) -> int:
     "Advance until a condition holds, the run is finished or paused; return the index of the first row."
     start = len(learner.run_state.history)
     with RUN_LOCK, pausable(learner.run_state):
@@ -476,29 +481,36 @@ def run_until(
                 break
     return start
 
-def run_slice(learner: TrainerBase, verb: str, until=None, each=None) -> bool:
+def run_slice(
+    learner: TrainerBase,
+    verb: str,
+    until: Callable[[Record], bool] | None = None,
+    each: Callable[[Record], object] | None = None,
+) -> bool:
     "Advance within one session; return True if it ended only because another thread waits for the lock."
-    if (team := learner.run_state.remote_run) is not None:
-        return team.run_slice(learner, verb, until, each)
+    remote_run = learner.run_state.remote_run
+    if remote_run is not None: return remote_run.run_slice(learner, verb, until, each)
     with training_session(learner, verb):
         while (record := train_one_step(learner)) is not None:
             if each is not None:
                 each(record)
-            enough = until is not None and until(record)   # may also request a pause
-            if should_pause(learner) or enough: return False
+            # `until` may request a pause, so it is called first
+            is_end = until is not None and until(record)
+            if should_pause(learner) or is_end: return False
             if RUN_LOCK.should_yield(): return True
     return False
 
-def iterate_steps(learner: TrainerBase):
+def iterate_steps(learner: TrainerBase) -> Iterator[Record]:
     "Yield the record of each step; leaving the generator loses no work."
     stop = False
     try:
         while not stop:
-            if learner.run_state.remote_run is not None:
-                record, stop = learner.run_state.remote_run.one_step(learner)
+            run = learner.run_state
+            if run.remote_run is not None:
+                record, stop = run.remote_run.one_step(learner)
             else:
                 # rows are not fetched at each step: that would synchronize
-                with pausable(learner.run_state), training_session(learner, "steps()", rows=False):
+                with RUN_LOCK, pausable(run), training_session(learner, "steps()", rows=False):
                     record = train_one_step(learner)
                     stop = record is not None and should_pause(learner)
             if record is None: return
@@ -507,7 +519,7 @@ def iterate_steps(learner: TrainerBase):
         fetch_rows(learner.run_state)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #dfe27e26
-def validate_step_count(n) -> int:
+def validate_step_count(n: Any) -> int:
     "Return n as an int of at least 1; raise TypeError unless it is an integer (NumPy's included), ValueError below 1."
     try:
         steps = None if isinstance(n, bool) else operator.index(n)
@@ -522,47 +534,55 @@ class StepLimit(NamedTuple):
     "Hold the step and the epoch to stop at, whichever comes first."
     last_step: float = math.inf
     last_epoch: float = math.inf
-    def reached(self, run: RunState, record) -> bool:
-        behind = run.cursor.epoch if not run.cursor.position else run.state.epoch
-        return record.step >= self.last_step or max(behind, record.epoch) >= self.last_epoch - 1e-9
+    def reached(self, run: RunState, record: Record) -> bool:
+        "Return whether the run is at the limit, or beyond it."
+        # a position at the beginning of an epoch: the one before is complete, with its tasks
+        epoch = run.cursor.epoch if not run.cursor.position else run.state.epoch
+        return record.step >= self.last_step or max(epoch, record.epoch) >= self.last_epoch - 1e-9
 
 class StopCondition:
     "Decide from the last record whether to stop: at a limit, or where a condition holds."
-    def __init__(self, run: RunState, limit: StepLimit, condition=None):
+    def __init__(self, run: RunState, limit: StepLimit, condition: Callable[[Record], object] | None = None):
         self.run = run
         self.limit = limit
         self.condition = condition
-    def __call__(self, record) -> bool:
-        return self.limit.reached(self.run, record) or (self.condition is not None and bool(self.condition(record)))
-    # how far the run may advance without a check
+
+    def __call__(self, record: Record) -> bool:
+        if self.limit.reached(self.run, record): return True
+        return self.condition is not None and bool(self.condition(record))
+
     def lookahead(self) -> StepLimit:
+        "Return how far the run may advance without a check."
         return self.limit if self.condition is None else StepLimit(self.run.state.global_step + 1)
 
 def lookahead_limit(
     run: RunState,
-    until,  # as in go
+    until: Callable[[Record], bool] | None,  # as in run_until
 ) -> StepLimit:
     "Return how far the run may advance before a condition must be checked."
     if until is None: return StepLimit()
     return until.lookahead() if hasattr(until, "lookahead") else StepLimit(run.state.global_step + 1)
 
-# as in learn.run(...)
-def make_stop_condition(run: RunState, steps=None, epochs=None, until=None) -> StopCondition | None:
+def make_stop_condition(
+    run: RunState,
+    steps: int | None = None,
+    epochs: float | None = None,
+    until: Callable[[Record], object] | None = None,  # all three as in learn.run(...)
+) -> StopCondition | None:
     "Return the stopping condition for these arguments; None if all are None. Raise TypeError or ValueError for invalid ones."
     if steps is None and epochs is None and until is None: return None
     if until is not None and not callable(until):
         raise TypeError(
-            "until is a function of the last record that says when to stop, such as lambda rec: rec.loss < 0.1, not"
+            "until is a function of the last record that returns True to stop, such as lambda rec: rec.loss < 0.1, not"
             f" {until!r}."
         )
-    if epochs is not None and (
-        isinstance(epochs, bool) or not isinstance(epochs, (int, float, np.number)) or not epochs > 0
-    ):
-        raise ValueError(f"epochs is a number above 0, not {epochs!r}.")
     last_step = math.inf if steps is None else run.state.global_step + steps
-    last_epoch = (
-        math.inf if epochs is None else run.cursor.epoch + epochs if epochs == int(epochs) else run.state.epoch + epochs
-    )
+    last_epoch = math.inf
+    if epochs is not None:
+        is_number = isinstance(epochs, (int, float, np.number)) and not isinstance(epochs, bool)
+        if not is_number or not epochs > 0: raise ValueError(f"epochs is a number above 0, not {epochs!r}.")
+        # whole epochs are counted from the beginning of the current one
+        last_epoch = epochs + (run.cursor.epoch if epochs == int(epochs) else run.state.epoch)
     return StopCondition(run, StepLimit(last_step, last_epoch), until)
 
 # %% ../../nbs/06_engine/14_loop.ipynb #cf086451
@@ -570,7 +590,7 @@ class TrainOutput(NamedTuple):
     "Hold the return value of train()."
     global_step: int       # number of optimizer steps
     training_loss: float   # mean over these steps
-    metrics: dict          # train_runtime in seconds, samples and steps per second, epoch, ...
+    metrics: dict[str, float]   # train_runtime in seconds, samples and steps per second, epoch, ...
 
 def make_train_output(run: RunState) -> TrainOutput:
     "Return the number of steps, their mean loss, and the metrics of the whole run."
@@ -579,6 +599,6 @@ def make_train_output(run: RunState) -> TrainOutput:
 def describe_run(run: RunState) -> str:
     "Describe the state of a run in a few words."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
-    if run.corrupted: return f"{name}, torn: {run.corrupted}"
+    if run.corrupted: return f"{name}, corrupted: {run.corrupted}"
     if run.wrapped_model is None and run.state.global_step == 0: return f"{name}, not begun"
     return f"{name}, {'finished' if run.finished else 'stands'} {describe_position(run)}"

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+
+from ..data.collate import to_device
 
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
@@ -20,23 +22,22 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'describe_output', 'extract_logits', 'check_loss',
            'explain_label_error', 'num_classes', 'label_smoothed_loss', 'call_model', 'split_labels', 'is_single_input',
-           'explain_call_error', 'LossOverrides']
+           'explain_call_error', 'compute_batch_loss', 'model_arguments', 'call_loss_func', 'count_labels',
+           'extract_labels', 'predict_batch']
 
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
 class ModelFacts(NamedTuple):
     "Describe the arguments of a model's forward."
     name: str                  # of the class, for messages
-    arguments: frozenset       # names of the arguments of forward
-    label_names: list          # the arguments that are labels
-    accepts_loss_kwargs: bool  # whether forward normalizes its loss by num_items_in_batch
-    can_return_loss: bool      # whether forward returns a loss without labels
-    # whether its own loss shifts: label i + 1 is for output i, and the first label is ignored
-    shifts_labels: bool
-    # whether it is a causal language model, regardless of its own loss: a loss computed here has to shift
-    is_causal: bool
+    arguments: frozenset[str]  # names of the arguments of forward
+    label_names: list[str]     # the arguments that are labels
+    accepts_loss_kwargs: bool  # forward normalizes its loss by num_items_in_batch
+    can_return_loss: bool      # forward returns a loss without labels
+    shifts_labels: bool        # its own loss compares output i with label i + 1, and ignores the first label
+    is_causal: bool            # it is a causal language model: a loss that is computed here has to shift
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
-def unwrap_model(model: torch.nn.Module):
+def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
     "Return the model inside of torch.compile, DataParallel or an adapter: the one with the relevant signature."
     while True:
         inner = getattr(model, "_orig_mod", None) or (
@@ -44,28 +45,27 @@ def unwrap_model(model: torch.nn.Module):
         )
         if inner is None: break
         model = inner
-    if hasattr(model, "get_base_model"): return model.get_base_model()
-    # PEFT's mixed models
-    return (
-        model.base_model.model
-        if hasattr(model, "peft_config") and hasattr(getattr(model, "base_model", None), "model")
-        else model
-    )
+    adapter: Any = model
+    if hasattr(adapter, "get_base_model"): return adapter.get_base_model()
+    if hasattr(adapter, "peft_config") and hasattr(getattr(adapter, "base_model", None), "model"):
+        # PEFT's mixed models
+        return adapter.base_model.model
+    return model
 
 def inspect_model(
     model: torch.nn.Module,  # a module, not wrapped
-    label_names=None,  # the user's, if any
+    label_names: Sequence[str] | None = None,  # the user's; None: the arguments that are labels by their names
 ) -> ModelFacts:
     "Return the facts that the loop needs about a model's signature."
     inner = unwrap_model(model)
     params = inspect.signature(inner.forward).parameters
     qa = "QuestionAnswering" in type(inner).__name__
-    found = [n for n in params if "label" in n or (qa and n in ("start_positions", "end_positions"))]
+    labels = [n for n in params if "label" in n or (qa and n in ("start_positions", "end_positions"))]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in params.values())
     named = frozenset(n for n, p in params.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
     returns = params.get("return_loss")
     return ModelFacts(name=type(inner).__name__, arguments=named,
-                      label_names=list(label_names) if label_names is not None else found,
+                      label_names=list(label_names) if label_names is not None else labels,
                       accepts_loss_kwargs=getattr(inner, "accepts_loss_kwargs", takes_any),
                       can_return_loss=returns is not None and returns.default is True,
                       shifts_labels=_uses_causal_loss(inner), is_causal=_is_causal(inner))
@@ -95,9 +95,9 @@ _NO_LOSS_HINT = ("Let its forward take the labels and return a dict with 'loss',
             "a function of (output, labels) such as torch.nn.functional.cross_entropy.")
 
 def extract_loss(
-    outputs,  # the model's output
-    inputs=(),  # the names of its inputs
-):
+    outputs: Any,  # the model's output
+    inputs: Iterable[str] = (),  # the names of its inputs, for the message
+) -> torch.Tensor:
     "Return the loss from a model's output; raise ValueError if there is none."
     if isinstance(outputs, Mapping):
         if outputs.get("loss") is not None: return outputs["loss"]
@@ -110,16 +110,17 @@ def extract_loss(
     if isinstance(outputs, torch.Tensor) and outputs.numel() == 1: return outputs
     raise ValueError(f"The model returned no loss, but {describe_output(outputs)}. {_NO_LOSS_HINT}")
 
-def describe_output(thing) -> str:
+def describe_output(output: Any) -> str:
     "Describe a model's output in a few words."
-    return f"a tensor of shape {tuple(thing.shape)}" if isinstance(thing, torch.Tensor) else f"a {type(thing).__name__}"
+    if isinstance(output, torch.Tensor): return f"a tensor of shape {tuple(output.shape)}"
+    return f"a {type(output).__name__}"
 
 # %% ../../nbs/06_engine/02_loss.ipynb #3c259a71
 def extract_logits(
-    outputs,
-    with_loss: bool,  # the model was called with labels
-    ignore=(),  # keys to leave out
-):
+    outputs: Any,  # the model's output
+    with_loss: bool,  # its first element is the loss
+    ignore: Iterable[str] = (),  # keys to leave out
+) -> Any:
     "Return a model's output without the loss: one object, or a tuple of several."
     if is_dataclass(outputs) and not isinstance(outputs, Mapping):
         outputs = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
@@ -132,7 +133,7 @@ def extract_logits(
     return rest[0] if len(rest) == 1 else rest
 
 # %% ../../nbs/06_engine/02_loss.ipynb #0cf83125
-def check_loss(loss, model: torch.nn.Module):
+def check_loss(loss: torch.Tensor, model: torch.nn.Module) -> None:
     "Raise TypeError or ValueError for a loss that is not a scalar, or requires no gradient."
     if not isinstance(loss, torch.Tensor):
         raise TypeError(
@@ -161,9 +162,9 @@ def _no_gradient_reason(model: torch.nn.Module) -> str:
 # %% ../../nbs/06_engine/02_loss.ipynb #12b6f393
 def explain_label_error(
     error: BaseException,  # raised by the model
-    labels,
-    classes=None,  # the number of classes, if known
-):
+    labels: Any,
+    classes: int | None = None,  # the number of classes, if known
+) -> ValueError | None:
     "Return a clearer error for labels outside of the output's range; None if there are none."
     if labels is None or not isinstance(labels, torch.Tensor) or labels.is_floating_point() or labels.numel() == 0:
         return None
@@ -189,9 +190,12 @@ def num_classes(model: torch.nn.Module) -> int | None:
 
 # %% ../../nbs/06_engine/02_loss.ipynb #58a53295
 def label_smoothed_loss(
-    outputs, labels, epsilon: float, shift: bool = False,
-    num_items=None,  # divisor in place of the number of labels here
-):
+    outputs: Any,
+    labels: torch.Tensor,
+    epsilon: float,
+    shift: bool = False,  # compare output i with label i + 1
+    num_items: int | torch.Tensor | None = None,  # divisor in place of the number of labels here
+) -> torch.Tensor:
     "Return the cross-entropy with label smoothing, as a mean over the labels other than -100."
     logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
     if logits.shape == labels.shape and labels.is_floating_point():
@@ -212,35 +216,36 @@ def label_smoothed_loss(
     return loss if num_items is None else loss / num_items
 
 # %% ../../nbs/06_engine/02_loss.ipynb #42d5d8cf
-def call_model(model: torch.nn.Module, inputs):
+def call_model(model: torch.nn.Module, inputs: Any) -> Any:
     "Call a model with a batch of any type."
     if isinstance(inputs, Mapping): return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 def split_labels(
-    inputs,
-    names,  # of the labels, if inputs are a dict
-):
+    inputs: Any,
+    names: Sequence[str],  # of the labels, if inputs are a dict
+) -> tuple[Any, Any]:
     "Return inputs and labels of a batch; a single tensor is its own label."
     if isinstance(inputs, Mapping):
         names = [n for n in (names or ["labels"]) if n in inputs] or [n for n in ("labels", "label") if n in inputs]
         labels = tuple(inputs[n] for n in names)
-        return {k: v for k, v in inputs.items() if k not in names}, labels[0] if len(labels) == 1 else labels or None
+        others = {k: v for k, v in inputs.items() if k not in names}
+        return others, labels[0] if len(labels) == 1 else labels or None
     if isinstance(inputs, (tuple, list)): return tuple(inputs[:-1]) or tuple(inputs), inputs[-1]
     return inputs, inputs
 
-# without a label
-def is_single_input(batch) -> bool:
+def is_single_input(batch: Any) -> bool:
+    "Return whether a batch, or a sample, consists of one input without a label."
     return not isinstance(batch, Mapping) and (not isinstance(batch, (tuple, list)) or len(batch) == 1)
 
 # %% ../../nbs/06_engine/02_loss.ipynb #8017b92c
-def explain_call_error(learner: TrainerBase, error: BaseException, inputs):
+def explain_call_error(learner: TrainerBase, error: TypeError, inputs: Any) -> TypeError:
     "Return the error of a call with wrong arguments; add a note with the columns or the number of arguments."
     if "forward()" not in str(error): return error
     if isinstance(inputs, Mapping):
         given = f"the columns {', '.join(map(repr, inputs))}"
     else:
-        given = f"{len(inputs)} things" if isinstance(inputs, (tuple, list)) else "one tensor"
+        given = f"{len(inputs)} objects" if isinstance(inputs, (tuple, list)) else "one tensor"
     taken = ", ".join(sorted(learner.model_facts.arguments))
     error.add_note(
         f"(The model was given {given} of a batch; columns that are no argument of its forward ({taken}) are "
@@ -249,51 +254,117 @@ def explain_call_error(learner: TrainerBase, error: BaseException, inputs):
     return error
 
 # %% ../../nbs/06_engine/02_loss.ipynb #bcfcbe76
-class LossOverrides:
-    "Compute the loss."
-    loss_is_scaled_for_ga = None   # True or False overrides the automatic detection
+def compute_batch_loss(
+    learner: TrainerBase,
+    model: torch.nn.Module,  # as it is wrapped
+    inputs: Any,  # a micro-batch on the device
+    num_items: torch.Tensor | None = None,  # labels of the whole step, for a loss that is a mean over them
+) -> tuple[torch.Tensor, Any]:
+    "Return the loss of a micro-batch, and the model's output."
+    given, labels = model_arguments(learner, inputs, num_items)
+    try:
+        outputs = call_model(model, given)
+    except TypeError as error:
+        raise explain_call_error(learner, error, inputs)
+    except IndexError as error:
+        given_labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
+        raise explain_label_error(error, given_labels, num_classes(learner.model)) or error
+    if learner.compute_loss_func is not None:
+        loss = learner.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
+    elif learner.loss_func is not None:
+        loss = call_loss_func(learner, outputs, labels)
+    elif labels is not None:
+        smoothing = learner.args.label_smoothing_factor
+        loss = label_smoothed_loss(outputs, labels, smoothing, learner.model_facts.is_causal, num_items)
+    else:
+        loss = extract_loss(outputs, inputs if isinstance(inputs, Mapping) else ())
+    return loss, outputs
 
-    def compute_loss(self, model: torch.nn.Module, inputs, return_outputs: bool = False, num_items_in_batch=None):
-        "Return the loss of a micro-batch, and the model's output if requested."
-        given, labels = self.model_arguments(inputs, num_items_in_batch)
-        try:
-            outputs = call_model(model, given)
-        except TypeError as error:
-            raise explain_call_error(self, error, inputs)
-        except IndexError as error:
-            given_labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
-            raise explain_label_error(error, given_labels, num_classes(self.model)) or error
-        if self.compute_loss_func is not None:
-            loss = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
-        elif self.loss_func is not None:
-            loss = self._loss_of_function(outputs, labels)
-        elif labels is not None:
-            loss = label_smoothed_loss(
-                outputs, labels, self.args.label_smoothing_factor, self.model_facts.is_causal, num_items_in_batch
-            )
+def model_arguments(learner: TrainerBase, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
+    "Return the arguments for the model, and the labels if the loss is not computed by the model."
+    if learner.loss_func is not None: return split_labels(inputs, learner.label_names)
+    if not isinstance(inputs, Mapping):
+        return (inputs, None) if learner.compute_loss_func is None else split_labels(inputs, learner.label_names)
+    given = dict(inputs)
+    labels = None
+    if learner.compute_loss_func is not None or learner.args.label_smoothing_factor:
+        labels = given.pop("labels", None)
+    if learner.model_facts.accepts_loss_kwargs and num_items is not None:
+        given["num_items_in_batch"] = num_items
+    return given, labels
+
+def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any) -> torch.Tensor:
+    "Call the user's loss_func with the model's predictions and the labels."
+    predicted = extract_logits(outputs, with_loss=False)
+    try:
+        return learner.loss_func(predicted, labels)
+    except IndexError as error:
+        classes = predicted.shape[-1] if isinstance(predicted, torch.Tensor) and predicted.ndim == 2 else None
+        raise explain_label_error(error, labels, classes) or error
+
+# %% ../../nbs/06_engine/02_loss.ipynb #51615745
+def count_labels(
+    learner: TrainerBase,
+    batches: Sequence[Any],  # the micro-batches of a step
+) -> torch.Tensor | None:
+    "Return the number of labels in the micro-batches, for losses that are a mean over all of them; None if it is not needed."
+    if not (learner.model_facts.accepts_loss_kwargs or learner.compute_loss_func is not None): return None
+    if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
+        return None
+    number = sum(_counted_labels(learner, b).ne(-100).sum() for b in batches)
+    return to_device(number, learner.run_state.device.device, pin=True)
+
+def _counted_labels(learner: TrainerBase, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    if "shift_labels" in batch: return batch["shift_labels"]
+    return batch["labels"][..., 1:] if learner.model_facts.shifts_labels else batch["labels"]
+
+# %% ../../nbs/06_engine/02_loss.ipynb #858bdec5
+def extract_labels(learner: TrainerBase, inputs: Any) -> Any:
+    "Return the labels in a batch: a tensor, or a tuple of several; None if there are none."
+    if learner.loss_func is not None:
+        if is_single_input(inputs) and not learner.learns_itself: return None
+        return split_labels(inputs, learner.label_names)[1]
+    if isinstance(inputs, Mapping):
+        labels = tuple(inputs[n] for n in learner.label_names if inputs.get(n) is not None)
+        if not labels or len(labels) < len(learner.label_names): return None
+        return labels[0] if len(labels) == 1 else labels
+    return inputs[-1] if isinstance(inputs, (tuple, list)) and len(inputs) > 1 else None
+
+def predict_batch(
+    learner: TrainerBase,
+    model: torch.nn.Module,
+    inputs: Any,
+    prediction_loss_only: bool,
+    ignore_keys: Sequence[str] | None,  # keys of the output that are not predictions; None: those of the model's configuration
+) -> tuple[torch.Tensor | None, Any, Any]:
+    "Return loss, predictions and labels of a batch, computed without gradients and without generation."
+    inputs = learner._prepare_inputs(inputs)
+    if ignore_keys is None:
+        config = getattr(learner.model, "config", None)
+        ignore_keys = getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
+    labels = extract_labels(learner, inputs)
+    has_loss = labels is not None or _returns_loss(learner, inputs)
+    loss = None
+    with torch.no_grad(), learner.compute_loss_context_manager():
+        if has_loss:
+            items = {"num_items_in_batch": learner.count_items([inputs])} if learner.loss_takes_items else {}
+            if learner.args.use_liger_kernel and prediction_loss_only:
+                inputs = {**inputs, "skip_logits": True}
+            loss, outputs = learner.compute_loss(model, inputs, return_outputs=True, **items)
+            loss = loss.detach().mean()
         else:
-            loss = extract_loss(outputs, inputs if isinstance(inputs, Mapping) else ())
-        return (loss, outputs) if return_outputs else loss
+            outputs = call_model(model, inputs)
+    if prediction_loss_only: return loss, None, None
+    computed_here = (
+        learner.loss_func is not None
+        or learner.compute_loss_func is not None
+        or bool(learner.args.label_smoothing_factor)
+    )
+    return loss, extract_logits(outputs, has_loss and not computed_here, ignore_keys), labels
 
-    def model_arguments(self, inputs, num_items=None):
-        "Return the arguments for the model, and the labels if the loss is not computed by the model."
-        if self.loss_func is not None: return split_labels(inputs, self.label_names)
-        labels = None
-        given = inputs
-        if isinstance(inputs, Mapping):
-            given = dict(inputs)
-            if (self.compute_loss_func is not None or self.args.label_smoothing_factor) and "labels" in given:
-                labels = given.pop("labels")
-            if self.model_facts.accepts_loss_kwargs and num_items is not None:
-                given["num_items_in_batch"] = num_items
-        elif self.compute_loss_func is not None:
-            return split_labels(inputs, self.label_names)
-        return given, labels
-
-    def _loss_of_function(self, outputs, labels):
-        predicted = extract_logits(outputs, with_loss=False)
-        try:
-            return self.loss_func(predicted, labels)
-        except IndexError as error:
-            classes = predicted.shape[-1] if isinstance(predicted, torch.Tensor) and predicted.ndim == 2 else None
-            raise explain_label_error(error, labels, classes) or error
+def _returns_loss(learner: TrainerBase, inputs: Any) -> bool:
+    "Return whether the model returns a loss without labels."
+    if learner.label_names: return False
+    # a collator may request it
+    requested = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
+    return learner.model_facts.can_return_loss if requested is None else bool(requested)

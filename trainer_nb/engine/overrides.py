@@ -8,48 +8,71 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerControl, bound_handler
+from trainer_nb.core.callbacks import (
+    CallbackHandler,
+    DefaultFlowCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    bound_handler,
+)
 from ..core.errors import InvalidOperation, warn
+from ..core.history import History
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
 from ..device.accelerator import empty_device_cache
-from .dataloaders import DataLoaderOverrides, LengthOverrides, is_iterable_only
+from trainer_nb.engine.dataloaders import (
+    column_dropping_collator,
+    count_samples,
+    drop_unused_columns,
+    find_eval_dataset,
+    initial_training_values,
+    is_iterable_only,
+    make_test_loader,
+    make_train_loader,
+    make_train_sampler,
+    signature_columns,
+    total_train_batch_size,
+)
 from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from trainer_nb.engine.loss import (
-    LossOverrides,
-    call_model,
+    ModelFacts,
     check_loss,
-    extract_logits,
+    compute_batch_loss,
+    count_labels,
+    extract_labels,
     inspect_model,
     is_single_input,
-    split_labels,
+    model_arguments,
+    predict_batch,
 )
 from .run_state import RunState, as_callback, count_flops, record_act, store_flops
-from .signatures import _parameters, accepted_kwargs, positional_args
+from .signatures import accepted_kwargs, function_parameters, positional_args
 from .streaming_metrics import check_metrics
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
 
 # %% auto #0
-__all__ = ['NO_MODEL_MESSAGE', 'OptimizerQueries', 'OptimizerOverrides', 'BatchOverrides', 'StepOverrides', 'PredictionOverrides',
+__all__ = ['NO_MODEL_MESSAGE', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
+           'call_create_scheduler', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled', 'loss_weight',
            'check_constructor_args', 'check_model_storage', 'check_label_smoothing', 'check_arg_types',
-           'check_batch_eval_metrics', 'check_not_remote', 'UserPart', 'RunAttributes', 'TrainerBase',
+           'check_batch_eval_metrics', 'check_not_remote', 'UserPart', 'resolve_processing_class',
            'check_run_not_begun', 'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer',
-           'replace_scheduler', 'replace_model', 'drop_loader', 'trial_parameter', 'build_model']
+           'replace_scheduler', 'replace_model', 'drop_loader', 'trial_parameter', 'build_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #b7daa136
-def _require_optimizer(optimizer: torch.optim.Optimizer):
+def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
     "Return the optimizer; raise ValueError if there is none."
     if optimizer is None:
         raise ValueError(
@@ -58,286 +81,98 @@ def _require_optimizer(optimizer: torch.optim.Optimizer):
         )
     return optimizer
 
-class OptimizerQueries:
-    "Query the optimizer's groups and learning rates."
-    def get_learning_rates(self) -> list:
-        "Return the current learning rate of each group of the optimizer."
-        return [g["lr"] for g in _require_optimizer(self.optimizer).param_groups]
-
-    def get_num_trainable_parameters(self) -> int:
-        "Return the number of trainable elements in the model's parameters."
-        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-
-    def get_optimizer_group(
-        self,
-        param=None,  # a parameter or its name; None: the parameters of every group
-    ):
-        "Return the optimizer's group with a parameter; raise ValueError if there is none."
-        groups = _require_optimizer(self.optimizer).param_groups
-        if param is None: return [g["params"] for g in groups]
-        p = dict(self.model.named_parameters()).get(param) if isinstance(param, str) else param
-        found = next((g for g in groups if any(q is p for q in g["params"])), None)
-        if found is None:
-            raise ValueError(
-                f"{param if isinstance(param, str) else 'That parameter'} is in none of the optimizer's groups; is it"
-                " frozen?"
-            )
-        return found
+def find_param_group(
+    learner: TrainerBase,
+    param: torch.nn.Parameter | str,  # a parameter or its name
+) -> dict[str, Any]:
+    "Return the optimizer's group with a parameter; raise ValueError if there is none."
+    p = dict(learner.model.named_parameters()).get(param) if isinstance(param, str) else param
+    for group in require_optimizer(learner.optimizer).param_groups:
+        if any(q is p for q in group["params"]): return group
+    raise ValueError(
+        f"{param if isinstance(param, str) else 'That parameter'} is in none of the optimizer's groups; is it frozen?"
+    )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #e46e4152
-class OptimizerOverrides(OptimizerQueries):
-    "Create the optimizer and its schedule."
-    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
-        "Return the names of the parameters with weight decay."
-        return sorted(decay_parameter_names(model))
+def make_optimizer(learner: TrainerBase, model: torch.nn.Module) -> torch.optim.Optimizer:
+    "Create the optimizer that the settings or optimizer_cls_and_kwargs name; an override of get_optimizer_cls_and_kwargs takes precedence over the settings."
+    given = learner.optimizer_cls_and_kwargs
+    if given is None and type(learner).get_optimizer_cls_and_kwargs is not TrainerBase.get_optimizer_cls_and_kwargs:
+        override = learner.get_optimizer_cls_and_kwargs
+        given = override(*positional_args(override, learner.args, model))
+    return create_optimizer(model, learner.args, given, set(learner.get_decay_parameter_names(model)))
 
-    def create_optimizer_and_scheduler(self, num_training_steps: int):
-        "Create optimizer and schedule unless they exist; raise TypeError if an override creates none."
-        needs_model = any(
-            p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _parameters(self.create_optimizer) or ()
-        )
-        made = self.create_optimizer(self.model) if needs_model else self.create_optimizer()
-        if self.optimizer is None:
-            self.optimizer = made
-        if self.optimizer is None:
-            raise TypeError("create_optimizer made no optimizer: it has to set self.optimizer, and to return it.")
-        by_place = positional_args(self.create_scheduler, num_training_steps, self.optimizer)
-        by_name = accepted_kwargs(self.create_scheduler, num_training_steps=num_training_steps) if not by_place else {}
-        made = self.create_scheduler(*by_place, **by_name)
-        if self.lr_scheduler is None:
-            self.lr_scheduler = made
-        if self.lr_scheduler is None:
-            raise TypeError("create_scheduler made no schedule: it has to set self.lr_scheduler, and to return it.")
+def call_create_optimizer(learner: TrainerBase) -> torch.optim.Optimizer:
+    "Call create_optimizer; pass the model to an override that requires it."
+    needs_model = any(
+        p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+        for p in function_parameters(learner.create_optimizer) or ()
+    )
+    return learner.create_optimizer(learner.model) if needs_model else learner.create_optimizer()
 
-    @staticmethod
-    def get_optimizer_cls_and_kwargs(
-        args: TrainingArguments,
-        model: torch.nn.Module | None = None,  # for the groups of an optimizer for selected layers
-    ) -> tuple:
-        "Return the class and keyword arguments of the optimizer that the settings name."
-        cls, kwargs = optimizer_class(args)
-        return cls, (
-            kwargs
-            if model is None or target_options(args) is None
-            else {**kwargs, "params": optimizer_groups(model, args)}
-        )
-
-    def create_optimizer(self, model: torch.nn.Module | None = None):
-        "Create the optimizer, unless there is one; return it."
-        if self.optimizer is not None: return self.optimizer
-        model = self.model if model is None else model
-        given = self.optimizer_cls_and_kwargs
-        by_name = type(self).get_optimizer_cls_and_kwargs is OptimizerOverrides.get_optimizer_cls_and_kwargs
-        if given is None and not by_name:
-            given = self.get_optimizer_cls_and_kwargs(
-                *positional_args(self.get_optimizer_cls_and_kwargs, self.args, model)
-            )
-        self.optimizer = create_optimizer(model, self.args, given, set(self.get_decay_parameter_names(model)))
-        return self.optimizer
-
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
-        "Create the learning rate schedule, unless there is one; return it."
-        if self.lr_scheduler is None:
-            self.lr_scheduler = create_scheduler(
-                self.optimizer if optimizer is None else optimizer, self.args, num_training_steps
-            )
-            self.run_state.own_scheduler = True
-        return self.lr_scheduler
+def call_create_scheduler(learner: TrainerBase, num_training_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    "Call create_scheduler with as many arguments as an override accepts."
+    by_position = positional_args(learner.create_scheduler, num_training_steps, learner.optimizer)
+    if by_position: return learner.create_scheduler(*by_position)
+    return learner.create_scheduler(**accepted_kwargs(learner.create_scheduler, num_training_steps=num_training_steps))
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #0fa858ef
-class BatchOverrides(LossOverrides):
-    "Provide the micro-batches of a step, and count their labels."
-    def get_batch_samples(self, epoch_iterator, num_batches, device=None):
-        "Return micro-batches from an iterator, and the number of labels in them in all processes."
-        batches = list(islice(epoch_iterator, num_batches))
-        return batches, self._get_num_items_in_batch(batches, device)
-
-    def _get_num_items_in_batch(self, batch_samples, device=None):
-        "Return the number of labels in all processes; None if it is not needed. Micro-batches of weight 0 are not counted."
-        run = self.run_state
-        world = self.run_state.device.world
-        if world.is_single_process: return self.count_items(batch_samples)
-        weights = [f.weight for f in run.window or ()]
-        own = (
-            [b for b, weight in zip(batch_samples, weights) if weight]
-            if len(weights) == len(batch_samples)
-            else batch_samples
-        )
-        items = self.count_items(own or batch_samples)
-        if items is None or not self.args.average_tokens_across_devices: return items
-        return world.all_reduce_sum(items if own else torch.zeros_like(items))
-
-    def count_items(
-        self,
-        batches,  # the micro-batches of a window
-    ):
-        "Return the number of labels in the window, for losses that are a mean over all of them; None if it is not needed."
-        if not (self.model_facts.accepts_loss_kwargs or self.compute_loss_func is not None): return None
-        if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
-            return None
-        def counted(b):
-            return (
-                b["shift_labels"]
-                if "shift_labels" in b
-                else b["labels"][..., 1:] if self.model_facts.shifts_labels else b["labels"]
-            )
-        return to_device(sum(counted(b).ne(-100).sum() for b in batches), self.run_state.device.device, pin=True)
-
-    # move to the device
-    def _prepare_input(self, data):
-        return to_device(data, self.run_state.device.device, pin=self.args.dataloader_pin_memory)
-
-    def _prepare_inputs(self, inputs):
-        "Move the batch to the device. Raise ValueError if it is empty."
-        if isinstance(inputs, Mapping) and not inputs:
-            raise ValueError(
-                f"The batch is empty; {self.model_facts.name}'s forward takes"
-                f" {', '.join(sorted(self.model_facts.arguments))}, so let the data or the data_collator give some of"
-                " these."
-            )
-        return self._prepare_input(inputs)
+def count_items_in_processes(learner: TrainerBase, batches: Sequence[Any]) -> torch.Tensor | None:
+    "Return the number of labels in all processes; None if it is not needed. Micro-batches of weight 0 are not counted."
+    run = learner.run_state
+    if run.device.world.is_single_process: return learner.count_items(batches)
+    weights = [f.weight for f in run.window or ()]
+    own = batches
+    if len(weights) == len(batches):
+        own = [b for b, weight in zip(batches, weights) if weight]
+    items = learner.count_items(own or batches)
+    if items is None or not learner.args.average_tokens_across_devices: return items
+    # a process with filler only takes part in the sum
+    return run.device.world.all_reduce_sum(items if own else torch.zeros_like(items))
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #4c338605
-class StepOverrides(BatchOverrides):
-    "Run forward and backward of a micro-batch."
-    def floating_point_ops(
-        self,
-        inputs: Any,  # a micro-batch
-    ) -> int:
-        "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
-        return count_flops(self.run_state.model, inputs)
+def scale_loss(
+    learner: TrainerBase,
+    loss: torch.Tensor,  # a scalar, as compute_loss returned it
+    num_items: torch.Tensor | None,  # labels of the step in all processes, None if they are not counted
+) -> torch.Tensor:
+    "Return a micro-batch's part of the step's loss."
+    scaled = is_loss_scaled(learner, num_items)
+    weight = loss_weight(learner, num_items if scaled else None)
+    if weight != 1: loss = loss * weight
+    window = 1 if scaled else learner.current_gradient_accumulation_steps
+    # dividing by 1 would add a node to the graph
+    return loss if window == 1 else loss / window
 
-    def store_flos(self) -> None:
-        "Add the operations since the last call, of all processes, to state.total_flos."
-        store_flops(self.run_state)
+def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
+    "Return whether compute_loss has divided the loss for the whole step already."
+    if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
+    if learner.compute_loss_func is not None: return True
+    return learner.model_facts.accepts_loss_kwargs and learner.loss_takes_items and num_items is not None
 
-    def compute_loss_context_manager(self):
-        "Return a context for the computation of the loss; autocast is part of the wrapped model."
-        return self.autocast_smart_context_manager()
-
-    # for subclasses that override it
-    def autocast_smart_context_manager(self, cache_enabled: bool = True):
-        return nullcontext()
-
-    def training_step(self, model: torch.nn.Module, inputs, num_items_in_batch=None):
-        "Run forward and backward of one micro-batch; return its part of the step's loss, detached."
-        loss = self.forward_move(model, inputs, num_items_in_batch)
-        self.backward_move(loss)
-        return loss.detach()
-
-    def forward_move(self, model: torch.nn.Module, inputs, num_items_in_batch=None):
-        "Return the micro-batch's part of the step's loss."
-        self.run_state.modes.enter(model, self.run_state.model)
-        if hasattr(self.optimizer, "train"):
-            self.optimizer.train()
-        inputs = self._prepare_inputs(inputs)
-        more = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
-        with self.compute_loss_context_manager():
-            loss = self.compute_loss(model, inputs, **more)
-        if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
-            empty_device_cache(self.run_state.device.device)
-        check_loss(loss, self.model)
-        if loss.ndim: loss = loss.reshape(())
-        scaled = self._is_scaled(num_items_in_batch)
-        window = 1 if scaled else self.current_gradient_accumulation_steps
-        share = self._loss_weight(num_items_in_batch if scaled else None)
-        if share != 1: loss = loss * share
-        # dividing by 1 would add a node to the graph
-        return loss if window == 1 else loss / window
-
-    def _loss_weight(
-        self,
-        num_items,  # divisor of the loss, None for a mean over samples
-    ) -> float:
-        "Return the weight of this micro-batch's loss, if several processes compute parts and their gradients are averaged."
-        world = self.run_state.device.world
-        counted = num_items is not None and self.args.average_tokens_across_devices and not world.is_single_process
-        return world.size * bool(self.current_weight) if counted else self.current_weight
-
-    def backward_move(self, loss):
-        "Run backward of a micro-batch."
-        self.run_state.device.backward(loss)
-
-    def _is_scaled(self, num_items):
-        if self.loss_is_scaled_for_ga is not None: return self.loss_is_scaled_for_ga
-        return self.compute_loss_func is not None or (
-            self.model_facts.accepts_loss_kwargs and self.loss_takes_items and num_items is not None
-        )
-
-# %% ../../nbs/06_engine/06_overrides.ipynb #783fe3fb
-class PredictionOverrides:
-    "Compute predictions for an evaluation."
-    def prediction_step(
-        self, model: torch.nn.Module, inputs, prediction_loss_only, ignore_keys: list[str] | None = None,
-        **gen_kwargs,  # for the model's generate
-    ):
-        "Return loss, predictions and labels of a batch, computed without gradients."
-        if self.args.predict_with_generate and not prediction_loss_only and self._gen_kwargs is not NO_GENERATION:
-            return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
-        return self._predict_batch(model, inputs, prediction_loss_only, ignore_keys)
-
-    def _predict_batch(self, model: torch.nn.Module, inputs, prediction_loss_only, ignore_keys: list[str] | None):
-        "Return the same without generation."
-        inputs = self._prepare_inputs(inputs)
-        if ignore_keys is None:
-            ignore_keys = getattr(
-                getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"]
-            )
-        labels = self._extract_labels(inputs)
-        # may be set by a collator
-        asked = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
-        has_loss = labels is not None or (
-            not self.label_names and (self.model_facts.can_return_loss if asked is None else bool(asked))
-        )
-        with torch.no_grad(), self.compute_loss_context_manager():
-            if has_loss:
-                more = {"num_items_in_batch": self.count_items([inputs])} if self.loss_takes_items else {}
-                if self.args.use_liger_kernel and prediction_loss_only:
-                    inputs = {**inputs, "skip_logits": True}
-                loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **more)
-                loss = loss.detach().mean()
-            else:
-                loss = None
-                outputs = call_model(model, inputs)
-        if prediction_loss_only: return loss, None, None
-        own_loss = (
-            has_loss
-            and self.loss_func is None
-            and self.compute_loss_func is None
-            and not self.args.label_smoothing_factor
-        )
-        return loss, extract_logits(outputs, own_loss, ignore_keys), labels
-
-    # of generated tokens
-    def _pad_tensors_to_max_len(self, tensor, max_length):
-        return filled_to(tensor, max_length, padding_token(self))
-
-    def _extract_labels(self, inputs):
-        "Return the labels in a batch; None if there are none."
-        if self.loss_func is not None:
-            return (
-                None
-                if is_single_input(inputs) and not self.learns_itself
-                else split_labels(inputs, self.label_names)[1]
-            )
-        if isinstance(inputs, Mapping):
-            found = tuple(inputs[n] for n in self.label_names if inputs.get(n) is not None)
-            return (found[0] if len(found) == 1 else found) if found and len(found) == len(self.label_names) else None
-        return inputs[-1] if isinstance(inputs, (tuple, list)) and len(inputs) > 1 else None
+def loss_weight(
+    learner: TrainerBase,
+    num_items: torch.Tensor | None,  # divisor of the loss, None for a mean over samples
+) -> float:
+    "Return the weight of this micro-batch's loss, if several processes compute parts and their gradients are averaged."
+    world = learner.run_state.device.world
+    if num_items is None or world.is_single_process or not learner.args.average_tokens_across_devices:
+        return learner.current_weight
+    return world.size * bool(learner.current_weight)
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #8f9afcdc
 NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=, a function that makes one."
 
 
 def check_constructor_args(
-    model: torch.nn.Module,
-    model_init,
+    model: torch.nn.Module | None,
+    model_init: Callable[..., torch.nn.Module] | None,
     args: TrainingArguments,
-    loss_func,
-    compute_loss_func,
-    optimizers,
-    cls_and_kwargs=None,
-):
+    loss_func: Callable | None,
+    compute_loss_func: Callable | None,
+    optimizers: tuple,
+    cls_and_kwargs: tuple | None = None,
+) -> None:
     "Raise ValueError or TypeError for constructor arguments that contradict each other or have the wrong type."
     if model is None and model_init is None: raise ValueError(NO_MODEL_MESSAGE)
     if model is not None and model_init is not None:
@@ -347,7 +182,8 @@ def check_constructor_args(
             f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into"
             " model_init=."
         )
-    check_model_storage(model)
+    if model is not None:
+        check_model_storage(model)
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
         if isinstance(f, type):
             raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
@@ -365,7 +201,7 @@ def check_constructor_args(
         )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #3c04214d
-def check_model_storage(model: torch.nn.Module):
+def check_model_storage(model: torch.nn.Module) -> None:
     "Raise InvalidOperation for a quantized model or one on several devices."
     if getattr(model, "is_quantized", False):
         raise InvalidOperation(
@@ -379,7 +215,11 @@ def check_model_storage(model: torch.nn.Module):
         )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #ed9a7605
-def check_label_smoothing(args: TrainingArguments, loss_func, compute_loss_func):
+def check_label_smoothing(
+    args: TrainingArguments,
+    loss_func: Callable | None,
+    compute_loss_func: Callable | None,
+) -> None:
     "Raise ValueError for label smoothing with a user-defined loss function."
     if args.label_smoothing_factor and (loss_func is not None or compute_loss_func is not None):
         raise ValueError(
@@ -387,14 +227,17 @@ def check_label_smoothing(args: TrainingArguments, loss_func, compute_loss_func)
             "for example CrossEntropyLoss(label_smoothing=0.1)."
         )
 
-def check_arg_types(callbacks, **functions):
+def check_arg_types(
+    callbacks: Sequence[TrainerCallback] | None,
+    **functions: Callable | None,  # arguments that are functions, by name
+) -> None:
     "Raise TypeError for constructor arguments of the wrong kind."
     if callbacks is not None and not isinstance(callbacks, (list, tuple)):
         raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
     for name, f in functions.items():
         if f is not None and not callable(f): raise TypeError(f"{name} is a function, not {f!r}.")
 
-def check_batch_eval_metrics(args: TrainingArguments, compute_metrics):
+def check_batch_eval_metrics(args: TrainingArguments, compute_metrics: Callable | None) -> None:
     "Raise ValueError if compute_metrics has no compute_result parameter but batch_eval_metrics needs it."
     if not args.batch_eval_metrics or compute_metrics is None: return
     taken = inspect.signature(compute_metrics).parameters.values()
@@ -405,198 +248,31 @@ def check_batch_eval_metrics(args: TrainingArguments, compute_metrics):
     )
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #7cb858d2
-def check_not_remote(run: RunState, name: str):
+def check_not_remote(run: RunState | None, name: str) -> None:
     "Raise an error if a part is replaced while other processes have the run."
     if run is not None and run.remote_run is not None:
         run.remote_run.refuse(f"Replacing learn.{name}")
 
 class UserPart:
     "Store a user-provided part; an assignment raises an error while other processes have the run."
-    def __set_name__(self, owner, name: str): self.name = name
-    def __set__(self, learner: TrainerBase, value):
+    def __set_name__(self, owner: type, name: str) -> None: self.name = name
+    def __set__(self, learner: TrainerBase, value: Any) -> None:
         check_not_remote(vars(learner).get("run_state"), self.name)
         vars(learner)[self.name] = value
 
-# %% ../../nbs/06_engine/06_overrides.ipynb #dbe82528
-class RunAttributes:
-    "Expose the parts of the run under the Trainer's names."
-    @property
-    def args(self): return self.run_state.args
-    @property
-    def history(self): return self.run_state.history
-    @property
-    def callback_handler(self): return bound_handler(self)
-    @property
-    def state(self): return self.run_state.state
-    def _put_control(self, control: TrainerControl): self.run_state.control = control
-    # assigned where a copied override got it from the handler
-    control = property(lambda self: self.run_state.control, _put_control)
-    @property
-    def model_wrapped(self): return self.run_state.wrapped_model
-    @property
-    def tokenizer(self): return self.processing_class
-    @property
-    def model(self):
-        if self.run_state.model is None:
-            build_model(self)
-        if self.run_state.remote_run is not None:
-            self.run_state.remote_run.warn_stale_model(sys._getframe(1).f_globals.get("__name__", ""))
-        return self.run_state.model
-    @model.setter
-    def model(self, model: torch.nn.Module): replace_part(self, "model", lambda: replace_model(self, model))
-    @property
-    def train_dataset(self): return self._train_dataset
-    @train_dataset.setter
-    def train_dataset(self, dataset): replace_part(self, "train_dataset", lambda: replace_train_dataset(self, dataset))
-    @property
-    def optimizer(self): return self.run_state.optimizer
-    @optimizer.setter
-    def optimizer(self, optimizer: torch.optim.Optimizer):
-        with RUN_LOCK:
-            replace_optimizer(self.run_state, optimizer)
-    @property
-    def lr_scheduler(self): return self.run_state.lr_scheduler
-    @lr_scheduler.setter
-    def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler):
-        with RUN_LOCK:
-            replace_scheduler(self.run_state, scheduler)
-    @property
-    def model_facts(self):
-        if self._model_facts is None:
-            self._model_facts = inspect_model(self.model, self.args.label_names)
-        return self._model_facts
-    @property
-    def loss_takes_items(self) -> bool:
-        if self._loss_takes_items is None:
-            taken = inspect.signature(self.compute_loss).parameters
-            self._loss_takes_items = "num_items_in_batch" in taken or any(
-                p.kind is p.VAR_KEYWORD for p in taken.values()
-            )
-
-        return self._loss_takes_items
-    @property
-    def learns_itself(self) -> bool:
-        "Return whether inputs are their own labels (an autoencoder); True if this cannot be determined from the data."
-        if self._learns_itself is None:
-            data = self.train_dataset
-            if data is None or isinstance(data, DataLoader) or is_iterable_only(data) or not len(data):
-                return True
-            with preserve_generators():
-                self._learns_itself = is_single_input(data[0])
-        return self._learns_itself
-    @property
-    def label_names(self):
-        return self.model_facts.label_names
-
-    @property
-    def model_accepts_loss_kwargs(self):
-        return self.model_facts.accepts_loss_kwargs
-
 # %% ../../nbs/06_engine/06_overrides.ipynb #c2bf1f66
-def _resolve_processing_class(processing_class, settings):
+def resolve_processing_class(processing_class: Any, settings: dict[str, Any]) -> Any:
     "Return the processing class; remove its older name from the settings, with a warning."
     if "tokenizer" not in settings: return processing_class
     warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
     older = settings.pop("tokenizer")
     return older if processing_class is None else processing_class
 
-# %% ../../nbs/06_engine/06_overrides.ipynb #e57182c2
-class TrainerBase(
-    RunAttributes, DataLoaderOverrides, LengthOverrides, OptimizerOverrides, StepOverrides, PredictionOverrides
-):
-    "Hold the user's parts and the override points of a learner."
-    eval_dataset, processing_class, data_collator, model_init, optimizers, optimizer_cls_and_kwargs = (
-        UserPart() for _ in range(6)
-    )
-    loss_func, compute_loss_func, compute_metrics, metrics, preprocess_logits_for_metrics = (
-        UserPart() for _ in range(5)
-    )
-    _trial = hp_search_backend = None   # set by a search, in the learner of a trial
-
-    def call_model_init(
-        self,
-        trial=None,  # of a search; None: there is none
-    ):
-        "Return a model from model_init."
-        taken = trial_parameter(self.model_init)
-        return (
-            self.model_init()
-            if taken is None or (trial is None and taken.default is not taken.empty)
-            else self.model_init(trial)
-        )
-
-    def __init__(
-        self,
-        model: torch.nn.Module | None = None,
-        args: TrainingArguments | None = None,
-        data_collator=None,
-        train_dataset=None,
-        eval_dataset=None,
-        processing_class=None,
-        model_init=None,
-        compute_loss_func=None,
-        compute_metrics=None,
-        callbacks=None,
-        optimizers=(None, None),
-        optimizer_cls_and_kwargs=None,
-        preprocess_logits_for_metrics=None,
-        *,
-        loss_func=None,
-        metrics: dict[str, Any] | None = None,
-        **settings
-    ):
-        processing_class = _resolve_processing_class(processing_class, settings)
-        args = resolve_args(args, settings)
-        check_constructor_args(
-            model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
-        )
-        check_arg_types(
-            callbacks,
-            data_collator=data_collator,
-            model_init=model_init,
-            loss_func=loss_func,
-            compute_loss_func=compute_loss_func,
-            compute_metrics=compute_metrics,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
-        )
-        self._train_dataset = train_dataset
-        self.eval_dataset = eval_dataset
-        self.processing_class = processing_class
-        self._learns_itself = None
-        collator = (
-            DataCollatorWithPadding(processing_class) if hasattr(processing_class, "pad") else default_data_collator
-        )
-        self.data_collator = data_collator or collator
-        self.model_init = model_init
-        self.compute_loss_func = compute_loss_func
-        self.loss_func = loss_func
-        self.compute_metrics = compute_metrics
-        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        self.metrics = metrics
-        self._gen_kwargs = None
-        check_metrics(metrics)
-        check_batch_eval_metrics(args, compute_metrics)
-        warn_of_idle(args)
-        put_on(model, args.generation_config)
-        self.optimizers = optimizers
-        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
-        self.current_gradient_accumulation_steps = args.gradient_accumulation_steps
-        self._model_facts = None
-        self._loss_takes_items = None
-        # of the current micro-batch: loader.Fetched.weight
-        self.current_weight = 1.0
-        self.current_micro_batch = 0   # its index in the step
-        self.run_state = RunState(
-            args=args,
-            given_settings=args.to_dict(),
-            model=model,
-            callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
-        )
-        self.run_state.modes.see(model)
-        self.run_state.learner = weakref.ref(self)
-
 # %% ../../nbs/06_engine/06_overrides.ipynb #3ddf9ad9
-def check_run_not_begun(run: RunState, name: str, present):
+def check_run_not_begun(
+    run: RunState, name: str,
+    present: object,  # the part that would be replaced
+) -> None:
     "Raise InvalidOperation for a part that cannot be replaced once the run has begun."
     if present is None or not run.state.global_step: return
     raise InvalidOperation(
@@ -604,7 +280,7 @@ def check_run_not_begun(run: RunState, name: str, present):
         "make a new Learner with it."
     )
 
-def check_replaceable(run: RunState, name: str):
+def check_replaceable(run: RunState, name: str) -> None:
     "Raise InvalidOperation if a part is replaced in the middle of a step."
     if run.phase not in ("step", "debug"): return
     raise InvalidOperation(
@@ -613,35 +289,38 @@ def check_replaceable(run: RunState, name: str):
 
 def replace_part(
     learner: TrainerBase, name: str,
-    act,  # function that replaces the part
-):
+    replace: Callable[[], object],
+) -> None:
     "Replace a part now, or at the boundary if a callback requests it after the step. Raise InvalidOperation in the middle of a step."
     with RUN_LOCK:
         run = learner.run_state
         check_not_remote(run, name)
         check_replaceable(run, name)
         if run.phase in ("after", "look"):
-            run.deferred_changes.append(as_callback(run, act))
+            run.deferred_changes.append(as_callback(run, replace))
         else:
-            act()
+            replace()
 
-def replace_train_dataset(learner: TrainerBase, dataset):
+def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
     "Replace the training set, from the next step on."
-    learner._train_dataset, learner._learns_itself, learner.run_state.bookmark = dataset, None, None
-    if learner.run_state.loader is not None:
-        drop_loader(learner.run_state)
-    record_act(learner.run_state, "train_dataset")
+    run = learner.run_state
+    learner._train_dataset = dataset
+    learner._learns_itself = None
+    run.bookmark = None
+    if run.loader is not None:
+        drop_loader(run)
+    record_act(run, "train_dataset")
 
-def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer):
+def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer) -> None:
     "Replace the optimizer before the first step; discard a schedule that was created for the old one."
     check_not_remote(run, "optimizer")
     check_replaceable(run, "optimizer")
     check_run_not_begun(run, "optimizer", run.optimizer)
     if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer:
-        run.lr_scheduler = run.initial_snapshot = None
+        run.discard("lr_scheduler", "initial_snapshot")
     run.optimizer = optimizer
 
-def replace_scheduler(run: RunState, scheduler: torch.optim.lr_scheduler.LRScheduler):
+def replace_scheduler(run: RunState, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
     "Replace the schedule before the first step."
     check_not_remote(run, "lr_scheduler")
     check_replaceable(run, "lr_scheduler")
@@ -650,7 +329,7 @@ def replace_scheduler(run: RunState, scheduler: torch.optim.lr_scheduler.LRSched
     run.own_scheduler = False
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #fa7c7662
-def replace_model(learner: TrainerBase, model: torch.nn.Module):
+def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     "Replace the model before the first step."
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
@@ -661,33 +340,28 @@ def replace_model(learner: TrainerBase, model: torch.nn.Module):
     learner._model_facts = None
     learner._signature_columns = None
     run.modes.see(model)
-    run.wrapped_model = run.optimizer = run.lr_scheduler = run.backups = run.initial_snapshot = run.frozen_weights = (
-        None
-    )
+    run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "frozen_weights")
     if run.loader is not None:
         drop_loader(run)
 
-def drop_loader(run: RunState):
+def drop_loader(run: RunState) -> None:
     "Discard the loader; it is prepared again when needed."
     run.loader.close()
-    run.loader = run.window = None
+    run.discard("loader", "window")
 
 # %% ../../nbs/06_engine/06_overrides.ipynb #f930ada3
-def trial_parameter(model_init) -> inspect.Parameter | None:
+def trial_parameter(model_init: Callable[..., torch.nn.Module] | None) -> inspect.Parameter | None:
     "Return the parameter of a model_init that takes the trial of a search; None if it takes none. Raise ValueError if it takes several."
     if model_init is None: return None
-    taken = [
-        p
-        for p in inspect.signature(model_init).parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    if len(taken) > 1:
+    parameters = inspect.signature(model_init).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) > 1:
         raise ValueError(
-            f"model_init takes {len(taken)} arguments; it is called with none, or with the trial of a search."
+            f"model_init takes {len(positional)} arguments; it is called with none, or with the trial of a search."
         )
-    return taken[0] if taken else None
+    return positional[0] if positional else None
 
-def build_model(learner: TrainerBase):
+def build_model(learner: TrainerBase) -> None:
     "Call model_init. Raise ValueError without one, TypeError if it returns no module."
     run = learner.run_state
     if learner.model_init is None: raise ValueError(NO_MODEL_MESSAGE)
@@ -701,3 +375,483 @@ def build_model(learner: TrainerBase):
     put_on(model, run.args.generation_config)
     run.modes.see(model)
     run.model = model
+
+# %% ../../nbs/06_engine/06_overrides.ipynb #e57182c2
+class TrainerBase:
+    "Hold the user's parts and the override points of a learner, under the Trainer's names."
+    # -- the user's parts
+    eval_dataset: Any = UserPart()
+    processing_class: Any = UserPart()
+    data_collator: Any = UserPart()
+    model_init: Any = UserPart()
+    optimizers: Any = UserPart()
+    optimizer_cls_and_kwargs: Any = UserPart()
+    loss_func: Any = UserPart()
+    compute_loss_func: Any = UserPart()
+    compute_metrics: Any = UserPart()
+    metrics: Any = UserPart()
+    preprocess_logits_for_metrics: Any = UserPart()
+    loss_is_scaled_for_ga: bool | None = None      # True or False overrides the automatic detection
+    # set by a search, in the learner of a trial
+    _trial: Any = None
+    hp_search_backend: Any = None
+    # keys of the model's output that are not predictions, in the evaluations of train(ignore_keys_for_eval=...)
+    _ignored: list[str] | None = None
+    # names of the columns to keep; a subclass may set them
+    _signature_columns: list[str] | None = None
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Callable | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., torch.nn.Module] | None = None,
+        compute_loss_func: Callable | None = None,
+        compute_metrics: Callable | None = None,
+        callbacks: Sequence[TrainerCallback] | None = None,
+        optimizers: tuple = (None, None),
+        optimizer_cls_and_kwargs: tuple | None = None,
+        preprocess_logits_for_metrics: Callable | None = None,
+        *,
+        loss_func: Callable | None = None,
+        metrics: dict[str, Any] | None = None,
+        **settings: Any,
+    ):
+        processing_class = resolve_processing_class(processing_class, settings)
+        args = resolve_args(args, settings)
+        check_constructor_args(
+            model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
+        )
+        check_arg_types(
+            callbacks,
+            data_collator=data_collator,
+            model_init=model_init,
+            loss_func=loss_func,
+            compute_loss_func=compute_loss_func,
+            compute_metrics=compute_metrics,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+        )
+        check_metrics(metrics)
+        check_batch_eval_metrics(args, compute_metrics)
+        warn_of_idle(args)
+        put_on(model, args.generation_config)
+        pads = hasattr(processing_class, "pad")
+        self._train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.processing_class = processing_class
+        self.data_collator = data_collator or (
+            DataCollatorWithPadding(processing_class) if pads else default_data_collator
+        )
+        self.model_init = model_init
+        self.compute_loss_func = compute_loss_func
+        self.loss_func = loss_func
+        self.compute_metrics = compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.metrics = metrics
+        self.optimizers = optimizers
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self._gen_kwargs: Any = None
+        # derived from the parts at the first access
+        self._learns_itself: bool | None = None
+        self._model_facts: ModelFacts | None = None
+        self._loss_takes_items: bool | None = None
+        # of the current step: its number of micro-batches, and the index and MicroBatch.weight of the current one
+        self.current_gradient_accumulation_steps = args.gradient_accumulation_steps
+        self.current_micro_batch = 0
+        self.current_weight = 1.0
+        self.run_state = RunState(
+            args=args,
+            given_settings=args.to_dict(),
+            model=model,
+            callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
+            learner=weakref.ref(self),
+        )
+        self.run_state.modes.see(model)
+
+    # -- the micro-batch
+
+    def training_step(
+        self, model: torch.nn.Module, inputs: Any, num_items_in_batch: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        "Run forward and backward of one micro-batch; return its part of the step's loss, detached."
+        loss = self.forward_move(model, inputs, num_items_in_batch)
+        self.backward_move(loss)
+        return loss.detach()
+
+    def forward_move(
+        self, model: torch.nn.Module, inputs: Any, num_items_in_batch: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        "Return the micro-batch's part of the step's loss."
+        run = self.run_state
+        run.modes.enter(model, run.model)
+        if hasattr(run.optimizer, "train"):
+            run.optimizer.train()
+        inputs = self._prepare_inputs(inputs)
+        items: dict[str, Any] = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
+        with self.compute_loss_context_manager():
+            loss = self.compute_loss(model, inputs, **items)
+        if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
+            empty_device_cache(run.device.device)
+        check_loss(loss, run.model)
+        if loss.ndim: loss = loss.reshape(())
+        return scale_loss(self, loss, num_items_in_batch)
+
+    def backward_move(self, loss: torch.Tensor) -> None:
+        "Run backward of a micro-batch."
+        self.run_state.device.backward(loss)
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> Any:
+        "Return the loss of a micro-batch, and the model's output if requested."
+        loss, outputs = compute_batch_loss(self, model, inputs, num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
+
+    def compute_loss_context_manager(self) -> AbstractContextManager:
+        "Return a context for the computation of the loss; autocast is part of the wrapped model."
+        return self.autocast_smart_context_manager()
+
+    def autocast_smart_context_manager(self, cache_enabled: bool = True) -> AbstractContextManager:
+        "Return a context without effect; for subclasses that override it."
+        return nullcontext()
+
+    def model_arguments(self, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
+        "Return the arguments for the model, and the labels if the loss is not computed by the model."
+        return model_arguments(self, inputs, num_items)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        "Move the batch to the device. Raise ValueError if it is empty."
+        if isinstance(inputs, Mapping) and not inputs:
+            raise ValueError(
+                f"The batch is empty; {self.model_facts.name}'s forward takes"
+                f" {', '.join(sorted(self.model_facts.arguments))}, so let the data or the data_collator give some of"
+                " these."
+            )
+        return self._prepare_input(inputs)
+
+    def _prepare_input(self, data: Any) -> Any:
+        "Move tensors to the device, also those in containers."
+        return to_device(data, self.run_state.device.device, pin=self.args.dataloader_pin_memory)
+
+    # -- the micro-batches of a step, and their counts
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device | None = None
+    ) -> tuple[list[Any], torch.Tensor | None]:
+        "Return micro-batches from an iterator, and the number of labels in them in all processes."
+        batches = list(islice(epoch_iterator, num_batches))
+        return batches, self._get_num_items_in_batch(batches, device)
+
+    def _get_num_items_in_batch(
+        self, batch_samples: Sequence[Any], device: torch.device | None = None
+    ) -> torch.Tensor | None:
+        "Return the number of labels in all processes; None if it is not needed."
+        return count_items_in_processes(self, batch_samples)
+
+    def count_items(
+        self,
+        batches: Sequence[Any],  # the micro-batches of a window
+    ) -> torch.Tensor | None:
+        "Return the number of labels in the window, for losses that are a mean over all of them; None if it is not needed."
+        return count_labels(self, batches)
+
+    def floating_point_ops(
+        self,
+        inputs: Any,  # a micro-batch
+    ) -> int:
+        "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
+        return count_flops(self.run_state.model, inputs)
+
+    def store_flos(self) -> None:
+        "Add the operations since the last call, of all processes, to state.total_flos."
+        store_flops(self.run_state)
+
+    # -- data
+
+    def get_train_dataloader(self) -> DataLoader:
+        "Return the training data: a DataLoader, or any iterable of batches."
+        return make_train_loader(self)
+
+    def get_eval_dataloader(
+        self,
+        eval_dataset: Any = None,  # a data set, or the name of one; None: the learner's own
+    ) -> DataLoader:
+        "Return the loader of the evaluation data; raise ValueError if there is none."
+        return self.get_test_dataloader(find_eval_dataset(self, eval_dataset))
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        "Return the loader of the data to predict on: every sample, in order."
+        return make_test_loader(self, test_dataset)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler:
+        "Return the sampler of the training data."
+        return make_train_sampler(self, self.train_dataset if train_dataset is None else train_dataset)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler:
+        "Return the sampler of an evaluation."
+        return SequentialSampler(eval_dataset)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        "Set the names of the columns to keep: the arguments of forward, and the labels."
+        if self._signature_columns is None:
+            self._signature_columns = signature_columns(self)
+
+    def _remove_unused_columns(self, dataset: Any, description: str = "data") -> Any:
+        "Return a table without the columns that the model does not use."
+        return drop_unused_columns(self, dataset, description)
+
+    def _get_collator_with_removed_columns(self, data_collator: Callable, description: str = "data") -> Callable:
+        "Return a collator that removes these columns."
+        return column_dropping_collator(self, data_collator, description)
+
+    def num_examples(self, dataloader: Any) -> int:
+        "Return the number of samples of a loader, estimated from its batches if its data has no length. Raise TypeError if unknown."
+        samples = count_samples(dataloader)
+        if samples is None:
+            raise TypeError(f"The number of samples of this {type(dataloader).__name__} is unknown: it has no length.")
+        return samples
+
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        "Return the number of samples per optimizer step, over all processes."
+        return total_train_batch_size(self, args)
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple:
+        """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per epoch, and steps of the run.
+        Raise ValueError for data without a length, unless max_steps is given.
+        """
+        return initial_training_values(self, args, dataloader)
+
+    # -- model, optimizer and schedule
+
+    def call_model_init(
+        self,
+        trial: Any = None,  # of a search; None: there is none
+    ) -> torch.nn.Module:
+        "Return a model from model_init."
+        parameter = trial_parameter(self.model_init)
+        if parameter is None or (trial is None and parameter.default is not parameter.empty): return self.model_init()
+        return self.model_init(trial)
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        "Create optimizer and schedule unless they exist; raise TypeError if an override creates none."
+        optimizer = call_create_optimizer(self)
+        if self.optimizer is None:
+            self.optimizer = optimizer
+        if self.optimizer is None:
+            raise TypeError("create_optimizer made no optimizer: it has to set self.optimizer, and to return it.")
+        scheduler = call_create_scheduler(self, num_training_steps)
+        if self.lr_scheduler is None:
+            self.lr_scheduler = scheduler
+        if self.lr_scheduler is None:
+            raise TypeError("create_scheduler made no schedule: it has to set self.lr_scheduler, and to return it.")
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        "Create the optimizer, unless there is one; return it."
+        if self.optimizer is None:
+            self.optimizer = make_optimizer(self, self.model if model is None else model)
+        return self.optimizer
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        "Create the learning rate schedule, unless there is one; return it."
+        if self.lr_scheduler is None:
+            optimizer = self.optimizer if optimizer is None else optimizer
+            self.lr_scheduler = create_scheduler(optimizer, self.args, num_training_steps)
+            self.run_state.own_scheduler = True
+        return self.lr_scheduler
+
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
+        "Return the names of the parameters with weight decay."
+        return sorted(decay_parameter_names(model))
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(
+        args: TrainingArguments,
+        model: torch.nn.Module | None = None,  # for the groups of an optimizer for selected layers
+    ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+        "Return the class and keyword arguments of the optimizer that the settings name."
+        cls, options = optimizer_class(args)
+        if model is not None and target_options(args) is not None:
+            options = {**options, "params": optimizer_groups(model, args)}
+        return cls, options
+
+    def get_learning_rates(self) -> list[float]:
+        "Return the current learning rate of each group of the optimizer."
+        return [g["lr"] for g in require_optimizer(self.optimizer).param_groups]
+
+    def get_num_trainable_parameters(self) -> int:
+        "Return the number of trainable elements in the model's parameters."
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    def get_optimizer_group(
+        self,
+        param: torch.nn.Parameter | str | None = None,  # a parameter or its name; None: the parameters of every group
+    ) -> Any:
+        "Return the optimizer's group with a parameter; raise ValueError if there is none."
+        if param is None: return [g["params"] for g in require_optimizer(self.optimizer).param_groups]
+        return find_param_group(self, param)
+
+    # -- verbs that the loop calls, so that overrides of them take effect; Learner defines them
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        "Log values."
+        raise NotImplementedError
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        "Return the metrics of an evaluation."
+        raise NotImplementedError
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        "Run the model over a loader."
+        raise NotImplementedError
+
+    def _save_checkpoint(
+        self, model: torch.nn.Module | None = None, trial: Any = None, metrics: dict[str, Any] | None = None
+    ) -> None:
+        "Save a checkpoint."
+        raise NotImplementedError
+
+    def _load_best_model(self) -> None:
+        "Load the model of the best evaluation."
+        raise NotImplementedError
+
+    # -- evaluation
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: Any,
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,  # for the model's generate
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        "Return loss, predictions and labels of a batch, computed without gradients."
+        if self.args.predict_with_generate and not prediction_loss_only and self._gen_kwargs is not NO_GENERATION:
+            return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
+        return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
+
+    def _predict_batch(
+        self, model: torch.nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        "Return the same without generation."
+        return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
+
+    def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
+        "Return generated tokens, padded to a length."
+        return filled_to(tensor, max_length, padding_token(self))
+
+    def _extract_labels(self, inputs: Any) -> Any:
+        "Return the labels in a batch; None if there are none."
+        return extract_labels(self, inputs)
+
+    # -- the parts of the run, under the Trainer's names
+
+    @property
+    def args(self) -> TrainingArguments: return self.run_state.args
+
+    @property
+    def history(self) -> History: return self.run_state.history
+
+    @property
+    def callback_handler(self) -> CallbackHandler: return bound_handler(self)
+
+    @property
+    def state(self) -> TrainerState: return self.run_state.state
+
+    @property
+    def control(self) -> TrainerControl: return self.run_state.control
+    @control.setter
+    # a copied override of the Trainer assigns what it got from the callback handler
+    def control(self, control: TrainerControl) -> None: self.run_state.control = control
+
+    @property
+    def model_wrapped(self) -> torch.nn.Module: return self.run_state.wrapped_model
+
+    @property
+    def tokenizer(self) -> Any: return self.processing_class
+
+    @property
+    def model(self) -> torch.nn.Module:
+        if self.run_state.model is None:
+            build_model(self)
+        if self.run_state.remote_run is not None:
+            self.run_state.remote_run.warn_stale_model(sys._getframe(1).f_globals.get("__name__", ""))
+        return self.run_state.model
+    @model.setter
+    def model(self, model: torch.nn.Module) -> None:
+        replace_part(self, "model", lambda: replace_model(self, model))
+
+    @property
+    def train_dataset(self) -> Any: return self._train_dataset
+    @train_dataset.setter
+    def train_dataset(self, dataset: Any) -> None:
+        replace_part(self, "train_dataset", lambda: replace_train_dataset(self, dataset))
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: return self.run_state.optimizer   # None before it is created
+    @optimizer.setter
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        with RUN_LOCK:
+            replace_optimizer(self.run_state, optimizer)
+
+    @property
+    def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler: return self.run_state.lr_scheduler
+    @lr_scheduler.setter
+    def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+        with RUN_LOCK:
+            replace_scheduler(self.run_state, scheduler)
+
+    # -- facts that are derived from the parts, once
+
+    @property
+    def model_facts(self) -> ModelFacts:
+        if self._model_facts is None:
+            self._model_facts = inspect_model(self.model, self.args.label_names)
+        return self._model_facts
+
+    @property
+    def label_names(self) -> list[str]: return self.model_facts.label_names
+
+    @property
+    def model_accepts_loss_kwargs(self) -> bool: return self.model_facts.accepts_loss_kwargs
+
+    @property
+    def loss_takes_items(self) -> bool:
+        "Return whether compute_loss, perhaps an override, has the parameter num_items_in_batch."
+        if self._loss_takes_items is None:
+            parameters = inspect.signature(self.compute_loss).parameters
+            takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+            self._loss_takes_items = takes_any or "num_items_in_batch" in parameters
+        return self._loss_takes_items
+
+    @property
+    def learns_itself(self) -> bool:
+        "Return whether inputs are their own labels (an autoencoder); True if this cannot be determined from the data."
+        if self._learns_itself is None:
+            data = self.train_dataset
+            if data is None or isinstance(data, DataLoader) or is_iterable_only(data) or not len(data):
+                return True
+            with preserve_generators():
+                self._learns_itself = is_single_input(data[0])
+        return self._learns_itself

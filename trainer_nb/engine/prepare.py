@@ -19,7 +19,6 @@ from ..data.loader import ResumableLoader
 from ..device.accelerator import Device
 from ..device.model_patches import apply_patches
 from ..device.sharding import is_dtensor, local_nbytes
-from .dataloaders import LengthOverrides
 from .overrides import TrainerBase
 from .rollback import weight_versions
 from .run_state import RunState, Task, run_modules
@@ -162,7 +161,7 @@ def prepare_data(learner: TrainerBase):
                         "or something else that gives batches when it is iterated.")
     check_eval_data(learner)
     run.loader = ResumableLoader(loader, run.args.order_seed, run.device.world.rank_shard)
-    if type(learner).set_initial_training_values is not LengthOverrides.set_initial_training_values:
+    if type(learner).set_initial_training_values is not TrainerBase.set_initial_training_values:
         run.length_override = learner.set_initial_training_values
     try:
         if not run.device.world.is_single_process:

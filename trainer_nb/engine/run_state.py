@@ -35,13 +35,13 @@ from .training_modes import TrainingModes, module_modes, restore_modes
 
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
-    from trainer_nb.engine.rollback import BufferBackup, FetchBackup, FullBackup
+    from trainer_nb.engine.rollback import AdaptiveBackup, FetchBackup, FullBackup
     from trainer_nb.engine.settings import OomRecovery
     from trainer_nb.engine.frozen_weights import FrozenWeightCache
     from trainer_nb.engine.snapshot_tensors import Snapshot
 
 # %% auto #0
-__all__ = ['T', 'Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
+__all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
            'SaverPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState', 'RunState',
            'run_modules', 'preserve_training_modes', 'record_act', 'as_callback', 'push_tasks',
            'num_non_embedding_parameters', 'count_flops', 'store_flops', 'count_batch_tokens', 'count_step_tokens',
@@ -145,7 +145,7 @@ class BackgroundRunPart(Protocol):
         "Request a pause at the next step boundary; return at once."
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c70ee2d8
-T = TypeVar("T")
+_Result = TypeVar("_Result")
 
 Phase = Literal[
     "idle",   # between two steps, or no verb is active
@@ -228,8 +228,9 @@ class RunState(TransientState):
     initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
     initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
     frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share
-    backups: list[BufferBackup | FullBackup] | None = rebuilt_field()   # copies that a rollback restores
-    fetch_backup: FetchBackup | None = rebuilt_field()             # state of the data that a rollback restores
+    # what a rollback restores: the state that forward passes change; with rollback="full" all weights too
+    backups: tuple[AdaptiveBackup] | tuple[AdaptiveBackup, FullBackup] = rebuilt_field()
+    fetch_backup: FetchBackup = rebuilt_field()                    # state of the data that a rollback restores
     editable_state: dict[str, Any] | None = rebuilt_field()        # what may be changed manually, as the last verb left it
 
     # -- the record of the run
@@ -251,6 +252,14 @@ class RunState(TransientState):
     num_processes: int = rebuilt_field(1)                          # that have the run, or will have it
     global_settings: dict[str, Any] = rebuilt_field(dict)          # undivided values of settings divided among processes
     interrupts: InterruptGuard = rebuilt_field(InterruptGuard)
+
+    def discard(
+        self,
+        *names: str,  # of parts that prepare() or the next step creates again
+    ) -> None:
+        "Set parts to None, because what they were created from has changed."
+        for name in names:
+            setattr(self, name, None)
 
     def start_clock(self) -> None:
         "Count training time from now on."
@@ -289,9 +298,9 @@ def record_act(
         data["by"] = origin
     run.history.note(kind, run.state.global_step, **data)
 
-def as_callback(run: RunState, change: Callable[[], T]) -> Callable[[], T]:
+def as_callback(run: RunState, change: Callable[[], _Result]) -> Callable[[], _Result]:
     "Return a function that makes the same change, with a callback as its origin."
-    def changed_by_callback() -> T:
+    def changed_by_callback() -> _Result:
         run.requested_by = "callback"
         try:
             return change()

@@ -28,7 +28,7 @@ from ..device.accelerator import empty_device_cache
 from ..device.collectives import world_size
 from ..device.model_patches import apply_patches
 from ..display.tables import Table
-from .dataloaders import LOADER_ARGS, DataLoaderOverrides
+from .dataloaders import LOADER_ARGS
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
 from .prepare import AUTO_BATCH_SIZE_ERROR, prepare, recompute_run_length
 from .run_state import RunState, Task, record_act
@@ -378,7 +378,7 @@ def check_own_loader(learner: TrainerBase, home: dict, smaller: dict):
     args = learner.args
     size = smaller.get("per_device_train_batch_size", home.get("per_device_train_batch_size"))
     if size == home.get("per_device_train_batch_size"): return
-    if type(learner).get_train_dataloader is DataLoaderOverrides.get_train_dataloader:
+    if type(learner).get_train_dataloader is TrainerBase.get_train_dataloader:
         settled = isinstance(learner.train_dataset, torch.utils.data.DataLoader)
     else:
         before = dict(vars(args))

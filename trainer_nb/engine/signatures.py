@@ -7,36 +7,40 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 # %% auto #0
-__all__ = ['positional_args', 'accepted_kwargs']
+__all__ = ['function_parameters', 'positional_args', 'accepted_kwargs']
 
 # %% ../../nbs/06_engine/01_signatures.ipynb #5ebee425
-def _parameters(function) -> list | None:
+def function_parameters(function: Callable) -> list[inspect.Parameter] | None:
     "Return a function's parameters; None if they are unknown, or if it has a *args parameter."
     try:
-        found = list(inspect.signature(function).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
-    return None if any(p.kind is p.VAR_POSITIONAL for p in found) else found
+    return None if any(p.kind is p.VAR_POSITIONAL for p in parameters) else parameters
 
-# cached for calls at every step: function -> (whether it was bound, number of positional parameters)
-_PLACES = weakref.WeakKeyDictionary()
+# cached for calls at every step: function -> (whether it was bound, number of positional parameters or None)
+_POSITIONAL_COUNTS: weakref.WeakKeyDictionary[Callable, tuple[bool, int | None]] = weakref.WeakKeyDictionary()
 
-def positional_args(function, *given) -> tuple:
+def positional_args(function: Callable, *given: Any) -> tuple:
     "Return the first of these arguments, as many as a function accepts by position."
     key = getattr(function, "__func__", function)
     bound = hasattr(function, "__self__")
-    known = _PLACES.get(key)
-    if known is None or known[0] != bound:
-        found = _parameters(function)
-        places = None if found is None else sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in found)
-        known = _PLACES[key] = bound, places
-    return given[:known[1]]
+    cached = _POSITIONAL_COUNTS.get(key)
+    if cached is None or cached[0] != bound:
+        parameters = function_parameters(function)
+        count = None
+        if parameters is not None:
+            count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+        cached = _POSITIONAL_COUNTS[key] = bound, count
+    return given[:cached[1]]
 
-def accepted_kwargs(function, **given) -> dict:
+def accepted_kwargs(function: Callable, **given: Any) -> dict[str, Any]:
     "Return the keyword arguments that a function accepts."
-    found = _parameters(function)
-    if found is None or any(p.kind is p.VAR_KEYWORD for p in found): return given
-    names = {p.name for p in found if p.kind is not p.POSITIONAL_ONLY}
+    parameters = function_parameters(function)
+    if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters): return given
+    names = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
     return {k: v for k, v in given.items() if k in names}

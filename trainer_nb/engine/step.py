@@ -5,18 +5,20 @@
 # %% ../../nbs/06_engine/12_step.ipynb #30eafa28
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from ..args.parallel import syncs_each_batch
-from ..core.callbacks import fire_event, fire_event_safely
+from ..core.callbacks import TrainerControl, fire_event, fire_event_safely
 from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
+from ..data.loader import MicroBatch
 from ..device.sharding import clip_sharded_grad_norm, copy_into
 from .loss import describe_output
-from .overrides import BatchOverrides, StepOverrides, TrainerBase
+from .overrides import TrainerBase
 from trainer_nb.engine.rollback import (
     AdaptiveBackup,
     FetchBackup,
@@ -38,36 +40,42 @@ from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
-__all__ = ['Step', 'take_micro_batch', 'seen_weights', 'check_step_loss', 'sync_processes', 'should_sync_gradients',
-           'training_step_of', 'counted', 'get_offered_batches', 'finalize_gradients', 'clip_gradients',
-           'clip_dense_gradients', 'sparse_rows_param', 'StepResult', 'commit_step', 'optimizer_step', 'count_step',
-           'rollback_step', 'warn_weights_changed', 'capture_first_groups', 'handle_failed_update',
+__all__ = ['StepResult', 'Step', 'take_micro_batch', 'sample_weights', 'check_step_loss', 'sync_processes',
+           'should_sync_gradients', 'training_step_of', 'count_step_items', 'get_offered_batches', 'finalize_gradients',
+           'clip_gradients', 'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'count_step',
+           'rollback_step', 'warn_weights_changed', 'FirstStepBackup', 'capture_first_groups', 'handle_failed_update',
            'restore_before_first_step', 'take_step']
 
 # %% ../../nbs/06_engine/12_step.ipynb #e2fb8b87
+class StepResult(NamedTuple):
+    "Hold the results of a committed step."
+    learning_rate: float | torch.Tensor   # of the first group; a number or a one-element tensor
+    samples: int                          # in all micro-batches, of all processes
+    loss: Any                             # of the whole step; on the device, or deferred
+    grad_norm: torch.Tensor               # norm before clipping; on the device
+
 class Step:
     "Take one optimizer step, which can be rolled back until it is committed."
     def __init__(
-        self, learner: TrainerBase,
-        committed=None,  # called with the learner and a Committed as soon as the step is counted
+        self,
+        learner: TrainerBase,
+        committed: Callable[[TrainerBase, StepResult], object] | None = None,  # called as soon as the step is counted
     ):
-        self.learner, self.run, self.committed, self.training_step = (
-            learner,
-            learner.run_state,
-            committed,
-            training_step_of(learner),
-        )
-        # number of micro-batches done, their FLOPs, and the step's loss and norm; the last two on the device
+        self.learner = learner
+        self.run = learner.run_state
+        self.committed = committed
+        self.training_step = training_step_of(learner)
+        # results so far: number of micro-batches, their FLOPs, loss and norm; the last two on the device
         self.done = 0
-        self.flops = 0
-        self.loss = None
-        self.norm = None
-        # the control flags before the step; tensors that were passed to the model, with their versions
-        self.wishes = None
-        self.seen = []
-        self.weights = []
-        # state of the data set before the fetch, as FetchBackup.keep returns it
-        self.data = []
+        self.flops = 0.0
+        self.loss: Any = None
+        self.norm: Any = None
+        # for a rollback: the control with its flags, the state of the data set before the fetch,
+        # and the versions of the weights and of the tensors that were passed to the model
+        self.control_before: tuple[TrainerControl, dict[str, Any]] | None = None
+        self.data_before: list = []
+        self.weight_versions: list[tuple[torch.nn.Parameter, int]] = []
+        self.input_versions: list[tuple[torch.Tensor, int]] = []
 
     def begin(self) -> bool:
         "Fetch the micro-batches and back up the state that the step changes; return False at the end of the epoch."
@@ -78,55 +86,67 @@ class Step:
             # gradients of a manual backward pass between two steps do not belong to this step
             p.grad = None
         if run.window is None:
-            if run.fetch_backup is None:
-                run.fetch_backup = FetchBackup()
-            # before the fetch, which may move a generator of the data set
-            self.data = run.fetch_backup.keep(run)
-            run.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
+            self.fetch()
         if run.window is None: return False
-        self.keep()
-        # bypass the check that an assignment would run at each step
+        self.back_up()
+        # in the dictionary: an assignment would search for similar names, at each step
         vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)
-        (self.batches, self.items), self.tokens = get_offered_batches(self.learner, run.window), count_step_tokens(
-            self.learner, run.window
-        )
+        self.batches, self.items = get_offered_batches(self.learner, run.window)
+        self.tokens = count_step_tokens(self.learner, run.window)
         run.control.new_step()
         fire_event(self.learner, "on_step_begin")
         return True
 
-    def keep(self):
+    def fetch(self) -> None:
+        "Fetch the micro-batches; they stay with the run until a step with them is committed."
+        run = self.run
+        if run.fetch_backup is None:
+            run.fetch_backup = FetchBackup()
+        # before the fetch, which may advance a generator of the data set
+        self.data_before = run.fetch_backup.keep(run)
+        run.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
+
+    def back_up(self) -> None:
         "Back up the state that a rollback restores."
         run = self.run
         if run.backups is None:
-            run.backups = [AdaptiveBackup(run_modules(run), UserBackup(run))] + (
-                [FullBackup(run)] if run.args.rollback == "full" else []
-            )
-        for shadow in run.backups:
-            shadow.keep()
-        self.weights = [] if len(run.backups) > 1 else seen_weights(run)
-        self.wishes = run.control, dict(vars(run.control))
+            changing = AdaptiveBackup(run_modules(run), UserBackup(run))
+            run.backups = (changing, FullBackup(run)) if run.args.rollback == "full" else (changing,)
+        for backup in run.backups:
+            backup.keep()
+        # a full backup restores the weights; otherwise a change of them is reported
+        self.weight_versions = [] if len(run.backups) > 1 else sample_weights(run)
+        self.control_before = run.control, dict(vars(run.control))
 
-    def batch(self):
-        "Return the next micro-batch; seed the random generators for it."
-        run, place = self.run, mix_seed(self.run.args.seed, SEED_FORWARD, self.run.state.global_step, self.done)
-        seed_all(place if run.device.world.is_main_process else mix_seed(place, run.device.world.rank))
-        vars(self.learner).update(current_weight=run.window[self.done].weight, current_micro_batch=self.done)
-        if run.window[self.done].weight:
-            self.flops += float(self.learner.floating_point_ops(run.window[self.done].batch))
-        return map_tensors(
-            run.window[self.done].batch if self.batches is None else self.batches[self.done], self._track_version
-        )
+    def more(self) -> bool:
+        "Return whether micro-batches are left."
+        return self.done < len(self.run.window or ())
 
-    def _track_version(self, t):
-        if not t.is_inference():
-            self.seen.append((t, t._version))
-        return t
-
-    def substep(self):
+    def substep(self) -> None:
         "Run forward and backward of the next micro-batch."
         self.add(take_micro_batch(self))
 
-    def add(self, loss):
+    def batch(self) -> Any:
+        "Return the next micro-batch; seed the random generators for it."
+        run = self.run
+        micro_batch = run.window[self.done]
+        seed = mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, self.done)
+        seed_all(seed if run.device.world.is_main_process else mix_seed(seed, run.device.world.rank))
+        vars(self.learner).update(current_weight=micro_batch.weight, current_micro_batch=self.done)
+        if micro_batch.weight:
+            self.flops += float(self.learner.floating_point_ops(micro_batch.batch))
+        # map_tensors makes new containers: user code often calls pop() on a batch
+        return map_tensors(micro_batch.batch if self.batches is None else self.batches[self.done], self._track_version)
+
+    def _track_version(self, t: torch.Tensor) -> torch.Tensor:
+        if not t.is_inference():
+            self.input_versions.append((t, t._version))
+        return t
+
+    def add(
+        self,
+        loss: float | torch.Tensor,  # as training_step returned it
+    ) -> None:
         "Count a micro-batch whose backward pass is done; accumulate its loss."
         loss = check_step_loss(loss)
         self.loss = loss if self.loss is None else self.loss + loss
@@ -134,32 +154,40 @@ class Step:
         if self.more():
             fire_event(self.learner, "on_substep_end")
 
-    def more(self) -> bool: return self.done < len(self.run.window)   # whether micro-batches are left
-    def complete_gradients(self):
+    def complete_gradients(self) -> None:
+        "Average loss and gradients over the processes, and clip the gradients."
         if not self.run.device.world.is_single_process:
             self.loss = sync_processes(self.run, self.loss)
         self.norm = finalize_gradients(self.learner)
-    def commit(self): return commit_step(self)
-    def rollback(self): rollback_step(self)
+
+    def commit(self) -> StepResult:
+        "Update the weights and count the step; return its results."
+        return commit_step(self)
+
+    def rollback(self) -> None:
+        "Restore the run's state before the step."
+        rollback_step(self)
 
 # %% ../../nbs/06_engine/12_step.ipynb #b403149b
-def take_micro_batch(step: Step):
+def take_micro_batch(step: Step) -> float | torch.Tensor:
     "Run forward and backward of the next micro-batch; return what training_step returns."
     run = step.run
     # an override may omit the mode switch with which the method of the base class begins
-    if type(step.learner).training_step is not StepOverrides.training_step:
+    if type(step.learner).training_step is not TrainerBase.training_step:
         run.modes.enter(run.wrapped_model, run.model)
     with run.device.sync_context(should_sync_gradients(step), not step.done):
         return step.training_step(run.wrapped_model, step.batch(), step.items)
 
-def seen_weights(run: RunState) -> list[tuple[torch.Tensor, int]]:
+def sample_weights(run: RunState) -> list[tuple[torch.nn.Parameter, int]]:
     "Return the trainable weights with their versions; record a sample of their values."
-    found = [(p, p._version) for p in run.params if p.requires_grad]
-    run.backups[0].sample.take([p for p, _ in found])
-    return found
+    weights = [p for p in run.params if p.requires_grad]
+    run.backups[0].sample.take(weights)
+    return [(p, p._version) for p in weights]
 
-def check_step_loss(loss):
-    "Return the loss from training_step, detached; raise TypeError unless it is one number."
+def check_step_loss(
+    loss: Any,  # as training_step returned it
+) -> float | torch.Tensor:
+    "Return the loss, detached; raise TypeError unless it is one number."
     if isinstance(loss, (int, float)): return loss
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise TypeError(
@@ -169,7 +197,10 @@ def check_step_loss(loss):
     return loss.detach() if loss.requires_grad else loss
 
 # %% ../../nbs/06_engine/12_step.ipynb #66dfe42c
-def sync_processes(run: RunState, loss):
+def sync_processes(
+    run: RunState,
+    loss: Any,  # the sum over the micro-batches of this process
+) -> Any:
     "Average gradients, loss and buffers over all processes; return the loss, which may be deferred."
     world = run.device.world
     unused = run.device.unused_parameters(run.params)
@@ -185,41 +216,45 @@ def sync_processes(run: RunState, loss):
         world.broadcast_tensors(run.backups[0].shared(world))
     return mean
 
-# whether gradients are averaged with this micro-batch
-def should_sync_gradients(step) -> bool:
-    return step.done + 1 == len(step.run.window) or syncs_each_batch(step.run.args)
+def should_sync_gradients(step: Step) -> bool:
+    "Return whether gradients are averaged with this micro-batch: the last one, unless the settings request each."
+    return step.done + 1 == len(step.run.window or ()) or syncs_each_batch(step.run.args)
 
 # %% ../../nbs/06_engine/12_step.ipynb #165d6934
-def training_step_of(learner: TrainerBase):
+def training_step_of(learner: TrainerBase) -> Callable[..., Any]:
     "Return training_step, or a wrapper that passes an override as many arguments as it accepts."
     step = learner.training_step
-    if type(learner).training_step is StepOverrides.training_step: return step
+    if type(learner).training_step is TrainerBase.training_step: return step
     return lambda *given: step(*positional_args(step, *given))
 
-def counted(learner: TrainerBase, window):
+def count_step_items(learner: TrainerBase, window: Sequence[MicroBatch]) -> torch.Tensor | None:
     "Return the number of labels in the micro-batches, as an override of _get_num_items_in_batch counts them."
     batches = [f.batch for f in window]
     count = learner._get_num_items_in_batch
-    if type(learner)._get_num_items_in_batch is BatchOverrides._get_num_items_in_batch:
+    if type(learner)._get_num_items_in_batch is TrainerBase._get_num_items_in_batch:
         return count(batches)
     return count(*positional_args(count, batches, learner.run_state.device.device))
 
-def get_offered_batches(learner: TrainerBase, window):
+def get_offered_batches(
+    learner: TrainerBase, window: Sequence[MicroBatch]
+) -> tuple[list[Any] | None, torch.Tensor | None]:
     "Return the micro-batches from an override of get_batch_samples (None: unchanged) and the number of labels in all processes."
-    if type(learner).get_batch_samples is BatchOverrides.get_batch_samples:
-        return None, counted(learner, window)
-    seed_all(mix_seed(learner.run_state.args.seed, SEED_FORWARD, learner.run_state.state.global_step, -1))
-    given = iter([shallow_copy_batch(f.batch) for f in window]), len(window), learner.run_state.device.device
-    batches, items = learner.get_batch_samples(*positional_args(learner.get_batch_samples, *given))
+    if type(learner).get_batch_samples is TrainerBase.get_batch_samples:
+        return None, count_step_items(learner, window)
+    run = learner.run_state
+    seed_all(mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, -1))
+    copies = iter([shallow_copy_batch(f.batch) for f in window])
+    arguments = positional_args(learner.get_batch_samples, copies, len(window), run.device.device)
+    batches, items = learner.get_batch_samples(*arguments)
     if len(batches) != len(window):
         raise ValueError(
-            f"get_batch_samples was given {len(window)} micro-batches and returned {len(batches)}; it has to return as"
-            " many, or nobody would know which samples are behind the run."
+            f"get_batch_samples returned {len(batches)} micro-batches; expected {len(window)}, as many as it was given,"
+            " because the position in the data advances by that number."
         )
     return batches, items
 
 # %% ../../nbs/06_engine/12_step.ipynb #27367bdd
-def finalize_gradients(learner: TrainerBase):
+def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
     "Unscale and clip the gradients; return their norm before clipping, on the device."
     run = learner.run_state
     if run.device.scaler is not None:
@@ -233,8 +268,10 @@ def finalize_gradients(learner: TrainerBase):
     run.backups[0].user.before_update()
     return norm
 
-# limit as in clip
-def clip_gradients(params, limit: float):
+def clip_gradients(
+    params: Sequence[torch.Tensor],
+    limit: float,  # maximum norm; 0: no clipping
+) -> torch.Tensor:
     "Clip gradients, some of which may be sparse; return their norm before clipping."
     try:
         return clip_dense_gradients(params, limit)
@@ -242,14 +279,14 @@ def clip_gradients(params, limit: float):
         return clip_dense_gradients([sparse_rows_param(p) for p in params], limit)
 
 def clip_dense_gradients(
-    params,
+    params: Sequence[torch.Tensor],
     limit: float,  # maximum norm; 0: no clipping
-):
+) -> torch.Tensor:
     "Clip the gradients in place; return their norm before clipping."
     if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
     return torch.nn.utils.get_total_norm([p.grad for p in params])
 
-def sparse_rows_param(p):
+def sparse_rows_param(p: torch.Tensor) -> torch.Tensor:
     "Return a stand-in whose gradient shares memory with the values of a sparse gradient; return p itself if its gradient is dense."
     if p.grad.layout is not torch.sparse_coo: return p
     p.grad = p.grad.coalesce()
@@ -258,17 +295,11 @@ def sparse_rows_param(p):
     return stand_in
 
 # %% ../../nbs/06_engine/12_step.ipynb #2b6a4993
-class StepResult(NamedTuple):
-    "Hold the results of a committed step."
-    learning_rate: Any   # of the first group; a number or a one-element tensor
-    samples: int
-    loss: Any            # of the whole window; on the device, or deferred
-    grad_norm: Any       # norm before clipping; on the device
-
-def commit_step(step) -> StepResult:
+def commit_step(step: Step) -> StepResult:
     "Update the weights and count the step; return its results."
     run = step.run
-    run.interrupts.abortable, first = False, capture_first_groups(run)
+    run.interrupts.abortable = False
+    first = capture_first_groups(run)
     try:
         skipped = optimizer_step(run)
     except BaseException as error:
@@ -288,6 +319,7 @@ def commit_step(step) -> StepResult:
             step, error, first, "the schedule failed after the update", "the weights may be ahead of the schedule"
         )
         raise
+    # from here on the step counts: an error is raised at the end
     try:
         run.backups[0].drop_unchanged()
         if not run.state.global_step:
@@ -296,24 +328,24 @@ def commit_step(step) -> StepResult:
         late = late or error
     add_tokens(run, step.tokens)
     run.flops += step.flops
-    done = StepResult(rate, count_step(run), step.loss, step.norm)
+    result = StepResult(rate, count_step(run), step.loss, step.norm)
     if step.committed is not None:
-        step.committed(step.learner, done)
+        step.committed(step.learner, result)
     if late is not None: raise late
-    return done
+    return result
 
 # %% ../../nbs/06_engine/12_step.ipynb #96a02c9f
 def optimizer_step(run: RunState) -> bool:
     "Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused optimizer does not report it)."
-    scaler = run.device.scaler
     for copying in run.pending_copies:
         # snapshots that are still being copied from the GPU
         copying.wait_before_update()
     run.pending_copies = []
+    scaler = run.device.scaler
     if scaler is None:
         run.optimizer.step()
         return False
-    # the optimizer checks for overflows on the device: no synchronization needed
+    # a fused optimizer checks for overflows on the device: no synchronization needed
     on_device = getattr(run.optimizer, "_step_supports_amp_scaling", False)
     before = None if on_device else scaler.get_scale()
     scaler.step(run.optimizer)
@@ -322,8 +354,7 @@ def optimizer_step(run: RunState) -> bool:
 
 def count_step(run: RunState) -> int:
     "Count the step and advance the data cursor; return its number of samples."
-    state = run.state
-    window = run.window
+    window = run.window or []
     for p in run.params:
         p.grad = None
     samples = sum(f.samples for f in window)
@@ -333,26 +364,25 @@ def count_step(run: RunState) -> int:
     run.phase = "after"
     run.batches_in_epoch += len(window)
     run.samples += samples
-    state.global_step += 1
-    state.epoch = run.cursor.epoch + run.batches_in_epoch / (
-        run.loader.batches or state.max_steps * run.args.gradient_accumulation_steps
-    )
+    run.state.global_step += 1
+    batches = run.loader.batches or run.state.max_steps * run.args.gradient_accumulation_steps
+    run.state.epoch = run.cursor.epoch + run.batches_in_epoch / batches
     return samples
 
 # %% ../../nbs/06_engine/12_step.ipynb #054d7fbd
-def rollback_step(step):
+def rollback_step(step: Step) -> None:
     "Restore the run's state before the step."
     run = step.run
     run.interrupts.abortable = False
-    if step.wishes is not None:
-        for shadow in run.backups:
-            shadow.put_back()
-        run.control = step.wishes[0]
-        vars(run.control).update(step.wishes[1])
-    if any(t._version != version for t, version in step.seen):
+    if step.control_before is not None:
+        for backup in run.backups:
+            backup.put_back()
+        run.control, flags = step.control_before
+        vars(run.control).update(flags)
+    if any(t._version != version for t, version in step.input_versions):
         # changed in place: fetch it again
         run.window = None
-    if step.data and run.fetch_backup.put_back(step.data):
+    if step.data_before and run.fetch_backup.put_back(step.data_before):
         run.window = None
     for p in run.params:
         p.grad = None
@@ -363,20 +393,20 @@ def rollback_step(step):
     report_lost(run, "Taking the step back")
     warn_weights_changed(step)
 
-def warn_weights_changed(step):
+def warn_weights_changed(step: Step) -> None:
     "Warn if user code has changed weights before the update; a step does not back them up."
-    if not step.weights: return
-    own = {id(t) for shadow in (step.run.backups or [])[:1] for t in shadow.kept}
-    counted = [p for p, version in step.weights if p._version != version and id(p) not in own]
-    written = [p for p in (step.weights[i][0] for i in step.run.backups[0].sample.changed()) if id(p) not in own]
+    if not step.weight_versions: return
+    backup = step.run.backups[0]
+    backed_up = {id(t) for t in backup.kept}
+    with_new_version = [p for p, version in step.weight_versions if p._version != version and id(p) not in backed_up]
+    sampled = [step.weight_versions[i][0] for i in backup.sample.changed()]
+    written = [p for p in sampled if id(p) not in backed_up]
     if written:
         # a replay does not repeat this change
         step.run.history.note("by hand", step.run.state.global_step, changed=["weights"])
-    if not counted and not written: return
-    name = next(
-        (repr(n) for n, p in step.run.model.named_parameters() if p is (written or counted)[0]),
-        "one that the optimizer holds",
-    )
+    if not with_new_version and not written: return
+    changed = (written or with_new_version)[0]
+    name = next((repr(n) for n, p in step.run.model.named_parameters() if p is changed), "one that the optimizer holds")
     warn(
         f"The step failed after weights had been changed in it, {name} among them, before the update. Unless the code"
         " that changed them has put them back, they are not what they were before the step; Learner(...,"
@@ -384,29 +414,35 @@ def warn_weights_changed(step):
     )
 
 # %% ../../nbs/06_engine/12_step.ipynb #4a71bedb
-def capture_first_groups(run: RunState) -> tuple | None:
-    "Return copies of the optimizer's groups, state and schedule if the weights are still those in `run.first`; else None."
-    if run.state.global_step or run.initial_snapshot is None: return None
+class FirstStepBackup(NamedTuple):
+    "Hold what the first update changes, except for the weights, which are in the initial snapshot."
+    groups: list[dict[str, Any]]                  # copies of the optimizer's options
+    state: dict[torch.Tensor, dict[str, Any]]     # of the optimizer, without tensors
+    schedule: list
+    attributes: tuple | None                      # as copy_optimizer_attributes returned them
+
+def capture_first_groups(run: RunState) -> FirstStepBackup | None:
+    "Back up optimizer and schedule before the first update; None if the weights are no longer those of the initial snapshot."
+    initial = run.initial_snapshot
+    if run.state.global_step or initial is None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
     if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
-    # weights that are not the model's
-    loose = any(n.startswith("loose/") for n in run.initial_snapshot.tensors)
-    if loose or run.initial_weight_versions != weight_versions(run): return None
-    return (
+    holds_other_weights = any(name.startswith("loose/") for name in initial.tensors)
+    if holds_other_weights or run.initial_weight_versions != weight_versions(run): return None
+    return FirstStepBackup(
         copy_param_groups(run.optimizer, tensors=True),
         state,
         copy_scheduler_state(run.lr_scheduler),
         copy_optimizer_attributes(run),
     )
 
-
 def handle_failed_update(
-    step,
+    step: Step,
     error: BaseException,
-    first,  # first: as returned by capture_first_groups before the update
+    first: FirstStepBackup | None,
     what: str = "the optimizer failed in the middle of its update",
     follows: str = "some weights may be new and others old",
-):
+) -> None:
     "Roll back after a failed update or schedule step if a backup exists; otherwise mark the run as corrupted."
     run = step.run
     if run.args.rollback == "full": return rollback_step(step)
@@ -418,42 +454,41 @@ def handle_failed_update(
     error.add_note(f"({what}: {follows}. learn.rewind(0) takes the last steps again "
                    "from a snapshot, learn.restore(...) goes back to one, learn.reset() to the beginning.)")
 
-
-def restore_before_first_step(
-    step,
-    first,  # as returned by capture_first_groups
-):
+def restore_before_first_step(step: Step, first: FirstStepBackup) -> None:
     "Restore the run's state before its first step."
-    step.weights = []   # the weights are restored below
-    restore_optimizer_attributes(step.run, first[3])
+    run = step.run
+    # no warning: the weights are restored below
+    step.weight_versions = []
+    restore_optimizer_attributes(run, first.attributes)
     rollback_step(step)
-    step.run.optimizer.state.clear()
-    step.run.optimizer.state.update(first[1])
-    restore_param_groups(step.run.optimizer, first[0])
-    restore_scheduler_state(first[2])
+    run.optimizer.state.clear()
+    run.optimizer.state.update(first.state)
+    restore_param_groups(run.optimizer, first.groups)
+    restore_scheduler_state(first.schedule)
     with torch.no_grad():
-        for name, p in named_weights(step.run):
+        for name, p in named_weights(run):
             if p.requires_grad:
-                # all others are restored already
-                copy_into(p, step.run.initial_snapshot.tensors[f"weights/{name}"])
-    step.run.initial_weight_versions = weight_versions(step.run)
+                # the rollback has restored all others
+                copy_into(p, run.initial_snapshot.tensors[f"weights/{name}"])
+    run.initial_weight_versions = weight_versions(run)
 
 # %% ../../nbs/06_engine/12_step.ipynb #10278fa3
 def take_step(
     learner: TrainerBase,
-    committed=None,  # as in Step
+    committed: Callable[[TrainerBase, StepResult], object] | None = None,  # as in Step
 ) -> StepResult | None:
     "Take one step; return its results, or None at the end of the epoch's data."
-    step = Step(learner, committed)
     run = learner.run_state
+    step = Step(learner, committed)
     try:
-        run.phase, run.interrupts.abortable = "step", True
+        run.phase = "step"
+        run.interrupts.abortable = True
         run.interrupts.check()
         if not step.begin():
             run.phase = "idle"
             return None
         while step.more():
-            # a callback may have closed it
+            # a callback may have made the step uninterruptible
             run.interrupts.abortable = True
             step.substep()
         run.interrupts.abortable = True

@@ -5,14 +5,16 @@
 # %% ../../nbs/06_engine/13_tasks.ipynb #839ea330
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from ..core.callbacks import fire_event
+from ..core.callbacks import TrainerCallback, fire_event
 from ..core.errors import warn
 from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
@@ -30,23 +32,21 @@ from trainer_nb.engine.run_state import (
     token_speed_metrics,
 )
 from .signatures import positional_args
-from .snapshot import capture_snapshot, restore_snapshot, undo_restore
 from .snapshot_tensors import Snapshot
+from .snapshot import capture_snapshot, restore_snapshot, undo_restore
+from .step import StepResult
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
 __all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end', 'schedule_step_tasks', 'do_check_requests',
            'do_request', 'clear_request', 'do_clear', 'do_log', 'last_row', 'first_unlogged_row', 'log',
-           'do_log_values', 'do_add_events', 'do_evaluate', 'do_update_best', 'do_save', 'do_load_best',
+           'do_log_values', 'do_add_events', 'do_evaluate', 'do_update_best', 'is_better', 'do_save', 'do_load_best',
            'is_epoch_exhausted', 'is_last_step', 'epoch_end_tasks', 'do_end_epoch', 'do_next_epoch', 'do_finish',
-           'train_metrics', 'run_pending', 'run_task', 'run_tasks_now', 'settle_whole', 'wishes_kept',
+           'train_metrics', 'run_pending', 'run_task', 'run_tasks_now', 'run_despite_errors', 'preserve_control_flags',
            'run_deferred_changes', 'restore_here', 'restore_all', 'begin_callbacks']
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b6d82a50
-def record_step(
-    learner: TrainerBase,
-    done,  # a step.Committed
-):
+def record_step(learner: TrainerBase, done: StepResult) -> None:
     "Record a committed step in the history; queue its tasks."
     run = learner.run_state
     run.history.append(
@@ -63,69 +63,71 @@ def record_step(
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #b935caa0
 @contextmanager
-def eval_mode(model: torch.nn.Module):
+def eval_mode(model: torch.nn.Module) -> Iterator[None]:
     "Switch the model to evaluation mode inside the block."
     with preserve_training_modes(model):
         for m in model.modules():
             m.training = False
         yield
 
-def do_event(learner: TrainerBase, due: Task):
+def do_event(learner: TrainerBase, task: Task) -> None:
     "Dispatch an event to the callbacks."
-    if due.pending_callbacks is None:
-        due.pending_callbacks = list(learner.run_state.callbacks.listeners(due.name))
+    if task.pending_callbacks is None:
+        task.pending_callbacks = list(learner.run_state.callbacks.listeners(task.name))
     try:
-        with eval_mode(learner.model) if due.name in ("on_evaluate", "on_predict") else nullcontext():
-            fire_event(learner, due.name, due.pending_callbacks, **due.data)
+        with eval_mode(learner.model) if task.name in ("on_evaluate", "on_predict") else nullcontext():
+            fire_event(learner, task.name, task.pending_callbacks, **task.data)
     finally:
         # the callback that raised has received the event
-        due.done = not due.pending_callbacks
+        task.done = not task.pending_callbacks
 
-def do_step_end(learner: TrainerBase, due: Task):
+def do_step_end(learner: TrainerBase, task: Task) -> None:
     "Dispatch on_step_end to the callbacks; then, even after an error, check the control flags and the end of the epoch."
     run = learner.run_state
-    if due.pending_callbacks is None:
-        due.pending_callbacks = list(run.callbacks.listeners("on_step_end"))
+    if task.pending_callbacks is None:
+        task.pending_callbacks = list(run.callbacks.listeners("on_step_end"))
     try:
-        fire_event(learner, "on_step_end", due.pending_callbacks)
+        fire_event(learner, "on_step_end", task.pending_callbacks)
     finally:
-        due.done = not due.pending_callbacks
-        if due.done:
+        task.done = not task.pending_callbacks
+        if task.done:
             schedule_step_tasks(run)
 
-def schedule_step_tasks(run: RunState):
+def schedule_step_tasks(run: RunState) -> None:
     "Queue the tasks that a step may require; most steps require none."
     control = run.control
-    wishes = control.should_log or control.should_evaluate or control.should_save
-    if wishes:
+    requested = control.should_log or control.should_evaluate or control.should_save
+    if requested:
         push_tasks(run, Task("flow"))
-    if wishes or is_last_step(run) or control.should_epoch_stop or run.loader.is_at_known_end(run.cursor) is not False:
+    # whether a stream has ended may be unknown (None)
+    may_end = control.should_epoch_stop or run.loader.is_at_known_end(run.cursor) is not False
+    # an evaluation's callbacks may stop the epoch
+    if requested or is_last_step(run) or may_end:
         push_tasks(run, Task("close"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #5033946e
-def do_check_requests(learner: TrainerBase, due: Task):
+def do_check_requests(learner: TrainerBase, task: Task) -> None:
     "Queue a task for each control flag, if any is set."
     control = learner.run_state.control
     if control.should_log or control.should_evaluate or control.should_save:
         push_tasks(learner.run_state, *(Task("wish", kind) for kind in ("log", "evaluate", "save")))
 
-def do_request(learner: TrainerBase, due: Task):
+def do_request(learner: TrainerBase, task: Task) -> None:
     "Run the task of a control flag if the flag is still set: another task's callbacks may have changed it."
     run = learner.run_state
-    wish = f"should_{due.name}"
-    if not getattr(run.control, wish): return
+    if not getattr(run.control, f"should_{task.name}"): return
     try:
-        TASK_HANDLERS[due.name](learner, due)
-        due.done = True
+        TASK_HANDLERS[task.name](learner, task)
+        task.done = True
     finally:
         # Only the loop's own task clears the flag. A failed task keeps it.
-        if due.done:
-            clear_request(run, due.name)
+        if task.done:
+            clear_request(run, task.name)
 
 def clear_request(
     run: RunState,
     name: str,  # "log", "evaluate" or "save"
-):
+) -> None:
     "Clear a control flag just before the event of the task that answers it, as the Trainer does: callbacks may set it again."
     queued = list(run.due)[:run.num_pushed_tasks]
     place = next((i for i, task in enumerate(queued) if (task.kind, task.name) == ("event", f"on_{name}")), None)
@@ -135,92 +137,91 @@ def clear_request(
         run.due.insert(place, Task("clear", f"should_{name}"))
         run.num_pushed_tasks += 1
 
-def do_clear(learner: TrainerBase, due: Task):
+def do_clear(learner: TrainerBase, task: Task) -> None:
     "Clear a control flag."
-    setattr(learner.run_state.control, due.name, False)
+    setattr(learner.run_state.control, task.name, False)
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #c9bf3a6e
-def do_log(learner: TrainerBase, due: Task):
+def do_log(learner: TrainerBase, task: Task) -> None:
     "Log the steps since the last log, or the values in the task's data."
     run = learner.run_state
-    if not due.data:
+    if not task.data:
         start = first_unlogged_row(run)
         if start is None: return
         learner.store_flos()
         last = run.history[last_row(run)]
-        due.data = {
-            "logs": (
-                {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate}
-                | token_speed_metrics(run)
-            )
-        }
+        logs = {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate}
+        task.data = {"logs": logs | token_speed_metrics(run)}
         run.logged = run.state.global_step
-        if run.backups:
+        if run.backups is not None:
             run.backups[0].look()
     # The Trainer passes the time at which training began to an override.
     try:
-        learner.log(*positional_args(learner.log, dict(due.data["logs"]), time.time() - run.seconds))
+        learner.log(*positional_args(learner.log, dict(task.data["logs"]), time.time() - run.seconds))
     finally:
         # the values are logged; the callbacks' event is queued
-        due.done = bool(run.num_pushed_tasks)
+        task.done = bool(run.num_pushed_tasks)
 
 def last_row(run: RunState) -> int:
     "Return the index of the newest row that is not abandoned: after a restore, rows of discarded steps follow it."
-    gone = run.history.columns.abandoned
+    abandoned = run.history.columns.abandoned
     row = len(run.history) - 1
-    while row > 0 and gone[row]:
+    while row > 0 and abandoned[row]:
         row -= 1
     return row
 
-def first_unlogged_row(run: RunState):
+def first_unlogged_row(run: RunState) -> int | None:
     "Return the index of the first row that no log has covered; None if there is none."
+    if run.state.global_step <= run.logged: return None
     steps = run.history.columns.step
-    gone = run.history.columns.abandoned
+    abandoned = run.history.columns.abandoned
     start = len(run.history)
-    while start and (gone[start - 1] or steps[start - 1] > run.logged):
+    while start and (abandoned[start - 1] or steps[start - 1] > run.logged):
         start -= 1
-    return start if run.state.global_step > run.logged else None
+    return start
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #31ccd116
-def log(learner: TrainerBase, logs: dict):
+def log(
+    learner: TrainerBase,
+    logs: Mapping[str, Any],  # numbers, or tensors with one element, by name
+) -> None:
     "Log values at once; within a step, hold them back until it is committed."
     run = learner.run_state
     logs = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in logs.items()}
     if run.phase == "step":
         run.pending_logs.append(logs)
         return
-    logs = (
-        {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()}
-        | {"epoch": run.state.epoch}
-        | token_metrics(run)
-    )
+    logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()}
+    logs |= {"epoch": run.state.epoch} | token_metrics(run)
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
     run_tasks_now(learner, Task("event", "on_log", {"logs": logs}))
 
-def do_log_values(learner: TrainerBase, due: Task):
+def do_log_values(learner: TrainerBase, task: Task) -> None:
     "Log the values that were held back within the step."
-    due.done = True
-    log(learner, due.data["logs"])
+    task.done = True
+    log(learner, task.data["logs"])
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #bc87c59b
-def do_add_events(learner: TrainerBase, due: Task):
+def do_add_events(learner: TrainerBase, task: Task) -> None:
     "Write the entries in the task's data to the history."
-    for kind, data in due.data.items():
+    for kind, data in task.data.items():
         learner.run_state.history.note(kind, learner.run_state.state.global_step, **data)
 
-def do_evaluate(learner: TrainerBase, due: Task):
+def do_evaluate(learner: TrainerBase, task: Task) -> None:
     "Evaluate, then queue the comparison with the best metric."
-    ignored = getattr(learner, "_ignored", None)
+    run = learner.run_state
+    # an override of evaluate() may have no parameter ignore_keys
+    ignored = learner._ignored
     metrics = learner.evaluate() if ignored is None else learner.evaluate(ignore_keys=ignored)
-    if learner.run_state.objective_reporter is not None:
-        learner.run_state.objective_reporter(metrics)
-    push_tasks(learner.run_state, Task("best", data={"metrics": metrics}))
+    if run.objective_reporter is not None:
+        run.objective_reporter(metrics)
+    push_tasks(run, Task("best", data={"metrics": metrics}))
 
-def do_update_best(learner: TrainerBase, due: Task):
+def do_update_best(learner: TrainerBase, task: Task) -> None:
     "Update the best metric; step a schedule that depends on it. Raise KeyError if there is no such metric."
     run = learner.run_state
-    metrics = due.data["metrics"]
+    metrics = task.data["metrics"]
     name = learner.args.metric_for_best_model
     value = None if name is None else _find_metric(metrics, name)
     if is_metric_driven(run.lr_scheduler) and run.state.global_step:
@@ -229,17 +230,24 @@ def do_update_best(learner: TrainerBase, due: Task):
     if name is None or not run.state.global_step:
         # eval_on_start: initial weights are never the best ones
         return
-    best = run.state.best_metric
-    larger = learner.args.greater_is_better
-    # nan is never the best
-    better = value == value if best is None else value > best if larger else value < best
+    better = is_better(value, run.state.best_metric, bool(learner.args.greater_is_better))
     if better:
-        run.state.best_metric, run.state.best_global_step = value, run.state.global_step
+        run.state.best_metric = value
+        run.state.best_global_step = run.state.global_step
     if better and (run.args.load_best_model_at_end or run.args.save_strategy == "best"):
         run.control.should_save = True
         push_tasks(run, Task("wish", "save"))
 
-def _find_metric(metrics: dict[str, Any], name: str):
+def is_better(
+    value: float,
+    best: float | None,  # None: there is none yet
+    larger: bool,  # larger values are better
+) -> bool:
+    "Return whether a metric is better than the best one so far; nan never is."
+    if best is None: return not math.isnan(value)
+    return value > best if larger else value < best
+
+def _find_metric(metrics: Mapping[str, float], name: str) -> float:
     "Return a metric by its name, with or without the prefix eval_; raise KeyError if it is missing."
     for key in (name, f"eval_{name}"):
         if key in metrics: return metrics[key]
@@ -249,7 +257,7 @@ def _find_metric(metrics: dict[str, Any], name: str):
     )
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #80c49ea0
-def do_save(learner: TrainerBase, due: Task):
+def do_save(learner: TrainerBase, task: Task) -> None:
     "Start writing a checkpoint and queue on_save; warn if there is no output folder."
     learner.run_state.control.should_save = False   # saving also clears the flag
     if learner.args.output_dir is None:
@@ -264,7 +272,7 @@ def do_save(learner: TrainerBase, due: Task):
     learner._save_checkpoint(learner.model, None)
     push_tasks(learner.run_state, Task("event", "on_save"))
 
-def do_load_best(learner: TrainerBase, due: Task):
+def do_load_best(learner: TrainerBase, task: Task) -> None:
     "Load the weights of the best evaluation."
     learner._load_best_model()
 
@@ -274,27 +282,29 @@ def is_epoch_exhausted(run: RunState) -> bool:
     with run.interrupts.opened():
         return run.loader.at_end(run.cursor, run.bookmark)
 
-# whether the run ends at this step
 def is_last_step(run: RunState) -> bool:
+    "Return whether the run ends at this step."
     return run.control.should_training_stop or run.state.global_step >= run.state.max_steps
 
-# tasks at the end of an epoch
-def epoch_end_tasks():
+def epoch_end_tasks() -> tuple[Task, ...]:
+    "Return the tasks at the end of an epoch."
     return Task("event", "on_epoch_end"), Task("flow"), Task("next_epoch")
 
-def do_end_epoch(learner: TrainerBase, due: Task):
+def do_end_epoch(learner: TrainerBase, task: Task) -> None:
     "End the epoch if its data is exhausted, or if the epoch or the run has to stop."
     run = learner.run_state
     if is_last_step(run) or run.control.should_epoch_stop or is_epoch_exhausted(run):
         push_tasks(run, *epoch_end_tasks())
 
-def do_next_epoch(learner: TrainerBase, due: Task):
+def do_next_epoch(learner: TrainerBase, task: Task) -> None:
     "Move to the next epoch, or finish the run."
     run = learner.run_state
     stop = is_last_step(run)
     # false if the run stops, or was stopped, within an epoch
     if run.control.should_epoch_stop or is_epoch_exhausted(run):
-        run.cursor, run.bookmark, run.batches_in_epoch = Cursor(run.cursor.epoch + 1, 0), None, 0
+        run.cursor = Cursor(run.cursor.epoch + 1, 0)
+        run.bookmark = None
+        run.batches_in_epoch = 0
     run.epoch_open = False
     # epochs that were cut short count too
     stop = stop or (learner.args.max_steps <= 0 and run.cursor.epoch >= learner.args.num_train_epochs)
@@ -302,7 +312,7 @@ def do_next_epoch(learner: TrainerBase, due: Task):
         run.due.append(Task("finish"))
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #3a934729
-def do_finish(learner: TrainerBase, due: Task):
+def do_finish(learner: TrainerBase, task: Task) -> None:
     "Finish the run: log its metrics and queue on_train_end."
     run = learner.run_state
     run.finished = True
@@ -314,23 +324,21 @@ def do_finish(learner: TrainerBase, due: Task):
         push_tasks(run, Task("load_best"))
     push_tasks(run, Task("log", data={"logs": train_metrics(run)}), Task("event", "on_train_end"))
 
-def train_metrics(run: RunState) -> dict:
+def train_metrics(run: RunState) -> dict[str, float]:
     "Return the metrics of a run: seconds, throughput, mean loss of its steps."
     seconds = max(run.seconds, 1e-9)
-    return (
-        {
-            "train_runtime": round(run.seconds, 4),
-            "train_samples_per_second": round(run.samples / seconds, 3),
-            "train_steps_per_second": round(run.state.global_step / seconds, 3),
-            "total_flos": run.state.total_flos,
-            "train_loss": run_mean_loss(run),
-            **memory_metrics(run, "train"),
-        }
-        | token_metrics(run)
-        | token_speed_metrics(run)
-    )
+    return {
+        "train_runtime": round(run.seconds, 4),
+        "train_samples_per_second": round(run.samples / seconds, 3),
+        "train_steps_per_second": round(run.state.global_step / seconds, 3),
+        "total_flos": run.state.total_flos,
+        "train_loss": run_mean_loss(run),
+        **memory_metrics(run, "train"),
+        **token_metrics(run),
+        **token_speed_metrics(run),
+    }
 
-TASK_HANDLERS = {
+TASK_HANDLERS: dict[str, Callable[[TrainerBase, Task], None]] = {
     "event": do_event,
     "step_end": do_step_end,
     "note": do_add_events,
@@ -349,7 +357,7 @@ TASK_HANDLERS = {
 }
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #bd0b8cbb
-def run_pending(learner: TrainerBase):
+def run_pending(learner: TrainerBase) -> None:
     "Run all pending tasks; a task that raises before it is done stays in the queue."
     run = learner.run_state
     before = run.phase
@@ -359,66 +367,71 @@ def run_pending(learner: TrainerBase):
             run.interrupts.check()
             run_task(learner, run.due.popleft())
     finally:
-        # "after": a step has just been committed
+        # before == "after": a step has just been committed
         run.phase = "idle" if before == "after" else before
 
-def run_task(learner: TrainerBase, due: Task):
-    "Run one task; the tasks that it queues come next."
+def run_task(learner: TrainerBase, task: Task) -> None:
+    "Run one task; the tasks that it queues come next. A task that raises before it is done goes back to the head."
     run = learner.run_state
     run.num_pushed_tasks = 0
-    evaluates = "evaluate" in (due.kind, due.name)
+    # only an evaluation may be interrupted anywhere: it is repeated as a whole
+    evaluates = "evaluate" in (task.kind, task.name)
     try:
         run.interrupts.abortable = evaluates
-        TASK_HANDLERS[due.kind](learner, due)
-        due.done = True
+        TASK_HANDLERS[task.kind](learner, task)
+        task.done = True
     except BaseException:
-        for _ in range(run.num_pushed_tasks if evaluates else 0):
-            # an evaluation is repeated as a whole: discard the tasks it has queued so far
-            run.due.popleft()
+        if evaluates:
+            # discard the tasks that it has queued so far
+            for _ in range(run.num_pushed_tasks):
+                run.due.popleft()
         raise
     finally:
-        run.interrupts.abortable, run.num_pushed_tasks = False, 0
-        if not due.done:
-            run.due.appendleft(due)
+        run.interrupts.abortable = False
+        run.num_pushed_tasks = 0
+        if not task.done:
+            run.due.appendleft(task)
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #7bf3764a
-def run_tasks_now(learner: TrainerBase, *dues):
+def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
     "Run these tasks at once, or next if the run is in the middle of its tasks."
     run = learner.run_state
-    if run.phase == "after": return push_tasks(run, *dues)
-    held, run.due, run.is_manual = run.due, deque(dues), True
+    if run.phase == "after": return push_tasks(run, *tasks)
+    pending = run.due
+    run.due = deque(tasks)
+    run.is_manual = True
     try:
-        with wishes_kept(run):
-            settle_whole(learner)
+        with preserve_control_flags(run):
+            run_despite_errors(learner)
     finally:
         run.is_manual = False
-        run.due = held
+        run.due = pending
     if run.phase == "idle":
         run_deferred_changes(run)
 
-def settle_whole(learner: TrainerBase):
+def run_despite_errors(learner: TrainerBase) -> None:
     "Run all pending tasks even if some raise an error; raise the first error at the end."
     run = learner.run_state
-    first = None
+    first: Exception | None = None
     before = run.phase
     run.phase = "after"
     try:
         while run.due:
             run.interrupts.check()
-            due = run.due.popleft()
+            task = run.due.popleft()
             try:
-                run_task(learner, due)
+                run_task(learner, task)
             except Exception as error:
                 first = first or error
-                # An event goes on with the callbacks that have not been called yet; another task would fail again.
-                if not due.done and due.kind != "event":
+                # An event continues with the callbacks that have not been called yet; another task would fail again.
+                if not task.done and task.kind != "event":
                     run.due.popleft()
     finally:
         run.phase = before
     if first is not None: raise first
 
 @contextmanager
-def wishes_kept(run: RunState):
+def preserve_control_flags(run: RunState) -> Iterator[None]:
     "Restore the loop's control flags at the end of the block, where callbacks are called outside of the loop."
     names = ("should_log", "should_evaluate", "should_save")
     before = {name: getattr(run.control, name) for name in names}
@@ -428,13 +441,13 @@ def wishes_kept(run: RunState):
         for name, value in before.items():
             setattr(run.control, name, value)
 
-def run_deferred_changes(run: RunState):
+def run_deferred_changes(run: RunState) -> None:
     "Apply the changes that callbacks have postponed, now that the user owns the run."
     while run.deferred_changes:
         run.deferred_changes.pop(0)()
 
 # %% ../../nbs/06_engine/13_tasks.ipynb #a2d10003
-def restore_here(learner: TrainerBase, snapshot: Snapshot):
+def restore_here(learner: TrainerBase, snapshot: Snapshot) -> None:
     "Restore a snapshot; where the callbacks of this process have not begun, call what begins a run and an epoch on them first."
     run = learner.run_state
     restore_snapshot(run, snapshot)
@@ -444,10 +457,10 @@ def restore_here(learner: TrainerBase, snapshot: Snapshot):
         restore_snapshot(run, snapshot)
     run.callbacks_begun = run.callbacks_begun or run.begun
 
-def restore_all(learner: TrainerBase, snapshot: Snapshot):
+def restore_all(learner: TrainerBase, snapshot: Snapshot) -> None:
     "Restore a snapshot as `restore_here`; if that raises an error, the run is as it was."
     run = learner.run_state
-    # A corrupted run is nothing to go back to, and its optimizer may keep what cannot be captured.
+    # A corrupted run is no state to return to, and its optimizer may contain objects that cannot be captured.
     before = None if run.corrupted else capture_snapshot(run)
     try:
         restore_here(learner, snapshot)
@@ -456,18 +469,20 @@ def restore_all(learner: TrainerBase, snapshot: Snapshot):
             undo_restore(run, before, run.corrupted)
         raise
 
-def begin_callbacks(learner: TrainerBase):
+def begin_callbacks(learner: TrainerBase) -> None:
     "Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before."
     run = learner.run_state
-    waiting = {d.name: d.pending_callbacks for d in run.due if d.kind == "event"}   # None: all of them
-    held, run.due = run.due, deque()
+    # None: no callback had been called
+    waiting: dict[str, list[TrainerCallback] | None] = {t.name: t.pending_callbacks for t in run.due if t.kind == "event"}
+    pending = run.due
+    run.due = deque()
     for event in ("on_train_begin", "on_epoch_begin") if run.epoch_open else ("on_train_begin",):
-        left = waiting.get(event, ())
-        todo = [] if left is None else [c for c in run.callbacks.listeners(event) if not any(c is o for o in left)]
-        run.due.append(Task("event", event, pending_callbacks=todo))
+        left = waiting.get(event, [])
+        called = [] if left is None else [c for c in run.callbacks.listeners(event) if not any(c is o for o in left)]
+        run.due.append(Task("event", event, pending_callbacks=called))
     try:
         with preserve_generators(), run.device.activated():
             run_pending(learner)
     finally:
-        run.due = held
+        run.due = pending
         run.deferred_changes = []
