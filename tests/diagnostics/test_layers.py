@@ -325,8 +325,8 @@ def test_refusals_of_watching():
     learn = hard_learner(**LONG)
     with pytest.raises(ValueError, match="There is no layer 'iner'.*inner"): learn.watch(layers="iner")
     with pytest.raises(ValueError, match="number of steps"): learn.watch(every=0)
-    with pytest.raises(ValueError, match="nothing called 'outputs'.*output"): learn.watch(what="outputs")
-    with pytest.raises(KeyError, match="Nobody has watched 'dead'"): learn.watched.values("dead")
+    with pytest.raises(ValueError, match="'outputs' cannot be watched.*output"): learn.watch(what="outputs")
+    with pytest.raises(KeyError, match="'dead' was not watched"): learn.watched.values("dead")
     assert "Nothing has been watched yet" in repr(learn.watched)
     with pytest.raises(KeyError, match="no histogram"): learn.watched.histograms("inner")
 

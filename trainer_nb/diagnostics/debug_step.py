@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
@@ -33,7 +35,7 @@ from ..engine.step import Step
 from ..engine.tasks import record_step
 
 # %% auto #0
-__all__ = ['Gradients', 'is_training_step_overridden', 'next_phase', 'StepView', 'DebugStep', 'check_open', 'run_phase',
+__all__ = ['Result', 'Gradients', 'is_training_step_overridden', 'next_phase', 'StepView', 'DebugStep', 'check_open', 'run_phase',
            'capture_editable_tensors', 'record_touched', 'begin_debug_step', 'run_backward', 'close_debug_step']
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #0232479d
@@ -68,7 +70,7 @@ class Gradients(Table):
     def missing(self) -> list[str]:
         "Return the names of the parameters without a gradient."
         return [r["name"] for r in self if r["grad_norm"] is None]
-    def _cells(self, row): return {k.replace("_", " "): v for k, v in row.items()}
+    def _cells(self, row: dict) -> dict: return {k.replace("_", " "): v for k, v in row.items()}
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #9fba6c8e
 def is_training_step_overridden(learner: TrainerBase) -> bool:
@@ -76,8 +78,8 @@ def is_training_step_overridden(learner: TrainerBase) -> bool:
     return type(learner).training_step is not TrainerBase.training_step
 
 def next_phase(
-    step,
-    loss,  # result of forward that backward has not used yet
+    step: Step,
+    loss: torch.Tensor | None,  # result of forward that backward has not used yet
 ) -> str:
     "Return the name of the next phase."
     if not step.more(): return "update"
@@ -93,7 +95,7 @@ class StepView:
     @property
     def substeps(self) -> int:
         "Return the number of micro-batches of this step; 0 when it is over."
-        return len(self._moves.run_state.window) if self._moves is not None and self._moves.run_state.window else 0
+        return len(self._learner.run_state.window) if self._learner is not None and self._learner.run_state.window else 0
 
     @property
     def batch(self):
@@ -101,12 +103,12 @@ class StepView:
         return self._check().run_state.window[self._number - 1].batch
 
     def __repr__(self):
-        if self._moves is None: return f"DebugStep({self.outcome})"
-        return f"DebugStep(step {self._moves.state.global_step + 1}, micro-batch {self._number} of {self.substeps})"
+        if self._learner is None: return f"DebugStep({self.outcome})"
+        return f"DebugStep(step {self._learner.state.global_step + 1}, micro-batch {self._number} of {self.substeps})"
 
     @property
-    def _number(self): return min(self._step.done + 1, self.substeps)
-    def _check(self, move=None): return check_open(self, move)
+    def _number(self) -> int: return min(self._step.done + 1, self.substeps)
+    def _check(self, phase: str | None = None) -> TrainerBase: return check_open(self, phase)
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #f0c2e999
 class DebugStep(StepView):
@@ -128,9 +130,12 @@ class DebugStep(StepView):
                 require_several_processes(run.args, run.device.world.size, "debug_step()")
             except BaseException as error:
                 handle_failure(learner, error)
-        self._moves, self._step, self._loss, self.loss = learner, Step(learner, record_step), None, None
-        # generator states after the last phase
+        self._learner: TrainerBase | None = learner
+        self._step: Step | None = Step(learner, record_step)
+        self._loss: torch.Tensor | None = None   # with its graph, between forward and backward
+        self.loss = None
         self.outcome = ""
+        # generator states after the last phase
         self._generators = None
         try:
             begun = run_phase(self, lambda: begin_debug_step(self))
@@ -149,9 +154,8 @@ class DebugStep(StepView):
     def forward(self):
         "Return the loss of the next micro-batch, as the step counts it, as a detached tensor."
         learner = self._check("forward")
-        self._loss = run_phase(
-            self, lambda: learner.forward_move(learner.run_state.wrapped_model, self._step.batch(), self._step.items)
-        )
+        model, step = learner.run_state.wrapped_model, self._step
+        self._loss = run_phase(self, lambda: learner.forward_move(model, step.batch(), step.items))
         return self._loss.detach()
 
     @exclusive
@@ -180,48 +184,51 @@ class DebugStep(StepView):
     @exclusive
     def abort(self):
         "Abort the step; the run is restored to its state before it."
-        if self._moves is None: return
-        with self._moves.run_state.interrupts:
+        if self._learner is None: return
+        with self._learner.run_state.interrupts:
             self._step.rollback()
             close_debug_step(self, "given up")
 
-    def __enter__(self): return self
-    def __exit__(self, *error): self.abort()
+    def __enter__(self) -> DebugStep: return self
+    def __exit__(self, *error: object): self.abort()
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #beb15f05
 def check_open(
-    debug,
-    move,  # name of a phase; None: only inspection
-):
+    debug: StepView,
+    move: str | None,  # name of a phase; None: only inspection
+) -> TrainerBase:
     "Return the learner of an open step; raise InvalidOperation if it is over or another phase is next."
-    if debug._moves is None:
+    if debug._learner is None:
         raise InvalidOperation(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. "
                       "learn.debug_step() begins the next one.")
     wanted = next_phase(debug._step, debug._loss)
-    if move == "forward" and is_training_step_overridden(debug._moves):
+    if move == "forward" and is_training_step_overridden(debug._learner):
         raise InvalidOperation(
-            "training_step is overridden, so forward and backward are one move here; call backward()."
+            "training_step is overridden, so forward and backward are one phase here; call backward()."
         )
     if move not in (None, wanted):
         raise InvalidOperation(
-            f"{move}() is not the next move of this step; {wanted}() is (micro-batch {debug._number} of"
+            f"{move}() is not the next phase of this step; {wanted}() is (micro-batch {debug._number} of"
             f" {debug.substeps})."
         )
-    return debug._moves
+    return debug._learner
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #e4ea3ad1
+Result = TypeVar("Result")
+
 def run_phase(
-    debug,
-    move,  # a function
+    debug: DebugStep,
+    phase: Callable[[], Result],
     last: bool = False,  # the step is over afterwards in any case
-):
+) -> Result:
     "Run a phase; if it raises an error, abort the step."
-    learner = debug._moves
-    run = debug._moves.run_state
-    before = debug._moves.state.global_step
+    learner = debug._learner
+    run = debug._learner.run_state
+    before = debug._learner.state.global_step
     with run.interrupts, preserve_generators(), run.device.activated():
         try:
-            run.phase, run.interrupts.abortable = "step", not last
+            run.phase = "step"
+            run.interrupts.abortable = not last
             run.start_clock()
             if debug._generators is not None:
                 set_generator_states(debug._generators)
@@ -229,7 +236,7 @@ def run_phase(
                 record_touched(debug)
             else:
                 enter_training(run)
-            result = move()
+            result = phase()
             debug._generators = generator_states()
             if not last:
                 run.read_clock()
@@ -237,7 +244,7 @@ def run_phase(
             return result
         except BaseException as error:
             run.interrupts.abortable = False
-            if not last and debug._moves is not None and run.phase == "step":
+            if not last and debug._learner is not None and run.phase == "step":
                 debug._step.rollback()
                 close_debug_step(debug, "given up because of an error")
             handle_failure(learner, error)
@@ -245,31 +252,30 @@ def run_phase(
             run.interrupts.abortable = False
             run.modes.see(run.model)
             if last:
-                close_debug_step(
-                    debug, "updated" if run.state.global_step > before else "given up because the optimizer failed"
-                )
+                updated = run.state.global_step > before
+                close_debug_step(debug, "updated" if updated else "given up because the optimizer failed")
                 run.phase = "idle"
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #67c44ea6
-def capture_editable_tensors(run: RunState) -> dict:
+def capture_editable_tensors(run: RunState) -> dict[str, list]:
     "Return the versions of weights and gradients, by which changes by hand are detected."
     return {
         "weights": [p._version for p in run.params],
         "gradients": [None if p.grad is None else (id(p.grad), p.grad._version) for p in run.params],
     }
 
-def record_touched(debug):
+def record_touched(debug: DebugStep):
     "Record in the history which values were changed by hand since the last backward."
-    run = debug._moves.run_state
+    run = debug._learner.run_state
     changed = [name for name, value in capture_editable_tensors(run).items() if debug._touched[name] != value]
     if changed:
         run.history.note("by hand", run.state.global_step, changed=changed)
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #e4c83b71
-def begin_debug_step(debug) -> bool:
+def begin_debug_step(debug: DebugStep) -> bool:
     "Run pending tasks and fetch the micro-batches; return False if the run ends before the step."
-    learner = debug._moves
-    run = debug._moves.run_state
+    learner = debug._learner
+    run = debug._learner.run_state
     run.phase = "idle"
     run.step_rolled_back = False
     start_running(run)
@@ -282,26 +288,29 @@ def begin_debug_step(debug) -> bool:
         handle_end_of_data(run)
     return False
 
-def run_backward(debug):
+def run_backward(debug: DebugStep):
     "Run backward, and complete the gradients after the last micro-batch."
     step = debug._step
     loss = debug._loss
     debug._loss = None
-    if is_training_step_overridden(debug._moves):
+    if is_training_step_overridden(debug._learner):
         step.substep()
     else:
-        debug._moves.backward_move(loss)
+        debug._learner.backward_move(loss)
         step.add(loss.detach())
     if not step.more():
         step.complete_gradients()
         debug._touched = capture_editable_tensors(step.run)
 
-def close_debug_step(debug, outcome):
+def close_debug_step(
+    debug: DebugStep,
+    outcome: str,  # for the messages of later calls
+):
     "Mark the step as over and drop its references."
-    debug._moves.run_state.debug_step, debug._moves.run_state.editable_state = None, capture_editable_state(
-        debug._moves.run_state
-    )
+    run = debug._learner.run_state
+    run.debug_step = None
+    run.editable_state = capture_editable_state(run)
     debug.outcome = outcome
-    debug._moves = None
+    debug._learner = None
     debug._step = None
     debug._loss = None

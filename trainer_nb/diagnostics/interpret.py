@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, IterableDataset
+from numpy.typing import ArrayLike
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..core.callbacks import fire_event
 from ..core.seeding import preserve_generators
@@ -31,18 +32,22 @@ from ..engine.state_holders import code_holders
 from ..engine.user_state import capture_user_state, restore_user_state
 
 # %% auto #0
-__all__ = ['SOUND_KEYS', 'FORMULA_TOLERANCE', 'MAX_CLASSES', 'get_eval_loader', 'class_names', 'class_name', 'is_image',
-           'collect_tensors', 'find_images', 'get_first_batch', 'shape_rows', 'decode_texts', 'first_labels',
-           'find_sounds', 'example_rows', 'BatchPreview', 'to_html', 'show_batch', 'iterate_predictions',
-           'is_classification', 'formula_losses', 'select_example', 'single_example_loss', 'TopLoss', 'loss_sort_key',
-           'make_top_loss', 'find_worst', 'TopLosses', 'top_losses', 'Confusion', 'confusion']
+__all__ = ['DatasetOrName', 'SOUND_KEYS', 'ShowFunction', 'FORMULA_TOLERANCE', 'MAX_CLASSES', 'get_eval_loader', 'class_names',
+           'class_name', 'is_image', 'collect_tensors', 'find_images', 'get_first_batch', 'shape_rows', 'decode_texts',
+           'first_labels', 'find_sounds', 'example_rows', 'BatchPreview', 'to_html', 'show_batch',
+           'iterate_predictions', 'is_classification', 'formula_losses', 'select_example', 'single_example_loss',
+           'TopLoss', 'loss_sort_key', 'make_top_loss', 'find_worst', 'TopLosses', 'top_losses', 'Confusion',
+           'confusion']
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #f3667a27
+# a data set, or the name of one of several evaluation sets
+DatasetOrName = str | Dataset | Iterable
+
 def get_eval_loader(
     learner: TrainerBase,
-    dataset,  # a data set, the name of one, or None for the learner's own
-    verb: str,
-):
+    dataset: DatasetOrName | None,  # None: the learner's own
+    verb: str,  # for messages
+) -> tuple[Iterable, Any]:
     "Return the loader of the requested data set, and the data set; raise ValueError if none or ambiguous."
     own = learner.eval_dataset
     call = f"{verb[:-1]}dataset="
@@ -52,38 +57,37 @@ def get_eval_loader(
         raise ValueError(
             f"There are several evaluation sets; name one of them, for example {call}{next(iter(own))!r})."
         )
-    return eval_dataloader(learner, dataset), (
-        own if dataset is None else own[dataset] if isinstance(dataset, str) else dataset
-    )
+    loader = eval_dataloader(learner, dataset)
+    if dataset is None: return loader, own
+    return loader, own[dataset] if isinstance(dataset, str) else dataset
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #9ce15673
-def _dataset_class_names(dataset, keys) -> list:
+def _dataset_class_names(dataset: object, keys: Iterable[str]) -> list[str]:
     "Return the names that a data set has for its classes; empty if it has none."
     features = getattr(dataset, "features", None)
     classes = getattr(dataset, "classes", None)
-    found = (
-        [getattr(features.get(k), "names", None) for k in [*keys, *features]] if isinstance(features, Mapping) else []
-    )
-    found.append(classes if isinstance(classes, (list, tuple)) else None)
-    return [str(o) for o in next(filter(None, found), ())]
+    candidates = []
+    if isinstance(features, Mapping): candidates += [getattr(features.get(k), "names", None) for k in [*keys, *features]]
+    if isinstance(classes, (list, tuple)): candidates.append(classes)
+    return [str(name) for name in next(filter(None, candidates), ())]
 
-def class_names(learner: TrainerBase, dataset) -> list:
+def class_names(learner: TrainerBase, dataset: object) -> list[str]:
     "Return the names of the classes from a data set or the model; empty if neither has any."
     for _ in range(9):   # nested Subsets
         if names := _dataset_class_names(dataset, [*learner.label_names, "label", "labels"]): return names
         dataset = getattr(dataset, "dataset", None)
     named = getattr(getattr(learner.model, "config", None), "id2label", None) or {}
     # LABEL_0 is the placeholder of transformers for a missing name
-    told = all(i in named and named[i] != f"LABEL_{i}" for i in range(len(named)))
-    return [str(named[i]) for i in range(len(named))] if told else []
+    complete = all(i in named and named[i] != f"LABEL_{i}" for i in range(len(named)))
+    return [str(named[i]) for i in range(len(named))] if complete else []
 
-def class_name(names, number):
+def class_name(names: Sequence[str], number: Any) -> Any:
     "Return the name of a class, or the value itself if it has none."
     return names[number] if isinstance(number, int) and 0 <= number < len(names) else number
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #92e1a02d
 def is_image(
-    sample,  # a tensor without the batch dimension
+    sample: torch.Tensor,  # without the batch dimension
 ) -> bool:
     "Check whether a tensor looks like one image."
     if sample.ndim == 2:
@@ -92,7 +96,10 @@ def is_image(
     a, b, c = sample.shape
     return (a in (1, 3) and min(b, c) >= 4) or (c in (1, 3) and min(a, b) >= 4)
 
-def collect_tensors(batch, name: str = "") -> dict:
+def collect_tensors(
+    batch: object,
+    name: str = "",  # prefix of the names
+) -> dict[str, torch.Tensor]:
     "Return the tensors of a batch by name; in a tuple, by index."
     if isinstance(batch, torch.Tensor): return {name or "0": batch}
     if isinstance(batch, Mapping):
@@ -101,24 +108,28 @@ def collect_tensors(batch, name: str = "") -> dict:
         parts = enumerate(batch)
     else:
         return {}
-    return {
-        k: t for key, part in parts for k, t in collect_tensors(part, f"{name}.{key}" if name else str(key)).items()
-    }
+    tensors = {}
+    for key, part in parts:
+        tensors |= collect_tensors(part, f"{name}.{key}" if name else str(key))
+    return tensors
 
-def find_images(inputs):
+def find_images(inputs: object) -> torch.Tensor | None:
     "Return the first tensor of a batch that holds images; None if there is none."
     return next((t for t in collect_tensors(inputs).values() if t.ndim > 2 and len(t) and is_image(t[0])), None)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #bebcc763
-def _without_workers(loader):
+def _without_workers(loader: Iterable) -> Iterable:
     "Return a loader of a map-style data set without workers, with the same batches."
-    streams = not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
-    if streams or not loader.num_workers: return loader
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset): return loader
+    if not loader.num_workers: return loader
     loader = copy.copy(loader)
     vars(loader)["num_workers"] = 0
     return loader
 
-def get_first_batch(learner: TrainerBase, dataset=None):
+def get_first_batch(
+    learner: TrainerBase,
+    dataset: DatasetOrName | None = None,  # an evaluation set; None: the training data
+) -> Any:
     "Return the first training batch, or the first evaluation batch of another set; None if there is none."
     with preserve_generators():
         # a data set may count, or draw from its own generator
@@ -128,22 +139,22 @@ def get_first_batch(learner: TrainerBase, dataset=None):
         finally:
             restore_user_state(learner.run_state, before, find=code_holders)
 
-def _get_first_batch(learner: TrainerBase, dataset):
+def _get_first_batch(learner: TrainerBase, dataset: DatasetOrName | None) -> Any:
     if dataset is not None:
         loader, _ = get_eval_loader(learner, dataset, "show_batch()")
         return next(eval_batches(learner, _without_workers(loader)), (None, 0))[0]
-    feed = ResumableLoader(_without_workers(learner.get_train_dataloader()), learner.args.order_seed)
+    resumable = ResumableLoader(_without_workers(learner.get_train_dataloader()), learner.args.order_seed)
     try:
-        return next((o.batch for o in feed.take(Cursor(), 1)), None)
+        window = resumable.take(Cursor(), 1)
+        return window[0].batch if window else None
     finally:
-        feed.close()
+        resumable.close()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #465406ae
-def _tensor_row(name: str, tensor) -> dict:
+def _tensor_row(name: str, tensor: torch.Tensor) -> dict[str, str]:
     "Describe a tensor by its shape, dtype and first values."
-    values = ", ".join(format_value(v) for v in tensor.detach().flatten()[:5].tolist()) + (
-        ", …" if tensor.numel() > 5 else ""
-    )
+    values = ", ".join(format_value(v) for v in tensor.detach().flatten()[:5].tolist())
+    if tensor.numel() > 5: values += ", …"
     return {
         "key": name,
         "shape": str(tuple(tensor.shape)),
@@ -151,18 +162,22 @@ def _tensor_row(name: str, tensor) -> dict:
         "first values": values,
     }
 
-def shape_rows(batch) -> list:
+def shape_rows(batch: object) -> list[dict[str, str]]:
     "Return a row for each tensor of a batch."
     return [_tensor_row(k, t) for k, t in collect_tensors(batch).items()]
 
-def decode_texts(batch, processing_class, n) -> list:
+def decode_texts(
+    batch: object,
+    processing_class: object,  # a tokenizer, or another processor with decode()
+    n: int,
+) -> list[str]:
     "Decode the first `n` examples; return an empty list without tokens or a decoder."
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or not hasattr(processing_class, "decode"):
         return []
     return [processing_class.decode(row, skip_special_tokens=False) for row in ids[:n].tolist()]
 
-def first_labels(labels, n, names) -> list:
+def first_labels(labels: object, n: int, names: Sequence[str]) -> list:
     "Return the names of the first labels; an empty list unless each label is a single value."
     labels = labels[0] if isinstance(labels, tuple) and labels else labels
     if not isinstance(labels, torch.Tensor) or labels.ndim == 0 or labels.numel() != len(labels):
@@ -173,17 +188,18 @@ def first_labels(labels, n, names) -> list:
 # keys that batches of audio have
 SOUND_KEYS = ("input_values", "audio", "waveform", "speech", "signal")
 
-def find_sounds(batch):
+def find_sounds(batch: object) -> torch.Tensor | None:
     "Return a batch's audio as (examples, samples in time), first channel; None if there is none."
     for name, t in collect_tensors(batch).items():
         long = t.is_floating_point() and t.ndim in (2, 3) and t.shape[-1] >= 400 and (t.ndim == 2 or t.shape[1] <= 8)
         if long and (name in SOUND_KEYS or t.ndim == 2 and t.shape[-1] >= 4000 or t.ndim == 3 and t.shape[1] <= 2):
             return t if t.ndim == 2 else t[:, 0]
+    return None
 
 def example_rows(
-    batch,
-    n,  # number of examples
-    names=(),
+    batch: object,
+    n: int,  # number of examples
+    names: Sequence[str] = (),  # of the classes
 ) -> list[dict]:
     "Return the first examples as rows of numbers; empty above twenty columns or without such data."
     size = infer_batch_size(batch)
@@ -200,10 +216,22 @@ def example_rows(
     ]
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #7906b4ee
+# returns HTML or an object with a rich representation, from (batch, n)
+ShowFunction = Callable[[Any, int], Any]
+
 class BatchPreview(HtmlDisplay):
     "Picture of a batch; the batch itself is in `batch`."
-    def __init__(self, batch, labels, processing_class=None, names=(), n=9, show=None):
-        self.batch, rows = batch, shape_rows(batch)
+    def __init__(
+        self,
+        batch: Any,
+        labels: Any,
+        processing_class: object = None,
+        names: Sequence[str] = (),  # of the classes
+        n: int = 9,  # maximum number of examples
+        show: ShowFunction | None = None,
+    ):
+        self.batch = batch
+        rows = shape_rows(batch)
         images = find_images(batch)
         words = decode_texts(batch, processing_class, n)
         known = first_labels(labels, n, names)
@@ -231,22 +259,23 @@ class BatchPreview(HtmlDisplay):
         plain = [f"{r['key']}  {r['shape']}  {r['type']}  {r['first values']}" for r in rows]
         super().__init__(shown + about, "\n".join(plain) or repr(batch)[:400])
 
-def to_html(result) -> str:
+def to_html(result: Any) -> str:
     "Convert a user function's result to HTML: text, or an object with a rich representation."
     if isinstance(result, str): return result
     if hasattr(result, "_repr_html_") and (html := result._repr_html_()): return html
     return f"<pre>{escape_html(repr(result), 4000)}</pre>"
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #806ea962
-def show_batch(learner: TrainerBase,
-               n: int = 9,       # maximum number of examples
-               dataset=None,     # another data set, prepared as for evaluation; None: the training data
-               show=None         # a function of (batch, n) that returns HTML or an object with a rich representation
-              ) -> BatchPreview:
+def show_batch(
+    learner: TrainerBase,
+    n: int = 9,  # maximum number of examples
+    dataset: DatasetOrName | None = None,  # another data set, prepared as for evaluation; None: the training data
+    show: ShowFunction | None = None,  # returns HTML or an object with a rich representation
+) -> BatchPreview:
     "Show the first batch as the model receives it."
     if show is not None and not callable(show):
         raise TypeError(
-            f"show is a function of (batch, n) that gives HTML, or something that shows itself; it is {show!r}."
+            f"show is a function of (batch, n) that returns HTML, or an object with a rich representation; it is {show!r}."
         )
     batch = get_first_batch(learner, dataset)
     if batch is None: raise ValueError("There is nothing to show: the data gave no batch.")
@@ -255,8 +284,8 @@ def show_batch(learner: TrainerBase,
     return BatchPreview(batch, split_labels(batch, learner.label_names)[1], learner.processing_class, names, n, show)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #e0ca615f
-def iterate_predictions(learner: TrainerBase, loader):
-    "Yield (batch, size, predictions, labels); call inside `looking`."
+def iterate_predictions(learner: TrainerBase, loader: Iterable) -> Iterator[tuple[Any, int, Any, Any]]:
+    "Yield (batch, size, predictions, labels); call inside `evaluation_mode`."
     run = learner.run_state
     run.eval_dataloader = loader
     for batch, n in eval_batches(learner, loader):
@@ -267,7 +296,7 @@ def iterate_predictions(learner: TrainerBase, loader):
         yield batch, n, predicted, labels
         fire_event(learner, "on_prediction_step")
 
-def is_classification(predicted, labels) -> bool:
+def is_classification(predicted: object, labels: object) -> bool:
     "Check whether labels are class numbers and predictions have a column for each class."
     if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor)): return False
     columns = predicted.ndim == labels.ndim + 1 > 1 and predicted.shape[:-1] == labels.shape and predicted.shape[-1] > 1
@@ -275,9 +304,9 @@ def is_classification(predicted, labels) -> bool:
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #d2a6086f
 def formula_losses(
-    predicted,  # tensors of one batch
-    labels,  # tensors of one batch
-):
+    predicted: object,  # of one batch
+    labels: object,  # of one batch
+) -> torch.Tensor | None:
     "Return the loss of each example; None if no formula applies."
     if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor) and labels.ndim):
         return None
@@ -293,15 +322,16 @@ def formula_losses(
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #44d5ee3c
 def select_example(
-    batch, i: int,
+    batch: Any,
+    i: int,
     n: int,  # number of samples in the batch
-):
+) -> Any:
     "Return example `i` of a batch as a batch of one."
     return map_tensors(batch, lambda t: t[i:i + 1] if t.ndim and len(t) == n else t)
 
 def single_example_loss(
     learner: TrainerBase,
-    batch,  # is not reused afterwards
+    batch: Any,  # is not reused afterwards
 ) -> float:
     "Return the learner's own loss of a batch of one; raise ValueError without labels."
     try:
@@ -325,18 +355,29 @@ class TopLoss(NamedTuple):
     text: str | None           # the example as text, if it has tokens
     inputs: Any                # the example as a batch of one, on the host
 
-def loss_sort_key(loss) -> float: return math.inf if math.isnan(loss) else loss
+def loss_sort_key(loss: float) -> float:
+    "Return a loss, or infinity for nan, so that it sorts first."
+    return math.inf if math.isnan(loss) else loss
 
-def _scalar_or_none(t):
+def _scalar_or_none(t: object) -> Any:
     "Return a one-element tensor as a plain value; None for anything else."
     return t.reshape(-1)[0].item() if isinstance(t, torch.Tensor) and t.numel() == 1 else None
 
-def make_top_loss(batch, i, n, index, loss, predicted, labels) -> TopLoss:
+def make_top_loss(
+    batch: Any,
+    i: int,
+    n: int,  # number of samples in the batch
+    index: int,  # of the example in the data set
+    loss: float,
+    predicted: Any,  # of the batch
+    labels: Any,  # of the batch
+) -> TopLoss:
     "Extract example `i` of a batch."
     inputs = map_tensors(select_example(batch, i, n), lambda t: t.detach().cpu().clone())
-    guess, right, probability = (
-        o[i] if isinstance(o, torch.Tensor) and o.ndim and len(o) == n else None for o in (predicted, labels, None)
-    )
+    def select(t: Any) -> Any: return t[i] if isinstance(t, torch.Tensor) and t.ndim and len(t) == n else None
+    guess = select(predicted)
+    right = select(labels)
+    probability = None
     if is_classification(predicted, labels) and labels.ndim == 1:
         probability = guess.float().softmax(-1)[right].item()
         guess = guess.argmax()
@@ -346,16 +387,24 @@ def make_top_loss(batch, i, n, index, loss, predicted, labels) -> TopLoss:
 # relative tolerance; beyond it a formula is not the learner's loss
 FORMULA_TOLERANCE = 1e-3
 
-def _formula_matches(learner: TrainerBase, batch, loss) -> bool:
+def _formula_matches(learner: TrainerBase, batch: Any, loss: float) -> bool:
+    "Check whether the learner's own loss of a batch of one equals a loss."
     return math.isclose(single_example_loss(learner, batch), loss, rel_tol=FORMULA_TOLERANCE, abs_tol=1e-6)
 
-def _masked_examples(labels, n):
+def _masked_examples(labels: object, n: int) -> set[int]:
     "Return the indices of the examples whose labels are all masked (-100)."
     if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or not labels.ndim or len(labels) != n:
         return set()
     return set(torch.where((labels.reshape(n, -1) == -100).all(1))[0].tolist())
 
-def _example_losses(learner: TrainerBase, batch, n, predicted, labels, by_formula):
+def _example_losses(
+    learner: TrainerBase,
+    batch: Any,
+    n: int,  # number of samples in the batch
+    predicted: Any,
+    labels: Any,
+    by_formula: bool,
+) -> list[float] | None:
     "Return the loss of each example, by formula or one by one; None if the formula does not apply."
     if not by_formula:
         return [single_example_loss(learner, select_example(batch, i, n)) for i in range(n)]
@@ -363,40 +412,41 @@ def _example_losses(learner: TrainerBase, batch, n, predicted, labels, by_formul
     return None if losses is None or len(losses) != n else losses.tolist()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #df0880f3
-def find_worst(learner: TrainerBase, loader, k, by_formula):
+def find_worst(learner: TrainerBase, loader: Iterable, k: int, by_formula: bool) -> list[TopLoss] | None:
     "Return the `k` examples with the largest loss; None if the formula differs from the learner's loss."
-    found = []
+    worst: list[TopLoss] = []
     seen = 0
     for batch, n, predicted, labels in iterate_predictions(learner, loader):
         if infer_batch_size(batch) != n:
-            raise ValueError(f"top_losses cannot tell the examples of a batch apart: {n} examples became a batch of "
-                             f"{infer_batch_size(batch)}. Use a data_collator that keeps them.")
+            raise ValueError(
+                f"top_losses cannot separate the examples of a batch: {n} examples became a batch of "
+                f"{infer_batch_size(batch)}. Use a data_collator that keeps them."
+            )
         losses = _example_losses(learner, batch, n, predicted, labels, by_formula)
         if losses is None: return None
-        if (
-            by_formula
-            and not seen
-            and not all(_formula_matches(learner, select_example(batch, i, n), losses[i]) for i in range(min(4, n)))
-        ):
-            return None
+        if by_formula and not seen:
+            # the first examples show whether the formula is the learner's loss
+            first = range(min(4, n))
+            if not all(_formula_matches(learner, select_example(batch, i, n), losses[i]) for i in first): return None
         skip = _masked_examples(labels, n)
         order = sorted((i for i in range(n) if i not in skip), key=lambda i: -loss_sort_key(losses[i]))[:k]
-        found += [make_top_loss(batch, i, n, seen + i, losses[i], predicted, labels) for i in order]
-        found = sorted(found, key=lambda o: -loss_sort_key(o.loss))[:k]
+        worst += [make_top_loss(batch, i, n, seen + i, losses[i], predicted, labels) for i in order]
+        worst = sorted(worst, key=lambda example: -loss_sort_key(example.loss))[:k]
         seen += n
-    return found
+    return worst
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #262de6ed
 class TopLosses(Table):
     "Table of the worst examples, worst first: pictures for images, text for tokens, else numbers."
     @property
-    def indexes(self) -> list: return [o.index for o in self]
-    @property
-    def losses(self) -> list: return [o.loss for o in self]
+    def indexes(self) -> list[int]: return [example.index for example in self]
 
-    def _cells(self, o):
-        without = {"inputs"} | ({"text"} if o.text is None else set())
-        return {k: v for k, v in o._asdict().items() if k not in without}
+    @property
+    def losses(self) -> list[float]: return [example.loss for example in self]
+
+    def _cells(self, example: TopLoss) -> dict:
+        left_out = {"inputs"} | ({"text"} if example.text is None else set())
+        return {k: v for k, v in example._asdict().items() if k not in left_out}
 
     def frame(self):
         "Return a pandas DataFrame with a row for each example."
@@ -406,14 +456,15 @@ class TopLosses(Table):
         images = [find_images(o.inputs) for o in self]
         if not self or any(o is None for o in images): return super()._repr_html_()
         head = '<div style="font-size:12px;opacity:.7;margin-bottom:6px">predicted / actual / loss</div>'
-        said = [f"{format_value(o.predicted)} / {format_value(o.actual)}\n{format_value(o.loss)}" for o in self]
-        return head + image_grid([o[0] for o in images], said, columns=9, size=72)
+        labels = [f"{format_value(o.predicted)} / {format_value(o.actual)}\n{format_value(o.loss)}" for o in self]
+        return head + image_grid([o[0] for o in images], labels, columns=9, size=72)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #258f9b88
-def top_losses(learner: TrainerBase,
-               k: int = 9,      # number of examples, or fewer if the set is smaller
-               dataset=None     # a data set, or the name of one of several; None: the learner's evaluation set
-              ) -> TopLosses:
+def top_losses(
+    learner: TrainerBase,
+    k: int = 9,  # number of examples, or fewer if the set is smaller
+    dataset: DatasetOrName | None = None,  # None: the learner's evaluation set
+) -> TopLosses:
     "Return the examples with the largest losses."
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
         raise ValueError(f"k is a number of examples from 0 on, not {k!r}.")
@@ -434,11 +485,12 @@ class Confusion:
     "Confusion matrix of a classifier."
     def __init__(
         self,
-        counts,  # (classes, classes), a row per actual class
-        names=(),
+        counts: ArrayLike,  # (classes, classes), a row per actual class
+        names: Sequence[str] = (),  # of the classes
         unknown: int = 0,  # number of non-finite predictions
     ):
-        self.counts, self.unknown = np.asarray(counts), unknown
+        self.counts = np.asarray(counts)
+        self.unknown = unknown
         self.names = [str(class_name(names, i)) for i in range(len(self.counts))]
 
     @property
@@ -461,10 +513,8 @@ class Confusion:
         frame.columns = self.names
         return frame.rename_axis(index="actual", columns="predicted")
 
-    def _head(self):
-        lost = (
-            f"; of {self.unknown} more the predictions are not finite, and they are not counted" if self.unknown else ""
-        )
+    def _head(self) -> str:
+        lost = f"; {self.unknown} more predictions are not finite, and not counted" if self.unknown else ""
         return f"accuracy {self.accuracy:.4g}: {self.counts.trace()} of {self.counts.sum()} right{lost}"
 
     def __repr__(self):
@@ -481,7 +531,7 @@ class Confusion:
         return head + f"<div>{len(self.names)} classes; the commonest mistakes:</div>" + html_table(rows)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #f7e30e98
-def _align_columns(counts, names) -> list:
+def _align_columns(counts: np.ndarray, names: Sequence[str]) -> list[str]:
     "Return a matrix as lines of text with aligned columns."
     cells = [["actual \\ predicted", *map(format_value, names)]]
     cells += [[format_value(name), *(str(c or "·") for c in row)] for name, row in zip(names, counts)]
@@ -492,7 +542,7 @@ def _align_columns(counts, names) -> list:
 # classes; beyond this the matrix would have more than 4 million cells
 MAX_CLASSES = 2000
 
-def _count_batch(predicted, labels):
+def _count_batch(predicted: torch.Tensor, labels: torch.Tensor) -> tuple[np.ndarray, int]:
     "Return the matrix of one batch, and the number of its non-finite predictions."
     actual = labels.reshape(-1)
     guess = predicted.argmax(-1).reshape(-1)
@@ -508,13 +558,13 @@ def _count_batch(predicted, labels):
     return torch.bincount(pairs, minlength=classes * classes).reshape(classes, classes).numpy(), int((~finite).sum())
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #797a4c15
-def _describe_tensor(t) -> str:
+def _describe_tensor(t: object) -> str:
     "Describe a prediction or a label in a few words."
     if t is None: return "missing"
     if not isinstance(t, torch.Tensor): return f"a {type(t).__name__}"
     return f"of shape {tuple(t.shape)} ({str(t.dtype).removeprefix('torch.')})"
 
-def _check_classification(learner: TrainerBase, predicted, labels):
+def _check_classification(learner: TrainerBase, predicted: Any, labels: Any):
     "Raise ValueError for outputs that are no classification, or that have too many classes."
     if not is_classification(predicted, labels) or learner.model_facts.shifts_labels or learner.model_facts.is_causal:
         raise ValueError(
@@ -527,20 +577,21 @@ def _check_classification(learner: TrainerBase, predicted, labels):
                          "top_losses() shows single examples.")
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #75dba4c8
-def _count_all(learner: TrainerBase, loader):
+def _count_all(learner: TrainerBase, loader: Iterable) -> tuple[np.ndarray | None, int]:
     "Return the matrix of all batches, None without batches, and the number of non-finite predictions."
     counts = None
     unknown = 0
     for _, _, predicted, labels in iterate_predictions(learner, loader):
         _check_classification(learner, predicted, labels)
-        found, lost = _count_batch(predicted, labels)
-        counts = found + (0 if counts is None else counts)
-        unknown = unknown + lost
+        batch_counts, lost = _count_batch(predicted, labels)
+        counts = batch_counts if counts is None else counts + batch_counts
+        unknown += lost
     return counts, unknown
 
-def confusion(learner: TrainerBase,
-              dataset=None  # a data set, or the name of one of several; None: the learner's evaluation set
-             ) -> Confusion:
+def confusion(
+    learner: TrainerBase,
+    dataset: DatasetOrName | None = None,  # None: the learner's evaluation set
+) -> Confusion:
     "Count the predicted classes for each actual class; leave out labels of -100."
     loader, dataset = get_eval_loader(learner, dataset, "confusion()")
     with evaluation_mode(learner):

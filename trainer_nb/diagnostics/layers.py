@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch
 from ..device.accelerator import unwrap
 from ..device.sharding import full_tensor, is_dtensor
-from .debug_step import capture_editable_tensors
+from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
 from .isolated import isolated_training
 from trainer_nb.diagnostics.tensor_stats import (
@@ -69,7 +70,7 @@ CHANNEL_LAYERS = (
     nn.modules.instancenorm._InstanceNorm,
 )
 
-def named_layers(model: torch.nn.Module) -> dict:
+def named_layers(model: torch.nn.Module) -> dict[str, nn.Module]:
     "Return the modules that are measured, by name."
     return {
         name or "(the model)": m
@@ -78,20 +79,21 @@ def named_layers(model: torch.nn.Module) -> dict:
     }
 
 def own_parameters(
-    layers: dict,  # as returned by `named_layers`
-) -> dict:
+    layers: Mapping[str, nn.Module],  # as returned by `named_layers`
+) -> dict[str, list[tuple[str, nn.Parameter]]]:
     "Return each layer's own parameters as (name, parameter), shared ones only for the first layer."
-    seen = set()
-    return {
-        name: [
-            (n if name == "(the model)" else f"{name}.{n}", p)
-            for n, p in m.named_parameters(recurse=False)
-            if id(p) not in seen and not seen.add(id(p))
-        ]
-        for name, m in layers.items()
-    }
+    seen: set[int] = set()
+    params: dict[str, list[tuple[str, nn.Parameter]]] = {}
+    for name, module in layers.items():
+        prefix = "" if name == "(the model)" else f"{name}."
+        params[name] = [(prefix + n, p) for n, p in module.named_parameters(recurse=False) if id(p) not in seen]
+        seen.update(id(p) for _, p in params[name])
+    return params
 
-def output_stats(module: torch.nn.Module, out) -> torch.Tensor | None:
+def output_stats(
+    module: torch.nn.Module,
+    out: object,  # of its forward
+) -> torch.Tensor | None:
     "Return sums, dead and saturated share, and histogram of a module's output; on its device."
     t = first_tensor(out)
     if t is None or not t.numel(): return None
@@ -102,16 +104,16 @@ def output_stats(module: torch.nn.Module, out) -> torch.Tensor | None:
 
 @contextmanager
 def measure_outputs(
-    layers: dict,  # by name
-    numbers=output_stats,
-):
+    layers: Mapping[str, nn.Module],  # by name
+    measure: Callable[[nn.Module, object], Any] = output_stats,  # from a module and its output
+) -> Iterator[dict[str, Any]]:
     "Measure the outputs of layers within the block; yield a dict of numbers by name, of the last call."
     found = {}
     hooks = []
     def measured(name: str):
-        def hook(module: torch.nn.Module, inputs, out):
+        def hook(module: torch.nn.Module, inputs: tuple, out: object):
             with torch.no_grad():
-                found[name] = numbers(module, out)
+                found[name] = measure(module, out)
         return hook
     try:
         hooks += [m.register_forward_hook(measured(name)) for name, m in layers.items()]
@@ -194,7 +196,7 @@ class LayerStats(NamedTuple):
             }
         )
 
-def mean_of_known(values) -> float:
+def mean_of_known(values: Iterable[float]) -> float:
     "Return the mean of the values that are not nan."
     known = [v for v in values if v == v]
     return sum(known) / len(known) if known else math.nan
@@ -248,7 +250,7 @@ def make_layer_stats(
     out: list | None,  # on the host
 ) -> LayerStats:
     "Build a layer's statistics from its numbers."
-    def of(what): return [numbers[n, what] for n, _ in own if (n, what) in numbers]
+    def of(quantity: str) -> list: return [numbers[n, quantity] for n, _ in own if (n, quantity) in numbers]
     largest = max(own, key=lambda o: o[1].numel())[0] if own else None
     shapes = {what: numbers[largest, what][6:] for what in ("weight", "gradient") if (largest, what) in numbers}
     moved = [v[0] for v in of("update")]
@@ -358,8 +360,8 @@ def fold_layers(layers: list[LayerStats], most: int = MAX_TABLE_ROWS) -> list[La
 
 def layer_row(o: LayerStats) -> dict:
     "Return the row of a layer as displayed."
-    def share(x): return None if x != x else f"{x:.0%}"
-    def number(x): return None if x != x else x
+    def share(x: float) -> str | None: return None if math.isnan(x) else f"{x:.0%}"
+    def number(x: float) -> float | None: return None if math.isnan(x) else x
     return {
         "layer": o.name,
         "kind": o.kind,
@@ -380,7 +382,7 @@ def foldable_table(layers: list[LayerStats], depth: int = 1) -> str:
         name: [layers[i] for i in places] for name, places in group_by_prefix([o.name for o in layers], depth).items()
     }
     if len(groups) == 1: return foldable_table(layers, depth + 1)
-    def head(o):
+    def head(o: LayerStats) -> str:
         return " &nbsp; ".join(
             escape_html(f"{k} {format_value(v)}" if k not in ("layer", "kind") else v)
             for k, v in layer_row(o).items()
@@ -397,44 +399,46 @@ def foldable_table(layers: list[LayerStats], depth: int = 1) -> str:
     )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8b028ffe
-def layer_points_panel(layers, title, value, name: str = "", x: str = "", log: bool = True, marks=()) -> Panel:
+def layer_points_panel(
+    layers: Sequence[LayerStats],
+    title: str,
+    value: Callable[[LayerStats], float],
+    name: str = "",  # of the points
+    x: str = "",  # label of the axis
+    log: bool = True,
+    marks: Iterable[Marker] = (),
+) -> Panel:
     "Return a panel with a point for each layer."
     known = [(i, v) for i, v in enumerate(map(value, layers)) if math.isfinite(v) and (v > 0 or not log)]
     line = LineSeries([v for _, v in known], [i for i, _ in known], name, style="points")
     return Panel(title, [line, *marks] if known else [], x=x, xlog=log, rows=[o.name for o in layers])
 
-def output_spread_panel(layers) -> Panel:
+def output_spread_panel(layers: Iterable[LayerStats]) -> Panel:
     "Return a panel with the distribution of each layer's outputs, in units of their root mean square."
     shown = [o for o in layers if "output" in o.shapes and o.output.norm > 0]
     edges = np.linspace(-4, 4, 2 * BINS + 1)
-    def row(o):
+    def row(o: LayerStats) -> np.ndarray:
         shares = np.array(o.shapes["output"][:BINS])
         reach = o.shapes["output"][BINS] / (o.output.norm / math.sqrt(o.output.n))
         return rebin_shares(edges, shares, reach) / np.diff(edges)[0]
     middle = (edges[1:] + edges[:-1]) / 2
+    rows = [np.where(row(o) > 1e-3, row(o), np.nan) for o in shown]
     return Panel(
         "outputs, how they are spread",
-        (
-            [
-                Heatmap(
-                    middle,
-                    [o.name for o in shown],
-                    [np.where(row(o) > 1e-3, row(o), np.nan) for o in shown],
-                    log=True,
-                    label="share",
-                )
-            ]
-            if shown
-            else []
-        ),
+        [Heatmap(middle, [o.name for o in shown], rows, log=True, label="share")] if shown else [],
         x="value / its root mean square",
     )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #b8948267
 class LayerReport(PanelDisplay):
     "Statistics of each layer at one step."
-    def __init__(self, layers: list[LayerStats], step: int, words=(), noise: NoiseScale | None = None):
-        # step: the step to which the gradients belong
+    def __init__(
+        self,
+        layers: list[LayerStats],
+        step: int,  # to which the gradients belong
+        words: Iterable[str] = (),  # sentences below the others
+        noise: NoiseScale | None = None,
+    ):
         self.layers = layers
         self.step = step
         self.noise = noise
@@ -448,20 +452,20 @@ class LayerReport(PanelDisplay):
         if name not in found:
             raise KeyError(f"There is no layer {name!r}.{suggest_names(str(name), found)}")
         return found[name]
-    # trainable parameters without a gradient
     def missing(self) -> list[str]:
+        "Return the names of the trainable parameters without a gradient."
         return [n for o in self.layers for n in o.without]
     def frame(self):
         "Return a pandas DataFrame with a row for each layer."
         return to_frame([o.row() for o in self.layers])
 
-    def said(self):
-        found = self.unusual
-        more = [f"... and {len(found) - 8} more in .unusual"] if len(found) > 8 else []
+    def said(self) -> list[str]:
+        unusual = self.unusual
+        head = "What stands out:" if unusual else "Nothing stands out."
+        more = [f"... and {len(unusual) - 8} more in .unusual"] if len(unusual) > 8 else []
         return [
-            f"Step {self.step}, {len(self.layers)} layers. "
-            + ("Nothing stands out." if not found else "What stands out:"),
-            *(f"• {o}" for o in found[:8]),
+            f"Step {self.step}, {len(self.layers)} layers. {head}",
+            *(f"• {o}" for o in unusual[:8]),
             *more,
             *self.words,
         ]
@@ -487,7 +491,7 @@ class LayerReport(PanelDisplay):
         return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #91991b5b
-def make_window(learner: TrainerBase, batch) -> list[MicroBatch]:
+def make_window(learner: TrainerBase, batch: object) -> list[MicroBatch]:
     "Return a user's batch as the micro-batches of a step."
     n = infer_batch_size(batch)
     if not n:
@@ -497,13 +501,17 @@ def make_window(learner: TrainerBase, batch) -> list[MicroBatch]:
         )
     return [MicroBatch(batch, n, learner.run_state.cursor)]
 
-def inspect_next_step(learner: TrainerBase, batch=None) -> LayerReport:
+def inspect_next_step(
+    learner: TrainerBase,
+    batch: object = None,  # None: the micro-batches of the next step
+) -> LayerReport:
     "Measure the layers at the next step."
     with isolated_training(learner, "inspect()") as run:
         if batch is not None:
             run.window = make_window(learner, batch)
         step = Step(learner)
-        run.phase, run.interrupts.abortable = "step", True
+        run.phase = "step"
+        run.interrupts.abortable = True
         run.interrupts.check()
         if not step.begin():
             raise InvalidOperation(
@@ -523,30 +531,22 @@ def inspect_next_step(learner: TrainerBase, batch=None) -> LayerReport:
             noise = measure_noise_scale(learner)
         except Exception as error:
             noise = None
-            words = [
-                *words,
-                (
-                    "The gradient noise could not be measured: parts of the batch do not go through the model"
-                    f" ({type(error).__name__}: {error})."
-                ),
-            ]
+            words.append(
+                "The gradient noise could not be measured: parts of the batch do not go through the model"
+                f" ({type(error).__name__}: {error})."
+            )
         return LayerReport(layers, learner.run_state.state.global_step + 1, words, noise)
 
-def describe_clipping(run: RunState, norm) -> list[str]:
+def describe_clipping(run: RunState, norm: float | torch.Tensor) -> list[str]:
     "Return a sentence if the gradients were clipped."
     norm = float(norm)
     limit = run.args.max_grad_norm
-    return (
-        [
-            f"The gradients were clipped: their norm was {format_value(norm)}, and max_grad_norm is"
-            f" {format_value(float(limit))}."
-        ]
-        if 0 < limit < norm
-        else []
-    )
+    if not 0 < limit < norm: return []
+    limits = format_value(norm), format_value(float(limit))
+    return [f"The gradients were clipped: their norm was {limits[0]}, and max_grad_norm is {limits[1]}."]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #93b0ccb2
-def inspect_open_step(learner: TrainerBase, debug) -> LayerReport:
+def inspect_open_step(learner: TrainerBase, debug: DebugStep) -> LayerReport:
     "Measure the layers at the open debug step."
     run = learner.run_state
     k = max(debug._step.done - 1, 0)
@@ -599,7 +599,7 @@ def replay_outputs(
 
 def inspect_layers(
     learner: TrainerBase,
-    batch=None,  # as the model receives it; None: the micro-batches of the next step
+    batch: object = None,  # as the model receives it; None: the micro-batches of the next step
 ) -> LayerReport:
     "Measure each layer at the next step, or at the open debug step."
     if learner.run_state.debug_step is None: return inspect_next_step(learner, batch)
@@ -610,33 +610,43 @@ def inspect_layers(
     return inspect_open_step(learner, learner.run_state.debug_step)
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #19a59c58
-def named_layer_groups(learner: TrainerBase) -> dict:
+def named_layer_groups(learner: TrainerBase) -> dict[str, list[tuple[str, nn.Parameter]]]:
     "Return the layer groups by name: lists of (name, parameter), from input to output."
     return dict(layer_groups(learner.model, learner.args.layer_groups))
 
 def resolve_group_names(
-    groups: dict,
-    which,  # names, or indices from the input (-1 is the last)
+    groups: Mapping[str, list],
+    which: Iterable[str | int | list[str | int]],  # names, or indices from the input (-1 is the last)
 ) -> list[str]:
     "Return the names of the selected groups; raise ValueError for an unknown one."
     names = list(groups)
-    which = [x for w in which for x in (w if isinstance(w, (list, tuple)) else [w])]
-    for w in which:
-        if isinstance(w, int) and not isinstance(w, bool) and -len(names) <= w < len(names): continue
-        if w in groups: continue
-        raise ValueError(f"There is no layer group {w!r}; the groups are {', '.join(names)}.{suggest_names(w, names)}")
-    return [names[w] if isinstance(w, int) else w for w in which]
+    selected: list[str] = []
+    for given in which:
+        for group in given if isinstance(given, (list, tuple)) else [given]:
+            if isinstance(group, int) and not isinstance(group, bool) and -len(names) <= group < len(names):
+                selected.append(names[group])
+            elif group in groups:
+                selected.append(group)
+            else:
+                raise ValueError(
+                    f"There is no layer group {group!r}; the groups are {', '.join(names)}.{suggest_names(group, names)}"
+                )
+    return selected
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #1286a961
 def set_trainable(
     learner: TrainerBase,
-    which,  # layer groups; empty: all but the last to freeze, all to unfreeze
-    trainable: bool, eval_mode: bool = False,
+    which: Sequence[str | int | list[str | int]],  # layer groups; empty: all but the last to freeze, all to unfreeze
+    trainable: bool,
+    eval_mode: bool = False,
 ):
     "Freeze or unfreeze layer groups from the next step on, their modules in evaluation or training mode."
     groups = named_layer_groups(learner)
     run = learner.run_state
-    names = resolve_group_names(groups, which) if which else list(groups) if trainable else groups_to_freeze(groups)
+    if which:
+        names = resolve_group_names(groups, which)
+    else:
+        names = list(groups) if trainable else groups_to_freeze(groups)
     if run.optimizer is not None and trainable:
         check_known(run.optimizer, [p for name in names for _, p in groups[name]])
     hold_eval_mode(run.modes, learner.model, groups, names, eval_mode)
@@ -648,11 +658,10 @@ def set_trainable(
     run.backups = None
     if run.optimizer is not None and trainable:
         add_missing_parameters(learner)
-    record_act(
-        run, "unfreeze" if trainable else "freeze", groups=list(names), **({"eval_mode": True} if eval_mode else {})
-    )
+    options = {"eval_mode": True} if eval_mode else {}
+    record_act(run, "unfreeze" if trainable else "freeze", groups=list(names), **options)
 
-def groups_to_freeze(groups: dict) -> list[str]:
+def groups_to_freeze(groups: Mapping[str, list]) -> list[str]:
     "Return all groups except the last; raise ValueError if there is only one."
     if len(groups) > 1: return list(groups)[:-1]
     raise ValueError(
@@ -661,8 +670,8 @@ def groups_to_freeze(groups: dict) -> list[str]:
         " name."
     )
 
-def check_known(optimizer: torch.optim.Optimizer, params):
-    "Refuse, with a ValueError, to give more parameters to an optimizer that keeps something by their place."
+def check_known(optimizer: torch.optim.Optimizer, params: Iterable[nn.Parameter]):
+    "Raise ValueError if an optimizer that keeps state by the order of its parameters would get new ones."
     known = {id(p) for g in optimizer.param_groups for p in g["params"]}
     if all(id(p) in known for p in params): return
     refuse_regrouping(
@@ -696,19 +705,19 @@ class ModelSummary(Table):
     def __repr__(self): return f"{super().__repr__()}\n{self.title}"
     def _repr_html_(self): return f"{super()._repr_html_()}<p>{escape_html(self.title)}</p>"
 
-def measure_output_shapes(learner: TrainerBase) -> dict:
+def measure_output_shapes(learner: TrainerBase) -> dict[str, tuple[int, ...]]:
     "Return the output shape of each layer for the first training batch; empty without one."
     batch = None if learner.train_dataset is None else get_first_batch(learner)
     if batch is None: return {}
     shapes = {}
     hooks = []
-    def note(name: str):
-        return lambda module, inputs, out: (
-            shapes.__setitem__(name, tuple(out.shape)) if isinstance(out, torch.Tensor) else None
-        )
+    def hook_of(name: str) -> Callable:
+        def hook(module: nn.Module, inputs: tuple, out: object):
+            if isinstance(out, torch.Tensor): shapes[name] = tuple(out.shape)
+        return hook
     try:
         with evaluation_mode(learner) as run, torch.no_grad():
-            hooks = [m.register_forward_hook(note(n)) for n, m in learner.model.named_modules()]
+            hooks = [m.register_forward_hook(hook_of(n)) for n, m in learner.model.named_modules()]
             given, _ = learner.model_arguments(learner._prepare_inputs(batch))
             call_model(run.model, given)
     finally:
@@ -723,11 +732,8 @@ def summarize_model(learner: TrainerBase) -> ModelSummary:
     shapes = measure_output_shapes(learner)
     rows = ModelSummary()
     group_of = {id(p): g for g, params in named_layer_groups(learner).items() for _, p in params}
-    rate_of = (
-        {}
-        if learner.optimizer is None
-        else {id(p): g["lr"] for g in learner.optimizer.param_groups for p in g["params"]}
-    )
+    param_groups = [] if learner.optimizer is None else learner.optimizer.param_groups
+    rate_of = {id(p): g["lr"] for g in param_groups for p in g["params"]}
     for name, module in learner.model.named_modules():
         own = list(module.parameters(recurse=False))
         if not own: continue
@@ -737,8 +743,7 @@ def summarize_model(learner: TrainerBase) -> ModelSummary:
                      "parameters": GroupedInt(sum(p.numel() for p in own)),
                      "trainable": "yes" if all(trained) else "in part" if any(trained) else "no",
                      "group": group_of.get(id(own[0])), "lr": None if rate is None else float(rate)})
-    every, free = [
-        sum(p.numel() for p in learner.model.parameters() if not only or p.requires_grad) for only in (False, True)
-    ]
-    rows.title = f"{every:,} parameters, {free:,} of them trainable"
+    total = sum(p.numel() for p in learner.model.parameters())
+    trainable = sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
+    rows.title = f"{total:,} parameters, {trainable:,} of them trainable"
     return rows

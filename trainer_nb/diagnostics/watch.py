@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import inspect
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +35,11 @@ from ..display.tables import to_frame
 from ..engine.overrides import TrainerBase
 
 # %% auto #0
-__all__ = ['WATCH_COLUMNS', 'DEFAULT_QUANTITIES', 'DEFAULT_PANELS', 'SHARE_TITLES', 'split_quantities', 'select_layers',
-           'layer_moments', 'LayerSampler', 'to_scalar_tensor', 'watch_columns', 'watch_values', 'output_histograms',
-           'Watch', 'watch', 'unwatch', 'WatchTable', 'read_watch_tables', 'watched_names', 'combine_tables',
-           'WatchReport', 'heatmap_panel', 'histogram_series', 'histogram_panel', 'watch_panels', 'histogram_chart']
+__all__ = ['WATCH_COLUMNS', 'DEFAULT_QUANTITIES', 'Quantities', 'DEFAULT_PANELS', 'SHARE_TITLES', 'split_quantities',
+           'select_layers', 'layer_moments', 'LayerSampler', 'to_scalar_tensor', 'watch_columns', 'watch_values',
+           'output_histograms', 'Watch', 'watch', 'unwatch', 'WatchTable', 'read_watch_tables', 'watched_names',
+           'combine_tables', 'WatchReport', 'heatmap_panel', 'histogram_series', 'histogram_panel', 'watch_panels',
+           'histogram_chart']
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #7bd8f72c
 WATCH_COLUMNS = {
@@ -49,52 +51,49 @@ WATCH_COLUMNS = {
 DEFAULT_QUANTITIES = ("output", "gradient", "update", "histogram")   # default
 
 def split_quantities(
-    what,  # names, and functions
-) -> tuple[list, dict, dict]:
+    what: Iterable[str | Callable],  # names, and functions
+) -> tuple[list[str], dict[str, Callable], dict[str, Callable]]:
     "Split `what` into names, output functions and parameter functions; raise ValueError for an unknown name."
     names = [w for w in what if not callable(w)]
     for w in names:
         if w not in (*WATCH_COLUMNS, "histogram"):
             raise ValueError(
-                f"There is nothing called {w!r} to watch; there are {', '.join(WATCH_COLUMNS)}, histogram, and"
+                f"{w!r} cannot be watched; there are {', '.join(WATCH_COLUMNS)}, histogram, and"
                 f" functions.{suggest_names(str(w), [*WATCH_COLUMNS, 'histogram'])}"
             )
-    own = [w for w in what if callable(w)]
-    called = [getattr(w, "__name__", "own") for w in own]
-    if twice := next((n for i, n in enumerate(called) if n in called[:i]), None):
-        raise ValueError(f"Two functions to watch are called {twice}; give each a name of its own with def.")
-    functions = {name: (w, len(inspect.signature(w).parameters)) for name, w in zip(called, own)}
+    functions: dict[str, tuple[Callable, int]] = {}   # with the number of their parameters
+    for function in (w for w in what if callable(w)):
+        name = getattr(function, "__name__", "own")
+        if name in functions:
+            raise ValueError(f"Two functions to watch are called {name}; give each a name of its own with def.")
+        functions[name] = function, len(inspect.signature(function).parameters)
     for name, (_, n) in functions.items():
         if n not in (2, 3):
             raise ValueError(
                 f"{name} takes {n} arguments; a function to watch takes (module, inputs, output), or (parameter,"
                 " gradient)."
             )
-    return (
-        names,
-        {k: f for k, (f, n) in functions.items() if n == 3},
-        {k: f for k, (f, n) in functions.items() if n == 2},
-    )
+    of_outputs = {name: f for name, (f, n) in functions.items() if n == 3}
+    of_parameters = {name: f for name, (f, n) in functions.items() if n == 2}
+    return names, of_outputs, of_parameters
 
 def select_layers(
     model: torch.nn.Module,
-    layers,  # None: all; names, prefixes, or patterns with *
-) -> dict:
+    layers: str | Iterable[str] | None,  # None: all; names, prefixes, or patterns with *
+) -> dict[str, torch.nn.Module]:
     "Return the selected modules by name; raise ValueError if a name matches none."
     every = named_layers(model)
     if layers is None: return every
     layers = [layers] if isinstance(layers, str) else list(layers)
-    found = {}
+    selected: set[str] = set()
     if not layers:
         raise ValueError("layers=[] would watch nothing; leave layers out for all of them, or call learn.unwatch().")
-    for wish in layers:
-        fits = {n: m for n, m in every.items() if n == wish or n.startswith(f"{wish}.") or fnmatch.fnmatchcase(n, wish)}
-        if not fits:
-            raise ValueError(
-                f"There is no layer {wish!r}.{suggest_names(str(wish), every)} learn.summary() lists them."
-            )
-        found |= fits
-    return {n: m for n, m in every.items() if n in found}
+    for name in layers:
+        matches = {n for n in every if n == name or n.startswith(f"{name}.") or fnmatch.fnmatchcase(n, name)}
+        if not matches:
+            raise ValueError(f"There is no layer {name!r}.{suggest_names(str(name), every)} learn.summary() lists them.")
+        selected |= matches
+    return {n: m for n, m in every.items() if n in selected}
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #074e9621
 def layer_moments(
@@ -115,9 +114,10 @@ class LayerSampler:
     "Measurements of some layers at one step."
     def __init__(
         self,
-        layers: dict,  # modules by name
-        names,  # as in COLUMNS
-        of_outputs: dict, of_parameters: dict,
+        layers: Mapping[str, torch.nn.Module],  # by name
+        names: Sequence[str],  # as in WATCH_COLUMNS
+        of_outputs: Mapping[str, Callable],  # functions of (module, inputs, output), by name
+        of_parameters: Mapping[str, Callable],  # functions of (parameter, gradient), by name
     ):
         self.layers = layers
         self.names = names
@@ -131,14 +131,14 @@ class LayerSampler:
 
     def listen(
         self,
-        active,  # returns whether the model is training now
+        active: Callable[[], bool],  # whether the model is training now
     ):
         "Register hooks that measure the outputs of the layers."
         def hook_of(name: str):
-            def hook(module: torch.nn.Module, inputs, out):
-                if active():
-                    with torch.no_grad():
-                        self.outputs[name] = self.of_output(module, inputs, out)
+            def hook(module: torch.nn.Module, inputs: tuple, out: object):
+                if not active(): return
+                with torch.no_grad():
+                    self.outputs[name] = self.of_output(module, inputs, out)
             return hook
         if "output" in self.names or "histogram" in self.names or self.of_outputs:
             self.hooks = [m.register_forward_hook(hook_of(name)) for name, m in self.layers.items()]
@@ -149,50 +149,38 @@ class LayerSampler:
             h.remove()
         self.hooks = []
 
-    def of_output(self, module: torch.nn.Module, inputs, out):
+    def of_output(
+        self,
+        module: torch.nn.Module,
+        inputs: tuple,
+        out: object,
+    ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        "Return the numbers and the histogram of a module's output; None without one."
         t = first_tensor(out)
         if t is None or not t.numel(): return None
         first = isinstance(module, CHANNEL_LAYERS) or None
         own = [to_scalar_tensor(f(module, inputs, out), t.device, name) for name, f in self.of_outputs.items()]
         numbers = compute_moments(t)
-        head = torch.stack(
-            [
-                numbers[3],
-                numbers[1],
-                numbers[2].sqrt(),
-                dead_fraction(t, first),
-                saturated_fraction(t, module).float(),
-                *own,
-            ]
-        )
+        shares = dead_fraction(t, first), saturated_fraction(t, module).float()
+        head = torch.stack([numbers[3], numbers[1], numbers[2].sqrt(), *shares, *own])
         return head, compute_histogram(t) if "histogram" in self.names else None
 
     def before_update(self):
         "Measure the weights and the complete gradients."
-        there = [(i, p) for i, p in self.params if p.grad is not None]
+        with_grad = [(i, p) for i, p in self.params if p.grad is not None]
         if "weight" in self.names or "update" in self.names:
             self.of_params("weight", [(i, compute_moments(p)) for i, p in self.params])
         if "gradient" in self.names:
-            self.of_params("gradient", [(i, compute_moments(p.grad)) for i, p in there])
+            self.of_params("gradient", [(i, compute_moments(p.grad)) for i, p in with_grad])
         if "update" in self.names:
-            self.before = [(i, p, p.detach().clone()) for i, p in there]
-        for name, f in self.of_parameters.items():
-            self.of_params(
-                name,
-                [
-                    (
-                        i,
-                        torch.stack(
-                            [
-                                torch.ones((), device=p.device),
-                                to_scalar_tensor(f(full_tensor(p.detach()), full_tensor(p.grad)), p.device, name),
-                                *torch.zeros(4, device=p.device),
-                            ]
-                        ),
-                    )
-                    for i, p in there
-                ],
-            )
+            self.before = [(i, p, p.detach().clone()) for i, p in with_grad]
+        for name, function in self.of_parameters.items():
+            rows = []
+            for i, p in with_grad:
+                value = to_scalar_tensor(function(full_tensor(p.detach()), full_tensor(p.grad)), p.device, name)
+                # as the moments of a tensor with one entry
+                rows.append((i, torch.stack([torch.ones((), device=p.device), value, *torch.zeros(4, device=p.device)])))
+            self.of_params(name, rows)
 
     def after_update(self):
         "Measure how far the weights have moved."
@@ -201,32 +189,35 @@ class LayerSampler:
         self.before = None
 
     def of_params(
-        self, what,
-        rows,  # (layer, six numbers)
+        self,
+        quantity: str,
+        rows: list[tuple[int, torch.Tensor]],  # (index of the layer, six numbers)
     ):
+        "Combine the numbers of parameters to those of their layers."
         if not rows: return
         of = torch.zeros(len(self.layers), len(rows))
         for k, (i, _) in enumerate(rows):
             of[i, k] = 1
-        self.found[what] = layer_moments([r for _, r in rows], of.to(rows[0][1].device, non_blocking=True))
+        self.found[quantity] = layer_moments([r for _, r in rows], of.to(rows[0][1].device, non_blocking=True))
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #39babebd
-def to_scalar_tensor(value, device, name: str = "") -> torch.Tensor:
+def to_scalar_tensor(
+    value: float | torch.Tensor,
+    device: torch.device,
+    name: str = "",  # of the function, for messages
+) -> torch.Tensor:
     "Return a user function's result as a tensor on the device; raise ValueError if it is not one number."
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         raise ValueError(
             f"{name} has to return one number, and it returned a tensor of shape {tuple(value.shape)}; learn.unwatch()"
             " ends the watch."
         )
-    return (
-        value.detach().float().reshape(()).to(device)
-        if isinstance(value, torch.Tensor)
-        else torch.full((), float(value), device=device)
-    )
+    if not isinstance(value, torch.Tensor): return torch.full((), float(value), device=device)
+    return value.detach().float().reshape(()).to(device)
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #d6cd3146
 def watch_columns(sampled: LayerSampler) -> list[str]:
-    "Return the names of the columns of `numbers_of`."
+    "Return the names of the columns of `watch_values`."
     outputs = [*WATCH_COLUMNS["output"], *sampled.of_outputs] if "output" in sampled.names or sampled.of_outputs else []
     return [
         *outputs,
@@ -243,14 +234,8 @@ def watch_values(sampled: LayerSampler) -> torch.Tensor:
     if "output" in sampled.names or sampled.of_outputs:
         width = len(WATCH_COLUMNS["output"]) + len(sampled.of_outputs)
         none = torch.full((width,), math.nan, device=device)
-        parts.append(
-            torch.stack(
-                [
-                    none if (found := sampled.outputs.get(name)) is None else found[0].to(device)
-                    for name in sampled.layers
-                ]
-            )
-        )
+        outputs = [sampled.outputs.get(name) for name in sampled.layers]
+        parts.append(torch.stack([none if found is None else found[0].to(device) for found in outputs]))
     for what in ("weight", "gradient"):
         if what in sampled.names:
             parts.append(sampled.found.get(what, unknown))
@@ -266,23 +251,34 @@ def output_histograms(sampled: LayerSampler) -> tuple[list, torch.Tensor | None]
     return list(there), torch.stack(list(there.values())) if there else None
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #572e6697
+# names of quantities, and functions
+Quantities = str | Callable | Iterable[str | Callable]
+
 class Watch(TrainerCallback):
     "Callback that measures layers every few steps."
-    def __init__(self, model: torch.nn.Module, every: int = 10, what=DEFAULT_QUANTITIES, layers=None):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        every: int = 10,  # steps
+        what: Quantities = DEFAULT_QUANTITIES,
+        layers: str | Iterable[str] | None = None,  # as for select_layers
+    ):
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"every is a number of steps from 1 on, not {every!r}.")
         what = (what,) if isinstance(what, str) or callable(what) else tuple(what)
         if not what:
             raise ValueError("what=() would watch nothing; leave what out, or call learn.unwatch().")
-        self.every, self.wishes, self.layers = every, split_quantities(what), select_layers(model, layers)
-        self.sampled = None
+        self.every = every
+        self.quantities = split_quantities(what)
+        self.layers = select_layers(model, layers)
+        self.sampled: LayerSampler | None = None
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, learner: TrainerBase, **kwargs
     ):
         self.forget()
         if state.global_step % self.every: return
-        self.sampled = LayerSampler(self.layers, *self.wishes)
+        self.sampled = LayerSampler(self.layers, *self.quantities)
         run = learner.run_state
         self.sampled.listen(lambda: run.phase in ("step", "debug"))
 
@@ -305,10 +301,11 @@ class Watch(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, learner: TrainerBase, **kwargs
     ):
         if self.sampled is None: return
-        history, row = learner.run_state.history, len(learner.run_state.history) - 1
-        says = {"kind": "watch", "layers": list(self.layers), "columns": watch_columns(self.sampled)}
-        if says["columns"]:
-            history.readings.add(row, history.readings.table(says), watch_values(self.sampled))
+        history = learner.run_state.history
+        row = len(history) - 1
+        header = {"kind": "watch", "layers": list(self.layers), "columns": watch_columns(self.sampled)}
+        if header["columns"]:
+            history.readings.add(row, history.readings.table(header), watch_values(self.sampled))
         names, shapes = output_histograms(self.sampled)
         if shapes is not None:
             history.readings.add(row, history.readings.table({"kind": "histogram", "layers": names}), shapes)
@@ -324,14 +321,19 @@ class Watch(TrainerCallback):
         self.sampled = None
 
     def __repr__(self):
-        names, outputs, parameters = self.wishes
+        names, outputs, parameters = self.quantities
         return (
             f"Watching {len(self.layers)} layers every {self.every} steps:"
             f" {', '.join([*names, *outputs, *parameters])}. learn.watched shows it, learn.unwatch() ends it."
         )
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #e9f4371b
-def watch(learner: TrainerBase, every: int = 10, what=DEFAULT_QUANTITIES, layers=None) -> Watch:
+def watch(
+    learner: TrainerBase,
+    every: int = 10,  # steps
+    what: Quantities = DEFAULT_QUANTITIES,
+    layers: str | Iterable[str] | None = None,  # as for select_layers
+) -> Watch:
     "Measure layers every few steps, replacing an earlier watch; raise ValueError for invalid arguments."
     new = Watch(learner.model, every, what, layers)
     unwatch(learner)
@@ -348,9 +350,9 @@ def unwatch(learner: TrainerBase):
 class WatchTable(NamedTuple):
     "Measurements of some layers at some steps."
     kind: str            # "watch" for numbers, or "histogram"
-    layers: list         # names
-    columns: list        # names of the numbers; empty for histograms
-    rows: list           # rows of the history
+    layers: list[str]    # names
+    columns: list[str]   # names of the numbers; empty for histograms
+    rows: list[int]      # rows of the history
     steps: np.ndarray    # steps of these rows
     values: np.ndarray   # (rows, layers, columns), or (rows, layers, BINS + 1)
 
@@ -359,46 +361,37 @@ def read_watch_tables(history: History) -> list[WatchTable]:
     history.fetch()
     steps = history.column("step")
     gone = history.columns.abandoned
-    found = []
-    for i, says in enumerate(history.readings.tables):
-        if says.get("kind") not in ("watch", "histogram"): continue
+    tables = []
+    for i, header in enumerate(history.readings.tables):
+        if header.get("kind") not in ("watch", "histogram"): continue
         rows, values = history.readings.of(i)
-        there = [k for k, row in enumerate(rows) if row < len(steps) and not gone[row]]
-        columns = says.get("columns", [])
-        shape = len(there), len(says["layers"]), len(columns) or BINS + 1
-        found.append(
-            WatchTable(
-                says["kind"],
-                list(says["layers"]),
-                list(columns),
-                rows := [rows[k] for k in there],
-                steps[rows],
-                values[there].reshape(shape),
-            )
-        )
-    return found
+        kept = [k for k, row in enumerate(rows) if row < len(steps) and not gone[row]]
+        kept_rows = [rows[k] for k in kept]
+        layers = list(header["layers"])
+        columns = list(header.get("columns", []))
+        numbers = values[kept].reshape(len(kept), len(layers), len(columns) or BINS + 1)
+        tables.append(WatchTable(header["kind"], layers, columns, kept_rows, steps[kept_rows], numbers))
+    return tables
 
 def watched_names(history: History) -> list[str]:
     "Return the names of the measured numbers, without copying the numbers."
-    return list(
-        dict.fromkeys(c for says in history.readings.tables if says.get("kind") == "watch" for c in says["columns"])
-    )
+    headers = [header for header in history.readings.tables if header.get("kind") == "watch"]
+    return list(dict.fromkeys(column for header in headers for column in header["columns"]))
 
 def combine_tables(
-    found: list[WatchTable],  # tables with this column, perhaps of different layers
+    tables: Sequence[WatchTable],  # with this column, perhaps of different layers
     column: str,
-) -> tuple[np.ndarray, list, np.ndarray]:
+) -> tuple[np.ndarray, list[str], np.ndarray]:
     "Return one column of several tables: the steps, the layers, and the numbers (steps, layers)."
-    layers = list(dict.fromkeys(n for o in found for n in o.layers))
-    steps = {row: step for o in found for row, step in zip(o.rows, o.steps)}
+    layers = list(dict.fromkeys(n for o in tables for n in o.layers))
+    steps = {row: step for o in tables for row, step in zip(o.rows, o.steps)}
     place = {row: i for i, row in enumerate(sorted(steps))}
     numbers = np.full((len(place), len(layers)), np.nan, np.float32)
-    for o in found:
-        if o.rows:
-            numbers[np.ix_([place[r] for r in o.rows], [layers.index(n) for n in o.layers])] = o.values[
-                ..., o.columns.index(column)
-            ]
-    return np.array([steps[row] for row in place], dtype=found[0].steps.dtype), layers, numbers
+    for o in tables:
+        if not o.rows: continue
+        cells = np.ix_([place[row] for row in o.rows], [layers.index(name) for name in o.layers])
+        numbers[cells] = o.values[..., o.columns.index(column)]
+    return np.array([steps[row] for row in place], dtype=tables[0].steps.dtype), layers, numbers
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #06db9fa4
 # default columns, if they were measured
@@ -410,34 +403,34 @@ SHARE_TITLES = {"dead": "dead units", "saturated": "saturated outputs"}
 class WatchReport(PanelDisplay):
     "Measurements of layers per step; a value that later training does not change."
     def __init__(self, history: History):
-        self.seen, self._names = read_watch_tables(history), watched_names(history)
+        self.tables = read_watch_tables(history)
+        self._names = watched_names(history)
 
-    def names(self) -> list[str]: return list(self._names)   # of the numbers
-    def of_kind(self, kind: str) -> list[WatchTable]: return [o for o in self.seen if o.kind == kind]
+    # of the numbers
+    def names(self) -> list[str]: return list(self._names)
+    def of_kind(self, kind: str) -> list[WatchTable]: return [o for o in self.tables if o.kind == kind]
 
-    def values(self, column: str) -> tuple[np.ndarray, list, np.ndarray]:
+    def values(self, column: str) -> tuple[np.ndarray, list[str], np.ndarray]:
         "Return the steps, the layers, and one column (steps, layers); raise KeyError if it was not measured."
         if found := [o for o in self.of_kind("watch") if column in o.columns]:
             return combine_tables(found, column)
         raise KeyError(
-            f"Nobody has watched {column!r}.{suggest_names(column, self.names())} learn.watch(what=...) says what is"
-            " measured from then on."
+            f"{column!r} was not watched.{suggest_names(column, self.names())} learn.watch(what=...) measures it from the"
+            " next step on."
         )
 
-    def panels(self): return watch_panels(self)
+    def panels(self) -> list[Panel]: return watch_panels(self)
+
     def histograms(
         self,
-        layers=None,  # names; None: the first nine with a histogram
+        layers: str | Iterable[str] | None = None,  # names; None: the first nine with a histogram
     ) -> Chart:
         "Show the distribution of layers' outputs per step; raise KeyError for a layer that was not watched."
         return histogram_chart(self, layers)
 
-    def said(self):
-        return (
-            []
-            if any(o.rows for o in self.of_kind("watch"))
-            else ["Nothing has been watched yet. learn.watch() begins with the next step."]
-        )
+    def said(self) -> list[str]:
+        if any(o.rows for o in self.of_kind("watch")): return []
+        return ["Nothing has been watched yet. learn.watch() begins with the next step."]
 
     def frame(self):
         "Return a pandas DataFrame with a row for each step and layer."
@@ -464,17 +457,15 @@ def heatmap_panel(watched: WatchReport, column: str) -> Panel | None:
         [Heatmap(steps, list(groups), rows, log, span=(0.0, 1.0) if column in SHARE_TITLES else None)],
     )
 
-def histogram_series(watched: WatchReport, layer: str) -> tuple[list, np.ndarray]:
+def histogram_series(watched: WatchReport, layer: str) -> tuple[list[int], np.ndarray]:
     "Return a layer's steps and histograms (steps, BINS + 1); raise KeyError if there are none."
-    found = {}
-    known = {}
+    found: dict[int, tuple[int, np.ndarray]] = {}   # step and histogram, by row
+    known: dict[str, None] = {}
     for o in watched.of_kind("histogram"):
         known |= dict.fromkeys(o.layers)
-        if layer in o.layers:
-            found |= {
-                row: (step, value)
-                for row, step, value in zip(o.rows, o.steps.tolist(), o.values[:, o.layers.index(layer)])
-            }
+        if layer not in o.layers: continue
+        values = o.values[:, o.layers.index(layer)]
+        found |= {row: (step, value) for row, step, value in zip(o.rows, o.steps.tolist(), values)}
     if not found:
         raise KeyError(
             f"There is no histogram of a layer {layer!r}.{suggest_names(layer, [n for n in known if n != layer])}"
@@ -509,14 +500,10 @@ def watch_panels(watched: WatchReport) -> list[Panel]:
 
 def histogram_chart(
     watched: WatchReport,
-    layers=None,  # None: the first nine with a histogram
+    layers: str | Iterable[str] | None = None,  # None: the first nine with a histogram
 ) -> Chart:
     "Show the distribution of layers' outputs per step."
     known = list(dict.fromkeys(name for o in watched.of_kind("histogram") for name in o.layers))
-    return Chart(
-        [
-            histogram_panel(watched, layer)
-            for layer in (known[:9] if layers is None else [layers] if isinstance(layers, str) else layers)
-        ],
-        columns=3,
-    )
+    if layers is None: layers = known[:9]
+    if isinstance(layers, str): layers = [layers]
+    return Chart([histogram_panel(watched, layer) for layer in layers], columns=3)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from ..core.columns import resolve_deferred
 from ..diagnostics.isolated import ConstantSchedule, isolated_training
@@ -20,30 +23,30 @@ from ..display.tables import to_frame
 from ..engine.loop import handle_end_of_data
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.step import take_step
+from ..engine.step import StepResult, take_step
 from ..engine.tasks import do_next_epoch
 from ..optim.schedules import base_lrs, match_lr_type
 
 # %% auto #0
-__all__ = ['SMOOTHING', 'RULES', 'MIN_RELATIVE_FALL', 'CONFIDENCE', 'FIRST_LOSS_MESSAGE', 'MODES', 'FETCH_EVERY', 'smooth_losses',
-           'readable_part', 'longest_falls', 'valley', 'slide', 'minimum', 'steep', 'resolve_rules', 'loss_noise',
-           'mean_noise_factor', 'LossFall', 'measure_fall', 'CurveAssessment', 'suggest_lower_start',
+__all__ = ['SMOOTHING', 'Rule', 'RULES', 'MIN_RELATIVE_FALL', 'CONFIDENCE', 'FIRST_LOSS_MESSAGE', 'MODES', 'FETCH_EVERY',
+           'smooth_losses', 'readable_part', 'longest_falls', 'valley', 'slide', 'minimum', 'steep', 'resolve_rules',
+           'loss_noise', 'mean_noise_factor', 'LossFall', 'measure_fall', 'CurveAssessment', 'suggest_lower_start',
            'suggest_less_noise', 'assess_fall', 'assess_no_fall', 'assess_curve', 'trial_rates', 'group_lr_ratios',
            'set_rate', 'step_across_epochs', 'DivergenceDetector', 'count_until_divergence', 'fetch_losses',
-           'run_lr_search', 'NoProgress', 'lr_setting', 'clip_curve', 'plot_range', 'curve_panel', 'LRFindResult',
-           'describe_usage', 'lr_find']
+           'run_lr_search', 'SearchProgress', 'NoProgress', 'lr_setting', 'clip_curve', 'plot_range', 'curve_panel',
+           'LRFindResult', 'describe_usage', 'lr_find']
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #eaca1dd4
 # weight of the previous steps in the running mean
 SMOOTHING = 0.98
 
-def smooth_losses(losses) -> np.ndarray:
+def smooth_losses(losses: ArrayLike) -> np.ndarray:
     "Return the running mean of losses; nan where a loss is nan."
     losses = np.asarray(losses, float)
     return np.where(np.isnan(losses), np.nan, exponential_moving_average(losses, SMOOTHING))
 
 def readable_part(
-    losses,
+    losses: Sequence[float] | np.ndarray,
     num_steps: int,  # of the whole search, which may have been stopped early
 ) -> slice:
     "Return the part of a curve to which the rules are applied."
@@ -52,20 +55,20 @@ def readable_part(
     return slice(num_steps // 10, max(end, 0))
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #60652a48
-def longest_falls(losses) -> list[int]:
+def longest_falls(losses: ArrayLike) -> list[int]:
     "Return for each point the length of the longest fall that ends there."
     # ends[k]: minus the highest end of a fall of k + 1 points
-    ends = []
-    found = []
+    ends: list[float] = []
+    lengths = []
     for loss in np.asarray(losses, float).tolist():
         k = bisect_left(ends, -loss)
         ends[k:k + 1] = [-loss]
-        found.append(k + 1)
-    return found
+        lengths.append(k + 1)
+    return lengths
 
 def valley(
-    rates,  # of the readable part, as for all rules
-    losses,  # of the readable part, as for all rules
+    rates: np.ndarray,  # of the readable part, as for all rules
+    losses: np.ndarray,  # of the readable part, as for all rules
 ) -> float | None:
     "Return the rate about half-way down the longest fall (fastai's default); None without a fall."
     lengths = longest_falls(losses)
@@ -73,7 +76,7 @@ def valley(
     return float(rates[max(lengths.index(n) - n + n // 3 + n // 6, 0)]) if n > 1 else None
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #ef13a024
-def slide(rates, losses, width: int = 15, least: float = 0.005) -> float | None:
+def slide(rates: np.ndarray, losses: np.ndarray, width: int = 15, least: float = 0.005) -> float | None:
     "Return the rate where a window sliding from the right stops (fastai's `slide`); None with too few points."
     losses = np.asarray(losses, float)
     if len(losses) <= width: return None
@@ -85,37 +88,41 @@ def slide(rates, losses, width: int = 15, least: float = 0.005) -> float | None:
     return float(rates[found])
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #8b057812
-def minimum(rates, losses) -> float | None:
+def minimum(rates: np.ndarray, losses: np.ndarray) -> float | None:
     "Return a tenth of the rate with the lowest loss (fastai's `minimum`)."
     return float(rates[int(np.argmin(losses))]) / 10 if len(losses) else None
 
-def steep(rates, losses) -> float | None:
+def steep(rates: np.ndarray, losses: np.ndarray) -> float | None:
     "Return the rate of the steepest fall over log(rate) (fastai's `steep`); None without a fall."
     if len(losses) < 2: return None
     slope = np.diff(np.asarray(losses, float)) / np.diff(np.log(np.asarray(rates, float)))
     return float(rates[int(np.argmin(slope))]) if slope.min() < 0 else None
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #0d11c1d8
-RULES = {f.__name__: f for f in (valley, slide, minimum, steep)}
+# returns a rate from (rates, losses) of the readable part; None: no answer
+Rule = Callable[[np.ndarray, np.ndarray], float | None]
+
+RULES: dict[str, Rule] = {f.__name__: f for f in (valley, slide, minimum, steep)}
 
 def resolve_rules(
-    suggest,  # a name, a function of (rates, losses), or several
-) -> dict:
+    suggest: str | Rule | Iterable[str | Rule],  # a name, a function of (rates, losses), or several
+) -> dict[str, Rule]:
     "Return the requested rules by name; raise ValueError for an unknown name."
-    several = [suggest] if isinstance(suggest, str) or callable(suggest) else list(suggest)
-    for rule in several:
-        if not callable(rule) and rule not in RULES:
+    rules: dict[str, Rule] = {}
+    for rule in [suggest] if isinstance(suggest, str) or callable(suggest) else suggest:
+        if callable(rule):
+            rules[getattr(rule, "__name__", str(rule))] = rule
+        elif rule in RULES:
+            rules[rule] = RULES[rule]
+        else:
             raise ValueError(
-                f"There is no suggestion {rule!r}; there are {', '.join(RULES)}, and functions of (rates, losses) that"
-                " give a rate."
+                f"There is no suggestion {rule!r}; give {', '.join(RULES)}, or a function of (rates, losses) that returns"
+                " a rate."
             )
-    return {
-        getattr(rule, "__name__", str(rule)) if callable(rule) else rule: rule if callable(rule) else RULES[rule]
-        for rule in several
-    }
+    return rules
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #d1656dd6
-def loss_noise(losses) -> float:
+def loss_noise(losses: ArrayLike) -> float:
     "Return the standard deviation of losses from batch to batch, before they diverge."
     low = int(np.nanargmin(smooth_losses(losses)))
     steps = np.abs(np.diff(np.asarray(losses, float)[:max(low + 1, len(losses) // 2)]))
@@ -123,8 +130,8 @@ def loss_noise(losses) -> float:
     # the median of |a - b| is 0.954 standard deviations of a
     return float(np.median(steps)) / 0.954 if len(steps) else 0.0
 
-# standard deviation of the mean of n losses, relative to that of one loss
 def mean_noise_factor(n: int) -> float:
+    "Return the standard deviation of the running mean of n losses, relative to that of one loss."
     return math.sqrt((1 - SMOOTHING) / (1 + SMOOTHING) * (1 + SMOOTHING ** n) / (1 - SMOOTHING ** n))
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #d6fee4f0
@@ -140,7 +147,7 @@ class LossFall(NamedTuple):
     steps: int      # consecutive steps, up to the lowest, below `before` by more than chance
 
 def measure_fall(
-    means,  # the readable part, from index start
+    means: np.ndarray,  # the readable part, from index start
     start: int,
     first: float,  # first loss
     deviation: float,  # from `loss_noise`
@@ -159,8 +166,8 @@ class CurveAssessment(NamedTuple):
     words: str      # the problem and its remedy in a sentence; empty for a sound curve
     note: str = ""  # short form for the plot
 
-# the call to type
 def suggest_lower_start(start: float) -> str:
+    "Return the call for a search that begins with a lower rate."
     return f"learn.lr_find(start={format_tick(start / 100)}) begins lower"
 
 def suggest_less_noise(
@@ -174,9 +181,12 @@ def suggest_less_noise(
     )
 
 def assess_fall(
-    early: bool, falling: bool,
-    short_fall: int | None,  # number of steps, None for a long fall
-    start: float, end: float, num_steps: int,
+    early: bool,  # fell from the very first rate on
+    falling: bool,  # still falling at the end
+    short_fall: int | None,  # number of steps; None: a long fall
+    start: float,
+    end: float,
+    num_steps: int,
 ) -> CurveAssessment:
     "Return the verdict on a curve that has fallen."
     if early:
@@ -204,7 +214,13 @@ def assess_fall(
 
 
 def assess_no_fall(
-    rose: bool, early: bool, stopped: bool, climbs: bool, start: float, end: float, num_steps: int
+    rose: bool,  # from the very first rate on
+    early: bool,  # fell from the very first rate on
+    stopped: bool,  # the loss diverged
+    climbs: bool,  # rose in the readable part
+    start: float,
+    end: float,
+    num_steps: int,
 ) -> CurveAssessment:
     "Return the verdict on a curve that has not fallen."
     if rose:
@@ -220,22 +236,15 @@ def assess_no_fall(
             f" {suggest_lower_start(start)}.",
             "the search began too high",
         )
-    how = (
-        "did not fall by more than it varies from batch to batch before it diverged"
-        if stopped
-        else (
-            "only rose, and never fell by more than it varies from batch to batch, as where a model is as good as it"
-            " gets"
-            if climbs
-            else (
-                f"hardly changed between {format_tick(start)} and {format_tick(end)}, no more than it does from batch"
-                " to batch"
-            )
-        )
-    )
+    if stopped:
+        course = "did not fall by more than it varies from batch to batch before it diverged"
+    elif climbs:
+        course = "only rose, and never fell by more than it varies from batch to batch, as with a model that is trained"
+    else:
+        course = f"hardly changed between {format_tick(start)} and {format_tick(end)}, no more than from batch to batch"
     return CurveAssessment(
         False,
-        f"The loss {how}, so a suggestion would come from noise;"
+        f"The loss {course}, so a suggestion would come from noise;"
         f" {suggest_less_noise(num_steps, 'a lower start=, ' if stopped or climbs else 'a higher end=, ')}.",
         "noise: the loss did not fall",
     )
@@ -247,7 +256,9 @@ FIRST_LOSS_MESSAGE = (
 )
 
 def assess_curve(
-    rates, losses, num_steps: int,
+    rates: np.ndarray,
+    losses: np.ndarray,
+    num_steps: int,  # of the whole search
     stopped: bool,  # whether the search stopped because of the loss
 ) -> CurveAssessment:
     "Assess a curve: whether the rules apply, and any problem with it."
@@ -312,7 +323,7 @@ def set_rate(optimizer: torch.optim.Optimizer, ratios: list[float], rate: float)
         group["lr"] = match_lr_type(group["lr"], rate * ratio)
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #2354652d
-def step_across_epochs(learner: TrainerBase):
+def step_across_epochs(learner: TrainerBase) -> StepResult:
     "Take a step, beginning another epoch if the present one has no more data."
     while (done := take_step(learner)) is None:
         # raises ValueError for an epoch without data
@@ -324,17 +335,21 @@ def step_across_epochs(learner: TrainerBase):
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #950796c1
 class DivergenceDetector:
     "Detector of divergence in a sequence of losses."
-    def __init__(self, factor: float | None, wait: int):
+    def __init__(
+        self,
+        factor: float | None,  # multiple of the lowest mean loss; None: only a loss that is not finite
+        wait: int,  # number of losses after which the factor applies
+    ):
         self.factor = factor
         self.wait = wait
         self.n = 0
         self.sum = 0.0
         self.lowest = math.inf
 
-    def seen(self, loss: float) -> bool:
+    def add(self, loss: float) -> bool:
         "Add a loss and return whether the losses have diverged."
         if not math.isfinite(loss): return True
-        self.n = self.n + 1
+        self.n += 1
         self.sum = SMOOTHING * self.sum + (1 - SMOOTHING) * loss
         mean = self.sum / (1 - SMOOTHING ** self.n)
         self.lowest = min(self.lowest, mean)
@@ -342,10 +357,14 @@ class DivergenceDetector:
             self.factor is not None and self.n > self.wait and mean - self.lowest > (self.factor - 1) * abs(self.lowest)
         )
 
-def count_until_divergence(losses, factor, wait) -> int:
+def count_until_divergence(
+    losses: Sequence[float],
+    factor: float | None,  # as for DivergenceDetector
+    wait: int,  # as for DivergenceDetector
+) -> int:
     "Return the number of losses up to and including the divergence."
-    watch = DivergenceDetector(factor, wait)
-    return next((i + 1 for i, loss in enumerate(losses) if watch.seen(loss)), len(losses))
+    detector = DivergenceDetector(factor, wait)
+    return next((i + 1 for i, loss in enumerate(losses) if detector.add(loss)), len(losses))
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #721b7f7e
 # number of losses that are transferred together from a device
@@ -355,21 +374,24 @@ def fetch_losses(
     losses: list,  # tensors, numbers, or deferred values
 ) -> list[float]:
     "Transfer losses to the host as numbers, at once."
-    losses = [resolve_deferred(o) for o in losses]
-    if not all(isinstance(o, torch.Tensor) for o in losses): return [float(o) for o in losses]
-    return torch.stack([o.reshape(()) for o in losses]).tolist()
+    resolved = [resolve_deferred(loss) for loss in losses]
+    if not all(isinstance(loss, torch.Tensor) for loss in resolved): return [float(loss) for loss in resolved]
+    return torch.stack([loss.reshape(()) for loss in resolved]).tolist()
 
-# call inside isolated_training; tick: called after each step
-def run_lr_search(learner: TrainerBase, run: RunState, rates, factor, tick) -> list[float]:
+def run_lr_search(
+    learner: TrainerBase,
+    run: RunState,  # of isolated_training
+    rates: np.ndarray,
+    factor: float | None,  # as for DivergenceDetector
+    tick: Callable[[], object],  # called after each step
+) -> list[float]:
     "Return the losses at the rates, up to divergence."
     ratios = group_lr_ratios(run.optimizer)
     every = 1 if run.device.device.type == "cpu" else FETCH_EVERY
-    run.lr_scheduler, watch, losses, waiting = (
-        ConstantSchedule(run.optimizer),
-        DivergenceDetector(factor, len(rates) // 10),
-        [],
-        [],
-    )
+    run.lr_scheduler = ConstantSchedule(run.optimizer)
+    detector = DivergenceDetector(factor, len(rates) // 10)
+    losses: list[float] = []
+    waiting: list = []   # losses that are still on the device
     for i, rate in enumerate(rates):
         set_rate(run.optimizer, ratios, float(rate))
         waiting.append(step_across_epochs(learner).loss)
@@ -377,17 +399,23 @@ def run_lr_search(learner: TrainerBase, run: RunState, rates, factor, tick) -> l
         if len(waiting) < every and i + 1 < len(rates): continue
         for loss in fetch_losses(waiting):
             losses.append(loss)
-            if watch.seen(loss): return losses
+            if detector.add(loss): return losses
         waiting = []
     return losses
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #0224d188
+class SearchProgress(Protocol):
+    "Context manager that shows the progress of a search."
+    def tick(self): ...
+    def __enter__(self) -> "SearchProgress": ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None): ...
+
 class NoProgress:
     "Progress display that shows nothing."
     def __init__(self, total: int): self.total = total
     def tick(self) -> None: "Count one step."
-    def __enter__(self): return self
-    def __exit__(self, kind: str, error: BaseException, trace): pass
+    def __enter__(self) -> "NoProgress": return self
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None): pass
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #26ab47c5
 def lr_setting(run: RunState) -> tuple[str, float]:
@@ -399,20 +427,21 @@ def lr_setting(run: RunState) -> tuple[str, float]:
     return "learning_rate" if step == 0 or rising or not share or math.isclose(share, 1, rel_tol=1e-3) else "lr", share
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #49235cef
-def clip_curve(values, top: float) -> np.ndarray:
+def clip_curve(values: np.ndarray, top: float) -> np.ndarray:
     "Limit values to `top`, with nan after the last value below it."
     values = np.where(np.isfinite(values), values, np.inf)
     below = np.flatnonzero(values <= top)
     return np.where(np.arange(len(values)) <= (below[-1] + 1 if len(below) else 0), np.minimum(values, top), np.nan)
 
-def plot_range(found) -> tuple[float, float]:
+def plot_range(found: LRFindResult) -> tuple[float, float]:
     "Return the lowest loss and the top of the plot: slightly above the fall, or the highest loss without one."
-    seen = found.losses[np.isfinite(found.losses)]
-    low = float(seen.min())
-    first = float(max(found.losses[0], found.smoothed[found.num_steps // 10])) if found.answer else math.inf
-    return low, first + 0.15 * (first - low) if found.answer else float(seen.max())
+    finite = found.losses[np.isfinite(found.losses)]
+    low = float(finite.min())
+    if not found.answer: return low, float(finite.max())
+    first = float(max(found.losses[0], found.smoothed[found.num_steps // 10]))
+    return low, first + 0.15 * (first - low)
 
-def curve_panel(found) -> Panel:
+def curve_panel(found: LRFindResult) -> Panel:
     "Return the plot of a curve with its suggestions."
     low, top = plot_range(found)
     things = [
@@ -420,11 +449,11 @@ def curve_panel(found) -> Panel:
         LineSeries(found.rates, clip_curve(found.smoothed, top), "", 0),
     ]
     given = [(i + 1, name, rate) for i, (name, rate) in enumerate(found.suggestions.items()) if rate is not None]
-    said = [f"{name} {format_tick(float(f'{rate:.2g}'))}" for _, name, rate in given]
-    for (color, name, rate), words in zip(given, said):
+    labels = [f"{name} {format_tick(float(f'{rate:.2g}'))}" for _, name, rate in given]
+    for (color, name, rate), label in zip(given, labels):
         height = float(np.interp(math.log(rate), np.log(found.rates), np.minimum(found.smoothed, top)))
-        things += [Marker(rate, "", None, color), LineSeries([rate], [height], words, color, "points")]
-    title = said[0] if len(said) == 1 else ""
+        things += [Marker(rate, "", None, color), LineSeries([rate], [height], label, color, "points")]
+    title = labels[0] if len(labels) == 1 else ""
     far = not found.answer and 0 < low < top / 20
     return Panel(title, things, "learning rate", "loss", xlog=found.mode == "exp", ylog=far, note=found.note)
 
@@ -432,23 +461,25 @@ def curve_panel(found) -> Panel:
 class LRFindResult(PanelDisplay):
     "Result of a search: the curve and the suggestions, None where there is no answer."
     columns = 1
-    # of the groups' rates to the first one's
-    def __init__(self, rates, losses, num_steps: int, stopped: bool,   # stopped: because of the loss
-                 rules: dict = RULES, mode: str = "exp",
-                 setting=("learning_rate", 1.0),                       # as returned by `lr_setting`
-                 ratios=(1.0,)):
-        self.rates, self.losses, self.smoothed = (
-            np.asarray(rates, float),
-            np.asarray(losses, float),
-            smooth_losses(losses),
-        )
-        self.num_steps, self.stopped, self.mode, self.setting, self.ratios = (
-            num_steps,
-            stopped,
-            mode,
-            setting,
-            list(ratios),
-        )
+    def __init__(
+        self,
+        rates: ArrayLike,
+        losses: ArrayLike,  # one per rate
+        num_steps: int,  # of the whole search
+        stopped: bool,  # because of the loss
+        rules: Mapping[str, Rule] = RULES,
+        mode: str = "exp",
+        setting: tuple[str, float] = ("learning_rate", 1.0),  # as returned by `lr_setting`
+        ratios: Iterable[float] = (1.0,),  # of the groups' rates to the first group's
+    ):
+        self.rates = np.asarray(rates, float)
+        self.losses = np.asarray(losses, float)
+        self.smoothed = smooth_losses(losses)
+        self.num_steps = num_steps
+        self.stopped = stopped
+        self.mode = mode
+        self.setting = setting
+        self.ratios = list(ratios)
         self.answer, self.verdict, self.note = assess_curve(self.rates, self.losses, num_steps, stopped)
         part = readable_part(self.smoothed, num_steps)
         self.suggestions = {
@@ -475,37 +506,28 @@ class LRFindResult(PanelDisplay):
         "Return a pandas DataFrame with a row for each step."
         return to_frame({"rate": self.rates, "loss": self.losses, "smoothed": self.smoothed})
 
-    def said(self):
-        tried = (
-            f"{len(self.rates)} rates from {format_tick(float(self.rates[0]))} to"
-            f" {format_tick(float(f'{self.rates[-1]:.2g}'))}"
-        )
-        found = ", ".join(
-            f"{name} {format_tick(float(f'{rate:.3g}'))}" for name, rate in self.suggestions.items() if rate is not None
-        )
-        first = f"{tried}{', where the loss diverged' if self.stopped else ''}. " + (
-            f"Suggestions: {found}." if found else "No suggestion."
-        )
-        return [o for o in (first, self.verdict, *(describe_usage(self) if found else [])) if o]
+    def said(self) -> list[str]:
+        def tick(rate: float, digits: int) -> str: return format_tick(float(f"{rate:.{digits}g}"))
+        span = f"{format_tick(float(self.rates[0]))} to {tick(self.rates[-1], 2)}"
+        end = ", where the loss diverged" if self.stopped else ""
+        rates = [f"{name} {tick(rate, 3)}" for name, rate in self.suggestions.items() if rate is not None]
+        suggestions = f"Suggestions: {', '.join(rates)}." if rates else "No suggestion."
+        first = f"{len(self.rates)} rates from {span}{end}. {suggestions}"
+        return [text for text in (first, self.verdict, *(describe_usage(self) if rates else [])) if text]
 
-    def panels(self): return [curve_panel(self)] if np.isfinite(self.losses).sum() > 1 else []
+    def panels(self) -> list[Panel]: return [curve_panel(self)] if np.isfinite(self.losses).sum() > 1 else []
     def words(self) -> str:
         "Return the curve as text."
         if not self.panels(): return ""
-        return "\n".join(
-            panel_to_text(
-                Panel(
-                    "",
-                    [LineSeries(self.rates, clip_curve(self.smoothed, plot_range(self)[1]), "running mean")],
-                    note=self.note,
-                )
-            )
-        )
-    def bundle(self): return super().bundle() | {"text/plain": self.words()}
-    def __repr__(self): return "\n".join([*self.said(), self.words()]).rstrip()
+        _, top = plot_range(self)
+        mean = LineSeries(self.rates, clip_curve(self.smoothed, top), "running mean")
+        return "\n".join(panel_to_text(Panel("", [mean], note=self.note)))
+
+    def bundle(self) -> dict: return super().bundle() | {"text/plain": self.words()}
+    def __repr__(self) -> str: return "\n".join([*self.said(), self.words()]).rstrip()
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #bb606570
-def describe_usage(found) -> list[str]:
+def describe_usage(found: LRFindResult) -> list[str]:
     "Return sentences on how to use the first suggestion."
     name, rate = next((n, r) for n, r in found.suggestions.items() if r is not None)
     setting, share = found.setting
@@ -513,12 +535,12 @@ def describe_usage(found) -> list[str]:
     words = [f"learn.set({setting}={given}) uses it from the next step on: {rate:.3g}."]
     if setting == "lr":
         words = [
-            f"The schedule stands at {share:.2g} of its base. learn.set(lr={given}) lets the next step use {rate:.3g}"
+            f"The schedule is at {share:.2g} of its base. learn.set(lr={given}) lets the next step use {rate:.3g}"
             f" and scales the rest of the schedule; learn.set(learning_rate={given}) would make it the base."
         ]
     elif not math.isclose(share, 1, rel_tol=1e-3):
         words = [
-            f"learn.set(learning_rate={given}) makes {rate:.3g} the base, which the schedule rises to; it stands at"
+            f"learn.set(learning_rate={given}) makes {rate:.3g} the base, to which the schedule rises; it is at"
             f" {share:.2g} of it."
         ]
     others = sorted({float(f"{r:.3g}") for r in found.ratios} - {1.0})
@@ -537,8 +559,8 @@ def lr_find(
     num_steps: int = 100,
     mode: str = "exp",
     stop_factor: float | None = 4.0,  # multiple of the lowest mean loss; None: stop only when a loss is not finite
-    suggest=tuple(RULES),  # as for `resolve_rules`; the text uses the first one
-    progress=NoProgress,  # makes the progress display of so many steps: a context manager with a method tick()
+    suggest: str | Rule | Iterable[str | Rule] = tuple(RULES),  # as for `resolve_rules`; the text uses the first one
+    progress: Callable[[int], SearchProgress] = NoProgress,  # makes the display of a number of steps
 ) -> LRFindResult:
     "Search for a learning rate by training with a growing one, and restore the run."
     rates = trial_rates(start, end, num_steps, mode)

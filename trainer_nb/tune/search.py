@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Any, NamedTuple, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ..args.fields import field_types
 from ..args.training_args import TrainingArguments, resolve_args
 from ..args.fields import to_builtin
+from ..core.callbacks import TrainerState
 from ..core.errors import InvalidOperation, Paused, install_excepthook, suggest_names
 from ..core.seeding import preserve_generators
 from ..engine.loop import check_can_train, describe_position
@@ -20,11 +22,18 @@ from ..engine.snapshot import restore_fields
 from ..state.async_save import Saver
 from ..state.clone import clone_learner
 
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+
 # %% auto #0
-__all__ = ['BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'cast_number', 'make_trial_learner',
-           'ObjectiveReporter', 'run_trial', 'check_search', 'search_hyperparameters', 'make_search_interrupted']
+__all__ = ['Objective', 'BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'cast_number',
+           'make_trial_learner', 'ObjectiveReporter', 'run_trial', 'check_search', 'search_hyperparameters',
+           'make_search_interrupted']
 
 # %% ../../nbs/09_tune/02_search.ipynb #b146aaac
+# from the metrics of an evaluation; a list if there are several objectives
+Objective = Callable[[dict[str, Any]], float | list[float]]
+
 class BestRun(NamedTuple):
     "Best trial of a search."
     run_id: str                      # number of the trial; its folder is run-<number>
@@ -32,7 +41,7 @@ class BestRun(NamedTuple):
     hyperparameters: dict[str, Any]
     run_summary: Any = None          # Optuna's study, with all trials
 
-def default_hp_space(trial) -> dict:
+def default_hp_space(trial: Trial) -> dict[str, Any]:
     "Suggest learning rate, epochs, seed and micro-batch, as the Trainer does."
     return {
         "learning_rate": trial.suggest_float("learning_rate", 1e-6, 1e-4, log=True),
@@ -52,10 +61,11 @@ def default_compute_objective(metrics: dict) -> float:
 
 # %% ../../nbs/09_tune/02_search.ipynb #28390d4d
 def trial_args(
-    learner: TrainerBase, trial,
-    params: dict,  # result of the space
-    hp_name=None,
-):
+    learner: TrainerBase,
+    trial: Trial,
+    params: dict[str, Any],  # result of the space
+    hp_name: Callable[[Trial], object] | None = None,
+) -> TrainingArguments:
     "Return the settings of a trial; raise ValueError for an unknown name."
     if not isinstance(params, dict):
         raise TypeError(f"hp_space returned {params!r}; it has to return a dict of settings.")
@@ -72,22 +82,21 @@ def trial_args(
             )
         changes[name] = cast_number(to_builtin(value), kinds.get(name))
     if args.output_dir is not None:
-        changes["output_dir"] = os.path.join(
-            args.output_dir, str(hp_name(trial)) if hp_name is not None else f"run-{trial.number}"
-        )
+        folder = f"run-{trial.number}" if hp_name is None else str(hp_name(trial))
+        changes["output_dir"] = os.path.join(args.output_dir, folder)
     return resolve_args(args, changes)
 
 def cast_number(
-    value,
-    kind: str,  # annotated type of the setting
-):
+    value: Any,
+    kind: Any,  # annotated type of the setting
+) -> Any:
     "Convert a number to the type of its setting: int or bool if that is the only possible type."
     if not isinstance(value, (bool, int, float)): return value
     kinds = set(get_args(kind) or (kind,)) - {type(None)}
     return int(value) if kinds == {int} else bool(value) if kinds == {bool} else value
 
 # %% ../../nbs/09_tune/02_search.ipynb #a7a36619
-def make_trial_learner(learner: TrainerBase, trial, args: TrainingArguments):
+def make_trial_learner(learner: TrainerBase, trial: Trial, args: TrainingArguments) -> TrainerBase:
     "Return a learner at its beginning with these settings; raise InvalidOperation if an optimizer was given."
     run = learner.run_state
     anew = learner.model_init is not None
@@ -112,35 +121,51 @@ def make_trial_learner(learner: TrainerBase, trial, args: TrainingArguments):
 # %% ../../nbs/09_tune/02_search.ipynb #3742a1f1
 class ObjectiveReporter:
     "Reporter of a trial's evaluations; raises Optuna's TrialPruned if the trial is to be pruned."
-    def __init__(self, trial, state, compute_objective, several):
+    def __init__(
+        self,
+        trial: Trial,
+        state: TrainerState,
+        compute_objective: Objective,
+        several: bool,  # whether there are several objectives
+    ):
         self.trial = trial
         self.state = state
         self.compute = compute_objective
         self.several = several
-        self.objective = None
+        self.objective: float | list[float] | None = None
 
     def __call__(
         self,
         metrics: dict[str, Any],  # of all evaluation sets
     ):
-        self.objective, step = self.compute(dict(metrics)), self.state.global_step
+        self.objective = self.compute(dict(metrics))
+        step = self.state.global_step
         if self.several or not hasattr(self.trial, "report"): return
         self.trial.report(self.objective, step)
         if not self.trial.should_prune(): return
         import optuna
         raise optuna.TrialPruned(f"given up at step {step}")
 
-def run_trial(learner: TrainerBase, trial, hp_space, compute_objective, hp_name, several) -> float | list:
+def run_trial(
+    learner: TrainerBase,
+    trial: Trial,
+    hp_space: Callable[[Trial], dict[str, Any]],
+    compute_objective: Objective,
+    hp_name: Callable[[Trial], object] | None,
+    several: bool,  # whether there are several objectives
+) -> float | list[float]:
     "Train with the settings that a trial suggests, and return its objective."
     args = trial_args(learner, trial, hp_space(trial), hp_name)
     new = make_trial_learner(learner, trial, args)
     try:
         state = new.run_state.state
-        told = new.run_state.objective_reporter = ObjectiveReporter(trial, state, compute_objective, several)
-        state.is_hyper_param_search, state.trial_params = True, dict(trial.params)
+        reporter = ObjectiveReporter(trial, state, compute_objective, several)
+        new.run_state.objective_reporter = reporter
+        state.is_hyper_param_search = True
+        state.trial_params = dict(trial.params)
         state.trial_name = str(hp_name(trial)) if hp_name is not None else None
         new.train()
-        return compute_objective(new.evaluate()) if told.objective is None else told.objective
+        return compute_objective(new.evaluate()) if reporter.objective is None else reporter.objective
     finally:
         _release_learner(new)
 
@@ -150,12 +175,16 @@ def _release_learner(new):
     new.free()
 
 # %% ../../nbs/09_tune/02_search.ipynb #09610bb5
-def check_search(learner: TrainerBase, backend, kwargs):
+def check_search(
+    learner: TrainerBase,
+    backend: object,
+    kwargs: dict[str, Any],  # n_jobs is removed
+):
     "Raise an error for a search that is not possible here."
     name = to_builtin(backend) or "optuna"
     if name != "optuna":
         raise ValueError(
-            f"backend={name!r} is not there: trials are run here, one after the other, and Optuna proposes them; give"
+            f"backend={name!r} is not supported: trials run in this process, and Optuna proposes them; give"
             " backend='optuna', or leave it out."
         )
     if kwargs.pop("n_jobs", 1) != 1:
@@ -176,7 +205,7 @@ def check_search(learner: TrainerBase, backend, kwargs):
         )
     if learner.model_init is None and run.initial_snapshot is None and run.initial_snapshot_freed:
         raise InvalidOperation(
-            "hyperparameter_search() begins each trial with the first weights, and free() has let go of them. Give the"
+            "hyperparameter_search() begins each trial with the first weights, and free() has released them. Give the"
             " Learner model_init=, or make a new one."
         )
     if importlib.util.find_spec("optuna") is None:
@@ -185,28 +214,26 @@ def check_search(learner: TrainerBase, backend, kwargs):
 
 def search_hyperparameters(
     learner: TrainerBase,
-    hp_space=None,
-    compute_objective=None,
-    n_trials=20,
-    direction: str = "minimize",
-    backend=None,
-    hp_name=None,
-    **kwargs,
-):
+    hp_space: Callable[[Trial], dict[str, Any]] | None = None,
+    compute_objective: Objective | None = None,
+    n_trials: int | None = 20,
+    direction: str | Sequence[str] = "minimize",  # one per objective
+    backend: object = None,
+    hp_name: Callable[[Trial], object] | None = None,
+    **kwargs,  # of optuna.create_study and study.optimize
+) -> BestRun | list[BestRun]:
     "Search settings and return the best trial, or a list of them; the learner is unchanged afterwards."
     check_search(learner, backend, kwargs)
     import optuna
     several = isinstance(direction, (list, tuple))
-    how = {k: kwargs.pop(k) for k in ("timeout", "catch", "gc_after_trial") if k in kwargs}
-    study = optuna.create_study(
-        **({"directions": [to_builtin(d) for d in direction]} if several else {"direction": to_builtin(direction)}),
-        **kwargs,
-    )
+    options = {k: kwargs.pop(k) for k in ("timeout", "catch", "gc_after_trial") if k in kwargs}
+    goal = {"directions": [to_builtin(d) for d in direction]} if several else {"direction": to_builtin(direction)}
+    study = optuna.create_study(**goal, **kwargs)
     chosen = hp_space or default_hp_space, compute_objective or default_compute_objective, hp_name
-    def objective(trial): return run_trial(learner, trial, *chosen, several)
+    def objective(trial: Trial) -> float | list[float]: return run_trial(learner, trial, *chosen, several)
     with preserve_generators():
         try:
-            study.optimize(objective, n_trials=n_trials, **how)
+            study.optimize(objective, n_trials=n_trials, **options)
         except KeyboardInterrupt:
             raise make_search_interrupted(learner, study) from None
     best = study.best_trials if several else [study.best_trial]
@@ -214,10 +241,10 @@ def search_hyperparameters(
     return found if several else found[0]
 
 
-def make_search_interrupted(learner: TrainerBase, study) -> Paused:
+def make_search_interrupted(learner: TrainerBase, study: Study) -> Paused:
     "Return the exception for an interrupted search."
     install_excepthook()
     return Paused(
-        f"hyperparameter_search() was given up in trial {len(study.trials) - 1}. The run is as it was,"
+        f"hyperparameter_search() was stopped in trial {len(study.trials) - 1}. The run is as it was,"
         f" {describe_position(learner.run_state)}."
     )
