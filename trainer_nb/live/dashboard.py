@@ -242,6 +242,8 @@ class Dashboard:
         self.send_changes()
         if self.commands is not None:
             self.commands.poll()
+            # at the end of the kernel the learner is deleted first; the picture of its last state stays
+            if self.commands._learner() is None: return
         if self.state != self._state or self.still.is_due:
             self._state = self.state
             self.context.copy().run(self.still.update)
