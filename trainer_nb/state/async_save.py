@@ -77,10 +77,13 @@ class Saver:
         self.run_id = None
         self.checkpoint_dir = None
         self.swept = None
-        # metric, step and folder of the best checkpoint on disk
+        # the data set that was described last, with its description
         self.data_info = None
         self.undo = None
+        # metric, step and folder of the best checkpoint on disk
         self.best = (None, None, None)
+        # during a replay: the best checkpoint of the discarded steps, which rotation must not delete
+        self.discarded_best = None
         self.done.set()
 
     def sweep(
@@ -150,22 +153,27 @@ class Saver:
         self, run: RunState, best,
         after,  # the step up to which the run is replayed
     ):
-        "Retire the checkpoints of later steps, before others are written."
+        "Retire the checkpoints of later steps before a replay, and protect the best one of the earlier steps from rotation."
+        self.discarded_best = best
+        self._copy_best(run)
         invalidate_future(run, best, after)
 
     def after_restore(
         self, run: RunState,
         best,  # the checkpoint that was the best before
     ):
-        "The run stands elsewhere now."
+        "Retire the checkpoints that do not lie in the past of a restored run."
         invalidate_future(run, best)
+        self.discarded_best = None
         warn_lost_best(run)
-        s = run.state
-        self.best = (
-            (s.best_metric, s.best_global_step, s.best_model_checkpoint)
-            if s.best_model_checkpoint
-            else (None, None, None)
-        )
+        self._copy_best(run)
+
+    def _copy_best(self, run: RunState):
+        state = run.state
+        if state.best_model_checkpoint:
+            self.best = state.best_metric, state.best_global_step, state.best_model_checkpoint
+        else:
+            self.best = None, None, None
 
     def free(self): self.wait(); self.spare, self.data_info = (), None
 
@@ -297,7 +305,7 @@ def make_checkpoint_writer(
     run = learner.run_state
     history = learner.run_state.history
     limit = run.args.save_total_limit if own else None
-    best = run.state.best_model_checkpoint
+    protected = [path for path in (run.state.best_model_checkpoint, run.saver.discarded_best) if path is not None]
     beside = history.log is not None and history.path.parent.parent == place.parent
     about = {
         "given": {k: v for k, v in run.given_settings.items() if k in TrainingArguments.__dataclass_fields__},
@@ -321,7 +329,7 @@ def make_checkpoint_writer(
         except Exception as error:
             raise SaveFailed(describe_save_failure(place, error)) from error
         try:
-            rotate_checkpoints(place.parent, history.run_id, limit, best)
+            rotate_checkpoints(place.parent, history.run_id, limit, protected)
         except Exception as error:
             warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
     return work

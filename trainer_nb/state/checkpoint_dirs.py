@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -392,8 +393,8 @@ def invalidate_abandoned(
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #59b8d531
 def checkpoints_to_delete(
     folder: str | Path, run_id: str,
-    limit: int,  # from 1 on
-    best=None,  # path of the best checkpoint
+    limit: int,  # at least 1
+    protected: Sequence[str | Path] = (),  # checkpoints that are never deleted, such as the best one
 ) -> list[Path]:
     "Return the checkpoints that exceed the limit, in the order of deletion."
     mine = [f.path for f in list_checkpoints(folder) if not f.problem and f.says.get("run") == run_id]
@@ -402,7 +403,7 @@ def checkpoints_to_delete(
         for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime)
         if _checkpoint_run_id(p) == run_id
     ]
-    kept = {mine[-1], *([Path(best)] if best else [])} if mine else set()
+    kept = {mine[-1], *map(Path, protected)} if mine else set()
     over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
     return [p for p in (*retired, *mine) if p not in kept][:over]
 
@@ -415,10 +416,11 @@ def _checkpoint_run_id(path: str | Path):
 def rotate_checkpoints(
     folder: str | Path, run_id: str,
     limit: int | None,  # None keeps all
-    best=None,
+    protected: Sequence[str | Path] = (),  # as in checkpoints_to_delete
 ):
     "Delete the checkpoints that exceed the limit; warn about those that cannot be deleted."
-    for path in checkpoints_to_delete(folder, run_id, limit, best) if limit else ():
+    if not limit: return
+    for path in checkpoints_to_delete(folder, run_id, limit, protected):
         try:
             remove_folder(path, run_id)
         except FileNotFoundError:
