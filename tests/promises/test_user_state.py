@@ -353,3 +353,27 @@ def test_a_checkpoint_leaves_the_settings_of_another_process_s_data_set(tmp_path
     said = warned(lambda: moved.load_checkpoint(folder))
     assert (moved.train_dataset.folder, moved.train_dataset.reads) == ("b", 24)
     assert sum("train_dataset.folder is 'b'" in o for o in said) == 1 and not any("train_dataset.size" in o for o in said)
+
+
+# --- the Trainer's files -------------------------------------------------------------------------------------------------
+
+class Mean(TrainerCallback):
+    def __init__(self): self.steps, self.weights = 0, torch.zeros(3)
+    def on_step_end(self, args, state, control, model, **kwargs):
+        self.steps += 1
+        self.weights += model.layer.weight.detach()[0]
+
+
+def test_checkpoints_in_the_trainer_s_layout_hold_user_state(tmp_path):
+    "In files that the Trainer ignores; without them, a warning names what was not restored."
+    learn = counting(tmp_path, save_format="trainer", callbacks=[Mean()])
+    learn.step(3)
+    folder = learn.save_checkpoint(); learn.free()
+    mean = next(c for c in learn.run_state.callbacks.callbacks if isinstance(c, Mean))
+    again = counting(tmp_path, save_format="trainer", callbacks=[other := Mean()])
+    assert warned(lambda: again.load_checkpoint(folder)) == [] and other.steps == 3 and torch.equal(other.weights, mean.weights)
+    again.free()
+    for name in ("manifest.json", "rest.json", "rest.safetensors"): (folder / name).unlink(missing_ok=True)
+    foreign = counting(tmp_path, save_format="trainer", callbacks=[new := Mean()])
+    said = warned(lambda: foreign.load_checkpoint(folder))
+    assert new.steps == 0 and sum("Mean.steps, Mean.weights keep their present values" in o for o in said) == 1

@@ -31,83 +31,10 @@ from trainer_nb.engine.state_holders import (
 )
 
 # %% auto #0
-__all__ = ['LEAST_LIMIT', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators', 'OwnerRecord',
-           'owner_record', 'describe_owner', 'is_other_owner', 'describe_kept_attribute', 'restore_user_state',
-           'drop_new', 'changed_user_state', 'additional_entries', 'capture_optimizer', 'restore_optimizer',
-           'load_additional_entries', 'report_lost']
-
-# %% ../../nbs/06_engine/07_user_state.ipynb #0f249989
-LEAST_LIMIT = 256 << 20   # bytes
-
-def limit_of(run: RunState, owner) -> int:
-    "Return the maximum size of one attribute's tensors in bytes."
-    own = getattr(owner, "state_limit", None)
-    return max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(run).parameters()))) if own is None else own
-
-# %% ../../nbs/06_engine/07_user_state.ipynb #fc486a29
-@dataclass
-class UserState:
-    "Hold a copy of the state that user code keeps."
-    holders: dict = field(default_factory=dict)    # by name: "names" of all attributes, and "items", their forms
-    left_out: dict = field(default_factory=dict)   # name of an attribute: reason why it is not in the copy
-    tensors: dict = field(default_factory=dict)    # by name
-
-    @property
-    def nbytes(self) -> int: return sum(map(local_nbytes, self.tensors.values()))
-    def __iter__(self): return (f"{h}.{k}" for h, said in self.holders.items() for k in said["items"])
-    def __repr__(self): return f"UserState({', '.join(self) or 'empty'}; {self.nbytes / 1e6:.4g} MB)"
-
-def _clone(name: str, t): return t.detach().clone()
-
-def capture_user_state(run: RunState,
-                       put=_clone,               # a function of name and tensor that returns the copy
-                       only=None,                # names of the attributes to copy; None: all
-                       find=user_state_holders   # a function of the run that returns the holders to search
-                      ) -> UserState:
-    "Copy the state that user code keeps. The tensors are those that `put` returns."
-    capture = Capture(run)
-    state = UserState()
-    for holder in find(run):
-        limit = limit_of(run, holder.owner) if holder.kinds == "all" else None
-        forms, problems = capture_attributes(capture, holder, limit, only)
-        # Names of resources are kept as well: an attribute that was there is not deleted as a new one.
-        names = sorted(vars(holder.owner).keys() - (holder.skip - holder.for_now))
-        state.holders[holder.name] = {"names": names, "items": forms} | (describe_owner(holder, forms) if only is None else {})
-        if holder.reports:
-            state.left_out |= problems
-        state.left_out |= inexact_generators(run, holder, forms)
-    state.tensors = {name: put(name, t) for name, t in capture.tensors.items()}
-    return state
-
-# %% ../../nbs/06_engine/07_user_state.ipynb #1312f794
-def user_state_bytes(run: RunState) -> int:
-    "Return the size in bytes of the tensors in a copy."
-    capture = Capture(run)
-    for holder in user_state_holders(run):
-        capture_attributes(capture, holder, limit_of(run, holder.owner) if holder.kinds == "all" else None)
-    return sum(map(local_nbytes, capture.tensors.values()))
-
-# %% ../../nbs/06_engine/07_user_state.ipynb #10d713f7
-def _reads_elsewhere(run: RunState) -> str:
-    "Return the reason why a generator of the data is not exact in a snapshot; an empty string if it is."
-    loader = getattr(run.loader, "loader", None)
-    workers = run.args.dataloader_num_workers if loader is None else getattr(loader, "num_workers", 0)
-    if workers:
-        return ("is advanced in the copies that the data workers have, which a snapshot does not reach "
-                            "(dataloader_num_workers=0 loads in this process)")
-    data = getattr(loader, "dataset", None)
-    if isinstance(getattr(run.loader, "source", None), OpaqueSource):
-        return "is advanced as the loader is read, and going back reads it again from the start of the epoch"
-    if not isinstance(data, torch.utils.data.IterableDataset) or has_state_dict(data): return ""
-    return ("is advanced as the stream is read, and going back reads the stream again from the start of the epoch "
-            "(state_dict() and load_state_dict() of the data set avoid that)")
-
-def inexact_generators(run: RunState, holder, forms: dict) -> dict:
-    "Return the generators of the data whose copies are not exact, by name, with the reason."
-    if not holder.name.startswith(("train_dataset", "data_collator")): return {}
-    found = [k for k, f in forms.items() if f["kind"] == "generator"]
-    why = _reads_elsewhere(run) if found else ""
-    return {f"{holder.name}.{k}": why for k in found} if why else {}
+__all__ = ['LEAST_LIMIT', 'OwnerRecord', 'owner_record', 'describe_owner', 'is_other_owner', 'describe_kept_attribute',
+           'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
+           'restore_user_state', 'drop_new', 'changed_user_state', 'additional_entries', 'capture_optimizer',
+           'restore_optimizer', 'load_additional_entries', 'report_lost']
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #86cc40e1
 @dataclass
@@ -166,6 +93,80 @@ def describe_kept_attribute(
     now = f"is {attributes[key]!r}" if key in attributes else "does not exist"
     return {f"{holder.name}.{key}": f"{now} in the present object, was {then!r} in the one of the snapshot, and was not "
                                     "restored, because it had not changed during the run"}
+
+# %% ../../nbs/06_engine/07_user_state.ipynb #0f249989
+LEAST_LIMIT = 256 << 20   # bytes
+
+def limit_of(run: RunState, owner) -> int:
+    "Return the maximum size of one attribute's tensors in bytes."
+    own = getattr(owner, "state_limit", None)
+    return max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(run).parameters()))) if own is None else own
+
+# %% ../../nbs/06_engine/07_user_state.ipynb #fc486a29
+@dataclass
+class UserState:
+    "Hold a copy of the state that user code keeps."
+    holders: dict = field(default_factory=dict)    # by name: "names" of all attributes, and "items", their forms
+    left_out: dict = field(default_factory=dict)   # name of an attribute: reason why it is not in the copy
+    tensors: dict = field(default_factory=dict)    # by name
+
+    @property
+    def nbytes(self) -> int: return sum(map(local_nbytes, self.tensors.values()))
+    def __iter__(self): return (f"{h}.{k}" for h, said in self.holders.items() for k in said["items"])
+    def __repr__(self): return f"UserState({', '.join(self) or 'empty'}; {self.nbytes / 1e6:.4g} MB)"
+
+def _clone(name: str, t): return t.detach().clone()
+
+def capture_user_state(run: RunState,
+                       put=_clone,               # a function of name and tensor that returns the copy
+                       only=None,                # names of the attributes to copy; None: all
+                       find=user_state_holders   # a function of the run that returns the holders to search
+                      ) -> UserState:
+    "Copy the state that user code keeps. The tensors are those that `put` returns."
+    capture = Capture(run)
+    state = UserState()
+    for holder in find(run):
+        limit = limit_of(run, holder.owner) if holder.kinds == "all" else None
+        forms, problems = capture_attributes(capture, holder, limit, only)
+        # Names of resources are kept as well: an attribute that was there is not deleted as a new one.
+        names = sorted(vars(holder.owner).keys() - (holder.skip - holder.for_now))
+        state.holders[holder.name] = {"names": names, "items": forms} | (describe_owner(holder, forms) if only is None else {})
+        if holder.reports:
+            state.left_out |= problems
+            state.holders[holder.name]["reported"] = True
+        state.left_out |= inexact_generators(run, holder, forms)
+    state.tensors = {name: put(name, t) for name, t in capture.tensors.items()}
+    return state
+
+# %% ../../nbs/06_engine/07_user_state.ipynb #1312f794
+def user_state_bytes(run: RunState) -> int:
+    "Return the size in bytes of the tensors in a copy."
+    capture = Capture(run)
+    for holder in user_state_holders(run):
+        capture_attributes(capture, holder, limit_of(run, holder.owner) if holder.kinds == "all" else None)
+    return sum(map(local_nbytes, capture.tensors.values()))
+
+# %% ../../nbs/06_engine/07_user_state.ipynb #10d713f7
+def _reads_elsewhere(run: RunState) -> str:
+    "Return the reason why a generator of the data is not exact in a snapshot; an empty string if it is."
+    loader = getattr(run.loader, "loader", None)
+    workers = run.args.dataloader_num_workers if loader is None else getattr(loader, "num_workers", 0)
+    if workers:
+        return ("is advanced in the copies that the data workers have, which a snapshot does not reach "
+                            "(dataloader_num_workers=0 loads in this process)")
+    data = getattr(loader, "dataset", None)
+    if isinstance(getattr(run.loader, "source", None), OpaqueSource):
+        return "is advanced as the loader is read, and going back reads it again from the start of the epoch"
+    if not isinstance(data, torch.utils.data.IterableDataset) or has_state_dict(data): return ""
+    return ("is advanced as the stream is read, and going back reads the stream again from the start of the epoch "
+            "(state_dict() and load_state_dict() of the data set avoid that)")
+
+def inexact_generators(run: RunState, holder, forms: dict) -> dict:
+    "Return the generators of the data whose copies are not exact, by name, with the reason."
+    if not holder.name.startswith(("train_dataset", "data_collator")): return {}
+    found = [k for k, f in forms.items() if f["kind"] == "generator"]
+    why = _reads_elsewhere(run) if found else ""
+    return {f"{holder.name}.{k}": why for k in found} if why else {}
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #6fcbd920
 def restore_user_state(run: RunState,

@@ -56,8 +56,8 @@ from .model_files import read_torch_file, read_weights_for_model
 __all__ = ['trainer_layout_info', 'warn_of_loss', 'write_trainer_state', 'save_plain', 'write_torch_files', 'seeded_rng_states',
            'write_extra_state', 'write_trainer_checkpoint', 'read_trainer_state', 'position_after_batches',
            'resume_position', 'position_fields', 'count_seen_samples', 'reconcile_state', 'read_torch_files',
-           'read_named_weights', 'merge_callback_states', 'read_foreign_checkpoint', 'describe_scaler_difference',
-           'read_own_checkpoint', 'read_trainer_checkpoint']
+           'read_named_weights', 'merge_callback_states', 'read_foreign_checkpoint', 'describe_missing_user_state',
+           'describe_scaler_difference', 'read_own_checkpoint', 'read_trainer_checkpoint']
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #f57daa04
 def trainer_layout_info(learner: TrainerBase) -> dict:
@@ -371,7 +371,8 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: str | Path) -> Snapsho
     except ValueError as error:
         raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += (
-        describe_group_differences(run, mine["optimizer"]["groups"], optimizer["groups"])
+        describe_missing_user_state(mine["user"])
+        + describe_group_differences(run, mine["optimizer"]["groups"], optimizer["groups"])
         + of_rates
         + describe_scaler_difference(run, files["scaler"])
     )
@@ -386,6 +387,15 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: str | Path) -> Snapsho
         "callbacks": merge_callback_states(run, there.stateful_callbacks, mine["callbacks"]),
     }
     return Snapshot(tensors | kept, values)
+
+def describe_missing_user_state(
+    user: dict,  # the learner's own, from a snapshot
+) -> list[str]:
+    "Return a warning that names the attributes of a learner subclass and of callbacks, which the Trainer's files do not hold."
+    names = [f"{holder}.{key}" for holder, saved in user["holders"].items() if saved.get("reported") for key in saved["items"]]
+    if not names: return []
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return [f"the Trainer's files hold no attributes of user code, so {', '.join(names[:10])}{more} keep their present values"]
 
 def describe_scaler_difference(run: RunState, file) -> list[str]:
     "Return a warning if only one of the two runs scales its gradients."
