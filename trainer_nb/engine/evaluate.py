@@ -114,7 +114,7 @@ def evaluation_mode(
         before = run.phase
         shadows = BufferBackup(run_modules(run))
         generators = generator_states()
-        weights = []
+        weights: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         shadows.keep()
         with preserve_training_modes(run_modules(run)):
             try:
@@ -154,13 +154,12 @@ class EvalBatches:
         self, learner: TrainerBase, dataloader, share: RankShard = UNSHARDED,
         even: bool = False,  # all processes compute equally often; an additional batch counts no samples
     ):
-        self.seed, self.cursor, self.share, self.even = (
-            mix_seed(learner.args.seed, SEED_EVALUATE),
-            Cursor(),
-            share,
-            even,
-        )
-        self.feed, self.loader = ResumableLoader(dataloader, self.seed, share), dataloader
+        self.seed = mix_seed(learner.args.seed, SEED_EVALUATE)
+        self.cursor = Cursor()
+        self.share = share
+        self.even = even
+        self.loader = dataloader
+        self.feed = ResumableLoader(dataloader, self.seed, share)
 
     def __iter__(self):
         last = None
@@ -192,16 +191,15 @@ class EvalAccumulator:
     ):
         args = learner.args
         world = learner.run_state.device.world
-        self.learner, self.loader, self.args, self.per_batch_metrics = (
-            learner,
-            loader,
-            args,
-            args.batch_eval_metrics and learner.compute_metrics is not None,
-        )
+        self.learner = learner
+        self.loader = loader
+        self.args = args
+        self.per_batch_metrics = args.batch_eval_metrics and learner.compute_metrics is not None
         check_batch_eval_metrics(args, learner.compute_metrics)
-        self.predictions, self.labels, self.inputs, self.losses = (
-            kind(args) for kind in (OutputGatherer, OutputGatherer, OutputGatherer, LossGatherer)
-        )
+        self.predictions = OutputGatherer(args)
+        self.labels = OutputGatherer(args)
+        self.inputs = OutputGatherer(args)
+        self.losses = LossGatherer(args)
         self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
         self.rounds = OrderedBatches(world, self._of_batch) if self.per_batch_metrics else None
         self.keeps = purpose == "Prediction" or not (

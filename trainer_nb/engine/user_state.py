@@ -177,7 +177,7 @@ def restore_user_state(run: RunState,
                       ) -> dict:
     "Restore attributes; return the reasons why some could not be restored, by name."
     restore = Restore(run, state.tensors)
-    problems = {}
+    problems: dict[str, str] = {}
     for holder in find(run):
         saved = state.holders.get(holder.name, {"names": None, "items": {}})
         other = is_other_owner(holder, saved)

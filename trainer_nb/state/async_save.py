@@ -55,7 +55,7 @@ class SaveFailed(RuntimeError):
     "Raised if a checkpoint could not be written; the run itself is unchanged."
 
 # savers of all learners here that are writing, by the id of their run
-_ACTIVE_SAVERS = {}
+_ACTIVE_SAVERS: dict[str, Saver] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ACTIVE_SAVERS.clear)
 
@@ -353,7 +353,7 @@ def strip_log_history(snapshot: Snapshot, history: History) -> dict:
     if not state.log_history or found != to_plain_data(state.log_history): return {}
     return {"state": replace(state, log_history=[]), "logs": len(state.log_history)}
 
-def ensure_log_on_disk(history: History, beside, folder: str | Path) -> bool:
+def ensure_log_on_disk(history: History, beside, folder: Path) -> bool:
     "Write the log to disk: True if it is next to the folder; otherwise copy it into the folder."
     if beside:
         history.flush()
@@ -367,6 +367,7 @@ def replace_existing(taken: Path, run_id) -> Path | None:
     "Set aside a checkpoint of the same run or an empty folder; retire anything else."
     if is_own_checkpoint(taken, run_id) or not any(taken.iterdir()): return move_aside(taken, run_id)
     invalidate(taken)
+    return None
 
 def describe_save_failure(place, error: BaseException) -> str:
     "Return the cause of a failure, the newest complete checkpoint, and the remedy."
@@ -402,9 +403,8 @@ def invalidate_future(
 def warn_lost_best(run: RunState):
     "Warn if the best checkpoint is to be loaded at the end and no longer exists."
     step = run.state.best_global_step
-    path = run.state.best_model_checkpoint
-    if path is None or not run.args.load_best_model_at_end: return
-    path = Path(path)
+    if run.state.best_model_checkpoint is None or not run.args.load_best_model_at_end: return
+    path = Path(run.state.best_model_checkpoint)
     back = run.state.global_step - (step or 0)
     if path.is_dir() or any(path.parent.glob(f"retired*{path.name}*")): return
     again = (

@@ -74,7 +74,7 @@ class CorruptCheckpoint(ValueError):
     "Raised for a directory that is incomplete or was altered; the message names the file."
 
 def read_manifest(folder: Path) -> dict:
-    "Return the manifest of a directory; raise Damaged if it is missing or was altered."
+    "Return the manifest of a directory; raise CorruptCheckpoint if it is missing or was altered."
     path = folder / MANIFEST_NAME
     if not path.is_file():
         raise CorruptCheckpoint(
@@ -92,7 +92,7 @@ def verify_checkpoint(
     folder: Path,
     every_byte: bool = True,  # compare the digests too, not only the sizes
 ) -> dict:
-    "Verify the files of a directory and return its manifest; raise Damaged if one differs."
+    "Verify the files of a directory and return its manifest; raise CorruptCheckpoint if one differs."
     manifest = read_manifest(folder)
     for name, said in manifest["files"].items():
         path = folder / name
@@ -108,11 +108,11 @@ try:
     import fcntl
 except ImportError:
     # not available on Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #31a333db
 # descriptors of the directories that this process holds
-_LOCK_FDS = set()
+_LOCK_FDS: set[int] = set()
 
 @contextmanager
 def lock(
@@ -228,7 +228,7 @@ def cleared_target(place: Path, make_room):
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #04cc052a
 def leftover_folders(parent: Path) -> list[Path]:
     "Return the directories with temporary names, newest first, those moved out of the way last."
-    def order(path: str | Path):
+    def order(path: Path):
         try:
             return path.name.endswith("-gone"), -path.stat().st_mtime
         except FileNotFoundError:
@@ -323,7 +323,7 @@ def inspect_checkpoint(path: Path, step: int) -> CheckpointInfo:
 def describe_leftover(path: Path) -> str:
     "Describe the state of a directory with a temporary name."
     with lock(path) as free:
-        if not free: return f"{path} is being written, or removed, by somebody else."
+        if not free: return f"{path} is being written or removed by another process."
     return f"{path} was being removed." if path.name.endswith("-gone") else f"{path} was not written to its end."
 
 def list_checkpoints(folder: str | Path) -> list[CheckpointInfo]:
@@ -407,7 +407,7 @@ def checkpoints_to_delete(
     over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
     return [p for p in (*retired, *mine) if p not in kept][:over]
 
-def _checkpoint_run_id(path: str | Path):
+def _checkpoint_run_id(path: Path):
     try:
         return verify_checkpoint(path, every_byte=False).get("run")
     except CorruptCheckpoint:

@@ -67,7 +67,7 @@ def source_groups(
 
 def regroup(
     groups, schedule, wanted,
-    numbers,  # as returned by sources
+    numbers,  # as returned by source_groups
 ):
     "Return the groups and the schedule's state, arranged for other groups."
     return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], _with_groups(
@@ -86,7 +86,7 @@ def to_numbered_state_dict(
             " cannot hold without pickling them; save_format='safetensors' keeps them"
         )
     number = {n: i for i, n in enumerate(chain.from_iterable(g["params"] for g in groups))}
-    state = {}
+    state: dict[int, dict] = {}
     held = {n.removeprefix("optimizer/"): t for n, t in snapshot.tensors.items() if n.startswith("optimizer/")}
     for name, value in (held | snapshot.values["optimizer"]["plain"]).items():
         owner, key = name.rsplit("/", 1)

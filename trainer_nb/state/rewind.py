@@ -72,7 +72,7 @@ class RewindReport(NamedTuple):
 def rewind(
     learner: TrainerBase,
     n: int,  # number of steps
-    advance=run_until,  # has the signature of loop.go
+    advance=run_until,  # has the signature of loop.run_until
 ) -> RewindReport:
     "Go back n steps; raise ValueError if no snapshot reaches that far, InvalidOperation during another verb."
     run = learner.run_state
