@@ -217,7 +217,7 @@ class EvalAccumulator:
         if predicted is not None and boil_down is not None:
             predicted = boil_down(predicted, labels)
         self.streams.add(k, n, predicted, labels)
-        if self.per_batch_metrics and predicted is not None and labels is not None:
+        if self.rounds is not None and predicted is not None and labels is not None:
             more = {
                 "inputs": batch if "inputs" in wanted else None,
                 "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None,
@@ -237,7 +237,7 @@ class EvalAccumulator:
     def turn(self, k: int, batches):
         "Finish a batch of the data, on any process."
         self.streams.turn(k)
-        if self.per_batch_metrics:
+        if self.rounds is not None:
             self.rounds.turn(k, batches.at_end())
 
     def _of_batch(self, thing, last): return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
@@ -254,9 +254,13 @@ def main_input(learner: TrainerBase, batch):
 # %% ../../nbs/06_engine/17_evaluate.ipynb #610f0b58
 def tensor_bytes(thing) -> int:
     "Return the number of bytes of all tensors in a nested structure."
-    found = []
-    map_tensors(thing, lambda t: found.append(t.nbytes) or t)
-    return sum(found)
+    total = 0
+    def count_bytes(t: torch.Tensor) -> torch.Tensor:
+        nonlocal total
+        total += t.nbytes
+        return t
+    map_tensors(thing, count_bytes)
+    return total
 
 def warn_large_predictions(
     found: EvalAccumulator,
@@ -344,10 +348,10 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     "Compute the metrics of the collected results; add the prefix to their names. Raise TypeError or ValueError for invalid metrics."
     predictions = found.predictions.joined()
     labels = found.labels.joined()
-    metrics = {}
+    metrics: Any = {}
     compute = found.learner.compute_metrics
     wanted = found.args.include_for_metrics
-    if found.per_batch_metrics and found.rounds.begun:
+    if found.rounds is not None and found.rounds.begun:
         metrics = found.rounds.result
     elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
         metrics = compute(

@@ -226,7 +226,7 @@ def _key_form(capture, key, path: str) -> dict:
 # %% ../../nbs/06_engine/06c_state_forms.ipynb #e05ce45a
 def describe_generator(capture, g, path: str) -> dict:
     "Return the form of a random number generator."
-    if g is torch.default_generator or g is random.seed.__self__ or g is np.random.mtrand._rand:
+    if g is torch.default_generator or g is random._inst or g is np.random.mtrand._rand:
         raise NotState
     if isinstance(g, random.SystemRandom): raise CannotCapture("draws from the system's entropy")
     if isinstance(g, torch.Generator):

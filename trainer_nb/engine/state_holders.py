@@ -105,7 +105,7 @@ def is_copied_kind(kinds: str, value) -> bool:
 def is_fetch_state(kinds: str, value) -> bool:
     "Whether a value of a data set or a collator may change in a fetch: a number, a string, or a generator of its own."
     if not is_copied_kind(kinds, value): return False
-    shared = value is torch.default_generator or value is random.seed.__self__ or value is np.random.mtrand._rand
+    shared = value is torch.default_generator or value is random._inst or value is np.random.mtrand._rand
     return not shared and not isinstance(value, random.SystemRandom)
 
 # %% ../../nbs/06_engine/06b_state_holders.ipynb #44147061
@@ -135,7 +135,7 @@ def _of_learner(learner: TrainerBase | None) -> Iterator[Holder]:
     yield Holder(type(learner).__name__, learner, skip=LEARNER | not_state(learner), reports=True)
 
 def _of_callbacks(callbacks: list) -> Iterator[Holder]:
-    seen = collections.Counter()
+    seen: collections.Counter[str] = collections.Counter()
     for c in callbacks:
         kind = type(c).__name__
         seen[kind] += 1

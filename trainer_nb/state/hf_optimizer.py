@@ -285,7 +285,8 @@ def options_in(
 
 def describe_group_differences(run: RunState, mine, groups) -> list[str]:
     "Return warnings about settings that differ in the file."
-    said, (options, known) = {}, options_in(run, mine)
+    said: dict[str, str] = {}
+    options, known = options_in(run, mine)
     for name in options:
         for here, there in zip(mine, groups):
             if "max_lr" in there or name not in here or alike(here[name], there.get(name, here[name])):
