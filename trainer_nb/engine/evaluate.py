@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
