@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest, torch
 
-from trainer_nb import TrainerCallback, differences
+from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.engine.snapshot import capture_snapshot
 from trainer_nb.engine.state_holders import LEARNER
 from trainer_nb.engine.user_state import capture_user_state, changed_user_state, restore_user_state
@@ -288,3 +288,92 @@ def test_launch_and_close(steps):
     other = learner(callbacks=[Averages, Noisy])
     other.step(BEFORE + AFTER)
     assert look(learn) == look(other)
+
+
+# --- another data set ----------------------------------------------------------------------------------------------------
+
+class Counted(torch.utils.data.Dataset):
+    "Settings that belong to the object, and a counter that belongs to the run."
+    def __init__(self, size=24, folder="a"): self.size, self.folder, self.reads = size, folder, 0
+    def __len__(self): return self.size
+    def __getitem__(self, i):
+        self.reads += 1
+        return {"x": torch.full((3,), i / 24), "labels": torch.tensor([float(i % 2)])}
+
+
+def counting(tmp_path=None, **settings):
+    torch.manual_seed(0)
+    class Net(torch.nn.Module):
+        def __init__(self): super().__init__(); self.layer = torch.nn.Linear(3, 1)
+        def forward(self, x, labels): return {"loss": (self.layer(x) - labels).pow(2).mean()}
+    folder = {} if tmp_path is None else dict(output_dir=str(tmp_path))
+    return Learner(Net(), train_dataset=Counted(), **dict(per_device_train_batch_size=8, num_train_epochs=9, use_cpu=True, disable_tqdm=True, **folder) | settings)
+
+
+def test_restore_leaves_the_settings_of_another_data_set():
+    "The counter goes back with the run; the length and the folder belong to the object, and each is reported once."
+    learn = counting()
+    learn.step(3); learn.snapshot("a"); learn.step(2)
+    learn.train_dataset = other = Counted(32, "b")
+    other.extra = 1
+    said = warned(lambda: learn.restore("a"))
+    assert (other.size, other.folder, other.reads, other.extra) == (32, "b", 24, 1)
+    assert len(said) == 1 and "train_dataset.size is 32" in said[0] and "train_dataset.folder is 'b'" in said[0] and "reads" not in said[0]
+    assert warned(lambda: learn.restore("a")) == []
+    learn.step(4)   # the data of the new set, to its end
+    assert learn.state.global_step == 7 and len(other) == 32
+
+
+def test_the_same_data_set_goes_back_with_all_of_its_attributes():
+    learn = counting(rewind_every=1)
+    learn.step(3)
+    learn.train_dataset.folder = "changed by hand"
+    learn.step(1)
+    assert warned(lambda: learn.rewind(2)) == [] and learn.train_dataset.folder == "a" and learn.train_dataset.reads == 16
+
+
+def test_a_branch_keeps_the_attributes_of_its_copy():
+    learn = counting()
+    learn.step(2)
+    other = []
+    assert warned(lambda: other.append(learn.branch())) == []
+    assert vars(other[0].train_dataset) == vars(learn.train_dataset) and other[0].train_dataset is not learn.train_dataset
+
+
+def test_a_checkpoint_leaves_the_settings_of_another_process_s_data_set(tmp_path):
+    "An object made anew, as in another process: only the counter is restored; equal values are not reported."
+    learn = counting(tmp_path)
+    learn.step(3)
+    folder = learn.save_checkpoint(); learn.free()
+    again = counting(tmp_path)
+    assert warned(lambda: again.load_checkpoint(folder)) == [] and again.train_dataset.reads == 24
+    again.free()
+    moved = counting(tmp_path)
+    moved.train_dataset = Counted(24, "b")
+    said = warned(lambda: moved.load_checkpoint(folder))
+    assert (moved.train_dataset.folder, moved.train_dataset.reads) == ("b", 24)
+    assert sum("train_dataset.folder is 'b'" in o for o in said) == 1 and not any("train_dataset.size" in o for o in said)
+
+
+# --- the Trainer's files -------------------------------------------------------------------------------------------------
+
+class Mean(TrainerCallback):
+    def __init__(self): self.steps, self.weights = 0, torch.zeros(3)
+    def on_step_end(self, args, state, control, model, **kwargs):
+        self.steps += 1
+        self.weights += model.layer.weight.detach()[0]
+
+
+def test_checkpoints_in_the_trainer_s_layout_hold_user_state(tmp_path):
+    "In files that the Trainer ignores; without them, a warning names what was not restored."
+    learn = counting(tmp_path, save_format="trainer", callbacks=[Mean()])
+    learn.step(3)
+    folder = learn.save_checkpoint(); learn.free()
+    mean = next(c for c in learn.run_state.callbacks.callbacks if isinstance(c, Mean))
+    again = counting(tmp_path, save_format="trainer", callbacks=[other := Mean()])
+    assert warned(lambda: again.load_checkpoint(folder)) == [] and other.steps == 3 and torch.equal(other.weights, mean.weights)
+    again.free()
+    for name in ("manifest.json", "rest.json", "rest.safetensors"): (folder / name).unlink(missing_ok=True)
+    foreign = counting(tmp_path, save_format="trainer", callbacks=[new := Mean()])
+    said = warned(lambda: foreign.load_checkpoint(folder))
+    assert new.steps == 0 and sum("Mean.steps, Mean.weights keep their present values" in o for o in said) == 1

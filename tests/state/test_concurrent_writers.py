@@ -66,7 +66,7 @@ def test_what_a_writer_leaves_when_it_is_killed(tmp_path, left):
         before = sorted(os.listdir(tmp_path))
         clean_leftovers(tmp_path, "a1b2"); clean_leftovers(tmp_path)
         assert sorted(os.listdir(tmp_path)) == before
-        with pytest.warns(UserWarning, match="is being written, or removed, by somebody else"): get_last_checkpoint(tmp_path)
+        with pytest.warns(UserWarning, match="is being written or removed by another process"): get_last_checkpoint(tmp_path)
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()
         clean_leftovers(tmp_path, "another")

@@ -222,6 +222,32 @@ def test_an_interrupt_within_the_replay():
     assert unequal(finish(learn), want, ignore=("args",)) == []
 
 
+def test_an_interrupted_replay_keeps_the_best_checkpoint(tmp_path):
+    "The replay saves checkpoints again; they do not remove the best one, which the replay has not reached yet."
+    scores, made = {5: 0.1, 10: 0.9, 15: 0.2, 20: 0.3}, []
+    class Pauses(TrainerCallback):
+        on, not_state = False, ("on",)
+        def on_step_end(self, args, state, control, learner, **kwargs):
+            if self.on and state.global_step == 7: learner.pause()
+    pauses = Pauses()
+    learn = hard_learner(callbacks=[pauses], output_dir=str(tmp_path), eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, save_strategy="steps",
+                         save_steps=5, save_total_limit=2, metric_for_best_model="score", load_best_model_at_end=True, rewind_every=0,
+                         compute_metrics=lambda p: {"score": scores[made[0].state.global_step]}, **LONG)
+    made.append(learn)
+    learn.step(22)
+    learn.run_state.saver.wait()
+    def names(): return sorted(p.name for p in tmp_path.glob("*checkpoint-*"))
+    assert names() == ["checkpoint-10", "checkpoint-20"]
+    pauses.on = True
+    assert learn.rewind(1).step == 7
+    learn.run_state.saver.wait()
+    assert "retired-best-checkpoint-10" in names() and "checkpoint-5" in names()
+    pauses.on = False
+    learn.step(10)
+    learn.run_state.saver.wait()
+    assert learn.state.best_global_step == 10 and {"checkpoint-10", "checkpoint-15"} <= set(names())
+
+
 @pytest.mark.parametrize("exchange", ["train_dataset", "add_callback", "remove_callback"])
 def test_steps_taken_with_other_data_or_callbacks_are_not_replayed(exchange):
     "No snapshot has these, so it goes back only to where nothing has to be taken again."

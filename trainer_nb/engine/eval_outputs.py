@@ -68,8 +68,9 @@ class OutputGatherer:
         self,
         args: TrainingArguments | None = None,  # TrainingArguments with the options for joining
     ):
-        self.parts = []
-        self.numbers = []
+        self.parts: list = []
+        # indices of the batches
+        self.numbers: list[int] = []
         self.moved = 0
         self.whole = args is None or args.eval_do_concat_batches
         self.any_object = args is not None and args.eval_use_gather_object

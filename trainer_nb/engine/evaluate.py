@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,7 +115,7 @@ def evaluation_mode(
         before = run.phase
         shadows = BufferBackup(run_modules(run))
         generators = generator_states()
-        weights = []
+        weights: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         shadows.keep()
         with preserve_training_modes(run_modules(run)):
             try:
@@ -154,13 +155,12 @@ class EvalBatches:
         self, learner: TrainerBase, dataloader, share: RankShard = UNSHARDED,
         even: bool = False,  # all processes compute equally often; an additional batch counts no samples
     ):
-        self.seed, self.cursor, self.share, self.even = (
-            mix_seed(learner.args.seed, SEED_EVALUATE),
-            Cursor(),
-            share,
-            even,
-        )
-        self.feed, self.loader = ResumableLoader(dataloader, self.seed, share), dataloader
+        self.seed = mix_seed(learner.args.seed, SEED_EVALUATE)
+        self.cursor = Cursor()
+        self.share = share
+        self.even = even
+        self.loader = dataloader
+        self.feed = ResumableLoader(dataloader, self.seed, share)
 
     def __iter__(self):
         last = None
@@ -192,16 +192,15 @@ class EvalAccumulator:
     ):
         args = learner.args
         world = learner.run_state.device.world
-        self.learner, self.loader, self.args, self.per_batch_metrics = (
-            learner,
-            loader,
-            args,
-            args.batch_eval_metrics and learner.compute_metrics is not None,
-        )
+        self.learner = learner
+        self.loader = loader
+        self.args = args
+        self.per_batch_metrics = args.batch_eval_metrics and learner.compute_metrics is not None
         check_batch_eval_metrics(args, learner.compute_metrics)
-        self.predictions, self.labels, self.inputs, self.losses = (
-            kind(args) for kind in (OutputGatherer, OutputGatherer, OutputGatherer, LossGatherer)
-        )
+        self.predictions = OutputGatherer(args)
+        self.labels = OutputGatherer(args)
+        self.inputs = OutputGatherer(args)
+        self.losses = LossGatherer(args)
         self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
         self.rounds = OrderedBatches(world, self._of_batch) if self.per_batch_metrics else None
         self.keeps = purpose == "Prediction" or not (
@@ -219,7 +218,7 @@ class EvalAccumulator:
         if predicted is not None and boil_down is not None:
             predicted = boil_down(predicted, labels)
         self.streams.add(k, n, predicted, labels)
-        if self.per_batch_metrics and predicted is not None and labels is not None:
+        if self.rounds is not None and predicted is not None and labels is not None:
             more = {
                 "inputs": batch if "inputs" in wanted else None,
                 "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None,
@@ -239,7 +238,7 @@ class EvalAccumulator:
     def turn(self, k: int, batches):
         "Finish a batch of the data, on any process."
         self.streams.turn(k)
-        if self.per_batch_metrics:
+        if self.rounds is not None:
             self.rounds.turn(k, batches.at_end())
 
     def _of_batch(self, thing, last): return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
@@ -256,9 +255,13 @@ def main_input(learner: TrainerBase, batch):
 # %% ../../nbs/06_engine/17_evaluate.ipynb #610f0b58
 def tensor_bytes(thing) -> int:
     "Return the number of bytes of all tensors in a nested structure."
-    found = []
-    map_tensors(thing, lambda t: found.append(t.nbytes) or t)
-    return sum(found)
+    total = 0
+    def count_bytes(t: torch.Tensor) -> torch.Tensor:
+        nonlocal total
+        total += t.nbytes
+        return t
+    map_tensors(thing, count_bytes)
+    return total
 
 def warn_large_predictions(
     found: EvalAccumulator,
@@ -346,10 +349,10 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     "Compute the metrics of the collected results; add the prefix to their names. Raise TypeError or ValueError for invalid metrics."
     predictions = found.predictions.joined()
     labels = found.labels.joined()
-    metrics = {}
+    metrics: Any = {}
     compute = found.learner.compute_metrics
     wanted = found.args.include_for_metrics
-    if found.per_batch_metrics and found.rounds.begun:
+    if found.rounds is not None and found.rounds.begun:
         metrics = found.rounds.result
     elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
         metrics = compute(

@@ -28,7 +28,7 @@ def list_merged_adapters(
 
 # %% ../../nbs/06_engine/08b_frozen_weights.ipynb #218b8594
 # id of a tensor -> [weak reference, digest]: the tensors that snapshots share
-_SHARED_TENSORS = {}
+_SHARED_TENSORS: dict[int, list] = {}
 
 def is_shared(t) -> bool:
     "Return whether snapshots share this tensor, so that its memory must not be reused."

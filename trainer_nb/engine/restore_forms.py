@@ -26,7 +26,10 @@ __all__ = ['Restore', 'put_tensor', 'put_plain', 'put_container', 'put_generator
 class Restore:
     "Restore values from their forms, in place of the present ones."
     def __init__(self, run: RunState, tensors: dict):
-        self.tensors, self.run, self._present, self.optimizer = tensors, run, None, run.optimizer
+        self.tensors = tensors
+        self.run = run
+        self.optimizer = run.optimizer
+        self._present: dict[str, torch.Tensor] | None = None
 
     def present(self, name: str):
         "Return a tensor of the run itself, which has already been restored."
@@ -136,7 +139,7 @@ def put_container(restore, form: dict, now):
         else:
             present = [None] * len(keys)
     else:
-        keys = None
+        keys = []
         present = ([*now] if there else []) + [None] * len(form["items"])
     items = [restore.put(f, p) for f, p in zip(form["items"], present)]
     if kind in ("tuple", "frozenset"): return _FROZEN[kind](items)

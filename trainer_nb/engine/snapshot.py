@@ -154,7 +154,7 @@ def restore_fields(
 PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
 
 def restore_snapshot(run: RunState, snapshot: Snapshot):
-    "Restore a run; mark later rows of its history as abandoned. Raise ValueError as put_back does."
+    "Restore a run; mark later rows of its history as abandoned. Raise ValueError as restore_fields does."
     restore_fields(run, snapshot)
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
     for name in VALUE_FIELDS:

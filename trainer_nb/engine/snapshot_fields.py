@@ -109,11 +109,11 @@ class ModuleWalk:
     "Collect a run's modules, parameters and buffers with their names in one pass; tensors that are tied within a part, once."
     def __init__(self, run: RunState):
         self.each = []
-        self.weights = []
-        self.buffers = []
+        self.weights: list[tuple[str, torch.nn.Parameter]] = []
+        self.buffers: list[tuple[str, torch.Tensor]] = []
         for part, module in _named_parts(run):
-            weights = set()
-            buffers = set()
+            weights: set[torch.Tensor] = set()
+            buffers: set[torch.Tensor] = set()
             for path, m in module.named_modules():
                 self.each.append((f"{part}{path}", m))
                 before = f"{part}{path}." if path else part

@@ -11,6 +11,7 @@ import mmap
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import torch
 
@@ -72,14 +73,18 @@ def _write_at(file: int, data: memoryview, offset: int) -> int:
 
 def _in_order(t: torch.Tensor) -> list[int]:
     "Return the dimensions of a tensor in the order of its memory layout."
-    return sorted(range(t.ndim), key=lambda i: -t.stride(i))
+    return sorted(range(t.ndim), key=lambda i: -t.stride()[i])
 
 # %% ../../nbs/06_engine/08_snapshot_file.ipynb #2070000a
 class SnapshotFile:
     "Store the tensors of a snapshot in a temporary file without a name. Raise OSError if it cannot be written."
-    def __init__(self, folder: str):
-        self._file, self.size, self._places = tempfile.TemporaryFile(dir=folder), 0, []
-        self._mapping = None
+    def __init__(self, folder: str | Path):
+        self._file = tempfile.TemporaryFile(dir=folder)
+        # bytes written
+        self.size = 0
+        # offset, dtype, shape and order of the dimensions of each tensor
+        self._places: list[tuple[int, torch.dtype, torch.Size, list[int]]] = []
+        self._mapping: mmap.mmap | None = None
 
     def append(
         self,
@@ -108,5 +113,5 @@ class SnapshotFile:
 
     def release(self):
         "Release the memory of pages that were read."
-        if hasattr(mmap, "MADV_DONTNEED"):
+        if self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._mapping.madvise(mmap.MADV_DONTNEED)

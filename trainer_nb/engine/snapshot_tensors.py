@@ -115,11 +115,17 @@ class HostCopies(dict):
         among_steps: bool = False,  # as in allocate_host_copy
         folder: str | Path | None = None,  # for a file with the larger tensors
     ):
-        self.spare, self.walk, self.among_steps, self.later, self.shapes = dict(spare), walk, among_steps, [], {}
-        # shapes: full shapes of sharded tensors
+        self.spare = dict(spare)
+        self.walk = walk
+        self.among_steps = among_steps
+        # (copy, tensor, whether a forward pass may change it), to be copied by `fill`
+        self.later: list[tuple[torch.Tensor, torch.Tensor, bool]] = []
+        # full shapes of sharded tensors, by name
+        self.shapes: dict[str, tuple[int, ...]] = {}
         self.folder = folder
-        self.to_file = []
-        self.file = None
+        # name and tensor, to be written by `fill`
+        self.to_file: list[tuple[str, torch.Tensor]] = []
+        self.file: SnapshotFile | None = None
 
     def put(
         self, name: str, t,
@@ -149,7 +155,7 @@ class HostCopies(dict):
     @torch.no_grad()
     def fill(self) -> AsyncHostCopy | None:
         "Copy all registered tensors at once. Raise OSError if the file cannot be written."
-        if self.to_file:
+        if self.to_file and self.folder is not None:
             self.file = SnapshotFile(self.folder)
             for _, t in self.to_file:
                 self.file.append(t)

@@ -11,7 +11,7 @@ import random
 import types
 from dataclasses import is_dataclass
 from enum import Enum
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ def identity_of(t: torch.Tensor):
 
 def run_tensors(run: RunState) -> dict:
     "Return the parameters and buffers of a run's modules, by name."
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for part, root in (("model", run.model), ("loss", run.loss_module)):
         if root is None: continue
         found |= {f"{part}.{n}": t for n, t in (*root.named_parameters(), *root.named_buffers())}
@@ -101,11 +101,11 @@ class Capture:
     "Capture the attributes of holders in one pass; copy each object once, however many attributes refer to it."
     def __init__(self, run: RunState):
         self.run, self.own, self.optimizer = run, run_objects(run), run.optimizer
-        self.tensors = {}   # to be copied, by name
+        self.tensors: dict[str, torch.Tensor] = {}   # to be copied, by name
         # of tensors that are copied already or belong to the run, by identity
-        self.names = None
+        self.names: dict[Any, str] | None = None
         # Temporary tensors stay alive until the end: reused memory would look like an alias.
-        self.alive = []
+        self.alive: list[torch.Tensor] = []
 
     def form(self, value, path: str) -> dict:
         "Return the form of a value; add its tensors to `self.tensors`. Raise NotState or CannotCapture if it is not copied."
@@ -116,7 +116,7 @@ class Capture:
         if is_resource(value): raise NotState
         raise CannotCapture(f"is an object of {type(value).__name__}, which has no state_dict() and load_state_dict()")
 
-    def _tensor(self, t, path: str | Path):
+    def _tensor(self, t, path: str):
         self.alive.append(t)
         if self.names is None:
             self.names = {identity_of(o): f"run/{n}" for n, o in reversed(run_tensors(self.run).items())}
@@ -132,14 +132,14 @@ class Capture:
         if where is not None:
             self.names[where] = name
         leaf = t.requires_grad and t.is_leaf
-        form = {"kind": "tensor", "name": name, "device": str(t.device), "requires_grad": leaf,
+        form: dict[str, Any] = {"kind": "tensor", "name": name, "device": str(t.device), "requires_grad": leaf,
                 "parameter": isinstance(t, torch.nn.Parameter)}
         # User code may accumulate gradients over several steps.
         if leaf and t.grad is not None:
             form["grad"] = self._tensor(t.grad, f"{path}.grad")
         return form
 
-    def _array(self, array, path: str | Path):
+    def _array(self, array, path: str):
         if array.dtype.kind not in NUMBER_KINDS: raise CannotCapture(f"is an array of {array.dtype}")
         try:
             # a copy: strides may be negative
@@ -152,22 +152,22 @@ class Capture:
         "Remove these tensors from the capture."
         for n in names:
             del self.tensors[n]
-        if names:
+        if names and self.names is not None:
             self.names = {where: n for where, n in self.names.items() if n not in names}
 
-    def _container(self, value, path: str | Path): return describe_container(self, value, path)
-    def _generator(self, g, path: str | Path): return describe_generator(self, g, path)
-    def _module(self, m, path: str | Path): return describe_module(self, m, path)
-    def _optimizer(self, optimizer: torch.optim.Optimizer, path: str | Path):
+    def _container(self, value, path: str): return describe_container(self, value, path)
+    def _generator(self, g, path: str): return describe_generator(self, g, path)
+    def _module(self, m, path: str): return describe_module(self, m, path)
+    def _optimizer(self, optimizer: torch.optim.Optimizer, path: str):
         return describe_optimizer(self, optimizer, path)
-    def _stateful(self, value, path: str | Path):
+    def _stateful(self, value, path: str):
         try:
             state = value.state_dict()
         except Exception as error:
             raise CannotCapture(f"has a state_dict() that raises {type(error).__name__}: {error}") from None
         form = self._container(state, path) if isinstance(state, dict) else self.form(state, path)
         return {"kind": "stateful", "class": type(value).__name__, "value": form}
-    def _other(self, value, path: str | Path): return describe_other(self, value, path)
+    def _other(self, value, path: str): return describe_other(self, value, path)
 
 # %% ../../nbs/06_engine/06c_state_forms.ipynb #37301eab
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque, *MAPPING_TYPES.values())
@@ -213,7 +213,7 @@ def describe_container(capture, value, path: str) -> dict:
         form["factory"] = getattr(value.default_factory, "__name__", None)
     return form
 
-def _key_form(capture, key, path: str | Path) -> dict:
+def _key_form(capture, key, path: str) -> dict:
     "Return the form of a dictionary's key: a plain value, or a parameter that is captured elsewhere."
     if isinstance(key, torch.Tensor):
         form = capture._tensor(key, f"{path}.key")
@@ -226,7 +226,7 @@ def _key_form(capture, key, path: str | Path) -> dict:
 # %% ../../nbs/06_engine/06c_state_forms.ipynb #e05ce45a
 def describe_generator(capture, g, path: str) -> dict:
     "Return the form of a random number generator."
-    if g is torch.default_generator or g is random.seed.__self__ or g is np.random.mtrand._rand:
+    if g is torch.default_generator or g is random._inst or g is np.random.mtrand._rand:
         raise NotState
     if isinstance(g, random.SystemRandom): raise CannotCapture("draws from the system's entropy")
     if isinstance(g, torch.Generator):
@@ -259,9 +259,9 @@ def describe_module(capture, module: torch.nn.Module, path: str) -> dict:
 def describe_optimizer(capture, optimizer: torch.optim.Optimizer, path: str) -> dict:
     "Return the form of an optimizer other than the run's: its groups, its state by parameter index, and its attributes."
     shared = capture.optimizer if capture.optimizer is not optimizer else None
-    params = []
-    groups = []
-    state = []
+    params: list[torch.Tensor] = []
+    groups: list[dict] | None = []
+    state: list[list] | None = []
     for g, group in enumerate(optimizer.param_groups):
         first = len(params)
         params += group["params"]

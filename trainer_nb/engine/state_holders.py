@@ -16,6 +16,7 @@ import sysconfig
 import threading
 import types
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,7 @@ _PACKAGES = frozenset("""logging tempfile threading socket subprocess multiproce
     trainer_nb optuna typing""".split())
 _NAMED = ("torch.utils.tensorboard", "torch.cuda", "torch.profiler", "torch.utils.hooks", "torch.distributed")
 
-def is_resource(value) -> bool:
+def is_resource(value: object) -> bool:
     "Return whether a value is a function, a class, an open file, a logger, a tracker or a similar resource."
     module = type(value).__module__ or ""
     if isinstance(value, _RESOURCES) or module.partition(".")[0] in _PACKAGES or module.startswith(_NAMED):
@@ -104,7 +105,7 @@ def is_copied_kind(kinds: str, value) -> bool:
 def is_fetch_state(kinds: str, value) -> bool:
     "Whether a value of a data set or a collator may change in a fetch: a number, a string, or a generator of its own."
     if not is_copied_kind(kinds, value): return False
-    shared = value is torch.default_generator or value is random.seed.__self__ or value is np.random.mtrand._rand
+    shared = value is torch.default_generator or value is random._inst or value is np.random.mtrand._rand
     return not shared and not isinstance(value, random.SystemRandom)
 
 # %% ../../nbs/06_engine/06b_state_holders.ipynb #44147061
@@ -119,22 +120,22 @@ MODULE = frozenset(vars(torch.nn.Module())) | {"_is_full_backward_hook", "_versi
 OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name
     _opt_called""".split())
 
-def not_state(owner) -> frozenset:
+def not_state(owner: object) -> frozenset[str]:
     "Return the names of attributes that an object or its class declares as not state."
     names = getattr(owner, "not_state", ())
     return frozenset([names] if isinstance(names, str) else names) | {"not_state", "state_limit"}
 
-def has_state_dict(owner) -> bool:
+def has_state_dict(owner: object) -> bool:
     "Return whether an object saves its state itself."
     return callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None))
 
 # %% ../../nbs/06_engine/06b_state_holders.ipynb #ad34e31a
-def _of_learner(learner: TrainerBase):
+def _of_learner(learner: TrainerBase | None) -> Iterator[Holder]:
     if learner is None or of_library(type(learner)): return
     yield Holder(type(learner).__name__, learner, skip=LEARNER | not_state(learner), reports=True)
 
-def _of_callbacks(callbacks):
-    seen = collections.Counter()
+def _of_callbacks(callbacks: list) -> Iterator[Holder]:
+    seen: collections.Counter[str] = collections.Counter()
     for c in callbacks:
         kind = type(c).__name__
         seen[kind] += 1
@@ -154,7 +155,7 @@ def _fitted(run: RunState) -> dict:
             found[id(module)].update(new)
     return found
 
-def _of_modules(run: RunState):
+def _of_modules(run: RunState) -> Iterator[Holder]:
     fitted = _fitted(run)
     for part, root in (("model", run.model), ("loss", run.loss_module)):
         for path, m in root.named_modules() if root is not None else ():
@@ -165,14 +166,14 @@ def _of_modules(run: RunState):
             yield Holder(f"{part}.{path}" if path else part, m, kinds, MODULE | not_state(m) | put_there, put_there)
 
 # %% ../../nbs/06_engine/06b_state_holders.ipynb #94595e41
-def _of_optimizer(optimizer: torch.optim.Optimizer):
+def _of_optimizer(optimizer: torch.optim.Optimizer | None) -> Iterator[Holder]:
     if optimizer is None or type(optimizer).__module__.startswith("torch.optim"): return
     hooks = {k for k in vars(optimizer) if k.startswith("_optimizer_")}
     skip = OPTIMIZER | hooks | not_state(optimizer)
     library = of_library(type(optimizer))
     yield Holder("optimizer", optimizer, "library" if library else "all", skip, reports=not library)
 
-def _of_data(name: str, data, depth=0):
+def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."
     if isinstance(data, (torch.nn.Module, *FUNCTION_TYPES)) or not hasattr(data, "__dict__") or depth > 5:
         return

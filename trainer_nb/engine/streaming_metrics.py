@@ -5,7 +5,7 @@
 # %% ../../nbs/06_engine/03b_streaming_metrics.ipynb #0524c867
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -68,7 +68,12 @@ def is_scalar(value) -> bool:
 # %% ../../nbs/06_engine/03b_streaming_metrics.ipynb #7f465790
 class MeanMetric:
     "Average a function of a batch over an evaluation."
-    def __init__(self, name: str, function): self.name, self.function, self.parts, self.off = name, function, [], []
+    def __init__(self, name: str, function: Callable):
+        self.name = name
+        self.function = function
+        self.parts: list[BatchValue] = []
+        # relative differences between two halves and the whole, of the first batches
+        self.off: list[torch.Tensor] = []
 
     def update(
         self, number: int,
@@ -130,7 +135,7 @@ class OrderedBatches:
     ):
         self.world = world
         self.act = act
-        self.held = []
+        self.held: list[tuple[int, Any]] = []
         self.begun = False
         self.result = None
 

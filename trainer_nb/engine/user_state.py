@@ -5,7 +5,11 @@
 # %% ../../nbs/06_engine/07_user_state.ipynb #7f22f038
 from __future__ import annotations
 
+import itertools
+import secrets
+import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -17,6 +21,7 @@ from .restore_forms import Restore
 from .run_state import RunState, run_modules
 from .state_forms import Capture, capture_attributes, describe_container, tensors_in
 from trainer_nb.engine.state_holders import (
+    Holder,
     CannotCapture,
     NotState,
     has_state_dict,
@@ -26,9 +31,68 @@ from trainer_nb.engine.state_holders import (
 )
 
 # %% auto #0
-__all__ = ['LEAST_LIMIT', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
+__all__ = ['LEAST_LIMIT', 'OwnerRecord', 'owner_record', 'describe_owner', 'is_other_owner', 'describe_kept_attribute',
+           'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
            'restore_user_state', 'drop_new', 'changed_user_state', 'additional_entries', 'capture_optimizer',
            'restore_optimizer', 'load_additional_entries', 'report_lost']
+
+# %% ../../nbs/06_engine/07_user_state.ipynb #86cc40e1
+@dataclass
+class OwnerRecord:
+    "Hold the identity of an object in this process, and its plain attributes when it was first captured."
+    reference: weakref.ref
+    identity: str
+    first: dict[str, Any]
+
+_PROCESS_TOKEN = secrets.token_hex(8)
+_OWNER_NUMBERS = itertools.count()
+# by the id of the object
+_OWNER_RECORDS: dict[int, OwnerRecord] = {}
+
+def owner_record(
+    owner: object,
+    attributes: dict[str, Any],  # the present values, recorded for an object without a record
+) -> OwnerRecord | None:
+    "Return the record of an object, a new one if necessary; None for an object that cannot be referenced weakly."
+    record = _OWNER_RECORDS.get(id(owner))
+    if record is not None and record.reference() is owner: return record
+    try:
+        reference = weakref.ref(owner, lambda _, key=id(owner): _OWNER_RECORDS.pop(key, None))
+    except TypeError:
+        return None
+    record = OwnerRecord(reference, f"{_PROCESS_TOKEN}-{next(_OWNER_NUMBERS)}", attributes)
+    _OWNER_RECORDS[id(owner)] = record
+    return record
+
+def describe_owner(holder: Holder, forms: dict[str, dict]) -> dict[str, Any]:
+    "Return the identity of a holder whose attributes may be settings, and the names of the attributes that have changed."
+    if holder.kinds != "scalars": return {}
+    plain = {key: form["value"] for key, form in forms.items() if form["kind"] == "plain"}
+    record = owner_record(holder.owner, plain)
+    if record is None: return {}
+    unchanged = {key for key, value in plain.items() if key in record.first and is_identical(record.first[key], value)}
+    return {"owner": record.identity, "changed": sorted(forms.keys() - unchanged)}
+
+def is_other_owner(
+    holder: Holder,
+    saved: dict,  # the holder's entry in UserState.holders; copies of older versions have no identity
+) -> bool:
+    "Return whether a copy was made of another object."
+    if "owner" not in saved: return False
+    record = _OWNER_RECORDS.get(id(holder.owner))
+    return record is None or record.reference() is not holder.owner or record.identity != saved["owner"]
+
+def describe_kept_attribute(
+    holder: Holder,
+    key: str,
+    then: Any,  # the value in the copy
+) -> dict[str, str]:
+    "Return why an attribute of another object was not restored, by name; empty if it has the same value."
+    attributes = vars(holder.owner)
+    if key in attributes and is_identical(attributes[key], then): return {}
+    now = f"is {attributes[key]!r}" if key in attributes else "does not exist"
+    return {f"{holder.name}.{key}": f"{now} in the present object, was {then!r} in the one of the snapshot, and was not "
+                                    "restored, because it had not changed during the run"}
 
 # %% ../../nbs/06_engine/07_user_state.ipynb #0f249989
 LEAST_LIMIT = 256 << 20   # bytes
@@ -66,9 +130,10 @@ def capture_user_state(run: RunState,
         forms, problems = capture_attributes(capture, holder, limit, only)
         # Names of resources are kept as well: an attribute that was there is not deleted as a new one.
         names = sorted(vars(holder.owner).keys() - (holder.skip - holder.for_now))
-        state.holders[holder.name] = {"names": names, "items": forms}
+        state.holders[holder.name] = {"names": names, "items": forms} | (describe_owner(holder, forms) if only is None else {})
         if holder.reports:
             state.left_out |= problems
+            state.holders[holder.name]["reported"] = True
         state.left_out |= inexact_generators(run, holder, forms)
     state.tensors = {name: put(name, t) for name, t in capture.tensors.items()}
     return state
@@ -112,13 +177,17 @@ def restore_user_state(run: RunState,
                       ) -> dict:
     "Restore attributes; return the reasons why some could not be restored, by name."
     restore = Restore(run, state.tensors)
-    problems = {}
+    problems: dict[str, str] = {}
     for holder in find(run):
-        said = state.holders.get(holder.name, {"names": None, "items": {}})
-        if only is None: problems |= drop_new(run, holder, said, delete)
-        for key, form in said["items"].items():
+        saved = state.holders.get(holder.name, {"names": None, "items": {}})
+        other = is_other_owner(holder, saved)
+        if only is None: problems |= drop_new(run, holder, saved, delete and not other)
+        for key, form in saved["items"].items():
             name = f"{holder.name}.{key}"
             if key in holder.skip or only is not None and name not in only: continue
+            if other and key not in saved["changed"]:
+                problems |= describe_kept_attribute(holder, key, form["value"])
+                continue
             try:
                 vars(holder.owner)[key] = restore.put(form, vars(holder.owner).get(key))
             except CannotCapture as error:
@@ -129,17 +198,17 @@ def restore_user_state(run: RunState,
 
 def drop_new(
     run: RunState, holder,
-    said: dict,  # the holder's entry in UserState.holders
+    saved: dict,  # the holder's entry in UserState.holders
     delete: bool,
 ) -> dict:
     "Delete the attributes that were added after a copy; return those that the copy lacks, by name, with the reason."
-    rest = {f"{holder.name}.{k}" for k in holder.items() if k not in said["items"]}
+    rest = {f"{holder.name}.{k}" for k in holder.items() if k not in saved["items"]}
     if not rest: return {}
     forms, lost = capture_attributes(Capture(run), holder, None, rest)
-    if said["names"] is None:
+    if saved["names"] is None:
         lost |= dict.fromkeys((f"{holder.name}.{k}" for k in forms), "is not in the snapshot")
     elif delete and holder.kinds != "library":
-        for key in forms.keys() - set(said["names"]):
+        for key in forms.keys() - set(saved["names"]):
             del vars(holder.owner)[key]
     return lost if holder.reports else {}
 

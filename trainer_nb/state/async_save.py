@@ -55,7 +55,7 @@ class SaveFailed(RuntimeError):
     "Raised if a checkpoint could not be written; the run itself is unchanged."
 
 # savers of all learners here that are writing, by the id of their run
-_ACTIVE_SAVERS = {}
+_ACTIVE_SAVERS: dict[str, Saver] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ACTIVE_SAVERS.clear)
 
@@ -77,10 +77,13 @@ class Saver:
         self.run_id = None
         self.checkpoint_dir = None
         self.swept = None
-        # metric, step and folder of the best checkpoint on disk
+        # the data set that was described last, with its description
         self.data_info = None
         self.undo = None
+        # metric, step and folder of the best checkpoint on disk
         self.best = (None, None, None)
+        # during a replay: the best checkpoint of the discarded steps, which rotation must not delete
+        self.discarded_best = None
         self.done.set()
 
     def sweep(
@@ -150,22 +153,27 @@ class Saver:
         self, run: RunState, best,
         after,  # the step up to which the run is replayed
     ):
-        "Retire the checkpoints of later steps, before others are written."
+        "Retire the checkpoints of later steps before a replay, and protect the best one of the earlier steps from rotation."
+        self.discarded_best = best
+        self._copy_best(run)
         invalidate_future(run, best, after)
 
     def after_restore(
         self, run: RunState,
         best,  # the checkpoint that was the best before
     ):
-        "The run stands elsewhere now."
+        "Retire the checkpoints that do not lie in the past of a restored run."
         invalidate_future(run, best)
+        self.discarded_best = None
         warn_lost_best(run)
-        s = run.state
-        self.best = (
-            (s.best_metric, s.best_global_step, s.best_model_checkpoint)
-            if s.best_model_checkpoint
-            else (None, None, None)
-        )
+        self._copy_best(run)
+
+    def _copy_best(self, run: RunState):
+        state = run.state
+        if state.best_model_checkpoint:
+            self.best = state.best_metric, state.best_global_step, state.best_model_checkpoint
+        else:
+            self.best = None, None, None
 
     def free(self): self.wait(); self.spare, self.data_info = (), None
 
@@ -297,7 +305,7 @@ def make_checkpoint_writer(
     run = learner.run_state
     history = learner.run_state.history
     limit = run.args.save_total_limit if own else None
-    best = run.state.best_model_checkpoint
+    protected = [path for path in (run.state.best_model_checkpoint, run.saver.discarded_best) if path is not None]
     beside = history.log is not None and history.path.parent.parent == place.parent
     about = {
         "given": {k: v for k, v in run.given_settings.items() if k in TrainingArguments.__dataclass_fields__},
@@ -321,7 +329,7 @@ def make_checkpoint_writer(
         except Exception as error:
             raise SaveFailed(describe_save_failure(place, error)) from error
         try:
-            rotate_checkpoints(place.parent, history.run_id, limit, best)
+            rotate_checkpoints(place.parent, history.run_id, limit, protected)
         except Exception as error:
             warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
     return work
@@ -345,7 +353,7 @@ def strip_log_history(snapshot: Snapshot, history: History) -> dict:
     if not state.log_history or found != to_plain_data(state.log_history): return {}
     return {"state": replace(state, log_history=[]), "logs": len(state.log_history)}
 
-def ensure_log_on_disk(history: History, beside, folder: str | Path) -> bool:
+def ensure_log_on_disk(history: History, beside, folder: Path) -> bool:
     "Write the log to disk: True if it is next to the folder; otherwise copy it into the folder."
     if beside:
         history.flush()
@@ -359,6 +367,7 @@ def replace_existing(taken: Path, run_id) -> Path | None:
     "Set aside a checkpoint of the same run or an empty folder; retire anything else."
     if is_own_checkpoint(taken, run_id) or not any(taken.iterdir()): return move_aside(taken, run_id)
     invalidate(taken)
+    return None
 
 def describe_save_failure(place, error: BaseException) -> str:
     "Return the cause of a failure, the newest complete checkpoint, and the remedy."
@@ -394,9 +403,8 @@ def invalidate_future(
 def warn_lost_best(run: RunState):
     "Warn if the best checkpoint is to be loaded at the end and no longer exists."
     step = run.state.best_global_step
-    path = run.state.best_model_checkpoint
-    if path is None or not run.args.load_best_model_at_end: return
-    path = Path(path)
+    if run.state.best_model_checkpoint is None or not run.args.load_best_model_at_end: return
+    path = Path(run.state.best_model_checkpoint)
     back = run.state.global_step - (step or 0)
     if path.is_dir() or any(path.parent.glob(f"retired*{path.name}*")): return
     again = (

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,7 +107,7 @@ def branch(learner: TrainerBase, changes: dict):
     check_branch(run.args, changes)
     later = {name: value for name, value in changes.items() if name in SETTABLE}
     args = resolve_args(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
-    memo = {}
+    memo: dict[int, Any] = {}
     new = clone_learner(
         learner, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew", memo=memo
     )
@@ -156,7 +157,7 @@ class Comparison(Table):
     # parted: first step whose losses differ in any bit; settings: {name: (of one, of the other)}
     thin = True
     parted = None
-    settings = {}
+    settings: dict[str, tuple] = {}
     def _cells(self, row):
         return {
             "step": row["step"],

@@ -60,7 +60,7 @@ def find_tensors_in_files(folder: Path, weights: dict, names=None) -> dict:
     "Return which of these tensors the files of a folder hold."
     names = names or {k: k for k in weights}
     from safetensors import safe_open
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             found |= {
@@ -103,8 +103,8 @@ def read_tensors(
 ) -> dict:
     "Read tensors by name, in memory of their own."
     from safetensors import safe_open
-    tensors = {}
-    files = {}
+    tensors: dict[str, torch.Tensor] = {}
+    files: dict[str, list[str]] = {}
     for name, (file, *_) in places.items():
         files.setdefault(file, []).append(name)
     for file, names in files.items():
@@ -186,7 +186,7 @@ def write_checkpoint(package: CheckpointContents, folder: Path):
     write_manifest(folder, package.says)
 
 # key of the state_dict -> (file, key), for the tensors found in the files
-def write_model(package, folder: str | Path) -> dict:
+def write_model(package: CheckpointContents, folder: Path) -> dict:
     "Write the weights, and the processing class if there is one."
     given = package.snapshot.tensors
     weights = {}
@@ -206,7 +206,7 @@ def locate_written_tensors(
     found,  # found: as returned by write_model
 ) -> dict:
     "Return the tensors of the snapshot that the weights files already hold."
-    places = {}
+    places: dict[str, tuple] = {}
     for key, entry in package.entries.items():
         if isinstance(entry, str) and key in found:
             places.setdefault(entry, found[key])
@@ -219,8 +219,8 @@ def base_digests(
     return {n: tensor_digest(t) for n, t in package.snapshot.tensors.items() if n in package.base and is_shared(t)}
 
 def write_run_state(
-    package, folder: str | Path,
-    found,  # as returned by write_model
+    package: CheckpointContents, folder: Path,
+    found: dict[str, tuple],  # as returned by write_model
 ):
     "Write the state that a run needs to continue, except the weights that are written already."
     base = base_digests(package)
@@ -244,15 +244,15 @@ def write_run_state(
 
 # %% ../../nbs/07_state/01_checkpoint.ipynb #bfc84ada
 def check_schema(path: str | Path, schema):
-    "Raise Damaged if a later version has written the file."
+    "Raise CorruptCheckpoint if a later version has written the file."
     if schema <= CHECKPOINT_SCHEMA: return
     raise CorruptCheckpoint(
         f"{path} was written by a later version of trainer_nb (schema {schema}, and this one reads up to"
         f" {CHECKPOINT_SCHEMA}); install that one."
     )
 
-def verify_resumable(folder: str | Path) -> dict:
-    "Verify a checkpoint and return its manifest; raise Damaged if a run cannot resume from it."
+def verify_resumable(folder: Path) -> dict:
+    "Verify a checkpoint and return its manifest; raise CorruptCheckpoint if a run cannot resume from it."
     check_schema(folder, read_manifest(folder).get("schema", 0))
     manifest = verify_checkpoint(folder)
     if manifest.get("only_model"):
@@ -263,12 +263,12 @@ def verify_resumable(folder: str | Path) -> dict:
     return manifest
 
 def read_checkpoint(folder: str | Path) -> Snapshot:
-    "Read the snapshot in a folder without unpickling; raise Damaged if the folder is incomplete or altered."
+    "Read the snapshot in a folder without unpickling; raise CorruptCheckpoint if the folder is incomplete or altered."
     folder = Path(folder)
     verify_resumable(folder)
     return read_snapshot_files(folder, json.loads((folder / "run.json").read_text("utf-8")))
 
-def read_snapshot_files(folder: str | Path, written: dict) -> Snapshot:
+def read_snapshot_files(folder: Path, written: dict) -> Snapshot:
     "Return the snapshot that run.json describes."
     tensors = apply_strides(read_tensors(folder, written["tensors"]), written.get("strides", {}))
     values = {name: decode_value(value, tensors) for name, value in written["values"].items()}

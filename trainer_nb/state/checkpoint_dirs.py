@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -73,7 +74,7 @@ class CorruptCheckpoint(ValueError):
     "Raised for a directory that is incomplete or was altered; the message names the file."
 
 def read_manifest(folder: Path) -> dict:
-    "Return the manifest of a directory; raise Damaged if it is missing or was altered."
+    "Return the manifest of a directory; raise CorruptCheckpoint if it is missing or was altered."
     path = folder / MANIFEST_NAME
     if not path.is_file():
         raise CorruptCheckpoint(
@@ -91,7 +92,7 @@ def verify_checkpoint(
     folder: Path,
     every_byte: bool = True,  # compare the digests too, not only the sizes
 ) -> dict:
-    "Verify the files of a directory and return its manifest; raise Damaged if one differs."
+    "Verify the files of a directory and return its manifest; raise CorruptCheckpoint if one differs."
     manifest = read_manifest(folder)
     for name, said in manifest["files"].items():
         path = folder / name
@@ -107,11 +108,11 @@ try:
     import fcntl
 except ImportError:
     # not available on Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #31a333db
 # descriptors of the directories that this process holds
-_LOCK_FDS = set()
+_LOCK_FDS: set[int] = set()
 
 @contextmanager
 def lock(
@@ -227,7 +228,7 @@ def cleared_target(place: Path, make_room):
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #04cc052a
 def leftover_folders(parent: Path) -> list[Path]:
     "Return the directories with temporary names, newest first, those moved out of the way last."
-    def order(path: str | Path):
+    def order(path: Path):
         try:
             return path.name.endswith("-gone"), -path.stat().st_mtime
         except FileNotFoundError:
@@ -322,7 +323,7 @@ def inspect_checkpoint(path: Path, step: int) -> CheckpointInfo:
 def describe_leftover(path: Path) -> str:
     "Describe the state of a directory with a temporary name."
     with lock(path) as free:
-        if not free: return f"{path} is being written, or removed, by somebody else."
+        if not free: return f"{path} is being written or removed by another process."
     return f"{path} was being removed." if path.name.endswith("-gone") else f"{path} was not written to its end."
 
 def list_checkpoints(folder: str | Path) -> list[CheckpointInfo]:
@@ -392,8 +393,8 @@ def invalidate_abandoned(
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #59b8d531
 def checkpoints_to_delete(
     folder: str | Path, run_id: str,
-    limit: int,  # from 1 on
-    best=None,  # path of the best checkpoint
+    limit: int,  # at least 1
+    protected: Sequence[str | Path] = (),  # checkpoints that are never deleted, such as the best one
 ) -> list[Path]:
     "Return the checkpoints that exceed the limit, in the order of deletion."
     mine = [f.path for f in list_checkpoints(folder) if not f.problem and f.says.get("run") == run_id]
@@ -402,11 +403,11 @@ def checkpoints_to_delete(
         for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime)
         if _checkpoint_run_id(p) == run_id
     ]
-    kept = {mine[-1], *([Path(best)] if best else [])} if mine else set()
+    kept = {mine[-1], *map(Path, protected)} if mine else set()
     over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
     return [p for p in (*retired, *mine) if p not in kept][:over]
 
-def _checkpoint_run_id(path: str | Path):
+def _checkpoint_run_id(path: Path):
     try:
         return verify_checkpoint(path, every_byte=False).get("run")
     except CorruptCheckpoint:
@@ -415,10 +416,11 @@ def _checkpoint_run_id(path: str | Path):
 def rotate_checkpoints(
     folder: str | Path, run_id: str,
     limit: int | None,  # None keeps all
-    best=None,
+    protected: Sequence[str | Path] = (),  # as in checkpoints_to_delete
 ):
     "Delete the checkpoints that exceed the limit; warn about those that cannot be deleted."
-    for path in checkpoints_to_delete(folder, run_id, limit, best) if limit else ():
+    if not limit: return
+    for path in checkpoints_to_delete(folder, run_id, limit, protected):
         try:
             remove_folder(path, run_id)
         except FileNotFoundError:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 
 import numpy as np
@@ -77,7 +78,7 @@ def _unsupported_type_error(value, where):
                      "tensors and arrays of numbers can.")
 
 # %% ../../nbs/07_state/00b_encoding.ipynb #2aa5acbe
-_DECODERS = {
+_DECODERS: dict[str, Callable] = {
     "float": float,
     "tuple": tuple,
     "set": set,

@@ -29,6 +29,7 @@ from ..engine.snapshot import capture_snapshot
 from ..engine.snapshot_tensors import Snapshot
 from trainer_nb.state.checkpoint import (
     CHECKPOINT_SCHEMA,
+    CheckpointContents,
     base_digests,
     locate_written_tensors,
     read_snapshot_files,
@@ -56,8 +57,8 @@ from .model_files import read_torch_file, read_weights_for_model
 __all__ = ['trainer_layout_info', 'warn_of_loss', 'write_trainer_state', 'save_plain', 'write_torch_files', 'seeded_rng_states',
            'write_extra_state', 'write_trainer_checkpoint', 'read_trainer_state', 'position_after_batches',
            'resume_position', 'position_fields', 'count_seen_samples', 'reconcile_state', 'read_torch_files',
-           'read_named_weights', 'merge_callback_states', 'read_foreign_checkpoint', 'describe_scaler_difference',
-           'read_own_checkpoint', 'read_trainer_checkpoint']
+           'read_named_weights', 'merge_callback_states', 'read_foreign_checkpoint', 'describe_missing_user_state',
+           'describe_scaler_difference', 'read_own_checkpoint', 'read_trainer_checkpoint']
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #f57daa04
 def trainer_layout_info(learner: TrainerBase) -> dict:
@@ -68,7 +69,7 @@ def trainer_layout_info(learner: TrainerBase) -> dict:
         and type(learner).create_optimizer is TrainerBase.create_optimizer
         and not own_groups
     )
-    held = {}
+    held: dict[str, list] = {}
     for c in learner.run_state.callbacks.callbacks:
         if callable(getattr(c, "state", None)):
             held.setdefault(type(c).__name__, []).append(copy.deepcopy(c.state()))
@@ -83,7 +84,7 @@ def warn_of_loss(optimizer: torch.optim.Optimizer):
         " this one goes on with an empty state. learn.load_checkpoint() restores all of it."
     )
 
-def write_trainer_state(package, folder: str | Path):
+def write_trainer_state(package: CheckpointContents, folder: Path):
     "Write `trainer_state.json`, with the control among the callbacks."
     values = package.snapshot.values
     control = {f.name: getattr(values["control"], f.name) for f in fields(TrainerControl)}
@@ -105,7 +106,7 @@ def _check_plain(value, where):
                         "save_format='safetensors' may keep it")
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #584430ce
-def write_torch_files(package, folder: str | Path, groups, schedule):
+def write_torch_files(package: CheckpointContents, folder: Path, groups: list[dict], schedule: dict):
     "Write the files that the Trainer writes with torch."
     snapshot, args = package.snapshot, package.snapshot.values["args"]
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
@@ -127,9 +128,9 @@ def seeded_rng_states(
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #c72d4bae
 def write_extra_state(
-    package, folder: str | Path,
-    found,  # as returned by write_model
-    groups,  # those in optimizer.pt
+    package: CheckpointContents, folder: Path,
+    found: dict[str, tuple],  # as returned by write_model
+    groups: list[dict],  # those in optimizer.pt
 ):
     "Write the values and tensors that the Trainer's files cannot hold."
     values = dict(package.snapshot.values)
@@ -152,7 +153,7 @@ def write_extra_state(
     (folder / "rest.json").write_text(text, "utf-8")
 
 def write_trainer_checkpoint(
-    package,  # checkpoint.Package with `trainer_layout_info` in its `about`
+    package: CheckpointContents,  # with `trainer_layout_info` in its `about`
     folder: Path,  # empty
 ):
     "Write a checkpoint in the Trainer's layout, its manifest last."
@@ -176,7 +177,7 @@ def write_trainer_checkpoint(
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #684edfe6
 def read_trainer_state(folder: Path) -> TrainerState:
-    "Read `trainer_state.json`; raise Damaged if it is unreadable."
+    "Read `trainer_state.json`; raise CorruptCheckpoint if it is unreadable."
     path = folder / "trainer_state.json"
     try:
         written = json.loads(path.read_text("utf-8"))
@@ -293,8 +294,8 @@ def reconcile_state(
     return replace(there, stateful_callbacks={}, **here), said
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #5f58866f
-def read_torch_files(folder: str | Path) -> dict:
-    "Read the torch files, None for a missing scaler; raise Damaged if a file is missing or not plain."
+def read_torch_files(folder: Path) -> dict:
+    "Read the torch files, None for a missing scaler; raise CorruptCheckpoint if a file is missing or not plain."
     for name in ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
             raise CorruptCheckpoint(
@@ -352,7 +353,7 @@ def merge_callback_states(
     return [(kind, *(of(kind, state, made) if ok else (state, made))) for (kind, state, made), ok in zip(states, takes)]
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #c784c495
-def read_foreign_checkpoint(learner: TrainerBase, folder: str | Path) -> Snapshot:
+def read_foreign_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
     "Read the Trainer's checkpoint for this learner; raise ValueError if it does not fit."
     run = learner.run_state
     there = read_trainer_state(folder)
@@ -371,7 +372,8 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: str | Path) -> Snapsho
     except ValueError as error:
         raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += (
-        describe_group_differences(run, mine["optimizer"]["groups"], optimizer["groups"])
+        describe_missing_user_state(mine["user"])
+        + describe_group_differences(run, mine["optimizer"]["groups"], optimizer["groups"])
         + of_rates
         + describe_scaler_difference(run, files["scaler"])
     )
@@ -387,6 +389,15 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: str | Path) -> Snapsho
     }
     return Snapshot(tensors | kept, values)
 
+def describe_missing_user_state(
+    user: dict,  # the learner's own, from a snapshot
+) -> list[str]:
+    "Return a warning that names the attributes of a learner subclass and of callbacks, which the Trainer's files do not hold."
+    names = [f"{holder}.{key}" for holder, saved in user["holders"].items() if saved.get("reported") for key in saved["items"]]
+    if not names: return []
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return [f"the Trainer's files hold no attributes of user code, so {', '.join(names[:10])}{more} keep their present values"]
+
 def describe_scaler_difference(run: RunState, file) -> list[str]:
     "Return a warning if only one of the two runs scales its gradients."
     if file is not None and run.device.scaler is None:
@@ -396,7 +407,7 @@ def describe_scaler_difference(run: RunState, file) -> list[str]:
     return []
 
 # %% ../../nbs/07_state/02_hf_checkpoint.ipynb #16bbf2d1
-def read_own_checkpoint(folder: str | Path) -> Snapshot:
+def read_own_checkpoint(folder: Path) -> Snapshot:
     "Read a snapshot that this package wrote in the Trainer's layout."
     written = json.loads((folder / "rest.json").read_text("utf-8"))
     snapshot = read_snapshot_files(folder, written)
@@ -421,7 +432,7 @@ def read_trainer_checkpoint(
     learner: TrainerBase,  # a prepared learner
     folder: str | Path,
 ) -> Snapshot:
-    "Read a checkpoint in the Trainer's layout; raise Damaged if incomplete, ValueError on a mismatch."
+    "Read a checkpoint in the Trainer's layout; raise CorruptCheckpoint if incomplete, ValueError on a mismatch."
     folder = Path(folder)
     if not has_manifest(folder): return read_foreign_checkpoint(learner, folder)
     verify_resumable(folder)

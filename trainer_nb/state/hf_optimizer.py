@@ -67,7 +67,7 @@ def source_groups(
 
 def regroup(
     groups, schedule, wanted,
-    numbers,  # as returned by sources
+    numbers,  # as returned by source_groups
 ):
     "Return the groups and the schedule's state, arranged for other groups."
     return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], _with_groups(
@@ -86,7 +86,7 @@ def to_numbered_state_dict(
             " cannot hold without pickling them; save_format='safetensors' keeps them"
         )
     number = {n: i for i, n in enumerate(chain.from_iterable(g["params"] for g in groups))}
-    state = {}
+    state: dict[int, dict] = {}
     held = {n.removeprefix("optimizer/"): t for n, t in snapshot.tensors.items() if n.startswith("optimizer/")}
     for name, value in (held | snapshot.values["optimizer"]["plain"]).items():
         owner, key = name.rsplit("/", 1)
@@ -285,7 +285,8 @@ def options_in(
 
 def describe_group_differences(run: RunState, mine, groups) -> list[str]:
     "Return warnings about settings that differ in the file."
-    said, (options, known) = {}, options_in(run, mine)
+    said: dict[str, str] = {}
+    options, known = options_in(run, mine)
     for name in options:
         for here, there in zip(mine, groups):
             if "max_lr" in there or name not in here or alike(here[name], there.get(name, here[name])):

@@ -198,7 +198,7 @@ def _adapter_state_names(model: torch.nn.Module) -> set:
 
 # %% ../../nbs/07_state/00c_model_files.ipynb #1e65f33e
 def read_torch_file(path: Path):
-    "Read a `torch.save` file of tensors and plain values without running code; raise Damaged otherwise."
+    "Read a `torch.save` file of tensors and plain values without running code; raise CorruptCheckpoint otherwise."
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -226,7 +226,7 @@ def read_weights(
             f"The weights in {folder} cannot be read ({error}); they may have been cut short."
         ) from None
 
-def _find_pickled_weights(folder: str | Path) -> list:
+def _find_pickled_weights(folder: Path) -> list:
     found = sorted(folder.glob("pytorch_model*.bin"))
     if found: return found
     raise CorruptCheckpoint(

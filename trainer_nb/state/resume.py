@@ -233,7 +233,7 @@ def load_history(
     return History(run_id=run_id)
 
 def read_log_history(
-    history: History, folder: str | Path,
+    history: History, folder: Path,
     n: int,  # number of rows at the checkpoint
 ) -> list[dict]:
     "Return the logs from the history or, if it lacks them, from the Trainer's file."
@@ -308,7 +308,7 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
     ]
 
 # %% ../../nbs/07_state/04_resume.ipynb #7ddeeafa
-def read_snapshot(learner: TrainerBase, folder: str | Path) -> Snapshot:
+def read_snapshot(learner: TrainerBase, folder: Path) -> Snapshot:
     "Read the snapshot in a folder of either layout."
     return add_base_weights(
         learner.run_state,
@@ -323,7 +323,7 @@ def relocate_best(state, shelf: Path):
         state.best_model_checkpoint = str(here)
 
 # %% ../../nbs/07_state/04_resume.ipynb #25ec93a9
-def check_run_not_open(run: RunState, folder: str | Path, snapshot: Snapshot):
+def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
     "Raise ValueError for a run that another process has open: both would write its log and checkpoints."
     path = log_path(folder.parent, snapshot.values["run"])
     close_other_logs(run.history, path)
@@ -333,7 +333,7 @@ def check_run_not_open(run: RunState, folder: str | Path, snapshot: Snapshot):
             " kernel down, or begin a run of its own here without resuming."
         )
 
-def restore_checkpoint(learner: TrainerBase, folder: str | Path, snapshot: Snapshot, edits):
+def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, edits):
     "Restore the run from a snapshot, or leave it unchanged if an error is raised."
     run = learner.run_state
     before = capture_snapshot(run)

@@ -72,7 +72,7 @@ class RewindReport(NamedTuple):
 def rewind(
     learner: TrainerBase,
     n: int,  # number of steps
-    advance=run_until,  # has the signature of loop.go
+    advance=run_until,  # has the signature of loop.run_until
 ) -> RewindReport:
     "Go back n steps; raise ValueError if no snapshot reaches that far, InvalidOperation during another verb."
     run = learner.run_state
@@ -88,10 +88,10 @@ def rewind(
     restore_own_past(run, base)
     redistribute_data(learner, base)
     if base.step < target:
-        # The replay saves checkpoints again; they must not push out the best one of the future that is left behind.
-        if run.saver is not None:
-            run.saver.leave_behind(run, best, target)
         try:
+            # The replay saves checkpoints again; they must not push out the best one of the discarded steps.
+            if run.saver is not None:
+                run.saver.leave_behind(run, best, target)
             advance(learner, "rewind()", until=lambda record: record.step >= target)
         except BaseException as error:
             left = target - run.state.global_step
