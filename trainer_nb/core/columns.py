@@ -142,7 +142,7 @@ def as_scalar(
 # %% ../../nbs/01_core/04_columns.ipynb #b7af6a7e
 class DeferredScalars:
     "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `DEFERRED`."
-    def __init__(self):
+    def __init__(self) -> None:
         # positions with single values, and positions with values that are stacked
         self.unpacked: list[tuple[int, torch.Tensor | DeferredScalar]] = []
         self.packed: list[tuple[np.ndarray, torch.Tensor]] = []
@@ -158,9 +158,9 @@ class DeferredScalars:
         for _, value in list(self.unpacked):
             resolve_deferred(value)
 
-    def pack(self):
+    def pack(self) -> None:
         "Stack the single tensors, one stack per device, without transferring or waiting."
-        waiting = []
+        waiting: list[tuple[int, torch.Tensor | DeferredScalar]] = []
         by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
         for position, value in self.unpacked:
             if isinstance(value, DeferredScalar) and not value.known:
@@ -401,7 +401,7 @@ MAX_READINGS = 2000
 
 class Readings:
     "Store values of some rows, with tables that describe them."
-    def __init__(self):
+    def __init__(self) -> None:
         self.tables: list[dict] = []
         self.kept: list[list] = []   # [number, row, table, values]
         self.count = 0               # number of readings ever added

@@ -86,7 +86,7 @@ class Reminder:
     "Re-send a deferred interrupt until it is handled."
     LIMIT = 1.0   # maximum delay of an interrupt in seconds
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lock = _thread.allocate_lock()
         # identifies the current thread; None: no interrupt is deferred
         self.token: object | None = None
@@ -174,7 +174,7 @@ AWAITED = Awaited()
 # %% ../../nbs/01_core/02_interrupts.ipynb #b3350501
 class InterruptGuard:
     "Count interrupts, and raise them only where that is safe."
-    def __init__(self):
+    def __init__(self) -> None:
         self.pressed = 0         # interrupts since the handler was installed
         self.enough = 2          # number of them that raises
         self.abortable = False   # True: the running code may be interrupted
@@ -298,7 +298,7 @@ class RunLock:
     FAIR = 0.05   # seconds for which one low-priority thread may delay another
     def __init__(self): self.reset()
 
-    def reset(self):
+    def reset(self) -> None:
         "Release the lock and forget all threads; for a forked child, which has no other threads."
         self.changed = threading.Condition()
         self.owner: int | None = None   # thread id

@@ -128,7 +128,7 @@ class LogWriterThread:
     "Write the logs of this process in one thread."
     def __init__(self): self.reset()
 
-    def reset(self):
+    def reset(self) -> None:
         "Forget the thread and the queue; a forked child has neither."
         self.queue: queue.SimpleQueue = queue.SimpleQueue()
         self.lock = threading.Lock()

@@ -154,7 +154,7 @@ class MemoryUsage:
 # %% ../../nbs/01_core/03_memory.ipynb #688634ad
 class MemoryMeter:
     "Measure the stages of a learner: init, train, eval, test."
-    def __init__(self):
+    def __init__(self) -> None:
         self.usage: MemoryUsage | None = None   # of the stage that is being measured
         self.stage = ""
         self.metrics: dict[str, dict[str, int]] = {}   # by stage

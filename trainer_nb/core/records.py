@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .columns import DEFERRED, GrowableColumns, RowStore, throughput
@@ -141,7 +141,7 @@ class Evaluations(Table):
     def _cells(self, row: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in row.items() if not k.endswith(TIMING_SUFFIXES)}
 
-    def _shown(self) -> list[dict[str, Any] | None]:
+    def _shown(self) -> list[Mapping[str, Any] | None]:
         return [None if row is None else self._cells(row) for row in head_and_tail(self.together())]
 
     def together(self) -> Evaluations:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
@@ -45,7 +45,9 @@ class IterableWrapper(IterableDataset):
             self.load_state_dict = source.load_state_dict
 
     def __iter__(self) -> Iterator[Any]: return iter(self.source)
-    def __len__(self) -> int: return len(self.source)
+    def __len__(self) -> int:
+        # raises TypeError for a source without a length
+        return len(cast(Sized, self.source))
     def set_epoch(self, epoch: int) -> None:
         "Set the source's epoch, if it has set_epoch."
         if hasattr(self.source, "set_epoch"):
@@ -279,7 +281,9 @@ def count_samples(loader: Any) -> int | None:
     except (AttributeError, TypeError):
         pass
     try:
-        return len(loader) * getattr(loader, "batch_size", None)
+        # None raises TypeError, as a missing length does
+        batch_size: Any = getattr(loader, "batch_size", None)
+        return len(loader) * batch_size
     except TypeError:
         return None
 

@@ -111,9 +111,15 @@ class OutputGatherer:
 # %% ../../nbs/06_engine/26_eval_outputs.ipynb #f0a8db21
 class LossGatherer(OutputGatherer):
     "Collect the mean losses of batches, with the number of samples of each."
-    def add(self, number, loss, samples: int):
+    def add_loss(
+        self,
+        number: int,  # index of the batch
+        loss: torch.Tensor | None,  # mean over the samples; None: the batch has no loss
+        samples: int,
+    ):
+        "Add the loss of a batch."
         if loss is not None:
-            super().add(number, {"loss": loss, "samples": samples})
+            self.add(number, {"loss": loss, "samples": samples})
 
     def mean(self, only_finite: bool = True):
         "Return the mean over all samples, summed in the order of the data; None without losses."
@@ -126,7 +132,8 @@ class LossGatherer(OutputGatherer):
                 f"The loss of {len(losses) - len(kept)} of {len(losses)} batches is not finite; the mean is over the"
                 " others. logging_nan_inf_filter=False shows it."
             )
-            losses, samples = zip(*kept)
+            losses = [loss for loss, _ in kept]
+            samples = [n for _, n in kept]
         return sum(loss * n for loss, n in zip(losses, samples)) / sum(samples)
 
     def joined(self):

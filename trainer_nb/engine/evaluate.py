@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import torch
@@ -40,10 +40,11 @@ from .signatures import accepted_kwargs, positional_args
 from .streaming_metrics import OrderedBatches, StreamingMetrics, check_metrics
 
 # %% auto #0
-__all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'is_in_train_mode', 'averaged_weights', 'evaluation_mode',
-           'EvalBatches', 'eval_batches', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
-           'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
-           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset', 'evaluate_datasets']
+__all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes', 'is_in_train_mode', 'averaged_weights',
+           'evaluation_mode', 'EvalBatches', 'eval_batches', 'EvalAccumulator', 'main_input', 'tensor_bytes',
+           'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation',
+           'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset',
+           'evaluate_datasets']
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -76,7 +77,15 @@ def cast_inputs(
     return cast(batch)
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #cf8e39df
-def is_in_train_mode(optimizer: torch.optim.Optimizer) -> bool:
+class OptimizerWithModes(Protocol):
+    "An optimizer with separate training and evaluation weights."
+    param_groups: list[dict[str, Any]]
+    def train(self) -> None:
+        "Switch to the training weights."
+    def eval(self) -> None:
+        "Switch to the evaluation weights."
+
+def is_in_train_mode(optimizer: torch.optim.Optimizer) -> TypeGuard[OptimizerWithModes]:
     "Return whether the optimizer has separate training and evaluation weights, and is in training mode."
     return hasattr(optimizer, "train") and all(g.get("train_mode", True) for g in optimizer.param_groups)
 
@@ -213,7 +222,7 @@ class EvalAccumulator:
         "Add a batch of this process."
         learner = self.learner
         wanted = self.args.include_for_metrics
-        self.losses.add(k, loss, n)
+        self.losses.add_loss(k, loss, n)
         boil_down = learner.preprocess_logits_for_metrics
         if predicted is not None and boil_down is not None:
             predicted = boil_down(predicted, labels)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from typing import Any
 
 import torch
 
@@ -41,7 +42,7 @@ def mark_shared(t):
 
 def tensor_digest(t) -> str:
     "Return the SHA-256 of a tensor's bytes; compute it once for a shared tensor."
-    entry = _SHARED_TENSORS[id(t)] if is_shared(t) else [None, None]
+    entry: list[Any] = _SHARED_TENSORS[id(t)] if is_shared(t) else [None, None]
     if entry[1] is None:
         plain = t.detach().cpu().contiguous().reshape(-1)
         entry[1] = hashlib.sha256(plain.view(torch.uint8).numpy() if plain.numel() else b"").hexdigest()

@@ -57,7 +57,7 @@ def load_generation_config(
     return config
 
 def put_on(
-    model: torch.nn.Module,
+    model: torch.nn.Module | None,
     given,  # as above; None: the model keeps its own
 ):
     "Assign a generation configuration to a model."
@@ -129,8 +129,10 @@ def generate(
     drop = set(learner.label_names)
     if labels is not None and prompt is not None and prompt.shape == labels.shape:
         drop |= {"decoder_input_ids", "decoder_attention_mask"}
+    batch = {k: v for k, v in inputs.items() if k not in drop}
     with torch.no_grad():
-        return model.generate(**{k: v for k, v in inputs.items() if k not in drop}, **settings)
+        # torch declares the attributes of a module as tensors or modules
+        return model.generate(**batch, **settings)  # type: ignore[operator]
 
 # %% ../../nbs/06_engine/05_generate.ipynb #ee697833
 # default maximum of tokens, as in transformers

@@ -180,10 +180,10 @@ def start_running(run: RunState) -> None:
         run.paused = False
         run.due.appendleft(Task("event", "on_resume"))
     folder = run.args.output_dir
-    needs_log = folder is not None and folder != run.unwritable_dir and run.history.path is None
-    if needs_log and run.device.world.is_main_process and run.history.open_log(folder, run.args.run_name) is None:
-        # it has warned; do not try again
-        run.unwritable_dir = folder
+    if folder is not None and folder != run.unwritable_dir and run.history.path is None:
+        if run.device.world.is_main_process and run.history.open_log(folder, run.args.run_name) is None:
+            # it has warned; do not try again
+            run.unwritable_dir = folder
     record_plan(run)
     run.start_clock()
 

@@ -465,10 +465,11 @@ class TrainerBase:
         self.run_state = RunState(
             args=args,
             given_settings=args.to_dict(),
-            model=model,
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
             learner=weakref.ref(self),
         )
+        if model is not None:
+            self.run_state.model = model
         self.run_state.modes.see(model)
 
     # -- the micro-batch

@@ -284,7 +284,8 @@ def redistribute_data(
     if snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
     if run.loader is not None:
         run.loader.close()
-    run.loader = run.window = None
+    run.discard("loader")
+    run.window = None
     prepare(learner)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #f53d4c35
@@ -304,7 +305,7 @@ def compute_run_length(run: RunState):
     if args.max_steps > 0:
         state.max_steps = args.max_steps
         state.num_train_epochs = math.ceil(args.max_steps / per_epoch) if per_epoch else sys.maxsize
-    elif per_epoch is None:
+    elif per_epoch is None or left is None:
         raise ValueError("The train_dataset has no length, so epochs cannot be counted; pass max_steps=.")
     else:
         state.max_steps = (
@@ -315,7 +316,7 @@ def compute_run_length(run: RunState):
         state.num_train_epochs = math.ceil(args.num_train_epochs)
     if run.length_override is not None:
         state.num_train_epochs, *_, state.max_steps = run.length_override(args, feed.loader)
-    if run.cursor.position and feed.batches:
+    if run.cursor.position and feed.batches and left is not None:
         run.batches_in_epoch = feed.batches - left
     state.train_batch_size = args.train_batch_size
     state.compute_steps(args, state.max_steps)

@@ -25,7 +25,7 @@ from .run_state import RunState, run_modules
 from .snapshot_fields import has_own_memory
 from .state_forms import Capture, tensors_in
 from .state_holders import PLAIN, CannotCapture, NotState, code_holders, fetch_holders, is_fetch_state
-from .user_state import capture_optimizer, capture_user_state, restore_optimizer, restore_user_state
+from .user_state import UserState, capture_optimizer, capture_user_state, restore_optimizer, restore_user_state
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
@@ -186,12 +186,12 @@ def content_of(run: RunState, value, name: str) -> Callable[[], Any]:
         def put_state(): value.set_state(state); return value
         return put_state
     if isinstance(value, np.random.Generator):
-        state = value.bit_generator.state
-        def put_bits(): value.bit_generator.state = state; return value
+        bits = value.bit_generator.state
+        def put_bits(): value.bit_generator.state = bits; return value
         return put_bits
     if isinstance(value, random.Random):
-        state = value.getstate()
-        def put_random(): value.setstate(state); return value
+        random_state = value.getstate()
+        def put_random(): value.setstate(random_state); return value
         return put_random
     capture = Capture(run)
     form = capture.form(value, name)
@@ -203,7 +203,10 @@ def content_of(run: RunState, value, name: str) -> Callable[[], Any]:
 LOOKING = 0.005
 ALWAYS = 3
 
-def _own_states(run: RunState) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+_Getter = Callable[[], Any]
+_Setter = Callable[[Any], Any]
+
+def _own_states(run: RunState) -> dict[str, tuple[_Getter, _Setter]]:
     "Return, by name, the getter and setter of each module's extra state and of each callback with its own state."
     base = torch.nn.Module.get_extra_state
     found = {
@@ -251,15 +254,20 @@ class UserBackup:
         self.spent = 0.0
         self.logs = 0
         # by name, the attributes that change: (owner, key); and the states that change, as returned by _own_states
-        self.slots = {}
-        self.changing = {}
-        self.state = None
-        self.kept = []
-        self.own = {}
+        self.slots: dict[str, tuple[object, str]] = {}
+        self.changing: dict[str, tuple[_Getter, _Setter]] = {}
+        # all attributes, in an observed step
+        self.state: UserState | None = None
+        # owner, key, and a function that returns the content; None: there was no such attribute
+        self.kept: list[tuple[object, str, Callable[[], Any] | None]] = []
+        # by name: getter, setter, and a copy of the state
+        self.own: dict[str, tuple[_Getter, _Setter, Any]] = {}
 
     @property
     def run(self) -> RunState:
-        return self._run()
+        run = self._run()
+        assert run is not None
+        return run
 
     def keep(self):
         "Copy the attributes that change; copy all of them in an observed step."
@@ -395,6 +403,9 @@ def _fingerprint(t):
 def _differs(before, now) -> bool: return before.device != now.device or not torch.equal(before, now)
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #b98edc8f
+# the dict of a module's buffers or parameters, and a key of it
+_Slot = tuple[dict[str, Any], str]
+
 def _buffer_slots(model: torch.nn.Module):
     return [(m._buffers, k) for m in model.modules() for k in m._buffers] + _renormed_slots(model)
 def _renormed_slots(model: torch.nn.Module):
@@ -418,7 +429,10 @@ def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 
 class BufferBackup:
     "Back up the tensors that forward passes change, before each step."
-    def __init__(self, model: torch.nn.Module): self.slots, self.copies, self.kept = _buffer_slots(model), [], []
+    def __init__(self, model: torch.nn.Module):
+        self.slots: list[_Slot] = _buffer_slots(model)
+        self.copies: list[torch.Tensor] = []
+        self.kept: list[torch.Tensor | None] = []   # by slot
 
     def keep(self):
         "Copy the tensors in all slots."
@@ -456,12 +470,12 @@ class AdaptiveBackup(BufferBackup):
         # constant: slots with their fingerprints
         self.model = model
         self.looked = False
-        self.unchanged = []
+        self.unchanged: list[tuple[_Slot, torch.Tensor]] = []
         self.user = user
         super().__init__(model)
         self.slots += _frozen_slots(model)
         # slots of the buffers that change in any process
-        self.common_buffers = None
+        self.common_buffers: list[_Slot] | None = None
         # of the weights, which are not copied
         self.sample = WeightSample()
 
@@ -590,7 +604,7 @@ def restore_scheduler_state(
 def copy_optimizer_attributes(run: RunState) -> tuple | None:
     "What the optimizer keeps besides groups and state, as it is now; None where its class is torch's."
     if type(run.optimizer).__module__.startswith("torch.optim"): return None
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     def put(name: str, t): return tensors.setdefault(name, t.detach().clone())
     return capture_optimizer(run, put), tensors
 
@@ -610,7 +624,11 @@ def _plain_tensors(t) -> list:
 # %% ../../nbs/06_engine/18_rollback.ipynb #5ef3f925
 class FullBackup:
     "Back up weights and optimizer state before each step."
-    def __init__(self, run: RunState): self.run, self.copies, self.tensors = run, [], []
+    def __init__(self, run: RunState):
+        self.run = run
+        self.copies: list[torch.Tensor] = []
+        self.tensors: list[torch.Tensor] = []
+
     def keep(self):
         "Copy tensors into preallocated ones; copy all other state, which is small."
         optimizer = self.run.optimizer

@@ -29,7 +29,7 @@ from ..core.interrupts import InterruptGuard
 from ..core.memory import MemoryMeter
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
-from ..device.accelerator import Device
+from ..device.accelerator import AsyncHostCopy, Device
 from .loss import unwrap_model
 from .training_modes import TrainingModes, module_modes, restore_modes
 
@@ -162,7 +162,7 @@ class TransientState:
     window: list[MicroBatch] | None = step_field(None)    # its micro-batches
     pending_logs: list[dict] = step_field(list)           # values that were logged before the update
     step_rolled_back: bool = step_field(False)            # the last step was rolled back
-    pending_copies: list = step_field(list)               # AsyncHostCopy of weights, for which the next update waits
+    pending_copies: list[AsyncHostCopy] = step_field(list)   # of weights; the next update waits for them
     debug_step: DebugStepPart | None = step_field(None)   # the open debug step
     corrupted: str = step_field("")                       # why the run cannot continue; "" if it can
     paused: bool = step_field(False)                      # on_pause was called, and on_resume will be
@@ -326,7 +326,8 @@ _PARAMETER_COUNTS: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.Wea
 def num_non_embedding_parameters(model: torch.nn.Module) -> int:
     "Return the number of parameters without embeddings; count them once."
     if model not in _PARAMETER_COUNTS:
-        _PARAMETER_COUNTS[model] = model.num_parameters(exclude_embeddings=True)
+        # torch declares the attributes of a module as tensors or modules
+        _PARAMETER_COUNTS[model] = model.num_parameters(exclude_embeddings=True)  # type: ignore[operator]
     return _PARAMETER_COUNTS[model]
 
 def count_flops(

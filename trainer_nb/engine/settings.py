@@ -135,7 +135,7 @@ def _rate(learner: TrainerBase, value):
 # %% ../../nbs/06_engine/23_settings.ipynb #38d3d434
 def _repatch(learner: TrainerBase, value):
     "Apply the model patches again, immediately, so that an unsupported setting raises an error here."
-    learner.run_state.wrapped_model = None
+    learner.run_state.discard("wrapped_model")
     if learner.run_state.device is not None:
         apply_patches(learner)
 
@@ -433,8 +433,9 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     try:
         # rates last: a new length changes the current one
         for name in sorted(changes, key=("lr", "learning_rate").__contains__):
-            if SETTABLE[name][1] is not None:
-                SETTABLE[name][1](learner, changes[name])
+            apply = SETTABLE[name][1]
+            if apply is not None:
+                apply(learner, changes[name])
     except BaseException:
         put_back()
         raise

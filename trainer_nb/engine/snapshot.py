@@ -9,6 +9,7 @@ import copy
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -58,7 +59,7 @@ def _copy_value(value):
 
 def num_train_samples(run: RunState) -> int | None:
     "Return the number of training samples; None if unknown."
-    loader = getattr(run.loader, "loader", None)
+    loader: Any = getattr(run.loader, "loader", None)
     try:
         return len(getattr(loader, "dataset", loader))
     except TypeError:
@@ -99,12 +100,13 @@ def gather_snapshot(
 ) -> Snapshot | None:
     "Gather a sharded snapshot on the processes that write or report; return None on the others."
     if not snapshot.shapes: return snapshot
-    there = {
+    gathered = {
         n: gather_full_per_machine(t, snapshot.shapes[n], world) if n in snapshot.shapes else t
         for n, t in snapshot.tensors.items()
     }
-    if any(t is None for t in there.values()): return None
-    return Snapshot(there, snapshot.values | {"shapes": {}})
+    tensors = {n: t for n, t in gathered.items() if t is not None}
+    if len(tensors) < len(gathered): return None
+    return Snapshot(tensors, snapshot.values | {"shapes": {}})
 
 def merge_snapshots(
     snapshots: list,  # of one moment, one per rank
@@ -148,7 +150,7 @@ def restore_fields(
     # the changes of the forward pass are detected again
     run.window = None
     run.corrupted = ""
-    run.backups = None
+    run.discard("backups")
 
 # fields of the state that identify this process: not part of the run
 PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
@@ -194,7 +196,7 @@ def undo_restore(
     vars(run.state).update(place)
     run.window = None
     run.corrupted = torn
-    run.backups = None
+    run.discard("backups")
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
 def differences(a: Snapshot, b: Snapshot) -> list[str]:

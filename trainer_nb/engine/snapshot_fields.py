@@ -93,12 +93,12 @@ def _restore_args(run: RunState, snapshot: Snapshot):
     )
     if any(vars(run.args).get(k) != before.get(k) for k in PATCH_ARGS):
         # the model patches are applied again
-        run.wrapped_model = None
+        run.discard("wrapped_model")
     if run.loader is not None and any(
         k.startswith(_DATA_ARG_PREFIXES) and v != before.get(k) for k, v in vars(run.args).items()
     ):
         run.loader.close()
-        run.loader = None
+        run.discard("loader")
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #874ff43c
 # each with the prefix of its names
@@ -173,6 +173,8 @@ def _capture_model(run: RunState, tensors, values):
     added = list_merged_adapters(walk.each) if run.frozen_weights is not None else ()
     for n, t in walk.named():
         if n in stays:
+            # frozen_base_weights has created it
+            assert run.frozen_weights is not None
             tensors[n] = run.frozen_weights.copy(n, t, added)
         else:
             tensors.put(n, t, not t.requires_grad or id(t) in limited)
@@ -327,7 +329,7 @@ def _check_optimizer(run: RunState, snapshot: Snapshot):
 def _restore_optimizer(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None:
-        run.optimizer = None
+        run.discard("optimizer")
         return
     _put_groups(run, snapshot, saved)
     own = snapshot.values.get("of_optimizer")   # older checkpoints have none
@@ -399,7 +401,7 @@ def _check_scheduler(run: RunState, snapshot: Snapshot):
 def _restore_scheduler(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["lr_scheduler"]
     if saved is None or run.lr_scheduler is None:
-        run.lr_scheduler = None
+        run.discard("lr_scheduler")
         return
     total = snapshot.values["state"].max_steps
     if run.own_scheduler and total != run.state.max_steps:

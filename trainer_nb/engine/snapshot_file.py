@@ -97,7 +97,7 @@ class SnapshotFile:
         flat = t.reshape(-1).view(torch.uint8)
         offset = self.size
         for piece in flat.split(_PIECE) if t.is_cuda else [flat]:
-            _write(self._file.fileno(), memoryview(piece.cpu().numpy()), offset)
+            _write(self._file.fileno(), piece.cpu().numpy().data, offset)
             offset += len(piece)
         self.size = math.ceil(offset / _ALIGNED) * _ALIGNED
 

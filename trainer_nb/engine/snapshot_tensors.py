@@ -23,12 +23,13 @@ __all__ = ['Snapshot', 'allocate_host_copy', 'HostCopies']
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #79dd5a32
 class Snapshot:
     "Hold the state of a run between two steps."
-    # snapshot_file.SnapshotFile, if it holds the larger tensors
-    def __init__(self,
-                 tensors: dict[str, torch.Tensor],  # on the host, by flat name
-                 values: dict[str, Any],            # all other state
-                 copying=None,                      # accelerator.Beside, if the tensors are still being copied
-                 file=None):
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],  # on the host, by flat name
+        values: dict[str, Any],  # all other state
+        copying: AsyncHostCopy | None = None,  # if the tensors are still being copied
+        file: SnapshotFile | None = None,  # if it holds the larger tensors
+    ):
         self._tensors = tensors
         self.values = values
         self._pending_copies = copying

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..device.sharding import is_dtensor, local_nbytes
+from ..device.sharding import is_dtensor, local_nbytes, to_local
 from .run_state import RunState, run_modules
 from trainer_nb.engine.state_holders import (
     LEARNER,
@@ -59,7 +59,7 @@ FACTORY_TYPES = {c.__name__: c for c in (int, float, list, dict, set, str, tuple
 
 def identity_of(t: torch.Tensor):
     "Return a key that tensors with the same memory share; None if there is no memory to compare."
-    t = t._local_tensor if is_dtensor(t) else t
+    t = to_local(t)
     if t.layout is not torch.strided or not t.numel(): return None
     return t.device, t.data_ptr(), t.shape, t.stride(), t.dtype
 
@@ -73,7 +73,7 @@ def run_tensors(run: RunState) -> dict:
 
 def run_objects(run: RunState) -> set:
     "Return the ids of objects that are parts of the run itself: they are captured elsewhere, or are not state."
-    parts = [
+    parts: list[object] = [
         run,
         run.args,
         run.model,
@@ -260,8 +260,8 @@ def describe_optimizer(capture, optimizer: torch.optim.Optimizer, path: str) -> 
     "Return the form of an optimizer other than the run's: its groups, its state by parameter index, and its attributes."
     shared = capture.optimizer if capture.optimizer is not optimizer else None
     params: list[torch.Tensor] = []
-    groups: list[dict] | None = []
-    state: list[list] | None = []
+    groups: list[dict] = []
+    state: list[list] = []
     for g, group in enumerate(optimizer.param_groups):
         first = len(params)
         params += group["params"]
@@ -269,23 +269,28 @@ def describe_optimizer(capture, optimizer: torch.optim.Optimizer, path: str) -> 
         options = describe_container(capture, rest, f"{path}.group{g}")
         groups.append({"params": list(range(first, len(params))), "options": options})
     number = {id(p): i for i, p in enumerate(params)}
-    if shared is None or optimizer.state is not shared.state:
+    is_state_shared = shared is not None and optimizer.state is shared.state
+    if not is_state_shared:
         for p, entries in optimizer.state.items():
             n = number.get(id(p))
             if n is None:
                 raise CannotCapture("keeps a state for an object that is none of its parameters")
             state.append([n, describe_container(capture, entries, f"{path}.state{n}")])
-    else:
-        state = None
-    if shared is not None and optimizer.param_groups is shared.param_groups: groups = None
+    are_groups_shared = shared is not None and optimizer.param_groups is shared.param_groups
     attributes = {}
     if not type(optimizer).__module__.startswith("torch.optim"):
         hooks = {k for k in vars(optimizer) if k.startswith("_optimizer_")}
         holder = Holder(path, optimizer, "all", OPTIMIZER | hooks | not_state(optimizer))
         attributes = capture_attributes(capture, holder)[0]
     forms = [capture._tensor(p, f"{path}.param{i}") for i, p in enumerate(params)]
-    return {"kind": "optimizer", "class": type(optimizer).__name__, "params": forms, "groups": groups, "state": state,
-            "attributes": attributes}
+    return {
+        "kind": "optimizer",
+        "class": type(optimizer).__name__,
+        "params": forms,
+        "groups": None if are_groups_shared else groups,
+        "state": None if is_state_shared else state,
+        "attributes": attributes,
+    }
 
 def describe_other(capture, value, path: str) -> dict:
     "Return the form of a NumPy scalar, a path, an enum member, a namespace or a dataclass."

@@ -16,9 +16,9 @@ import sysconfig
 import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -65,7 +65,13 @@ def is_resource(value: object) -> bool:
         return True
     return hasattr(value, "run_state")   # a learner
 
-@functools.cache
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+def _cached(function: _Function) -> _Function:
+    "Apply functools.cache and keep the declared type, which accepts each class as an argument."
+    return cast(_Function, functools.cache(function))
+
+@_cached
 def of_library(cls: type) -> bool:
     "Return whether a class comes with Python or from an installed package, not from user code."
     top = cls.__module__.partition(".")[0]

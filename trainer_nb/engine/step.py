@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -129,6 +129,7 @@ class Step:
     def batch(self) -> Any:
         "Return the next micro-batch; seed the random generators for it."
         run = self.run
+        assert run.window is not None
         micro_batch = run.window[self.done]
         seed = mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, self.done)
         seed_all(seed if run.device.world.is_main_process else mix_seed(seed, run.device.world.rank))
@@ -207,7 +208,9 @@ def sync_processes(
     mean, unused_by_all = world.all_reduce_mean_async(loss, unused, len(run.params))
     for p in run.device.unaveraged_parameters(run.params):
         if not p.requires_grad: continue
-        p.grad = world.all_reduce_mean(torch.zeros_like(p) if p.grad is None else p.grad)
+        mean_grad = world.all_reduce_mean(torch.zeros_like(p) if p.grad is None else p.grad)
+        assert isinstance(mean_grad, torch.Tensor)
+        p.grad = mean_grad
     # with one process these have no gradient, and the optimizer skips them
     if unused:
         for i in unused_by_all():
@@ -269,7 +272,7 @@ def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
     return norm
 
 def clip_gradients(
-    params: Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor],  # all of them with a gradient
     limit: float,  # maximum norm; 0: no clipping
 ) -> torch.Tensor:
     "Clip gradients, some of which may be sparse; return their norm before clipping."
@@ -279,15 +282,16 @@ def clip_gradients(
         return clip_dense_gradients([sparse_rows_param(p) for p in params], limit)
 
 def clip_dense_gradients(
-    params: Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor],  # all of them with a gradient
     limit: float,  # maximum norm; 0: no clipping
 ) -> torch.Tensor:
     "Clip the gradients in place; return their norm before clipping."
     if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
-    return torch.nn.utils.get_total_norm([p.grad for p in params])
+    return torch.nn.utils.get_total_norm(cast(list[torch.Tensor], [p.grad for p in params]))
 
 def sparse_rows_param(p: torch.Tensor) -> torch.Tensor:
     "Return a stand-in whose gradient shares memory with the values of a sparse gradient; return p itself if its gradient is dense."
+    assert p.grad is not None
     if p.grad.layout is not torch.sparse_coo: return p
     p.grad = p.grad.coalesce()
     stand_in = torch.zeros_like(p.grad._values())
@@ -347,7 +351,7 @@ def optimizer_step(run: RunState) -> bool:
         return False
     # a fused optimizer checks for overflows on the device: no synchronization needed
     on_device = getattr(run.optimizer, "_step_supports_amp_scaling", False)
-    before = None if on_device else scaler.get_scale()
+    before = 0.0 if on_device else scaler.get_scale()
     scaler.step(run.optimizer)
     scaler.update()
     return not on_device and scaler.get_scale() < before
@@ -387,7 +391,8 @@ def rollback_step(step: Step) -> None:
     for p in run.params:
         p.grad = None
     run.device.reset_scaler()
-    run.wrapped_model = run.device.discard_step(run.wrapped_model)
+    if run.device.discard_step(run.wrapped_model) is None:
+        run.discard("wrapped_model")
     run.phase = "idle"
     run.step_rolled_back = True
     report_lost(run, "Taking the step back")
@@ -465,11 +470,13 @@ def restore_before_first_step(step: Step, first: FirstStepBackup) -> None:
     run.optimizer.state.update(first.state)
     restore_param_groups(run.optimizer, first.groups)
     restore_scheduler_state(first.schedule)
+    initial = run.initial_snapshot
+    assert initial is not None
     with torch.no_grad():
         for name, p in named_weights(run):
             if p.requires_grad:
                 # the rollback has restored all others
-                copy_into(p, run.initial_snapshot.tensors[f"weights/{name}"])
+                copy_into(p, initial.tensors[f"weights/{name}"])
     run.initial_weight_versions = weight_versions(run)
 
 # %% ../../nbs/06_engine/20_step.ipynb #10278fa3

@@ -24,7 +24,7 @@ def is_stateful_metric(metric) -> bool:
     return all(callable(getattr(metric, n, None)) for n in ("update", "compute", "reset"))
 
 def check_metrics(
-    metrics: dict[str, Any],  # the learner's argument of this name
+    metrics: dict[str, Any] | None,  # the learner's argument of this name
 ) -> dict:
     "Return the metrics by name. Raise TypeError for an invalid metric, ValueError for a reserved name."
     if metrics is None: return {}

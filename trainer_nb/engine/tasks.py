@@ -230,6 +230,7 @@ def do_update_best(learner: TrainerBase, task: Task) -> None:
     if name is None or not run.state.global_step:
         # eval_on_start: initial weights are never the best ones
         return
+    assert value is not None
     better = is_better(value, run.state.best_metric, bool(learner.args.greater_is_better))
     if better:
         run.state.best_metric = value

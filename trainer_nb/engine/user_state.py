@@ -56,8 +56,9 @@ def owner_record(
     "Return the record of an object, a new one if necessary; None for an object that cannot be referenced weakly."
     record = _OWNER_RECORDS.get(id(owner))
     if record is not None and record.reference() is owner: return record
+    key = id(owner)
     try:
-        reference = weakref.ref(owner, lambda _, key=id(owner): _OWNER_RECORDS.pop(key, None))
+        reference = weakref.ref(owner, lambda _: _OWNER_RECORDS.pop(key, None))
     except TypeError:
         return None
     record = OwnerRecord(reference, f"{_PROCESS_TOKEN}-{next(_OWNER_NUMBERS)}", attributes)

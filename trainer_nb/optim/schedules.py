@@ -9,6 +9,7 @@ import copy
 import inspect
 import math
 from functools import partial
+from typing import Protocol, TypeGuard
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
@@ -23,9 +24,10 @@ from .greedy import GreedyLR
 __all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'linear', 'cosine', 'constant',
            'constant_with_warmup', 'polynomial', 'cosine_with_restarts', 'cosine_with_min_lr',
            'cosine_warmup_with_min_lr', 'inverse_sqrt', 'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_lrs',
-           'base_lr_key', 'check_schedule_numbers', 'is_metric_driven', 'create_metric_scheduler', 'create_scheduler',
-           'is_builtin_schedule', 'group_lists', 'schedule_parts', 'scheduler_state', 'match_lr_type',
-           'load_scheduler_state', 'scale_schedule', 'set_lr', 'set_base_lr', 'add_scheduled_group', 'stretch_schedule']
+           'base_lr_key', 'check_schedule_numbers', 'MetricDrivenScheduler', 'is_metric_driven',
+           'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists', 'schedule_parts',
+           'scheduler_state', 'match_lr_type', 'load_scheduler_state', 'scale_schedule', 'set_lr', 'set_base_lr',
+           'add_scheduled_group', 'stretch_schedule']
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
@@ -246,7 +248,12 @@ def check_schedule_numbers(
 # %% ../../nbs/05_optim/03_schedules.ipynb #dce0897e
 _METRIC_SCHEDULERS = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
 
-def is_metric_driven(scheduler: torch.optim.lr_scheduler.LRScheduler) -> bool:
+class MetricDrivenScheduler(Protocol):
+    "A schedule that is stepped with a metric."
+    def step(self, metrics: float) -> None:
+        "Adapt the rates after an evaluation."
+
+def is_metric_driven(scheduler: torch.optim.lr_scheduler.LRScheduler) -> TypeGuard[MetricDrivenScheduler]:
     "Return whether a schedule is stepped with the metric of an evaluation; includes transformers' own GreedyLR."
     return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
 
