@@ -16,11 +16,11 @@ class Late:
     made = 0
     def __init__(self, pairs): self.pairs, self.lock, Late.made = pairs, threading.Lock(), Late.made + 1
     @torch.no_grad()
-    def before_update(self):
+    def wait_before_update(self):
         with self.lock:                              # a thread that writes a checkpoint may read now, too
             for copy, t in self.pairs: copy.copy_(t)
             self.pairs = []
-    wait = before_update
+    wait = wait_before_update
 
     took = 0.0
     def seconds(self): self.wait(); return self.took

@@ -153,7 +153,7 @@ def training_session(
             finally:
                 for copying in run.pending_copies:
                     # the user may change weights from here on
-                    copying.before_update()
+                    copying.wait_before_update()
                 run.phase = "idle"
                 run.editable_state = capture_editable_state(run)
                 run.modes.see(run.model)

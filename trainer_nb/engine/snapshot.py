@@ -89,7 +89,7 @@ def capture_snapshot(
         if beside:
             run.pending_copies.append(copying)
         else:
-            copying.before_update()
+            copying.wait_before_update()
     return Snapshot(dict(tensors), values, copying, tensors.file)
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #3099b072
@@ -142,7 +142,7 @@ def restore_fields(
     "Restore kept fields. Raise ValueError, without any change, if the snapshot does not fit the run."
     check_snapshot(run, snapshot, kept)
     for copying in run.pending_copies:
-        copying.before_update()
+        copying.wait_before_update()
     for name in kept:
         FIELD_KEEPERS[name].put_back(run, snapshot)
     # the changes of the forward pass are detected again
