@@ -165,7 +165,7 @@ def test_the_way_of_starting_reaches_the_loader():
     learn.step()
     learn.set(dataloader_num_workers=1, dataloader_multiprocessing_context="forkserver")
     assert learn.get_train_dataloader().multiprocessing_context.get_start_method() == "forkserver"
-    with pytest.raises(ValueError, match="speed decide which batch comes first"): make(dataloader_in_order=False)
+    with pytest.raises(ValueError, match="depend on the speed of the workers"): make(dataloader_in_order=False)
 
 
 # --- accelerator_config ------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_overrides_written_for_the_trainer_are_heard():
     assert torch.equal(learn.model.table.weight[21:], make().model.table.weight[21:]) and not torch.equal(learn.model.table.weight[:21], make().model.table.weight[:21])
     class Loses(Learner):
         def get_batch_samples(self, epoch_iterator, num_batches, device): return [next(epoch_iterator)], None
-    with pytest.raises(ValueError, match="given 2 micro-batches and returned 1"): make(Loses).step()
+    with pytest.raises(ValueError, match="returned 1 micro-batches; expected 2"): make(Loses).step()
     assert plain.num_examples(plain.get_train_dataloader()) == 37 and plain.get_total_train_batch_size(plain.args) == 8
     with pytest.raises(ValueError, match="The batch is empty"): plain._prepare_inputs({})
     stream = make(data=Stream(), max_steps=3)

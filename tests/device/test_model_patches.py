@@ -576,7 +576,7 @@ def test_the_first_number_that_is_not_finite_stops_the_run_and_is_named():
     assert unequal(finish(plain), finish(learn)) == []
     with torch.no_grad(): learn.model.layers[2].inner.weight[0, 0] = math.nan
     with pytest.raises(NotFinite, match="'weight', a weight of 'layers.2.inner'.*in an evaluation after step 4"): learn.evaluate(Augmented(4))
-    for value, said in (("tpu_metrics_debug", "no TPU support"), ("overflow", "Did you mean"), (["underflow_overflow", "x"], "'x' is not one of")):
+    for value, said in (("tpu_metrics_debug", "TPUs, which are unsupported"), ("overflow", "Did you mean"), (["underflow_overflow", "x"], "'x' is not one of")):
         with pytest.raises(ValueError, match=said): Learner(encoder(), debug=value)
 
 

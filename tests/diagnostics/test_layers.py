@@ -485,8 +485,8 @@ def test_watching_while_checkpoints_are_written(tmp_path):
 def test_more_words():
     learn = hard_learner(**LONG)
     learn.step(2)
-    for wrong, error, words in [(lambda: learn.plot(learn), TypeError, "other runs are given as plot"), (lambda: learn.plot("loss", log="los"), ValueError, "not among what is drawn"),
-                                (lambda: learn.plot(smooth=5), ValueError, "from 0 to below 1"), (lambda: learn.show_batch(show=5), TypeError, "function of"),
+    for wrong, error, words in [(lambda: learn.plot(learn), TypeError, "other runs are given as plot"), (lambda: learn.plot("loss", log="los"), ValueError, "not among the names to draw"),
+                                (lambda: learn.plot(smooth=5), ValueError, "at least 0 and below 1"), (lambda: learn.show_batch(show=5), TypeError, "function of"),
                                 (lambda: learn.top_losses(-1, Augmented(9)), ValueError, "from 0 on"),
                                 (lambda: learn.batch_size_find(evaluate=True), ValueError, "nothing to evaluate on")]:
         with pytest.raises(error, match=words): wrong()

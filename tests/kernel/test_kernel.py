@@ -213,7 +213,7 @@ def test_workers_survive_a_press(kernel, workers):
     kernel.run(f"like = make({workers}, dataloader_persistent_workers={workers > 0}); like.train(); learn = make({workers}, dataloader_persistent_workers={workers > 0})")
     kernel.run("learn.step(); learn.train_dataset.delay = 0.02; None")
     if workers: kernel.run("""
-        feed = learn.run_state.feed   # the workers have their own copy of the data: let them start anew, slow
+        feed = learn.run_state.loader   # the workers have their own copy of the data: let them start anew, slow
         feed.close(); learn.step(); pids = [w.pid for w in multiprocessing.active_children()]; pids""")
     paused(kernel.pressed("here(); learn.train()"))
     if workers: assert kernel.run("[w.pid for w in multiprocessing.active_children()] == pids and len(pids) >= 2") == "True"

@@ -251,7 +251,7 @@ def shut_down(
     if failed: raise failed[0]
 
 # %% ../../nbs/03_data/02_sources.ipynb #1977be23
-def _signal_end(event: str, queues):
+def _signal_end(event: threading.Event, queues: list):
     "Ask workers to end. Garbage in a cycle is deleted in any order; if the queues were closed first, each worker would be awaited for five seconds."
     event.set()
     for q in queues:

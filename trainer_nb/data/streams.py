@@ -55,7 +55,9 @@ class DatasetStates:
     cheap_seconds = 1e-4
     share = 0.1   # seconds up to which a state is taken every time; share of the time for expensive states
 
-    def __init__(self, dataset): self.dataset = dataset; self.forget()
+    def __init__(self, dataset):
+        self.dataset = dataset
+        self.forget()
 
     def forget(self):
         "Discard the last state, which does not belong to the next iteration."

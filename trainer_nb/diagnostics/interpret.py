@@ -242,12 +242,12 @@ class BatchPreview(HtmlDisplay):
         elif images is not None:
             shown = image_grid(images[:n], [format_value(o) for o in known] or None, columns=9)
         elif words:
-            shown = html_table([{"text": w} | ({"label": l} if known else {}) for w, l in zip(words, known or words)])
+            shown = html_table([{"text": w} | ({"label": label} if known else {}) for w, label in zip(words, known or words)])
         elif sounds is not None:
             shown = html_table(
                 [
-                    {"sound": HtmlDisplay(waveform_svg(s), "")} | ({"label": l} if known else {})
-                    for s, l in zip(sounds[:n], known or sounds[:n])
+                    {"sound": HtmlDisplay(waveform_svg(s), "")} | ({"label": label} if known else {})
+                    for s, label in zip(sounds[:n], known or sounds[:n])
                 ]
             )
         elif table:

@@ -175,23 +175,34 @@ def content_of(run: RunState, value, name: str) -> Callable[[], Any]:
         return put_tensor
     if type(value) is list and _flat(value):
         items = value[:]
-        def put_list(): value[:] = items; return value
+        def put_list():
+            value[:] = items
+            return value
         return put_list
     if type(value) in (dict, set) and _flat(value.values() if type(value) is dict else value):
         items = value.copy()
-        def put_items(): value.clear(); value.update(items); return value
+        def put_items():
+            value.clear()
+            value.update(items)
+            return value
         return put_items
     if isinstance(value, torch.Generator):
         state = value.get_state()
-        def put_state(): value.set_state(state); return value
+        def put_state():
+            value.set_state(state)
+            return value
         return put_state
     if isinstance(value, np.random.Generator):
         bits = value.bit_generator.state
-        def put_bits(): value.bit_generator.state = bits; return value
+        def put_bits():
+            value.bit_generator.state = bits
+            return value
         return put_bits
     if isinstance(value, random.Random):
         random_state = value.getstate()
-        def put_random(): value.setstate(random_state); return value
+        def put_random():
+            value.setstate(random_state)
+            return value
         return put_random
     capture = Capture(run)
     form = capture.form(value, name)

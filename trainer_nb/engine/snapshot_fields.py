@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Callable
 
 import torch
 

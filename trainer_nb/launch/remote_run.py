@@ -122,7 +122,7 @@ def pop_remote_callback(
     "Remove a callback in the processes and here, and return the one from here; None if there is none."
     with learner.run_state.interrupts:
         handler = learner.run_state.callbacks
-        found = handler.found(callback)
+        found = handler.find(callback)
         if found is None: return None
         index = next(i for i, c in enumerate(handler.callbacks) if c is found)
         remote.execute(learner, pop_callback_at, index, type(found).__name__)

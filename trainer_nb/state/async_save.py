@@ -175,7 +175,10 @@ class Saver:
         else:
             self.best = None, None, None
 
-    def free(self): self.wait(); self.spare, self.data_info = (), None
+    def free(self):
+        self.wait()
+        self.spare = ()
+        self.data_info = None
 
     def __repr__(self):
         return "Saver(writing)" if not self.done.is_set() else "Saver(failed)" if self.failure else "Saver(idle)"

@@ -407,14 +407,14 @@ def run_lr_search(
 class SearchProgress(Protocol):
     "Context manager that shows the progress of a search."
     def tick(self): ...
-    def __enter__(self) -> "SearchProgress": ...
+    def __enter__(self) -> SearchProgress: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None): ...
 
 class NoProgress:
     "Progress display that shows nothing."
     def __init__(self, total: int): self.total = total
     def tick(self) -> None: "Count one step."
-    def __enter__(self) -> "NoProgress": return self
+    def __enter__(self) -> NoProgress: return self
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None): pass
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #26ab47c5
@@ -450,7 +450,7 @@ def curve_panel(found: LRFindResult) -> Panel:
     ]
     given = [(i + 1, name, rate) for i, (name, rate) in enumerate(found.suggestions.items()) if rate is not None]
     labels = [f"{name} {format_tick(float(f'{rate:.2g}'))}" for _, name, rate in given]
-    for (color, name, rate), label in zip(given, labels):
+    for (color, _, rate), label in zip(given, labels):
         height = float(np.interp(math.log(rate), np.log(found.rates), np.minimum(found.smoothed, top)))
         things += [Marker(rate, "", None, color), LineSeries([rate], [height], label, color, "points")]
     title = labels[0] if len(labels) == 1 else ""
